@@ -1,7 +1,8 @@
 """The workbench in the browser: `streamlit run app.py`.
 
-Streamlit serves `app`, which asks the guard before anything else, and runs this file for every session as its script:
-the frame around the pages.  Worker processes, which import the main module again, find neither.
+Streamlit serves `app`, which asks the guard before anything else, and runs this file for every
+session as its script: the frame around the pages.  Worker processes, which import the main module
+again, find neither.
 """
 
 

@@ -24,7 +24,9 @@ os.environ["DP_WORKBENCH_CACHE"] = "off"
 def options(script: str, doc: str) -> argparse.ArgumentParser:
     """Return the argument parser of a benchmark script, with the option --write."""
     name = Path(script).stem
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}", description=doc.splitlines()[0]
+    )
     parser.add_argument("--write", action="store_true", help=f"also write benchmarks/{name}.txt")
     return parser
 
@@ -51,5 +53,7 @@ def table(script: str, *, write: bool) -> Iterator[Callable[..., None]]:
 
 def run_in_new_process(work: Callable[..., Any], *args: Any) -> Any:
     """Return the result of `work` in a new process, which has a separate peak of memory."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        max_workers=1, mp_context=multiprocessing.get_context("spawn")
+    ) as pool:
         return pool.submit(work, *args).result()

@@ -17,7 +17,9 @@ TABLES = {
     "rivals": "the other mechanisms' columns of QuerySmasher's tables",
     "tuned": "tuned and published splits",
     "bounds": "tuned plans against the bound for all matrix mechanisms",
-    "pair_tables": "the best of all mechanisms on tables of pairs, between tuned plans and that bound",
+    "pair_tables": (
+        "the best of all mechanisms on tables of pairs, between tuned plans and that bound"
+    ),
     "speed": "planning time and its targets",
     "random_small": "tuned splits on random small workloads, against the optimum of all mechanisms",
     "random_large": "tuned splits on random large workloads, against every other mechanism",
@@ -44,8 +46,12 @@ TABLES = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run every table in a new process; return 1 if one of them failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write the tables to their .txt files")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="also write the tables to their .txt files"
+    )
     parser.add_argument("--only", nargs="+", choices=list(TABLES), help="some of the tables")
     args = parser.parse_args(arguments)
     failed = []

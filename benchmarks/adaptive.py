@@ -61,7 +61,9 @@ def error_function(
     return planner_error
 
 
-def row(method: str, workload: Workload, budget: Budget, table: Callable, seeds: int, limit: float) -> str:
+def row(
+    method: str, workload: Workload, budget: Budget, table: Callable, seeds: int, limit: float
+) -> str:
     """Return the mean error and its standard error over the seeds, or why there is none."""
     start = time.monotonic()
     errors = []

@@ -88,12 +88,16 @@ class GraphicalModel:
             for names, (cells, variance) in measured.items()
         ]
         fit = mbi.estimation.MirrorDescent().estimate
-        fitted = fit(self._domain, measurements, iters=FIT_STEPS, tol=FIT_TOLERANCE, warm_start=self.joint)
+        fitted = fit(
+            self._domain, measurements, iters=FIT_STEPS, tol=FIT_TOLERANCE, warm_start=self.joint
+        )
         return GraphicalModel(sizes=self.sizes, joint=fitted)
 
     def megabytes(self, sets: Collection[Space]) -> float:
         """Return how large a model of tables on these sets is."""
-        return float(import_module("mbi").junction_tree.hypothetical_model_size(self._domain, list(sets)))
+        return float(
+            import_module("mbi").junction_tree.hypothetical_model_size(self._domain, list(sets))
+        )
 
 
 def graphical_model(schema: Schema, names: Collection[str]) -> TableModel:
@@ -128,7 +132,10 @@ class _Search:
         if names in self.measured:
             before, earlier_variance = self.measured[names]
             joint_variance = 1.0 / (1.0 / variance + 1.0 / earlier_variance)
-            cells, variance = joint_variance * (cells / variance + before / earlier_variance), joint_variance
+            cells, variance = (
+                joint_variance * (cells / variance + before / earlier_variance),
+                joint_variance,
+            )
         self.measured[names] = cells, variance
 
     def refit(self) -> None:
@@ -142,7 +149,13 @@ class _Search:
         self.spent += epsilon**2 / 8.0
         names = list(scores)
         noise = self.generator.gumbel(size=len(names))
-        return names[int(np.argmax(0.5 * epsilon / sensitivity * np.array([scores[n] for n in names]) + noise))]
+        return names[
+            int(
+                np.argmax(
+                    0.5 * epsilon / sensitivity * np.array([scores[n] for n in names]) + noise
+                )
+            )
+        ]
 
     def off(self, names: Space) -> float:
         """Return the L1 error of the model on a table."""
@@ -181,11 +194,17 @@ def adaptive_tables(
         raise NotApplicable(f"{method} needs Gaussian noise and add/remove neighbours.")
     sets: dict[Space, float] = {}
     for group in workload.groups:
-        names = tuple(n for n in workload.schema.names if n in group.attributes and workload.schema[n].size > 1)
+        names = tuple(
+            n
+            for n in workload.schema.names
+            if n in group.attributes and workload.schema[n].size > 1
+        )
         if group.weight > 0.0 and names:
             sets[names] = sets.get(names, 0.0) + group.weight
     if not sets:
-        raise NotApplicable(f"{method} selects tables of the workload, which contains only the total.")
+        raise NotApplicable(
+            f"{method} selects tables of the workload, which contains only the total."
+        )
     singles = sorted({(name,) for names in sets for name in names})
     search = _Search(
         table=table,
@@ -205,7 +224,10 @@ def _aim(search: _Search, sets: Mapping[Space, float], singles: Sequence[Space])
     epsilon = math.sqrt(8.0 * SELECTION_SHARE * search.rho / rounds)
     candidates = {inside for names in sets for inside in subsets(names) if inside}
     # the weight of a candidate is the number of attributes that it shares with the workload
-    workload_weights = {a: sum(w * len(set(a) & set(names)) for names, w in sets.items()) for a in sorted(candidates)}
+    workload_weights = {
+        a: sum(w * len(set(a) & set(names)) for names, w in sets.items())
+        for a in sorted(candidates)
+    }
     for names in singles:
         search.measure(names, sigma)
     search.refit()
@@ -227,7 +249,10 @@ def _aim(search: _Search, sets: Mapping[Space, float], singles: Sequence[Space])
         }
         noise_error = math.sqrt(2.0 / math.pi) * sigma
         scores = {
-            names: workload_weights[names] * (search.off(names) - noise_error * math.prod(search.table(names).shape))
+            names: (
+                workload_weights[names]
+                * (search.off(names) - noise_error * math.prod(search.table(names).shape))
+            )
             for names in workload_weights
             if names in feasible
         }
@@ -249,10 +274,18 @@ def _mst(search: _Search, sets: Mapping[Space, float], singles: Sequence[Space])
     # component of the forest of every attribute, named by one of its attributes
     component = {name: name for (name,) in singles}
     tree: list[Space] = []
-    while open_pairs := {pair: error for pair, error in errors.items() if component[pair[0]] != component[pair[1]]}:
-        tree.append(search.choose(open_pairs, 1.0, math.sqrt(8.0 * search.rho / 3.0 / max(len(singles) - 1, 1))))
+    while open_pairs := {
+        pair: error for pair, error in errors.items() if component[pair[0]] != component[pair[1]]
+    }:
+        tree.append(
+            search.choose(
+                open_pairs, 1.0, math.sqrt(8.0 * search.rho / 3.0 / max(len(singles) - 1, 1))
+            )
+        )
         a, b = tree[-1]
-        component = {name: component[b] if held == component[a] else held for name, held in component.items()}
+        component = {
+            name: component[b] if held == component[a] else held for name, held in component.items()
+        }
     for names in tree:
         search.measure(names, math.sqrt(1.5 * len(tree) / search.rho))
     if tree:

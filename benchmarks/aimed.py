@@ -46,10 +46,21 @@ def figures(table: Table, epsilon: float, seeds: int) -> tuple[float, float, flo
     def mean_error(result) -> float:
         pairs = list(itertools.combinations(schema.names, 2))
         releases = [simulate_publication(result, seed) for seed in range(100, 100 + seeds)]
-        return float(np.mean([np.abs(t.table(p) - exact[p]).sum() / len(records) for t in releases for p in pairs]))
+        return float(
+            np.mean(
+                [
+                    np.abs(t.table(p) - exact[p]).sum() / len(records)
+                    for t in releases
+                    for p in pairs
+                ]
+            )
+        )
 
     start = time.process_time()
-    aimed = make_plan(aim="published", reference=simulate_publication(make_plan(Budget.zcdp(RHO[epsilon] / 100.0)), 1))
+    aimed = make_plan(
+        aim="published",
+        reference=simulate_publication(make_plan(Budget.zcdp(RHO[epsilon] / 100.0)), 1),
+    )
     seconds = time.process_time() - start
     half = make_plan(aim="published", reference=records.sample(frac=0.5, random_state=1))
     return mean_error(make_plan()), mean_error(aimed), mean_error(half), seconds
@@ -60,7 +71,10 @@ def main() -> None:
     parser = table_options(__file__, __doc__)
     parser.add_argument("--seeds", type=int, default=10, help="releases a row")
     args = parser.parse_args(namespace=argparse.Namespace(full=False))
-    head = f"{'tables':12} {'epsilon':>8} {'equal':>9} {'aimed':>9} {'half':>9} {'aimed / equal':>14} {'cpu s':>8}"
+    head = (
+        f"{'tables':12} {'epsilon':>8} {'equal':>9} {'aimed':>9} {'half':>9} {'aimed / equal':>14}"
+        f" {'cpu s':>8}"
+    )
     output = RowFile(head, Path(__file__).with_suffix(".txt") if args.write else None)
     for table in tables(args):
         if max(table[3]) > 2 or (args.only and table[0] not in args.only):
@@ -69,7 +83,10 @@ def main() -> None:
             row = f"{table[0]:12} {epsilon:8g}"
             if not output.has(row):
                 equal, aimed, half, seconds = figures(table, epsilon, args.seeds)
-                output.add(f"{row} {equal:9.4f} {aimed:9.4f} {half:9.4f} {aimed / equal:14.3f} {seconds:8.1f}")
+                output.add(
+                    f"{row} {equal:9.4f} {aimed:9.4f} {half:9.4f} {aimed / equal:14.3f}"
+                    f" {seconds:8.1f}"
+                )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ class ReservedLook:
     bound: float
 
 
-def reserved_look(queries: npt.ArrayLike, variances: npt.ArrayLike, *, evaluations: int = 300) -> ReservedLook:
+def reserved_look(
+    queries: npt.ArrayLike, variances: npt.ArrayLike, *, evaluations: int = 300
+) -> ReservedLook:
     """Return the cheapest mechanism that answers queries with at most some variances (section 7.2).
 
     Minimise the largest diagonal entry of X over X > 0 with q_i X^-1 q_i^T <= v_i.  Its dual is the
@@ -51,7 +53,10 @@ def reserved_look(queries: npt.ArrayLike, variances: npt.ArrayLike, *, evaluatio
 
     Q, v = LinearMechanism(np.asarray(queries, float)).B, np.asarray(variances, float)
     if v.shape != (len(Q),) or not (v > 0).all() or not np.isfinite(v).all():
-        raise PlanError(f"variances has shape {v.shape}; give one finite number above 0 for each of {len(Q)} queries.")
+        raise PlanError(
+            f"variances has shape {v.shape}; give one finite number above 0 for each of {len(Q)}"
+            " queries."
+        )
     M = (Q / np.sqrt(v)[:, None])[np.any(Q != 0, axis=1)]
     upper, lower, best_rows = math.inf, 0.0, M
 
@@ -75,7 +80,13 @@ def reserved_look(queries: npt.ArrayLike, variances: npt.ArrayLike, *, evaluatio
         np.ones(sum(M.shape)),
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": evaluations, "maxfun": evaluations, "maxcor": 30, "ftol": 0.0, "gtol": 1e-10},
+        options={
+            "maxiter": evaluations,
+            "maxfun": evaluations,
+            "maxcor": 30,
+            "ftol": 0.0,
+            "gtol": 1e-10,
+        },
     )
     return ReservedLook(mechanism=LinearMechanism(best_rows), bound=lower)
 

@@ -40,7 +40,12 @@ TARGETS = {
     r"CPS <=3-way": 0.003,
     r"(Adult|Loans) <=3-way": 0.02,
 }
-SLOW = ("[30]^40 a", "[40]^40", "[50]^40", "n=30")  # tuned plans of joint families there take minutes
+SLOW = (
+    "[30]^40 a",
+    "[40]^40",
+    "[50]^40",
+    "n=30",
+)  # tuned plans of joint families there take minutes
 
 
 def workloads() -> dict[str, Workload]:
@@ -53,7 +58,9 @@ def workloads() -> dict[str, Workload]:
         out[f"[40]^40 {family} + 2-way prefix"] = Workload(joint.schema, joint.groups + both.groups)
     many = cube(30, 50)
     families = (("range", 1), ("affine", 2), ("prefix", 3))
-    groups = tuple(g for family, k in families for g in Workload.all_ways(many, (k,), family).groups)
+    groups = tuple(
+        g for family, k in families for g in Workload.all_ways(many, (k,), family).groups
+    )
     out["n=30 d=50 mixed"] = Workload(many, groups)
     return out
 
@@ -62,7 +69,9 @@ def measure(name: str, seconds: float, centers: str) -> dict[str, float]:
     """Search the bound and the plan, with separate times."""
     workload = workloads()[name]
     start = time.process_time()
-    square = exact_bound(workload) if small_domain(workload) else global_bound(workload, seconds=seconds)
+    square = (
+        exact_bound(workload) if small_domain(workload) else global_bound(workload, seconds=seconds)
+    )
     searched = time.process_time()
     result = plan(workload, Budget(pcost=1.0), centers=centers)
     rmse = result.weighted_rmse
@@ -77,7 +86,9 @@ def measure(name: str, seconds: float, centers: str) -> dict[str, float]:
 def main(arguments: list[str] | None = None) -> int:
     """Print one row per workload."""
     parser = options(__file__, __doc__)
-    parser.add_argument("--quick", action="store_true", help="uniform plans where a tuned one takes minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="uniform plans where a tuned one takes minutes"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="what one search may take")
     parser.add_argument("--only", help="rows whose name has this text")
     parser.add_argument("--row", help=argparse.SUPPRESS)  # one row as JSON, in the child process
@@ -100,10 +111,16 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         command = [sys.executable, "-m", "benchmarks.bounds", "--row", f"{name}|{centers}"]
         command += ["--seconds", str(args.seconds)]
-        figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        figures = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        )
         gap = figures["plan"] / figures["bound"] - 1.0
-        most = next((share for pattern, share in TARGETS.items() if re.match(pattern, name)), math.inf)
-        limit, met = ("", "") if math.isinf(most) else (f"{most:.1%}", "yes" if gap <= most else "no")
+        most = next(
+            (share for pattern, share in TARGETS.items() if re.match(pattern, name)), math.inf
+        )
+        limit, met = (
+            ("", "") if math.isinf(most) else (f"{most:.1%}", "yes" if gap <= most else "no")
+        )
         output.add(
             f"{begin}{figures['plan']:>11.4f}{figures['bound']:>11.4f}{gap:>9.3%}{limit:>8}{met:>5}"
             f"{figures['bound_seconds']:>9.2f}{figures['plan_seconds']:>9.2f}"

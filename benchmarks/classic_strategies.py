@@ -47,9 +47,21 @@ HEAD = f"{'workload':<39}{'strategy':<26}{'paper':>17}{'ours':>17}{'ratio':>8}"
 SIZES = (64, 256, 1024)
 COLUMNS = ("identity", "H2", "wavelet", "HB", "GreedyH")
 TABLE_4 = {
-    "range": ((6.63, 11.28, 10.11, 6.63, 6.34), (13.11, 16.27, 14.87, 8.90, 9.72), (26.15, 21.83, 20.26, 12.82, 14.70)),
-    "prefix": ((8.06, 9.42, 9.37, 8.06, 6.04), (16.03, 13.16, 13.09, 8.97, 9.13), (32.02, 17.29, 17.20, 12.87, 14.32)),
-    "width 32": ((8.00, 12.02, 11.09, 8.00, 7.32), (8.00, 15.50, 13.57, 7.41, 8.00), (8.00, 18.98, 16.56, 9.50, 8.00)),
+    "range": (
+        (6.63, 11.28, 10.11, 6.63, 6.34),
+        (13.11, 16.27, 14.87, 8.90, 9.72),
+        (26.15, 21.83, 20.26, 12.82, 14.70),
+    ),
+    "prefix": (
+        (8.06, 9.42, 9.37, 8.06, 6.04),
+        (16.03, 13.16, 13.09, 8.97, 9.13),
+        (32.02, 17.29, 17.20, 12.87, 14.32),
+    ),
+    "width 32": (
+        (8.00, 12.02, 11.09, 8.00, 7.32),
+        (8.00, 15.50, 13.57, 7.41, 8.00),
+        (8.00, 18.98, 16.56, 9.50, 8.00),
+    ),
     "permuted": (
         (6.63, 25.02, 18.97, 6.63, 6.83),
         (13.11, 66.25, 49.09, 18.48, 13.02),
@@ -103,14 +115,19 @@ def one_attribute() -> Iterator[Line]:
     """Yield the rows of tables 4 and 5."""
     rng = np.random.default_rng(0)
     for (k, n), name in itertools.product(enumerate(SIZES), TABLE_4):
-        queries = Width(32) if name == "width 32" else family("prefix" if name == "prefix" else "range")
+        queries = (
+            Width(32) if name == "width 32" else family("prefix" if name == "prefix" else "range")
+        )
         gram, count = queries.gram((n,)), queries.count((n,))
         if name == "permuted":
             order = rng.permutation(n)
             gram = gram[np.ix_(order, order)]
         published = {"squared": True, "discount": math.sqrt(0.5)}
         trees = (identity(n), hierarchy(n), wavelet(n), hb(n), greedy_hierarchy(gram, **published))
-        for noise, printed, bounds in (("laplace", TABLE_4, BOUNDS_4), ("gaussian", TABLE_5, BOUNDS_5)):
+        for noise, printed, bounds in (
+            ("laplace", TABLE_4, BOUNDS_4),
+            ("gaussian", TABLE_5, BOUNDS_5),
+        ):
             unit = scale(noise)
             where = f"{name} {n}, {noise}"
 
@@ -122,7 +139,12 @@ def one_attribute() -> Iterator[Line]:
             if noise == "gaussian":
                 yield where, "HB for Gaussian", printed[name][k][3], rmse(hb(n, noise))
             if n < 1024:
-                yield where, "GreedyH, best rule", printed[name][k][4], rmse(greedy_hierarchy(gram, noise))
+                yield (
+                    where,
+                    "GreedyH, best rule",
+                    printed[name][k][4],
+                    rmse(greedy_hierarchy(gram, noise)),
+                )
             yield where, "SVD bound", bounds[name][k], unit * math.sqrt(svd_bound(gram) / count)
 
 
@@ -131,34 +153,70 @@ def marginals() -> Iterator[Line]:
     pairs = list(itertools.combinations(range(4), 2))
     small = (2, 5, 50, 100)
     # in the unit of the paper: squared sensitivity times the trace, at Laplace noise
-    yield "2-way (2, 5, 50, 100)", "workload, least squares", 206_964, marginals_error(small, pairs, pairs, "laplace")
-    yield "2-way (2, 5, 50, 100)", "identity", 300_000, marginals_error(small, pairs, [(0, 1, 2, 3)], "laplace")
+    yield (
+        "2-way (2, 5, 50, 100)",
+        "workload, least squares",
+        206_964,
+        marginals_error(small, pairs, pairs, "laplace"),
+    )
+    yield (
+        "2-way (2, 5, 50, 100)",
+        "identity",
+        300_000,
+        marginals_error(small, pairs, [(0, 1, 2, 3)], "laplace"),
+    )
     few = [axes for k in range(13) for axes in itertools.combinations(range(12), k)]
     workloads = {
-        "CPS all marginals": (CPS, [a for k in range(6) for a in itertools.combinations(range(5), k)]),
-        "Adult <=3-way marginals": (ADULT, [a for k in range(4) for a in itertools.combinations(range(14), k)]),
+        "CPS all marginals": (
+            CPS,
+            [a for k in range(6) for a in itertools.combinations(range(5), k)],
+        ),
+        "Adult <=3-way marginals": (
+            ADULT,
+            [a for k in range(4) for a in itertools.combinations(range(14), k)],
+        ),
         "Loans small marginals": (LOANS, [a for a in few if math.prod(LOANS[i] for i in a) < 5000]),
     }
     printed = {
         "CPS all marginals": ((5.38, 45.25, 18.49, 2.63), (16.08, 23.90, 19.53, 7.85)),
-        "Adult <=3-way marginals": ((5352117.26, 664.68, 494.06, 15.08), (15988375.02, 91.59, 77.36, 45.06)),
-        "Loans small marginals": ((3330650.46, 265.87, 113.98, 11.61), (9949649.11, 57.92, 37.37, 34.67)),
+        "Adult <=3-way marginals": (
+            (5352117.26, 664.68, 494.06, 15.08),
+            (15988375.02, 91.59, 77.36, 45.06),
+        ),
+        "Loans small marginals": (
+            (3330650.46, 265.87, 113.98, 11.61),
+            (9949649.11, 57.92, 37.37, 34.67),
+        ),
     }
     for (name, (sizes, sets)), k in itertools.product(workloads.items(), (0, 1)):
         noise, paper = ("laplace", "gaussian")[k], printed[name][k]
-        count, unit = sum(math.prod(sizes[i] for i in axes) for axes in sets), scale(("laplace", "gaussian")[k])
+        count, unit = (
+            sum(math.prod(sizes[i] for i in axes) for axes in sets),
+            scale(("laplace", "gaussian")[k]),
+        )
         published = data_cube(sizes, sets, noise, limit=len(sets))
         everything = tuple(range(len(sizes)))
         # the workload itself, answered without least squares
         plain = len(sets) if noise == "laplace" else math.sqrt(len(sets))
         for word, figure, ours in (
-            ("identity", paper[0], unit * math.sqrt(marginals_error(sizes, sets, [everything], noise) / count)),
+            (
+                "identity",
+                paper[0],
+                unit * math.sqrt(marginals_error(sizes, sets, [everything], noise) / count),
+            ),
             ("noise on the workload", paper[1], unit * plain),
-            ("DataCube", paper[2], unit * math.sqrt(marginals_error(sizes, sets, published, noise) / count)),
+            (
+                "DataCube",
+                paper[2],
+                unit * math.sqrt(marginals_error(sizes, sets, published, noise) / count),
+            ),
             (
                 "DataCube, best limit",
                 paper[2],
-                unit * math.sqrt(marginals_error(sizes, sets, data_cube(sizes, sets, noise), noise) / count),
+                unit
+                * math.sqrt(
+                    marginals_error(sizes, sets, data_cube(sizes, sets, noise), noise) / count
+                ),
             ),
             ("SVD bound", paper[3], unit * math.sqrt(marginals_bound(sizes, sets) / count)),
         ):
@@ -166,18 +224,26 @@ def marginals() -> Iterator[Line]:
 
 
 def marginals_bound(sizes: tuple[int, ...], sets: list[tuple[int, ...]]) -> float:
-    """Return the singular value bound of a workload of marginals: residual spaces are its eigenspaces."""
+    """Return the singular value bound of a workload of marginals: residual spaces are its
+    eigenspaces.
+    """
     inside = np.array([[i in axes for i in range(len(sizes))] for axes in sets], dtype=bool)
-    outside = np.array([math.prod(n for n, held in zip(sizes, row, strict=True) if not held) for row in inside])
+    outside = np.array(
+        [math.prod(n for n, held in zip(sizes, row, strict=True) if not held) for row in inside]
+    )
     total = 0.0
-    for space in {B for axes in sets for k in range(len(axes) + 1) for B in itertools.combinations(axes, k)}:
+    for space in {
+        B for axes in sets for k in range(len(axes) + 1) for B in itertools.combinations(axes, k)
+    }:
         eigenvalue = float(outside[inside[:, list(space)].all(axis=1)].astype(float).sum())
         total += math.prod(sizes[i] - 1 for i in space) * math.sqrt(eigenvalue)
     return total**2 / float(math.prod(sizes))
 
 
 def prefix_marginals() -> Iterator[Line]:
-    """Yield identity and noise on the workload for products of prefixes and marginals in tables 6 and 7."""
+    """Yield identity and noise on the workload for products of prefixes and marginals in tables 6
+    and 7.
+    """
     loans_sets = [
         axes
         for k in range(13)
@@ -185,7 +251,8 @@ def prefix_marginals() -> Iterator[Line]:
         if math.prod(LOANS[i] for i in axes) < 5000
     ]
     cases = {
-        # prefixes hold the total already, so the workload has every set of categorical attributes with both prefixes
+        # prefixes hold the total already, so the workload has every set of categorical attributes
+        # with both prefixes
         "CPS all prefix-marginals": (
             CPS,
             3,
@@ -198,14 +265,22 @@ def prefix_marginals() -> Iterator[Line]:
             list(itertools.combinations(range(14), 2)),
             (475602516.60, 138602.83, 1420766966.19, 1322.58),
         ),
-        "Loans small prefix-marginals": (LOANS, 8, loans_sets, (15340082.96, 11013.90, 45825415.90, 372.83)),
+        "Loans small prefix-marginals": (
+            LOANS,
+            8,
+            loans_sets,
+            (15340082.96, 11013.90, 45825415.90, 372.83),
+        ),
     }
     for name, (sizes, first, sets, printed) in cases.items():
         count = sum(math.prod(sizes[i] for i in axes) for axes in sets)
         # a column of a prefix workload has at most n ones, and n (n + 1) / 2 ones in all
         norm = sum(math.prod(sizes[i] for i in axes if i >= first) for axes in sets)
         trace = sum(
-            math.prod(n * (n + 1) // 2 if i in axes and i >= first else n for i, n in enumerate(sizes)) for axes in sets
+            math.prod(
+                n * (n + 1) // 2 if i in axes and i >= first else n for i, n in enumerate(sizes)
+            )
+            for axes in sets
         )
         for k, noise in enumerate(("laplace", "gaussian")):
             unit, plain = scale(noise), norm if noise == "laplace" else math.sqrt(norm)
@@ -221,7 +296,12 @@ def ranges(quick: bool) -> Iterator[Line]:
     grid = np.kron(square, square)
     bound_1, bound_2 = svd_bound(line), svd_bound(grid)
     yield "AllRange(1024)", "SVD bound (example 3.1)", 5.32e6, bound_1
-    yield "AllRange(1024)", "SVD bound (HDMM table 5)", (14.75 / scale("gaussian")) ** 2 * 524_800, bound_1
+    yield (
+        "AllRange(1024)",
+        "SVD bound (HDMM table 5)",
+        (14.75 / scale("gaussian")) ** 2 * 524_800,
+        bound_1,
+    )
     for words, paper, ours in (
         ("workload", 50.58, worst[1] * 1024),
         ("identity", 33.75, float(np.trace(line))),
@@ -252,7 +332,9 @@ def ranges(quick: bool) -> Iterator[Line]:
 
 
 def select_levels(gram: np.ndarray, sizes: tuple[int, ...], levels: int) -> tuple[float, float]:
-    """Return error over bound of level selection where the paper stops, and with one more level tried after that."""
+    """Return error over bound of level selection where the paper stops, and with one more level
+    tried after that.
+    """
     gaps: list[float] = []
     patient = replace(PUBLISHED, patience=1, levels=levels, watch=lambda _, gap: gaps.append(gap))
     selection = level_selection(gram, sizes, patient)
@@ -264,7 +346,9 @@ def select_levels(gram: np.ndarray, sizes: tuple[int, ...], levels: int) -> tupl
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; a ratio above 1 is a larger error than the published one."""
     parser = options(__file__, __doc__)
-    parser.add_argument("--quick", action="store_true", help="leave out level selection on 1,024 cells")
+    parser.add_argument(
+        "--quick", action="store_true", help="leave out level selection on 1,024 cells"
+    )
     args = parser.parse_args(arguments)
     with table(__file__, write=args.write) as show:
         show(HEAD)
@@ -276,7 +360,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         for make in tables:
             for workload, strategy, paper, ours in make():
-                show(f"{workload:<39}{strategy:<26}{paper:>17,.2f}{ours:>17,.2f}{ours / paper:>8.4f}")
+                show(
+                    f"{workload:<39}{strategy:<26}{paper:>17,.2f}{ours:>17,.2f}{ours / paper:>8.4f}"
+                )
     return 0
 
 

@@ -48,7 +48,9 @@ def count_on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
 
     from engine.records import database as grouped
 
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # the workers are started from there
+    os.environ["SPARK_HOME"] = str(
+        Path(pyspark.__file__).parent
+    )  # the workers are started from there
     moved, ask = [0], grouped.spark_answer
 
     def record_transfer(expression: Any) -> Any:
@@ -70,7 +72,9 @@ def count_on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
                     moved[0], start = 0, time.perf_counter()
                     counts = count_marginals(frame, schema, itertools.combinations(schema, 2))
                     seconds.append(time.perf_counter() - start)
-            workers = session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1  # without the driver
+            workers = (
+                session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+            )  # without the driver
         finally:
             session.stop()
     figures = {
@@ -94,7 +98,9 @@ def extrapolate(rows: int, spark: dict[str, float], parts: dict[str, float]) -> 
         f"Spark: {CORES} cores, s": MANY_ROWS / there / CORES,
         "files: rows a second of one machine like this": files,
         f"files: {MACHINES} machines like this, s": MANY_ROWS / files / MACHINES,
-        f"files: counts of {shards} shards, MB": shards * parts["their counts, which travel, MB"] / SHARDS,
+        f"files: counts of {shards} shards, MB": (
+            shards * parts["their counts, which travel, MB"] / SHARDS
+        ),
         f"files: merging {shards} shards, s": shards * parts["merging, s"] / SHARDS,
         "the rows themselves, GB a column of 64 bits": 8 * MANY_ROWS / 1e9,
     }
@@ -105,7 +111,9 @@ def main() -> None:
     parser = options(__file__, __doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--columns", type=int, default=10)
-    parser.add_argument("--quick", action="store_true", help="20,000 records, to see that everything works")
+    parser.add_argument(
+        "--quick", action="store_true", help="20,000 records, to see that everything works"
+    )
     args = parser.parse_args()
     rows, columns = QUICK if args.quick else args.rows, args.columns
     with table(__file__, write=args.write) as show, tempfile.TemporaryDirectory() as name:
@@ -119,8 +127,14 @@ def main() -> None:
         by_spark, counts_digest = run_in_new_process(count_on_spark, parts, columns)
         check_equal("Spark", counts_digest, true)
         if by_spark["workers"] != WORKERS:
-            raise RuntimeError(f"Spark has {by_spark['workers']} workers and not {WORKERS}; start the command again")
-        show(f"{rows:,} x {columns}, {columns * (columns - 1) // 2} two-way tables, {rows * columns * 8 / 1e6:,.0f} MB")
+            raise RuntimeError(
+                f"Spark has {by_spark['workers']} workers and not {WORKERS}; start the command"
+                " again"
+            )
+        show(
+            f"{rows:,} x {columns}, {columns * (columns - 1) // 2} two-way tables,"
+            f" {rows * columns * 8 / 1e6:,.0f} MB"
+        )
         sections = {
             "one file, one process": {"seconds": seconds},
             f"Spark, {SHARDS} files": by_spark,

@@ -39,7 +39,9 @@ SAVED = {  # domain, coarse and fine ways, and the share printed in the tables, 
     "tables 2-4: 1-way vs identity, 2^7": (BINARY, 1, 7, 6.25),
     "tables 5-6: 1-way vs 2-way, 101 x 2": (AGES, 1, 2, 50.5),
 }
-CASCADE = {  # 1/rho: % of tracts that should choose Total, Age4, Age9, Age23, and the % saved, as printed in table 7
+# 1/rho: % of tracts that should choose Total, Age4, Age9, Age23, and the % saved, as printed in
+# table 7
+CASCADE = {
     8: (0.34, 0.68, 1.64, 97.34, 49.67),
     32: (0.39, 1.31, 12.61, 85.69, 49.59),
     72: (0.45, 3.46, 31.51, 64.58, 48.92),
@@ -47,7 +49,9 @@ CASCADE = {  # 1/rho: % of tracts that should choose Total, Age4, Age9, Age23, a
     200: (0.56, 14.50, 61.43, 23.51, 46.11),
     288: (0.63, 22.55, 64.85, 11.97, 46.06),
 }
-BRAZIL = {  # (rho, x, y): % that should choose the 1-way marginals, and the accuracy, as printed in tables 5 and 6
+# (rho, x, y): % that should choose the 1-way marginals, and the accuracy, as printed in tables 5
+# and 6
+BRAZIL = {
     (2, 0.3, 3): (71.47, 96.95),
     (1, 0.3, 3): (71.47, 97.86),
     (1 / 2, 0.3, 3): (78.65, 98.29),
@@ -62,7 +66,9 @@ BRAZIL = {  # (rho, x, y): % that should choose the 1-way marginals, and the acc
     (2, 0.3, 6): (78.65, 99.00),
     (2, 0.3, 8): (80.94, 99.40),
 }
-RACES = {  # fine ways -> (rho, x, y): % that should choose the 1-way marginals, and the accuracy, tables 2, 3 and 4
+# fine ways -> (rho, x, y): % that should choose the 1-way marginals, and the accuracy, tables 2, 3
+# and 4
+RACES = {
     2: {
         (2, 0.5, 5): (45.54, 98.64),
         (1, 0.5, 5): (54.35, 97.98),
@@ -96,7 +102,14 @@ RACES = {  # fine ways -> (rho, x, y): % that should choose the 1-way marginals,
         (1 / 8, 0.6, 5): (98.50, 99.65),
     },
 }
-ACCURACY = {8: 99.80, 32: 98.74, 72: 97.32, 128: 96.09, 200: 95.88, 288: 95.75}  # of table 7, by 1/rho
+ACCURACY = {
+    8: 99.80,
+    32: 98.74,
+    72: 97.32,
+    128: 96.09,
+    200: 95.88,
+    288: 95.75,
+}  # of table 7, by 1/rho
 BLOCKS, TRACTS = 100_000, 20_000
 NEAR = 0.3  # percentage points
 OUTPUT = Path(__file__).with_suffix(".txt")
@@ -116,7 +129,9 @@ def ways(sizes: tuple[int, ...], k: int, *, pcost: float = 1.0) -> LinearMechani
 
 def savings() -> None:
     """Saved shares of the budget, and the cost of the cheapest look of equal variances."""
-    print(f"{'% of the budget saved':<38}{'paper':>9}{'ours':>9}{'cheapest equal look (proven bound)':>37}")
+    print(
+        f"{'% of the budget saved':<38}{'paper':>9}{'ours':>9}{'cheapest equal look (proven bound)':>37}"
+    )
     for name, (sizes, coarse, fine, printed) in SAVED.items():
         both = CommonMechanism(ways(sizes, coarse), ways(sizes, fine))
         queries = both.mechanisms[0].B
@@ -126,27 +141,42 @@ def savings() -> None:
 
 
 def cascade() -> None:
-    """Table 7's savings from its printed choices; the last look is counted outside the bin that both options share."""
+    """Table 7's savings from its printed choices; the last look is counted outside the bin that
+    both options share.
+    """
     chain = census_cascade(pcost=1.0)
     by_sex, last = look_costs(chain), chain.looks[2].pcost
-    one_total = [by_sex[0] / 2, *by_sex[1:]]  # the first look without sex, as the printed column has it
-    print(f"\ntable 7: looks cost {by_sex[0]:.2%}, {by_sex[1]:.2%} and {last:.0%} of the budget, the last one")
+    one_total = [
+        by_sex[0] / 2,
+        *by_sex[1:],
+    ]  # the first look without sex, as the printed column has it
+    print(
+        f"\ntable 7: looks cost {by_sex[0]:.2%}, {by_sex[1]:.2%} and {last:.0%} of the budget, the"
+        " last one"
+    )
     print(f"{by_sex[2]:.0%} outside ages 0-4, which Age9 and Age23 tell alike")
     print(f"{'rho':<38}{'paper':>9}{'by sex':>9}{'one total':>11}")
     for rho, (*chosen, printed) in CASCADE.items():
-        # at 1/288 the printed 46.06 does not follow from the printed choices by the rule of the other rows; 44.06 does
+        # at 1/288 the printed 46.06 does not follow from the printed choices by the rule of the
+        # other rows; 44.06 does
         shares = [np.dot(chosen, [*looks, looks[2]]) for looks in (by_sex, one_total)]
         print(f"1/{rho:<36}{printed:>9.2f}{shares[0]:>9.2f}{shares[1]:>11.2f}")
 
 
 def brazil_rule(rho: float, share: float, snr: float) -> tuple[CommonMechanism, NestedRule]:
-    """The pair of tables 5 and 6 with the rule of the experiments, which takes the estimate for the count."""
+    """The pair of tables 5 and 6 with the rule of the experiments, which takes the estimate for the
+    count.
+    """
     both = CommonMechanism(ways(AGES, 1, pcost=2 * rho), ways(AGES, 2, pcost=2 * rho))
     coarse, fine = both.mechanisms
-    return both, NestedRule(look=both.common, coarse=coarse, fine=fine, share=share, snr=snr, sigmas=0.0)
+    return both, NestedRule(
+        look=both.common, coarse=coarse, fine=fine, share=share, snr=snr, sigmas=0.0
+    )
 
 
-def noisy(mechanism: LinearMechanism, counts: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def noisy(
+    mechanism: LinearMechanism, counts: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
     """Outputs of a mechanism in standard form, one row per table."""
     exact = counts @ mechanism.B.T
     return exact + random.standard_normal(exact.shape)
@@ -162,7 +192,8 @@ def accuracy(counts: np.ndarray, *, repeats: int, seed: int) -> None:
         both, rule = brazil_rule(rho, share, snr)
         right = rule.fine_enough(counts @ both.mechanisms[0].B.T)
         hits = [
-            np.mean(rule.fine_enough(noisy(both.common, counts, random) @ rule.map.T) == right) for _ in range(repeats)
+            np.mean(rule.fine_enough(noisy(both.common, counts, random) @ rule.map.T) == right)
+            for _ in range(repeats)
         ]
         ours = 100 * float(np.mean(hits))
         near += abs(ours - printed) <= NEAR
@@ -188,19 +219,36 @@ def rivals(counts: np.ndarray, *, repeats: int, seed: int) -> None:
 
     def looks(look: LinearMechanism) -> float:
         read = look.estimates(coarse.B)
-        hits = [np.mean(rule.fine_enough(noisy(look, counts, random) @ read.T) == right) for _ in range(repeats)]
+        hits = [
+            np.mean(rule.fine_enough(noisy(look, counts, random) @ read.T) == right)
+            for _ in range(repeats)
+        ]
         return float(np.mean(hits))
 
     line("common mechanism", looks(both.common), 0.0)
     reserved = reserved_look(coarse.B, np.diag(both.common.covariance(coarse.B))).mechanism
-    line("reserved budget, cheapest look of equal variances", looks(reserved), reserved.pcost / budget)
+    line(
+        "reserved budget, cheapest look of equal variances",
+        looks(reserved),
+        reserved.pcost / budget,
+    )
     order = np.argsort(totals)
-    below = np.r_[0, np.cumsum(~right[order])] + np.r_[right.sum(), right.sum() - np.cumsum(right[order])]
+    below = (
+        np.r_[0, np.cumsum(~right[order])]
+        + np.r_[right.sum(), right.sum() - np.cumsum(right[order])]
+    )
     possible = np.r_[True, np.diff(totals[order]) > 0, True]  # a threshold cannot part equal totals
-    line("threshold on the exact total, tuned (not private)", float(below[possible].max() / len(counts)), 0.0)
-    excess_cells = (exact / rule.errors["fine"] >= rule.snr).sum(axis=1) - rule.share * exact.shape[1]
+    line(
+        "threshold on the exact total, tuned (not private)",
+        float(below[possible].max() / len(counts)),
+        0.0,
+    )
+    excess_cells = (exact / rule.errors["fine"] >= rule.snr).sum(axis=1) - rule.share * exact.shape[
+        1
+    ]
     for cost in (0.01, 0.1, reserved.pcost / budget):
-        # one record is in two marginal cells, so it changes the number of exceeding cells by at most 2
+        # one record is in two marginal cells, so it changes the number of exceeding cells by at
+        # most 2
         law = exponential_probabilities(
             np.stack([-excess_cells, excess_cells], axis=1), sensitivity=2, pcost=cost * budget
         )
@@ -209,33 +257,45 @@ def rivals(counts: np.ndarray, *, repeats: int, seed: int) -> None:
 
 
 def one_table(k: int, *, pcost: float) -> float:
-    """Standard error of a 1-way cell that is summed from one k-way table only, though every table tells it."""
+    """Standard error of a 1-way cell that is summed from one k-way table only, though every table
+    tells it.
+    """
     return math.sqrt(2 ** (k - 1) * math.comb(len(BINARY), k) / pcost)
 
 
 def races(*, blocks: int, seed: int) -> None:
-    """Tables 2, 3 and 4 on simulated blocks: right choices by the look, against always taking the more frequent one.
+    """Tables 2, 3 and 4 on simulated blocks: right choices by the look, against always taking the
+    more frequent one.
 
-    The printed % of M1 fit a fine analysis that takes a 1-way cell from a single 2-way table.  All six tables together
-    tell it better; then the fine analysis is right more often, and the choice is a closer one.
+    The printed % of M1 fit a fine analysis that takes a 1-way cell from a single 2-way table.  All
+    six tables together tell it better; then the fine analysis is right more often, and the choice
+    is a closer one.
     """
     random, counts = np.random.default_rng(seed), race_blocks(blocks, seed).astype(np.float64)
     for ways_, as_printed in ((2, True), (2, False), (7, False)):
         rows, name = RACES[ways_], "identity" if ways_ == 7 else f"{ways_}-way"
-        how = "" if ways_ == 7 else ", one table a cell" if as_printed else ", best use of all tables"
+        how = (
+            "" if ways_ == 7 else ", one table a cell" if as_printed else ", best use of all tables"
+        )
         print(f"\ntables 2-4, 1-way vs {name}{how}, {blocks:,} SIMULATED blocks")
         print(
             f"{'rho, x, y':<22}{'%M1 paper':>11}{'ours':>8}{'% right paper':>15}{'ours':>8}{'% right by frequency':>22}"
         )
         above = 0
         for (rho, share, snr), (printed_coarse, printed) in rows.items():
-            both = CommonMechanism(ways(BINARY, 1, pcost=2 * rho), ways(BINARY, ways_, pcost=2 * rho))
+            both = CommonMechanism(
+                ways(BINARY, 1, pcost=2 * rho), ways(BINARY, ways_, pcost=2 * rho)
+            )
             coarse, fine = both.mechanisms
-            rule = NestedRule(look=both.common, coarse=coarse, fine=fine, share=share, snr=snr, sigmas=0.0)
+            rule = NestedRule(
+                look=both.common, coarse=coarse, fine=fine, share=share, snr=snr, sigmas=0.0
+            )
             if as_printed:
                 rule.errors["fine"] = np.full(len(coarse.B), one_table(ways_, pcost=2 * rho))
             right = rule.fine_enough(counts @ coarse.B.T)
-            ours = 100 * float(np.mean(rule.fine_enough(noisy(both.common, counts, random) @ rule.map.T) == right))
+            ours = 100 * float(
+                np.mean(rule.fine_enough(noisy(both.common, counts, random) @ rule.map.T) == right)
+            )
             majority = 100 * float(max(np.mean(right), np.mean(~right)))
             above += ours > majority
             print(
@@ -261,7 +321,8 @@ def tracts(*, count: int, seed: int) -> None:
         open_ = np.ones(count, dtype=bool)
         for k, look in enumerate(chain.looks):
             information += noisy(steps[k], counts, random) @ steps[k].B
-            # the best estimate from all steps so far: their cost matrices add up to that of the look
+            # the best estimate from all steps so far: their cost matrices add up to that of the
+            # look
             read = look.right_inverse.T @ information.T
             primary = (chain.analyses[k].B @ look.right_inverse @ read).T
             here = open_ & ~_serves(chain, k, primary)
@@ -284,22 +345,32 @@ def _serves(chain: NestedChain, k: int, counts: np.ndarray) -> np.ndarray:
 
 
 def look_costs(chain: NestedChain) -> list[float]:
-    """Shares of the budget that looks as exact would take; the last outside the bin that both options share."""
+    """Shares of the budget that looks as exact would take; the last outside the bin that both
+    options share.
+    """
     costs = [np.diag(look.privacy_cost_matrix()) for look in chain.looks]
     left = np.diag(chain.residuals[-1].privacy_cost_matrix())
     total = chain.analyses[-1].pcost
-    return [costs[0].max() / total, costs[1].max() / total, costs[2][left > 1e-9 * total].max() / total]
+    return [
+        costs[0].max() / total,
+        costs[1].max() / total,
+        costs[2][left > 1e-9 * total].max() / total,
+    ]
 
 
 def plans() -> None:
     """Plans of Adult and their common look, computed per residual space."""
     adult = Schema.from_json(demo_data.schemas()["adult"].read_bytes())
     options = {k: plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in (1, 2, 3)}
-    print(f"\n{'plans of Adult, 14 attributes':<38}{'spaces shared':>14}{'% shared':>10}{'largest':>9}")
+    print(
+        f"\n{'plans of Adult, 14 attributes':<38}{'spaces shared':>14}{'% shared':>10}{'largest':>9}"
+    )
     for chosen in ((1, 2), (1, 3), (2, 3), (1, 2, 3)):
         both = coarse_or_fine(*(options[k] for k in chosen))
         name = " vs ".join(f"{k}-way" for k in chosen)
-        print(f"{name:<38}{len(both.look.blocks):>14}{100 * both.saved:>10.2f}{'yes' if both.maximal else 'no':>9}")
+        print(
+            f"{name:<38}{len(both.look.blocks):>14}{100 * both.saved:>10.2f}{'yes' if both.maximal else 'no':>9}"
+        )
 
 
 class Tee:
@@ -318,7 +389,9 @@ class Tee:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="npz file with the Brazil counts")
     parser.add_argument("--repeats", type=int, default=5, help="simulated looks per table")
     parser.add_argument("--seed", type=int, default=0)

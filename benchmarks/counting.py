@@ -104,7 +104,11 @@ def count_with_duckdb(path: Path, pairs: list[Pair]) -> Iterator[Any]:
     with duckdb.connect() as held:
         held.execute(f"CREATE TABLE records AS SELECT * FROM read_parquet('{path}')")
         for a, b in pairs:
-            yield tuple(held.execute(f"SELECT {a}, {b}, count(*) AS n FROM records GROUP BY ALL").fetchnumpy().values())
+            yield tuple(
+                held.execute(f"SELECT {a}, {b}, count(*) AS n FROM records GROUP BY ALL")
+                .fetchnumpy()
+                .values()
+            )
 
 
 def count_with_pandas(path: Path, pairs: list[Pair]) -> Iterator[Any]:
@@ -159,7 +163,10 @@ def count_in_database(path: Path, columns: int) -> tuple[float, int, str]:
 
     schema, backend = schema_of(columns), ibis.duckdb.connect()
     records = backend.create_table("records", backend.read_parquet(path))
-    with mock.patch.object(Table, "to_pyarrow", record_transfer), mock.patch.object(Table, "to_pyarrow_batches", None):
+    with (
+        mock.patch.object(Table, "to_pyarrow", record_transfer),
+        mock.patch.object(Table, "to_pyarrow_batches", None),
+    ):
         start = time.perf_counter()
         counts = count_marginals(records, schema, itertools.combinations(schema, 2))
         seconds = time.perf_counter() - start
@@ -179,14 +186,18 @@ def count_in_shards(folder: Path, path: Path, columns: int) -> tuple[dict[str, f
     """Count shards with one command each and merge them: seconds and bytes; digest."""
     records, schema = pa.parquet.read_table(path), schema_of(columns)
     plan_file, together = folder / "plan.json", folder / "all.counts"
-    plan_file.write_text(plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0)).to_json(), encoding="utf-8")
+    plan_file.write_text(
+        plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0)).to_json(), encoding="utf-8"
+    )
     parts, seconds = [folder / f"{i}.counts" for i in range(SHARDS)], []
     cuts = [records.num_rows * i // SHARDS for i in range(SHARDS + 1)]
     for (low, high), part in zip(itertools.pairwise(cuts), parts, strict=True):
         shard = part.with_suffix(".parquet")
         pa.parquet.write_table(records.slice(low, high - low), shard)
         seconds.append(
-            run_in_new_process(command_seconds, "count", "--plan", plan_file, "--data", shard, "--out", part)
+            run_in_new_process(
+                command_seconds, "count", "--plan", plan_file, "--data", shard, "--out", part
+            )
         )
     merging = run_in_new_process(command_seconds, "counts", "merge", *parts, "--out", together)
     merged = Counts.load(together)
@@ -201,12 +212,17 @@ def count_in_shards(folder: Path, path: Path, columns: int) -> tuple[dict[str, f
 def check_equal(what: str, one: str, other: str) -> None:
     """Raise RuntimeError unless two programs returned the same integers."""
     if one != other:
-        raise RuntimeError(f"{what} returned other tables than the engine, so times are not comparable")
+        raise RuntimeError(
+            f"{what} returned other tables than the engine, so times are not comparable"
+        )
 
 
 def pairs_and_triples(folder: Path, rows: int, columns: int) -> Iterator[Figure]:
     """Time all two-way tables with all programs, and all three-way tables with the engine."""
-    path, pairs = write_records(folder / "records.parquet", rows, columns), columns * (columns - 1) // 2
+    path, pairs = (
+        write_records(folder / "records.parquet", rows, columns),
+        columns * (columns - 1) // 2,
+    )
     data = f"{rows:.0e} x {columns}".replace("e+0", "e")
     ours, megabytes, true = run_in_new_process(count_here, path, columns, 2)
     yield Figure(name=f"{data}: {pairs:,} two-way tables, s", measured=ours)
@@ -214,7 +230,9 @@ def pairs_and_triples(folder: Path, rows: int, columns: int) -> Iterator[Figure]
     for name in RIVALS:
         if importlib.util.find_spec(name) is None:
             continue
-        seconds, megabytes, tables_digest = run_in_new_process(count_with_rival, name, path, columns)
+        seconds, megabytes, tables_digest = run_in_new_process(
+            count_with_rival, name, path, columns
+        )
         check_equal(name, tables_digest, true)
         yield Figure(name=f"  {name}, s over the engine's", measured=seconds / ours, at_least=1)
         yield Figure(name=f"  {name}, peak MB", measured=megabytes)
@@ -242,7 +260,9 @@ def larger_files(folder: Path) -> Iterator[Figure]:
         path = write_records(folder / f"larger{ending}", 10 * BLOCK, 20)
         seconds, megabytes, _ = run_in_new_process(count_here, path, 20, 2)
         path.unlink()
-        yield Figure(name=f"1e7 x 20 {ending[1:]}: 190 two-way tables, s", measured=seconds, at_most=limit)
+        yield Figure(
+            name=f"1e7 x 20 {ending[1:]}: 190 two-way tables, s", measured=seconds, at_most=limit
+        )
         yield Figure(name="  peak MB", measured=megabytes)
     path = write_records(folder / "largest.parquet", 100 * BLOCK, 10)
     seconds, megabytes, _ = run_in_new_process(count_here, path, 10, 2)
@@ -255,7 +275,9 @@ def main() -> None:
     parser = options(__file__, __doc__)
     parser.add_argument("--full", action="store_true", help="also the two larger data sets")
     parser.add_argument("--rows", type=int, default=BLOCK, help="of the first data set")
-    parser.add_argument("--quick", action="store_true", help="20,000 records in all, to see that everything works")
+    parser.add_argument(
+        "--quick", action="store_true", help="20,000 records in all, to see that everything works"
+    )
     args = parser.parse_args()
     if args.quick:
         args.rows, args.full = QUICK, False

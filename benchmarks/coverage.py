@@ -42,8 +42,8 @@ def coverage(
 ) -> dict[int, dict[str, float]]:
     """Return coverage and half-widths, in counts, of intervals of cells above 10.
 
-    ``exact`` gives the exact table on some attributes, of shape (n_1, ..., n_k); figures are by numbers of attributes.
-    Rehearsals have the seeds from ``begin`` on.
+    ``exact`` gives the exact table on some attributes, of shape (n_1, ..., n_k); figures are by
+    numbers of attributes. Rehearsals have the seeds from ``begin`` on.
     """
     result = plan(workload, budget, mechanism="residualplanner")
     sums = {len(g.attributes): np.zeros(4) for g in workload.groups}
@@ -102,7 +102,10 @@ def main() -> None:
                     draws=args.draws,
                 )
                 for order, r in figures_by_order.items():
-                    output.add(f"{row} {order:4} {seeds} {_figures(list(r.values()), time.process_time() - start)}")
+                    output.add(
+                        f"{row} {order:4} {seeds}"
+                        f" {_figures(list(r.values()), time.process_time() - start)}"
+                    )
             for order in ways:
                 _together(output, f"{row} {order:4}", args.rehearsals)
 
@@ -117,7 +120,9 @@ def _together(output: RowFile, row: str, rehearsals: int) -> None:
     seeds = f"{0:5} {rehearsals - 1:5}"
     if output.has(f"{row} {seeds}"):
         return
-    batches = np.array([line.removeprefix(row).split()[2:] for line in output.rows if line.startswith(row)], float)
+    batches = np.array(
+        [line.removeprefix(row).split()[2:] for line in output.rows if line.startswith(row)], float
+    )
     means = np.average(batches[:, :3], axis=0, weights=np.maximum(batches[:, 3], 1e-9))
     output.add(f"{row} {seeds} {_figures([*means, batches[:, 3].sum()], batches[:, 4].sum())}")
 

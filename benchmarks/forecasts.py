@@ -29,7 +29,10 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
 LEAST_SECONDS, LEAST_BYTES = 0.1, 5e7
-HEAD = f"{'workload':44} {'forecast s':>10} {'took':>8} {'forecast MB':>12} {'took':>7}  {'ratios':>12}  right"
+HEAD = (
+    f"{'workload':44} {'forecast s':>10} {'took':>8} {'forecast MB':>12} {'took':>7} "
+    f" {'ratios':>12}  right"
+)
 
 
 def _demo(name: str, ways: tuple[int, ...]) -> Callable[[], Workload]:
@@ -37,7 +40,9 @@ def _demo(name: str, ways: tuple[int, ...]) -> Callable[[], Workload]:
 
 
 def _distinct() -> Workload:
-    return Workload.all_ways(Schema([Attribute.of_size(f"x{i}", 30 + i) for i in range(10)]), (2,), "affine")
+    return Workload.all_ways(
+        Schema([Attribute.of_size(f"x{i}", 30 + i) for i in range(10)]), (2,), "affine"
+    )
 
 
 def _pair(one: int = 30, other: int = 25) -> Workload:
@@ -57,8 +62,14 @@ ROWS: dict[str, tuple[Callable[[], Workload], dict[str, Any]]] = {
     "Adult <=2-way, largest error": (_demo("adult", (1, 2)), {"objective": "max"}),
     "CPS <=2-way, WFF": (_demo("cps", (1, 2)), {"mechanism": "wff"}),
     "CPS <=2-way, HDMM": (_demo("cps", (1, 2)), {"mechanism": "hdmm"}),
-    "[10]^40 prefix, tuned": (lambda: Workload.all_ways(cube(10, 40), (1, 2)), {"centers": "tuned"}),
-    "[50]^40 prefix, tuned": (lambda: Workload.all_ways(cube(50, 40), (1, 2)), {"centers": "tuned"}),
+    "[10]^40 prefix, tuned": (
+        lambda: Workload.all_ways(cube(10, 40), (1, 2)),
+        {"centers": "tuned"},
+    ),
+    "[50]^40 prefix, tuned": (
+        lambda: Workload.all_ways(cube(50, 40), (1, 2)),
+        {"centers": "tuned"},
+    ),
     "[256] prefix, tuned": (lambda: Workload.all_ways(cube(256, 1), (1,)), {"centers": "tuned"}),
     "[20]^40 affine": (lambda: joint("affine", 20, 40), {}),
     "[30]^40 affine, tuned": (lambda: joint("affine", 30, 40), {"centers": "tuned"}),
@@ -77,13 +88,22 @@ FURTHER: dict[str, tuple[Callable[[], Workload], dict[str, Any]]] = {
     "[300] prefix, HDMM": (lambda: Workload.all_ways(cube(300, 1), (1,)), {"mechanism": "hdmm"}),
     "[12]^15 affine, HDMM": (lambda: joint("affine", 12, 15), {"mechanism": "hdmm"}),
     "[256] prefix, LSA": (lambda: Workload.all_ways(cube(256, 1), (1,)), {"mechanism": "lsa"}),
-    "[16]^2 range, LSA": (lambda: Workload.all_ways(cube(16, 2), (2,), "range"), {"mechanism": "lsa"}),
+    "[16]^2 range, LSA": (
+        lambda: Workload.all_ways(cube(16, 2), (2,), "range"),
+        {"mechanism": "lsa"},
+    ),
     "[8]^3 <=2-way, LSA": (lambda: Workload.all_ways(cube(8, 3), (1, 2)), {"mechanism": "lsa"}),
-    "[8]^3 marginal <=2-way, LSA": (lambda: Workload.all_ways(cube(8, 3), (1, 2), "marginal"), {"mechanism": "lsa"}),
+    "[8]^3 marginal <=2-way, LSA": (
+        lambda: Workload.all_ways(cube(8, 3), (1, 2), "marginal"),
+        {"mechanism": "lsa"},
+    ),
     "Adult <=2-way, ResidualPlanner+": (_demo("adult", (1, 2)), {"mechanism": "residualplanner+"}),
     "CPS <=3-way, largest error": (_demo("cps", (1, 2, 3)), {"objective": "max"}),
     "Loans <=2-way, largest error": (_demo("loans", (1, 2)), {"objective": "max"}),
-    "[12]^6 prefix, largest error": (lambda: Workload.all_ways(cube(12, 6), (1, 2)), {"objective": "max"}),
+    "[12]^6 prefix, largest error": (
+        lambda: Workload.all_ways(cube(12, 6), (1, 2)),
+        {"objective": "max"},
+    ),
     "Adult <=2-way, power 3": (_demo("adult", (1, 2)), {"objective": "lp", "power": 3.0}),
     "[15]^20 mixed": (lambda: mixed(15, 20), {}),
     "[35]^5 mixed": (lambda: mixed(35, 5), {}),
@@ -93,7 +113,10 @@ FURTHER: dict[str, tuple[Callable[[], Workload], dict[str, Any]]] = {
     "[48]x[20] prefix and affine": (lambda: _pair(48, 20), {}),
     "[20]x[18] prefix and affine, tuned": (lambda: _pair(20, 18), {"centers": "tuned"}),
     "[1000] range": (lambda: Workload.all_ways(cube(1000, 1), (1,), "range"), {}),
-    "[400] range, tuned": (lambda: Workload.all_ways(cube(400, 1), (1,), "range"), {"centers": "tuned"}),
+    "[400] range, tuned": (
+        lambda: Workload.all_ways(cube(400, 1), (1,), "range"),
+        {"centers": "tuned"},
+    ),
     **{f"random {seed}, tuned": (_random(seed), {"centers": "tuned"}) for seed in range(4, 6)},
     **{f"random {seed}": (_random(seed), {}) for seed in range(6, 8)},
 }
@@ -106,7 +129,12 @@ def _measure(name: str) -> tuple[float, float, float, float]:
     expected = forecast(workload, **chosen)
     started = time.process_time()
     plan(workload, Budget(pcost=1.0), cache=False, workers=1, **chosen)
-    return expected.seconds, time.process_time() - started, expected.memory, peak_megabytes() * 2**20
+    return (
+        expected.seconds,
+        time.process_time() - started,
+        expected.memory,
+        peak_megabytes() * 2**20,
+    )
 
 
 def main() -> None:
@@ -134,8 +162,9 @@ def _show_row(name: str, show: Callable[..., None]) -> list[bool]:
     ]
     good = [0.5 <= ratio <= 2.0 for ratio in ratios]
     show(
-        f"{name:44} {said:>10.3g} {took:>8.3g} {bytes_said / 1e6:>12.0f} {bytes_took / 1e6:>7.0f}  "
-        f"{ratios[0]:>5.2f} {ratios[1]:>6.2f}  {'time' if good[0] else ''} {'memory' if good[1] else ''}"
+        f"{name:44} {said:>10.3g} {took:>8.3g} {bytes_said / 1e6:>12.0f} {bytes_took / 1e6:>7.0f} "
+        f" {ratios[0]:>5.2f} {ratios[1]:>6.2f}  {'time' if good[0] else ''}"
+        f" {'memory' if good[1] else ''}"
     )
     return good
 

@@ -27,14 +27,22 @@ from engine.analysis.paper_results import SCHEMAS, WAYS
 from engine.analysis.paper_results import PublishedRow as Published
 from engine.mechanisms.hdmm import Lattice, best_of, lattice_of, marginal_svd_bound, residual_traces
 from engine.mechanisms.hierarchical import svd_bound
-from engine.mechanisms.kronecker import GramBuilder, gaussian_strategy, p_identity_strategy, weighted_groups
+from engine.mechanisms.kronecker import (
+    GramBuilder,
+    gaussian_strategy,
+    p_identity_strategy,
+    weighted_groups,
+)
 from engine.privacy import Budget
 from engine.residuals import Options
 from engine.workload import Attribute, Range, Schema, Width, Workload
 from engine.workload.families import Prefix
 
 HEAD = f"{'table':<6}{'workload':<30}{'column':<26}{'paper':>16}{'ours':>16}{'ratio':>9}{'s':>8}"
-UNIT = {"gaussian": 1.0 / Budget.approx(1.0, 1e-6).mu, "laplace": math.sqrt(2.0)}  # std at sensitivity 1
+UNIT = {
+    "gaussian": 1.0 / Budget.approx(1.0, 1e-6).mu,
+    "laplace": math.sqrt(2.0),
+}  # std at sensitivity 1
 PRINTED = 2e-3  # closed forms agree to the printed digits
 WORSE = {"gaussian": 5e-3, "laplace": 5e-2}
 EXACT = ("identity", "workload", "mechanism", "SVD bound")
@@ -57,7 +65,9 @@ class Line:
     def passes(self) -> bool:
         """Whether our number is within its limit; closed forms must agree in both directions."""
         ratio = self.ours / self.paper
-        return self.worst is None or (ratio <= self.worst and (self.column not in EXACT or ratio >= 2 - self.worst))
+        return self.worst is None or (
+            ratio <= self.worst and (self.column not in EXACT or ratio >= 2 - self.worst)
+        )
 
     def __str__(self) -> str:
         mark = "" if self.passes else "  worse than asked"
@@ -86,9 +96,17 @@ PAPER_1D = {  # noise -> workload -> size -> identity, OPT_0, SVD bound
     },
     "gaussian": {
         "range": {64: (19.82, 9.73, 9.62), 256: (39.18, 12.26, 12.15), 1024: (78.13, 14.85, 14.75)},
-        "prefix": {64: (24.08, 8.87, 8.62), 256: (47.89, 10.66, 10.44), 1024: (95.64, 12.49, 12.29)},
+        "prefix": {
+            64: (24.08, 8.87, 8.62),
+            256: (47.89, 10.66, 10.44),
+            1024: (95.64, 12.49, 12.29),
+        },
         "width32": {64: (23.90, 8.74, 8.23), 256: (23.90, 9.93, 9.73), 1024: (23.90, 10.08, 10.02)},
-        "permuted": {64: (19.82, 9.73, 9.62), 256: (39.18, 12.26, 12.15), 1024: (78.13, 14.85, 14.75)},
+        "permuted": {
+            64: (19.82, 9.73, 9.62),
+            256: (39.18, 12.26, 12.15),
+            1024: (78.13, 14.85, 14.75),
+        },
     },
 }
 
@@ -116,7 +134,9 @@ def tables_4_and_5(noise: str) -> Iterator[Line]:
 
 
 def schema_of(name: str) -> Schema:
-    """Return a schema with every attribute numeric, so that prefixes are allowed on those that ask them."""
+    """Return a schema with every attribute numeric, so that prefixes are allowed on those that ask
+    them.
+    """
     sizes = [n for kind in SCHEMAS[name] for n in kind]
     return Schema([Attribute.of_size(f"x{i}", n) for i, n in enumerate(sizes)])
 
@@ -142,34 +162,72 @@ def workload_of(name: str, queries: str) -> Workload:
     return workload
 
 
-PAPER_ND = {  # noise -> (schema, workload) -> identity, no strategy, OPT_kron, OPT_plus, OPT_M, HDMM, SVD bound
+# noise -> (schema, workload) -> identity, no strategy, OPT_kron, OPT_plus, OPT_M, HDMM, SVD bound
+PAPER_ND = {
     "laplace": {
         ("CPS", "All Marginals"): (5.38, 45.25, 4.85, 4.85, 4.84, 4.84, 2.63),
         ("CPS", "All Prefix-Marginals"): (98.06, 56568.54, 40.59, 40.59, 69.38, 40.59, 9.32),
         ("Adult", "<=3D Marginals"): (5352117.26, 664.68, 872.58, 306.33, 225.35, 225.35, 15.08),
-        ("Adult", "2D Prefix-Marginals"): (475602516.60, 138602.83, 1119.16, 484.07, 553.56, 484.07, None),
+        ("Adult", "2D Prefix-Marginals"): (
+            475602516.60,
+            138602.83,
+            1119.16,
+            484.07,
+            553.56,
+            484.07,
+            None,
+        ),
         ("Loans", "Small Marginals"): (3330650.46, 265.87, 654.35, 204.17, 100.92, 100.92, 11.61),
-        ("Loans", "Small Prefix-Marginals"): (15340082.96, 11013.90, 1707.67, 485.67, 288.29, 288.29, None),
+        ("Loans", "Small Prefix-Marginals"): (
+            15340082.96,
+            11013.90,
+            1707.67,
+            485.67,
+            288.29,
+            288.29,
+            None,
+        ),
     },
     "gaussian": {
         ("CPS", "All Marginals"): (16.08, 23.90, 7.85, 7.85, 7.86, 7.85, 7.85),
         ("CPS", "All Prefix-Marginals"): (292.93, 844.94, 29.48, 29.49, 104.09, 29.48, 27.85),
         ("Adult", "<=3D Marginals"): (15988375.02, 91.59, 82.42, 899.04, 46.44, 46.44, 45.06),
-        ("Adult", "2D Prefix-Marginals"): (1420766966.19, 1322.58, 126.17, 639.43, 296.12, 126.17, None),
+        ("Adult", "2D Prefix-Marginals"): (
+            1420766966.19,
+            1322.58,
+            126.17,
+            639.43,
+            296.12,
+            126.17,
+            None,
+        ),
         ("Loans", "Small Marginals"): (9949649.11, 57.92, 81.51, 631.40, 34.91, 34.91, 34.67),
-        ("Loans", "Small Prefix-Marginals"): (45825415.90, 372.83, 132.43, 994.04, 99.72, 99.72, None),
+        ("Loans", "Small Prefix-Marginals"): (
+            45825415.90,
+            372.83,
+            132.43,
+            994.04,
+            99.72,
+            99.72,
+            None,
+        ),
     },
 }
 
 
 def _plain(workload: Workload, noise: str) -> tuple[float, float]:
-    """Return the squared errors of the identity strategy and of noise on every query, for noise of variance 1."""
+    """Return the squared errors of the identity strategy and of noise on every query, for noise of
+    variance 1.
+    """
     problem = GramBuilder(workload).build(weighted_groups(workload))
     traces = [np.array([float(np.trace(g.matrix)) for g in unit]) for unit in problem.grams]
-    # the diagonal of the Gram of 0/1 queries counts the queries on a cell; here one cell is in most queries of all
+    # the diagonal of the Gram of 0/1 queries counts the queries on a cell; here one cell is in most
+    # queries of all
     largest = [np.array([float(np.diag(g.matrix).max()) for g in unit]) for unit in problem.grams]
     sensitivity = float(problem.weights @ problem.group_costs(largest))
-    untouched = math.prod(float(a.size) for a in workload.schema.attributes if a.name not in problem.attributes)
+    untouched = math.prod(
+        float(a.size) for a in workload.schema.attributes if a.name not in problem.attributes
+    )
     identity = untouched * float(problem.weights @ problem.group_costs(traces))
     return identity, workload.queries * sensitivity ** (1 if noise == "gaussian" else 2)
 
@@ -206,13 +264,17 @@ def tables_6_and_7(noise: str) -> Iterator[Line]:
         seconds, variance = time.perf_counter() - start, 2.0 if noise == "laplace" else 1.0
         for (name, column), paper in zip(OPERATORS.items(), operators, strict=True):
             ours = math.sqrt(search.errors[name] / variance) * rmse
-            yield Line(table=table, workload=words, column=column, paper=paper, ours=ours, worst=None)
+            yield Line(
+                table=table, workload=words, column=column, paper=paper, ours=ours, worst=None
+            )
         ours = math.sqrt(search.best.squared_error / variance) * rmse
         yield Line(table=table, workload=words, column="HDMM", paper=best, ours=ours,
                    worst=1 + WORSE[noise], seconds=seconds)  # fmt: skip
         if bound is not None:
             ours = math.sqrt(_bound(schema, queries, workload)) * rmse
-            yield Line(table=table, workload=words, column="SVD bound", paper=bound, ours=ours, worst=exact)
+            yield Line(
+                table=table, workload=words, column="SVD bound", paper=bound, ours=ours, worst=exact
+            )
 
 
 def table_3() -> Iterator[Line]:
@@ -228,14 +290,18 @@ def table_3() -> Iterator[Line]:
     words, exact, worst = "(2, 5, 50, 100) 2-way", 1 + PRINTED, 1 + WORSE["laplace"]
     yield Line(table="3", workload=words, column="identity", paper=300_000, ours=_plain(workload, "laplace")[0],
                worst=exact)  # fmt: skip
-    yield Line(table="3", workload=words, column="workload", paper=206_964, ours=itself, worst=exact)
+    yield Line(
+        table="3", workload=words, column="workload", paper=206_964, ours=itself, worst=exact
+    )
     for (name, column), paper in zip(OPERATORS.items(), (213_270, 85_070, 62_886), strict=True):
         yield Line(table="3", workload=words, column=column, paper=paper, ours=search.errors[name] / 2.0, worst=worst,
                    seconds=seconds)  # fmt: skip
 
 
 def querysmasher_table_2() -> Iterator[Line]:
-    """Yield the HDMM column of QuerySmasher, table 2: marginals of categorical, prefixes of numeric attributes."""
+    """Yield the HDMM column of QuerySmasher, table 2: marginals of categorical, prefixes of numeric
+    attributes.
+    """
     printed = {
         "CPS": (3.347, 6.625, 8.634, 8.623),
         "Adult": (5.648, 21.111, 60.025, 61.613),
@@ -243,7 +309,9 @@ def querysmasher_table_2() -> Iterator[Line]:
     }
     for schema, by_way in printed.items():
         for queries, paper in zip(WAYS, by_way, strict=True):
-            workload = Published(schema=schema, queries=queries, printed=paper, optimum=paper).workload()
+            workload = Published(
+                schema=schema, queries=queries, printed=paper, optimum=paper
+            ).workload()
             start = time.perf_counter()
             search = best_of(workload)
             column = search.best.operator.split(":")[0]

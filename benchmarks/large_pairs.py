@@ -24,7 +24,12 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
 MEGABYTES, GAP = 2_000.0, 0.01
-SECONDS = {("Adult", "uniform"): 20.0, ("Adult", "tuned"): 60.0, ("Space", "uniform"): 20.0, ("Space", "tuned"): 60.0}
+SECONDS = {
+    ("Adult", "uniform"): 20.0,
+    ("Adult", "tuned"): 60.0,
+    ("Space", "uniform"): 20.0,
+    ("Space", "tuned"): 60.0,
+}
 QUICK = 20.0  # seconds of the approximate solvers
 
 
@@ -75,9 +80,15 @@ def main(arguments: list[str] | None = None) -> int:
     with table(__file__, write=args.write) as show:
         show(f"{'workload':8}{'option':12}{'figure':22}{'asked':>10}{'measured':>12}  met")
         kinds: list[tuple[str, str, dict[str, Any]]] = [
-            (name, centers, {"centers": centers}) for name in WORKLOADS for centers in ("uniform", "tuned")
+            (name, centers, {"centers": centers})
+            for name in WORKLOADS
+            for centers in ("uniform", "tuned")
         ]
-        kinds += [(name, solver, {"solver": solver}) for name in WORKLOADS for solver in ("fourier", "eigenbasis")]
+        kinds += [
+            (name, solver, {"solver": solver})
+            for name in WORKLOADS
+            for solver in ("fourier", "eigenbasis")
+        ]
         for name, option, chosen in kinds:
             figures = run_in_new_process(_measure, name, chosen)
             limits = {"seconds": SECONDS.get((name, option), QUICK), "megabytes": MEGABYTES}

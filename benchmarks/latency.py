@@ -29,7 +29,10 @@ from tests.server.serving import run_server
 ROOT = Path(__file__).resolve().parents[1]
 EDITS = 20
 LIMIT = 60_000  # milliseconds to wait for one edit
-CASES = {"CPS, all 1-way and 2-way": ("Current Population", ()), "Adult, all up to 3-way": ("Adult", ("3-way",))}
+CASES = {
+    "CPS, all 1-way and 2-way": ("Current Population", ()),
+    "Adult, all up to 3-way": ("Adult", ("3-way",)),
+}
 # the number at the end of "..., this plan has 45.4653: ..." under the headline
 NUMBER = "(document.body.innerText.match(/this plan has ([0-9.e+-]+):/) || [])[1]"
 
@@ -38,7 +41,9 @@ def seconds(page: Page, edit: Callable[[], None], old: str) -> float:
     """Seconds from the start of an edit to a headline that shows another number."""
     start = time.perf_counter()
     edit()
-    page.wait_for_function(f"old => {{ const now = {NUMBER}; return now && now !== old; }}", arg=old, timeout=LIMIT)
+    page.wait_for_function(
+        f"old => {{ const now = {NUMBER}; return now && now !== old; }}", arg=old, timeout=LIMIT
+    )
     return time.perf_counter() - start
 
 
@@ -48,7 +53,9 @@ def budgets(visit: Visit, edits: int) -> list[float]:
     for k in range(edits):
         box = visit.page.get_by_role("spinbutton", name="epsilon")
         box.fill(f"{1.5 + 0.25 * k}")
-        out.append(seconds(visit.page, lambda box=box: box.press("Enter"), visit.page.evaluate(NUMBER)))
+        out.append(
+            seconds(visit.page, lambda box=box: box.press("Enter"), visit.page.evaluate(NUMBER))
+        )
         visit.settle()
     return out
 
@@ -115,10 +122,19 @@ def start(visit: Visit, demo: str, more: tuple[str, ...]) -> None:
 def report(edits: int) -> str:
     """Run everything and return the table as text."""
     kinds = {"budget": budgets, "weight, then Preview": weights, "family, then Preview": families}
-    load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, Python {platform.python_version()}"
+    load = (
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, Python"
+        f" {platform.python_version()}"
+    )
     lines = [f"Edit to preview in headless Chromium, {edits} edits each, seconds ({load})", ""]
-    lines.append(f"{'workload':<26}{'queries':>12}  {'edit':<22}{'median':>8}{'p95':>8}{'largest':>9}")
-    with tempfile.TemporaryDirectory() as place, run_server(Path(place)) as server, sync_playwright() as driver:
+    lines.append(
+        f"{'workload':<26}{'queries':>12}  {'edit':<22}{'median':>8}{'p95':>8}{'largest':>9}"
+    )
+    with (
+        tempfile.TemporaryDirectory() as place,
+        run_server(Path(place)) as server,
+        sync_playwright() as driver,
+    ):
         running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         browser = running.new_context(viewport={"width": 1360, "height": 2000})
         browser.request.get(server.address)
@@ -130,7 +146,10 @@ def report(edits: int) -> str:
                 queries = page.get_by_test_id("stMetricValue").last.inner_text()
                 edit_seconds = run(visit, edits)
                 high = statistics.quantiles(edit_seconds, n=20, method="inclusive")[-1]
-                row = f"{title:<26}{queries:>12}  {edit:<22}{statistics.median(edit_seconds):>8.2f}{high:>8.2f}"
+                row = (
+                    f"{title:<26}{queries:>12} "
+                    f" {edit:<22}{statistics.median(edit_seconds):>8.2f}{high:>8.2f}"
+                )
                 lines.append(f"{row}{max(edit_seconds):>9.2f}")
                 print(lines[-1], file=sys.stderr, flush=True)
                 page.close()
@@ -140,8 +159,12 @@ def report(edits: int) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="save the result in benchmarks/latency.txt")
-    parser.add_argument("--edits", type=int, default=EDITS, help=f"edits of every kind, {EDITS} when left out")
+    parser.add_argument(
+        "--write", action="store_true", help="save the result in benchmarks/latency.txt"
+    )
+    parser.add_argument(
+        "--edits", type=int, default=EDITS, help=f"edits of every kind, {EDITS} when left out"
+    )
     options = parser.parse_args()
     text = report(options.edits)
     print(text)

@@ -28,7 +28,15 @@ def fill_ledger(path: Path, rows: int) -> None:
         head = read_rows(connection)[-1]
         for number in range(rows):
             digest = f"{number:064x}"
-            head = append(connection, head, kind="spend", dataset="census", key=f"{number}", pcost="0.1", sha256=digest)
+            head = append(
+                connection,
+                head,
+                kind="spend",
+                dataset="census",
+                key=f"{number}",
+                pcost="0.1",
+                sha256=digest,
+            )
 
 
 def sync_time(folder: Path) -> float:
@@ -48,20 +56,27 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000, 100_000])
     args = parser.parse_args()
     with table(__file__, write=args.write) as show:
-        show(f"{'rows':>8} {'open s':>8} {'spends a second':>16} {'CPU ms a spend':>15} {'disk sync ms':>13}")
+        show(
+            f"{'rows':>8} {'open s':>8} {'spends a second':>16} {'CPU ms a spend':>15}"
+            f" {'disk sync ms':>13}"
+        )
         for rows in args.rows:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "census.ledger"
                 fill_ledger(path, rows)
                 start = time.perf_counter()
                 ledger = Ledger(path)
-                opened, computed, start = time.perf_counter() - start, time.process_time(), time.perf_counter()
+                opened, computed, start = (
+                    time.perf_counter() - start,
+                    time.process_time(),
+                    time.perf_counter(),
+                )
                 for number in range(SPENDS):
                     ledger.spend(dataset="census", key=f"new {number}", pcost=0.1, plan_hash="plan")
                 waited, computed = time.perf_counter() - start, time.process_time() - computed
                 show(
-                    f"{rows:>8,} {opened:>8.2f} {SPENDS / waited:>16.0f} {1000 * computed / SPENDS:>15.2f} "
-                    f"{1000 * sync_time(Path(folder)):>13.2f}"
+                    f"{rows:>8,} {opened:>8.2f} {SPENDS / waited:>16.0f}"
+                    f" {1000 * computed / SPENDS:>15.2f} {1000 * sync_time(Path(folder)):>13.2f}"
                 )
 
 

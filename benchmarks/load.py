@@ -64,7 +64,9 @@ QUICK = Size(
 def query(name: str, ways: tuple[int, ...], pcost: float = 1.0, **options: Any) -> str:
     """The address of a plan of all k-way tables of a demo schema."""
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
-    studio = RequestState(workload=Workload.all_ways(schema, ways), budget=Budget(pcost=pcost), options=options)
+    studio = RequestState(
+        workload=Workload.all_ways(schema, ways), budget=Budget(pcost=pcost), options=options
+    )
     return "plan=" + permalink.packed(studio)
 
 
@@ -85,7 +87,17 @@ class Times:
         high = seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]
         met = "met" if high <= p95 and seconds[-1] <= most else "MISSED"
         middle = statistics.median(seconds)
-        return what, len(seconds), middle, high, seconds[-1], spent / len(seconds), bar, met, ranked[-1][1]
+        return (
+            what,
+            len(seconds),
+            middle,
+            high,
+            seconds[-1],
+            spent / len(seconds),
+            bar,
+            met,
+            ranked[-1][1],
+        )
 
 
 def tab(key: str, names: Iterable[str]) -> Iterator[tuple[str, Callable[[Client], Client]]]:
@@ -115,7 +127,9 @@ def look(*groups: int) -> Iterator[tuple[str, Callable[[Client], Client]]]:
     for group in groups:
         yield (
             f"group {group}",
-            lambda page, group=group: page.set("group", string_value=options_of(page, "group")[group]),
+            lambda page, group=group: page.set(
+                "group", string_value=options_of(page, "group")[group]
+            ),
         )
 
 
@@ -128,17 +142,32 @@ def options_of(page: Client, key: str) -> Sequence[str]:
 # what a person does on each page that plans nothing
 ACTIONS: dict[str, Sequence[tuple[str, Callable[[Client], Client]]]] = {
     "schema": [*switch("tutorial"), *tab("domain", ("Bins", "Size", "Labels"))],
-    "workload": [*switch("tutorial"), *tab("add_how", ("One set of attributes", "Drag a range", "Write SQL"))],
-    "preview": [*look(20, 60, 0), *unfold("share", "shares", "probe", "limit", "promise", "mechanism")],
+    "workload": [
+        *switch("tutorial"),
+        *tab("add_how", ("One set of attributes", "Drag a range", "Write SQL")),
+    ],
+    "preview": [
+        *look(20, 60, 0),
+        *unfold("share", "shares", "probe", "limit", "promise", "mechanism"),
+    ],
     "compare": [*tab("compare_view", ("Two plans", "Published numbers", "Ranking"))],
-    "coarse": [*switch("tutorial"), *tab("coarse_step", ("Look for real", "Earlier looks", "Rehearse"))],
+    "coarse": [
+        *switch("tutorial"),
+        *tab("coarse_step", ("Look for real", "Earlier looks", "Rehearse")),
+    ],
     "learn": [*switch("tutorial")],
     "guide": [*tab("guide", ("Release and verify",))],
     "release": [
         *tab("step", ("2. Release", "3. Paid releases", "1. Rehearse")),
         *tab(
             "rehearsal_view",
-            ("Tables to publish", "Ask something else", "Download", "Do the intervals hold?", "Answers"),
+            (
+                "Tables to publish",
+                "Ask something else",
+                "Download",
+                "Do the intervals hold?",
+                "Answers",
+            ),
         ),
     ],
 }
@@ -181,13 +210,17 @@ def single_user(server: RunningServer, size: Size) -> Iterator[Row]:
             for word, act in ACTIONS[name]:
                 times.note(word, act(page))
                 largest = max(largest, page.size)
-        yield times.row(f"alone: {name}, <={ways[-1]}-way", cpu(server) - before, "p95 0.2", 0.2, 60)
+        yield times.row(
+            f"alone: {name}, <={ways[-1]}-way", cpu(server) - before, "p95 0.2", 0.2, 60
+        )
         yield page_bytes(f"{name}, <={ways[-1]}-way", largest)
         if name == "preview":
             times, before = Times(), cpu(server)
             for k in range(2 * size.rounds):
                 times.note("budget", page.set("budget_epsilon_0", double_value=1.5 + k / 7))
-            yield times.row(f"alone: another budget, <={ways[-1]}-way", cpu(server) - before, "p95 1", 1, 2)
+            yield times.row(
+                f"alone: another budget, <={ways[-1]}-way", cpu(server) - before, "p95 1", 1, 2
+            )
         page.close()
 
 
@@ -205,7 +238,8 @@ def several_users(server: RunningServer, size: Size) -> Iterator[Row]:
     """Several simultaneous users with different budgets."""
     times, before = Times(), cpu(server)
     threads = [
-        threading.Thread(target=user, args=(server, number, size.rounds, times)) for number in range(size.clients)
+        threading.Thread(target=user, args=(server, number, size.rounds, times))
+        for number in range(size.clients)
     ]
     for thread in threads:
         thread.start()
@@ -222,7 +256,9 @@ def busy_session(server: RunningServer, what: str, size: Size) -> Iterator[Clien
         page.press("plan_now")
     else:
         page = open_client(server, "compare", query("adult", (1, 2)))
-        page.press("compare_all").set("compare_limit", int_value=size.seconds).press("compare_start")
+        page.press("compare_all").set("compare_limit", int_value=size.seconds).press(
+            "compare_start"
+        )
     yield page
     page.close()
 
@@ -232,7 +268,10 @@ def during_work(server: RunningServer, size: Size) -> Iterator[Row]:
     for what in ("a plan", "a Compare"):
         with busy_session(server, what, size) as page:
             times, before = Times(), cpu(server)
-            others = [threading.Thread(target=user, args=(server, n, size.rounds, times)) for n in range(2)]
+            others = [
+                threading.Thread(target=user, args=(server, n, size.rounds, times))
+                for n in range(2)
+            ]
             for other in others:
                 other.start()
             for other in others:
@@ -291,7 +330,9 @@ def owners(server: RunningServer, size: Size) -> Iterator[Row]:
             open_page(server, "preview", one).close()
         spent.append((cpu(server) - before) / len(queries))
     met = "met" if spent[1] < 0.7 * spent[0] else "MISSED"
-    words = f"{size.owners} users with a plan each come back: CPU s {spent[0]:.2f}, then {spent[1]:.2f}"
+    words = (
+        f"{size.owners} users with a plan each come back: CPU s {spent[0]:.2f}, then {spent[1]:.2f}"
+    )
     yield words, *[""] * 5, "less", met, ""
 
 
@@ -305,7 +346,13 @@ def idle(server: RunningServer, size: Size) -> Iterator[Row]:
     for page in pages:
         page.close()
     met = "met" if held <= 400 and share <= 0.02 else "MISSED"
-    yield f"{size.idle} idle sessions: {held:.0f} MB, {share:.1%} CPU", *[""] * 5, "400 MB, 2%", met, ""
+    yield (
+        f"{size.idle} idle sessions: {held:.0f} MB, {share:.1%} CPU",
+        *[""] * 5,
+        "400 MB, 2%",
+        met,
+        "",
+    )
 
 
 def rehearsals(server: RunningServer, size: Size) -> Iterator[Row]:
@@ -329,7 +376,8 @@ def rehearsals(server: RunningServer, size: Size) -> Iterator[Row]:
     time.sleep(size.minute)
     after = memory(server)
     words = (
-        f"{size.rehearsals} rehearsals: {before:.0f} MB, at most {max(most):.0f}, {size.minute:g} s later {after:.0f}"
+        f"{size.rehearsals} rehearsals: {before:.0f} MB, at most {max(most):.0f}, {size.minute:g} s"
+        f" later {after:.0f}"
     )
     yield words, *[""] * 5, "+10%", "met" if after <= 1.1 * before else "MISSED", ""
 
@@ -343,22 +391,39 @@ def other_hosts(server: RunningServer, size: Size) -> Iterator[Row]:
 def main() -> None:
     """Print the table."""
     parser = options(__file__, __doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of everything, in about a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of everything, in about a minute"
+    )
     args = parser.parse_args()
     size, start = QUICK if args.quick else Size(), time.monotonic()
     # no garbage collection of the clients during the measurement
     gc.freeze()
     with table(__file__, write=args.write) as show:
-        show(f"{os.cpu_count()} cores, load of the machine {os.getloadavg()[0]:.1f}; seconds that somebody waits", "")
+        show(
+            f"{os.cpu_count()} cores, load of the machine {os.getloadavg()[0]:.1f}; seconds that"
+            " somebody waits",
+            "",
+        )
         show(line(COLUMNS))
         with (
             tempfile.TemporaryDirectory() as folder,
             run_server(Path(folder), *size.options, DP_WORKBENCH_CACHE=f"{folder}/cache") as server,
         ):
-            for part in (contents, single_user, several_users, during_work, owners, idle, rehearsals, other_hosts):
+            for part in (
+                contents,
+                single_user,
+                several_users,
+                during_work,
+                owners,
+                idle,
+                rehearsals,
+                other_hosts,
+            ):
                 for row in part(server, size):
                     show(line(row))
-        show(f"{time.monotonic() - start:.0f} s in all, load of the machine {os.getloadavg()[0]:.1f}")
+        show(
+            f"{time.monotonic() - start:.0f} s in all, load of the machine {os.getloadavg()[0]:.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,12 @@ from engine.common_mechanism.common_mechanism import (
     recreation,
     unchecked_residual,
 )
-from engine.common_mechanism.selection_rule import Decision, check_nested_options, exceeds_noise, nested_decision
+from engine.common_mechanism.selection_rule import (
+    Decision,
+    check_nested_options,
+    exceeds_noise,
+    nested_decision,
+)
 from engine.errors import PlanError
 
 Flags = npt.NDArray[np.bool_]
@@ -37,16 +42,19 @@ Flags = npt.NDArray[np.bool_]
 class NestedRule:
     """Take the fine analysis if enough coarse cells exceed its noise.
 
-    A cell exceeds the noise if its count is at least `snr` standard errors of its answer in an analysis.
+    A cell exceeds the noise if its count is at least `snr` standard errors of its answer in an
+    analysis.
 
     Attributes
     ----------
     look, coarse, fine : what was run, the primary analysis and the secondary one that refines it.
-    share, snr : x and y of the paper: the share of cells, in (0, 1], and the least signal-to-noise ratio, above 0.
-    sigmas : width of the confidence bounds in standard errors of the look; 0 decides by the estimate alone.
+    share, snr : x and y of the paper: the share of cells, in (0, 1], and the least signal-to-noise
+        ratio, above 0.
+    sigmas : width of the confidence bounds in standard errors of the look; 0 decides by the
+        estimate alone.
 
-    Raises: PlanError for an option out of range, NotAnswerable unless look and fine analysis tell the coarse queries.
-    Source: section 6.2; the experiments of section 7 use sigmas = 0.
+    Raises: PlanError for an option out of range, NotAnswerable unless look and fine analysis tell
+    the coarse queries. Source: section 6.2; the experiments of section 7 use sigmas = 0.
 
     >>> coarse, fine = LinearMechanism(np.ones((1, 4))), LinearMechanism(np.eye(4))
     >>> rule = NestedRule(look=LinearMechanism(np.ones((1, 4)), [[4]]), coarse=coarse, fine=fine, share=0.5, snr=5)
@@ -67,12 +75,15 @@ class NestedRule:
 
     @cached_property
     def map(self) -> Array:
-        """A_*, from the look's answers to those of the coarse analysis, shape (queries, rows of the look)."""
+        """A_*, from the look's answers to those of the coarse analysis, shape (queries, rows of the
+        look).
+        """
         return self.look.estimates(self.coarse.B)
 
     @cached_property
     def errors(self) -> dict[str, Array]:
-        """Standard errors of the coarse answers by look, coarse and fine mechanism, each shape (queries,), in counts.
+        """Standard errors of the coarse answers by look, coarse and fine mechanism, each shape
+        (queries,), in counts.
 
         These are those of the best unbiased answers: of equivalent mechanisms they are the same.
         """
@@ -83,7 +94,9 @@ class NestedRule:
     def bounds(self, answers: npt.ArrayLike) -> tuple[Array, Array]:
         """Lower and upper confidence bounds of the coarse answers, shape (..., queries), in counts."""
         if np.shape(answers)[-1:] != (len(self.look.B),):
-            raise PlanError(f"answers has shape {np.shape(answers)}; a look has {len(self.look.B)} numbers.")
+            raise PlanError(
+                f"answers has shape {np.shape(answers)}; a look has {len(self.look.B)} numbers."
+            )
         estimate = np.asarray(answers, float) @ self.map.T
         width = self.sigmas * self.errors["look"]
         return estimate - width, estimate + width
@@ -91,7 +104,8 @@ class NestedRule:
     def fine_enough(self, counts: npt.ArrayLike) -> Flags:
         """Whether counts of coarse cells, shape (..., queries), exceed the noise often enough.
 
-        For exact counts this is the right choice, and private: for rehearsals on simulated data only.
+        For exact counts this is the right choice, and private: for rehearsals on simulated data
+        only.
         """
         flags = exceeds_noise(np.asarray(counts, float), self.errors["fine"], self.snr)
         return np.asarray(flags.mean(axis=-1) >= self.share)
@@ -100,19 +114,28 @@ class NestedRule:
         """The verdict on one look, with answers of shape (rows of the look,)."""
         low, high = self.bounds(answers)
         errors = [self.errors["coarse"], self.errors["fine"]]
-        return nested_decision(low, high, errors, names=["Coarse", "Fine"], share=self.share, snr=self.snr)
+        return nested_decision(
+            low, high, errors, names=["Coarse", "Fine"], share=self.share, snr=self.snr
+        )
 
 
 def spread_rule(
-    *, look: LinearMechanism, analyses: Sequence[LinearMechanism], answers: npt.ArrayLike, **options: Any
+    *,
+    look: LinearMechanism,
+    analyses: Sequence[LinearMechanism],
+    answers: npt.ArrayLike,
+    **options: Any,
 ) -> Decision:
     """The general rule of section 6.1, `spread_of_mechanisms`, on mechanisms."""
     noise = [float(np.trace(M.Sigma)) for M in analyses]
-    return spread_of_mechanisms(look=look, queries=[M.B for M in analyses], noise=noise, answers=answers, **options)
+    return spread_of_mechanisms(
+        look=look, queries=[M.B for M in analyses], noise=noise, answers=answers, **options
+    )
 
 
 def threshold_rule(noisy_total: float, thresholds: Sequence[float]) -> Decision:
-    """The rival of section 7.5.2: the analysis whose range of totals holds the noisy number of records.
+    """The rival of section 7.5.2: the analysis whose range of totals holds the noisy number of
+    records.
 
     >>> threshold_rule(250.0, [50, 200, 1000]).sentence
     'Take analysis 3: the noisy total of 250 is past 2 of 3 thresholds.'
@@ -141,11 +164,12 @@ class Step:
 class NestedChain:
     """Looks that are refined one by one, to choose between analyses from coarse to fine.
 
-    looks[k] is common to analyses k, ..., n-1 and answerable from looks[k+1].  Analysis i ends path(i): the first look,
-    increments between looks, and the residual of analysis i.
+    looks[k] is common to analyses k, ..., n-1 and answerable from looks[k+1].  Analysis i ends
+    path(i): the first look, increments between looks, and the residual of analysis i.
 
-    Guarantee: the cost matrices of path(i) add up to that of analysis i, and the spends, as decimals, to its pcost.
-    Raises: PlanError if a look does not follow from the next one, so that no such order exists.  Source: section 7.5.3.
+    Guarantee: the cost matrices of path(i) add up to that of analysis i, and the spends, as
+    decimals, to its pcost. Raises: PlanError if a look does not follow from the next one, so that
+    no such order exists.  Source: section 7.5.3.
 
     >>> chain = census_cascade(pcost=1.0)
     >>> [len(chain.path(i)) for i in range(4)], [step.pcost for step in chain.path(1)]
@@ -159,13 +183,16 @@ class NestedChain:
     def __init__(self, *analyses: LinearMechanism, names: Sequence[str] | None = None) -> None:
         names = tuple(names or (f"analysis {i + 1}" for i in range(len(analyses))))
         if len(analyses) < 2 or len(names) != len(analyses):
-            raise PlanError(f"{len(analyses)} analyses and {len(names)} names; give two or more of each.")
+            raise PlanError(
+                f"{len(analyses)} analyses and {len(names)} names; give two or more of each."
+            )
         looks = tuple(CommonMechanism(*analyses[k:]).common for k in range(len(analyses) - 1))
         for k, (look, finer) in enumerate(itertools.pairwise(looks)):
             if not finer.answers(look):
                 raise PlanError(
-                    f"What {names[k]} shares with the later analyses does not follow from what {names[k + 1]} shares "
-                    "with those after it; order the analyses from coarse to fine, or compare them two at a time."
+                    f"What {names[k]} shares with the later analyses does not follow from what"
+                    f" {names[k + 1]} shares with those after it; order the analyses from coarse to"
+                    " fine, or compare them two at a time."
                 )
         for name, value in (("analyses", analyses), ("names", names), ("looks", looks)):
             object.__setattr__(self, name, value)
@@ -173,13 +200,17 @@ class NestedChain:
     @cached_property
     def increments(self) -> tuple[LinearMechanism, ...]:
         """The first look, then what each later look adds to the one before."""
-        return self.looks[:1] + tuple(unchecked_residual(b, a) for a, b in itertools.pairwise(self.looks))
+        return self.looks[:1] + tuple(
+            unchecked_residual(b, a) for a, b in itertools.pairwise(self.looks)
+        )
 
     @cached_property
     def residuals(self) -> tuple[LinearMechanism, ...]:
         """What is left of each analysis after the last look on its path."""
         last = len(self.looks) - 1
-        return tuple(unchecked_residual(M, self.looks[min(i, last)]) for i, M in enumerate(self.analyses))
+        return tuple(
+            unchecked_residual(M, self.looks[min(i, last)]) for i, M in enumerate(self.analyses)
+        )
 
     @cached_property
     def spends(self) -> tuple[tuple[float, ...], ...]:
@@ -190,12 +221,17 @@ class NestedChain:
             levels.append(min(Decimal(repr(look.pcost)), *goals[k:]))
         steps = [float(b - a) for a, b in itertools.pairwise(levels)]
         last = len(self.looks)
-        return tuple((*steps[: i + 1], float(goal - levels[min(i + 1, last)])) for i, goal in enumerate(goals))
+        return tuple(
+            (*steps[: i + 1], float(goal - levels[min(i + 1, last)]))
+            for i, goal in enumerate(goals)
+        )
 
     def path(self, i: int) -> tuple[Step, ...]:
         """The steps that end with analysis i."""
         mechanisms = (*self.increments[: i + 1], self.residuals[i])
-        return tuple(Step(mechanism=M, pcost=p) for M, p in zip(mechanisms, self.spends[i], strict=True))
+        return tuple(
+            Step(mechanism=M, pcost=p) for M, p in zip(mechanisms, self.spends[i], strict=True)
+        )
 
     def recreation(self, i: int) -> Recreation:
         """Matrices that rebuild the output of analysis i from the outputs of path(i)."""
@@ -203,7 +239,14 @@ class NestedChain:
 
 
 def census_cascade(*, pcost: float) -> NestedChain:
-    """Total, Age4, Age9 and Age23 by sex on 103 ages x 2 sexes, each at the same cost.  Source: section 7.5.1."""
-    bins = [np.repeat(np.eye(len(edges) - 1), np.diff(edges), axis=1) for edges in CENSUS_AGES.values()]
-    analyses = [LinearMechanism(np.kron(b, np.eye(2)).astype(np.float64), np.eye(2 * len(b)) / pcost) for b in bins]
+    """Total, Age4, Age9 and Age23 by sex on 103 ages x 2 sexes, each at the same cost.  Source:
+    section 7.5.1.
+    """
+    bins = [
+        np.repeat(np.eye(len(edges) - 1), np.diff(edges), axis=1) for edges in CENSUS_AGES.values()
+    ]
+    analyses = [
+        LinearMechanism(np.kron(b, np.eye(2)).astype(np.float64), np.eye(2 * len(b)) / pcost)
+        for b in bins
+    ]
     return NestedChain(*analyses, names=tuple(CENSUS_AGES))

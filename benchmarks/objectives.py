@@ -80,14 +80,19 @@ def goal(word: str, workload: Workload) -> dict[str, Any]:
 
 
 def weighted(n: int, family: str) -> Workload:
-    """Return a workload of table 8: 1-way and 2-way groups on [n]^40, each with an integer weight from 1 to 5."""
+    """Return a workload of table 8: 1-way and 2-way groups on [n]^40, each with an integer weight
+    from 1 to 5.
+    """
     rng, schema = np.random.default_rng(SEED), cube(n, 40)
     one: str | Random = "prefix" if family in ("affine", "abs") else family
     two: str | Random = family
     if family == "random":
         one = two = Random()
     out = Workload(schema)
-    for names in [*itertools.combinations(schema.names, 1), *itertools.combinations(schema.names, 2)]:
+    for names in [
+        *itertools.combinations(schema.names, 1),
+        *itertools.combinations(schema.names, 2),
+    ]:
         out = out.add(names, one if len(names) == 1 else two, weight=float(rng.integers(1, 6)))
     return out
 

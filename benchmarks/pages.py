@@ -35,7 +35,9 @@ DEMOS = {"CPS, up to 3-way": ("cps", (1, 2, 3)), "Adult, up to 2-way": ("adult",
 def session(workload: Workload) -> AppTest:
     """A session with a workload, before the first page."""
     app = AppTest.from_file(ROOT / "app.py", default_timeout=LIMIT)
-    app.session_state[history.KEY] = history.History(present=history.RequestState(workload=workload))
+    app.session_state[history.KEY] = history.History(
+        present=history.RequestState(workload=workload)
+    )
     return app
 
 
@@ -59,7 +61,9 @@ def time_quick_plans(workload: Workload) -> tuple[int, float]:
     while running and there < len(quick):
         status = job_queue.find(app.session_state[run.LAST])
         running = status is not None and status.running
-        partial = partial_comparison(workload, Budget(pcost=1.0), quick_variants, time_limit=float(run.START_LIMIT))
+        partial = partial_comparison(
+            workload, Budget(pcost=1.0), quick_variants, time_limit=float(run.START_LIMIT)
+        )
         if partial is not None and len(partial.plans) > there:
             there, last = len(partial.plans), time.monotonic() - start
         time.sleep(0.05)
@@ -69,11 +73,15 @@ def time_quick_plans(workload: Workload) -> tuple[int, float]:
 def main() -> None:
     """Print both tables."""
     parser = options(__file__, __doc__)
-    parser.add_argument("--attributes", type=int, default=500, help="two-valued ones, 500 when left out")
+    parser.add_argument(
+        "--attributes", type=int, default=500, help="two-valued ones, 500 when left out"
+    )
     args = parser.parse_args()
     # plans are computed in the page, so that their seconds count
     plans.AT_ONCE = plans.PATIENCE = LIMIT
-    schema = Schema([Attribute.of_size(f"question {i}", 2, kind="categorical") for i in range(args.attributes)])
+    schema = Schema(
+        [Attribute.of_size(f"question {i}", 2, kind="categorical") for i in range(args.attributes)]
+    )
     workload = Workload.all_ways(schema, 2)
     with table(__file__, write=args.write) as show:
         show("Seconds from opening Compare until the quick mechanisms stand there", "")
@@ -83,7 +91,8 @@ def main() -> None:
             show(f"{title:<24}{count} mechanisms{seconds:>8.2f}")
         show(
             "",
-            f"{args.attributes:,} two-valued attributes, {len(workload.groups):,} pairs: CPU seconds of a page",
+            f"{args.attributes:,} two-valued attributes, {len(workload.groups):,} pairs: CPU"
+            " seconds of a page",
             "",
         )
         show(f"{'page':<16}{'first':>8}{'again':>8}")

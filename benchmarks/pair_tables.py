@@ -57,7 +57,9 @@ def product(matrices: Iterable[Array]) -> Array:
 
 
 def sectors(n: int, d: int) -> list[tuple[float, Array]]:
-    """Return how often every sector occurs and its A, shape (n^2, width), on products of 1 and n - 1 functions."""
+    """Return how often every sector occurs and its A, shape (n^2, width), on products of 1 and n -
+    1 functions.
+    """
     unit = np.eye(n * n).reshape(n, n, n * n)
     even, odd = {}, {}
     for i in range(n):
@@ -79,7 +81,8 @@ def sectors(n: int, d: int) -> list[tuple[float, Array]]:
 
 
 def pair_gram(workload: Workload, functions: Array) -> Array:
-    """Return the Gram of a pair of attributes in products of functions, 1-way groups shared out, shape (n^2, n^2).
+    """Return the Gram of a pair of attributes in products of functions, 1-way groups shared out,
+    shape (n^2, n^2).
 
     ``functions`` has shape (n, n), the constant one first, of mean square 1.
     """
@@ -96,7 +99,9 @@ def pair_gram(workload: Workload, functions: Array) -> Array:
 
 
 def pair_tables(workload: Workload) -> tuple[float, float]:
-    """Return the least RMSE that rows on the tables of pairs reach at privacy cost 1, and what none goes below."""
+    """Return the least RMSE that rows on the tables of pairs reach at privacy cost 1, and what none
+    goes below.
+    """
     d, n = len(workload.schema.names), workload.schema[workload.schema.names[0]].size
     functions = np.column_stack([np.ones(n), math.sqrt(n) * basis(n)])
     cells = np.kron(functions, functions)
@@ -129,7 +134,8 @@ def pair_tables(workload: Workload) -> tuple[float, float]:
         best = min(best, total * cost.max())
         if turn % 20 == 0:
             D = B.T @ (cells.T * mu) @ cells @ B
-            # of a convex function and its slope: no Q has less than total^2 / <slope, Q> and a cost of less than <D, Q>
+            # of a convex function and its slope: no Q has less than total^2 / <slope, Q> and a cost
+            # of less than <D, Q>
             top = float(scipy.linalg.eigh(B.T @ slope @ B, D, eigvals_only=True)[-1])
             least = max(least, total**2 / top)
             if best <= least * (1.0 + ARRIVED) ** 2:

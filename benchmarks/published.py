@@ -54,7 +54,9 @@ def line(row: PublishedRow, figures: dict[str, float]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; return 1 when a number is not the certified optimum."""
     parser = options(__file__, __doc__)
-    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)  # one row as JSON, in the child process
+    parser.add_argument(
+        "--row", type=int, help=argparse.SUPPRESS
+    )  # one row as JSON, in the child process
     args = parser.parse_args(arguments)
     if args.row is not None:
         print(json.dumps(measure(ROWS[args.row])))
@@ -64,7 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
         show(HEAD)
         for number, row in enumerate(ROWS):
             command = [sys.executable, "-m", "benchmarks.published", "--row", str(number)]
-            figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            figures = json.loads(
+                subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            )
             wrong += abs(figures["ours"] / row.optimum - 1) > 5e-4
             show(line(row, figures))
     return 1 if wrong else 0

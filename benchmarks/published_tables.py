@@ -41,11 +41,23 @@ from engine.workload import Attribute, Schema, Workload
 RHO = {0.1: 0.000198, 1.0: 0.01656, 10.0: 1.1825}
 COARSE, MOST_LEVELS = 16, 32
 ADULT_NUMERIC = ("age", "fnlwgt", "capital-gain", "capital-loss", "hours-per-week")
-FIGURES = ("unbiased", "clipped", "published", "integer", "zeros", "small", "cpu s", "integer s", "MB")
+FIGURES = (
+    "unbiased",
+    "clipped",
+    "published",
+    "integer",
+    "zeros",
+    "small",
+    "cpu s",
+    "integer s",
+    "MB",
+)
 Table = tuple[str, pd.DataFrame, Schema, tuple[int, ...]]
 
 
-def coarsen(records: pd.DataFrame, schema: Schema, names: tuple[str, ...], cells: int) -> tuple[pd.DataFrame, Schema]:
+def coarsen(
+    records: pd.DataFrame, schema: Schema, names: tuple[str, ...], cells: int
+) -> tuple[pd.DataFrame, Schema]:
     """Return coded records with some attributes in fewer cells."""
     sizes = {n: schema[n].size for n in schema.names}
     for name in (n for n in names if sizes[n] > cells):
@@ -92,10 +104,14 @@ def rows(table: Table, epsilon: float, seeds: int) -> dict[str, float]:
     """Return the mean figures of one table at one budget, over tables of the most attributes."""
     _, records, schema, ways = table
     result = plan(
-        Workload.all_ways(schema, ways, family="marginal"), Budget.zcdp(RHO[epsilon]), mechanism="residualplanner"
+        Workload.all_ways(schema, ways, family="marginal"),
+        Budget.zcdp(RHO[epsilon]),
+        mechanism="residualplanner",
     )
     sets = list(itertools.combinations(schema.names, max(ways)))
-    exact = count_marginals(records, schema, [(), *(group.attributes for group in result.workload.groups)])
+    exact = count_marginals(
+        records, schema, [(), *(group.attributes for group in result.workload.groups)]
+    )
     people = len(records)
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
     for seed in range(seeds):
@@ -114,10 +130,16 @@ def rows(table: Table, epsilon: float, seeds: int) -> dict[str, float]:
             table = np.maximum(measured.marginal(names), 0.0)
             return table * (total / max(float(table.sum()), 1e-300))
 
-        makers: dict[str, Callable] = {"unbiased": measured.marginal, "clipped": clipped, "published": published.table}
+        makers: dict[str, Callable] = {
+            "unbiased": measured.marginal,
+            "clipped": clipped,
+            "published": published.table,
+        }
         makers["integer"] = integer_tables.table
         for name, maker in makers.items():
-            figures[name].append(float(np.mean([np.abs(maker(s) - exact[s]).sum() / people for s in sets])))
+            figures[name].append(
+                float(np.mean([np.abs(maker(s) - exact[s]).sum() / people for s in sets]))
+            )
         empty = [published.table(s)[exact[s] == 0] for s in sets]
         figures["zeros"].append(float(np.concatenate(empty).mean()))
         small = [(published.table(s) - exact[s])[(exact[s] >= 1) & (exact[s] <= 10)] for s in sets]
@@ -129,8 +151,14 @@ def table_options(script: str, doc: str) -> argparse.ArgumentParser:
     """Return the argument parser of a benchmark on real tables; see `tables`."""
     parser = options(script, doc)
     parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
-    parser.add_argument("--domain", type=Path, help="its domain sizes as JSON, where they are not those of the demos")
-    parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
+    parser.add_argument(
+        "--domain",
+        type=Path,
+        help="its domain sizes as JSON, where they are not those of the demos",
+    )
+    parser.add_argument(
+        "--statsmodels", action="store_true", help="also tables that ship with statsmodels"
+    )
     parser.add_argument("--only", nargs="+", help="names of tables")
     return parser
 
@@ -138,7 +166,9 @@ def table_options(script: str, doc: str) -> argparse.ArgumentParser:
 def main() -> None:
     """Print one row per table and budget."""
     parser = table_options(__file__, __doc__)
-    parser.add_argument("--full", action="store_true", help="also all tables of three attributes of Adult (long)")
+    parser.add_argument(
+        "--full", action="store_true", help="also all tables of three attributes of Adult (long)"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="releases a row")
     parser.add_argument("--epsilon", nargs="+", type=float, choices=list(RHO), help="budgets")
     args = parser.parse_args()
@@ -151,7 +181,9 @@ def main() -> None:
             row = f"{table[0]:12} {epsilon:8g}"
             if not output.has(row):
                 r = rows(table, epsilon, args.seeds)
-                digits = {name: 2 if name.endswith(" s") else 0 if name == "MB" else 4 for name in FIGURES}
+                digits = {
+                    name: 2 if name.endswith(" s") else 0 if name == "MB" else 4 for name in FIGURES
+                }
                 output.add(row + "".join(f" {r[name]:9.{digits[name]}f}" for name in FIGURES))
 
 

@@ -30,7 +30,10 @@ from engine.workload import Attribute, Schema, Workload
 SECONDS, BYTES = 10.0, 2e9  # limits of the forecast of one plan
 SAME = 1e-5  # relative: searches stop at a gap of 1e-6 in every space
 BUDGET = Budget(pcost=1.0)
-HEAD = f"{'seed/row':<8}{'tuned':>10} {'best other':>11} {'above':>9} {'CPU s':>6}  mechanism, workload"
+HEAD = (
+    f"{'seed/row':<8}{'tuned':>10} {'best other':>11} {'above':>9} {'CPU s':>6}  mechanism,"
+    " workload"
+)
 
 
 def draw(rng: np.random.Generator, small: bool) -> Workload:
@@ -48,7 +51,9 @@ def draw(rng: np.random.Generator, small: bool) -> Workload:
         if len(names) == 2 and rng.random() < 0.5:
             workload = workload.add(tuple(names), str(rng.choice(["affine", "abs"])), weight)
         else:
-            workload = workload.add(tuple(names), {name: str(rng.choice(ONE_WAY)) for name in names}, weight)
+            workload = workload.add(
+                tuple(names), {name: str(rng.choice(ONE_WAY)) for name in names}, weight
+            )
     return workload
 
 
@@ -61,8 +66,18 @@ def others(workload: Workload) -> dict[str, float]:
             if chosen.get("centers") == "tuned":
                 continue
             try:
-                if forecast(workload, mechanism.name, memory_limit=BYTES, **chosen).seconds <= SECONDS:
-                    other = plan(workload, BUDGET, mechanism.name, memory_limit=BYTES, time_limit=SECONDS, **chosen)
+                if (
+                    forecast(workload, mechanism.name, memory_limit=BYTES, **chosen).seconds
+                    <= SECONDS
+                ):
+                    other = plan(
+                        workload,
+                        BUDGET,
+                        mechanism.name,
+                        memory_limit=BYTES,
+                        time_limit=SECONDS,
+                        **chosen,
+                    )
                     name = " ".join([mechanism.name, *map(str, chosen.values())])
                     out[name] = other.weighted_rmse
             except EngineError:
@@ -77,7 +92,10 @@ def row_of(number: int, seed: int) -> str:
     tuned = plan(workload, BUDGET, centers="tuned", memory_limit=BYTES).weighted_rmse
     took = time.process_time() - started
     name, best = min(others(workload).items(), key=lambda item: item[1])
-    columns = f"{tuned:>10.4f} {best:>11.4f} {tuned / best - 1.0:>9.2e} {took:>6.2f}  {name}, {describe(workload)}"
+    columns = (
+        f"{tuned:>10.4f} {best:>11.4f} {tuned / best - 1.0:>9.2e} {took:>6.2f}  {name},"
+        f" {describe(workload)}"
+    )
     return f"{_begin(number, seed)} {columns}"
 
 
@@ -97,7 +115,9 @@ def main(arguments: list[str] | None = None) -> int:
             output.add(row_of(number, args.seed))
     above = [float(row.split()[3]) for row in output.rows[1:]]
     worse = sum(share > SAME for share in above)
-    print(f"{len(above)} workloads: tuned above another plan on {worse}, at most by {max(above):.2e}")
+    print(
+        f"{len(above)} workloads: tuned above another plan on {worse}, at most by {max(above):.2e}"
+    )
     return 1 if worse else 0
 
 

@@ -28,35 +28,59 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from engine.workload.families import Random
 
-FAMILIES = ("marginal", "prefix", "suffix", "range", "circular", "total", "width", "affine", "abs", "random", "custom")
+FAMILIES = (
+    "marginal",
+    "prefix",
+    "suffix",
+    "range",
+    "circular",
+    "total",
+    "width",
+    "affine",
+    "abs",
+    "random",
+    "custom",
+)
 SPREAD = 4.0  # orders of magnitude between weights
 OVERHEAD, SHARE = 1.0, 0.2  # seconds, and share of the time, above the limit
 HEAD = f"{'seed':>5} {'seconds':>8} {'uniform':>8} {'MB':>6} {'tuned/uniform':>14}  how it ended"
 
 
-def draw(rng: np.random.Generator, attributes: int = 30, cells: int = 100, ways: int = 4) -> Workload:
-    """Return a random workload of all families, sizes up to ``cells`` and groups on up to ``ways`` attributes."""
+def draw(
+    rng: np.random.Generator, attributes: int = 30, cells: int = 100, ways: int = 4
+) -> Workload:
+    """Return a random workload of all families, sizes up to ``cells`` and groups on up to ``ways``
+    attributes.
+    """
     count = int(rng.integers(1, attributes + 1))
     sizes = np.exp(rng.uniform(0.0, math.log(cells), count)).astype(int).tolist()
     schema = Schema([Attribute.of_size(f"a{i}", n) for i, n in enumerate(sizes)])
     workload = Workload(schema)
     for _ in range(int(rng.integers(1, 3 * attributes))):
-        names = tuple(rng.permutation(schema.names)[: int(rng.integers(0, min(ways, count) + 1))].tolist())
+        names = tuple(
+            rng.permutation(schema.names)[: int(rng.integers(0, min(ways, count) + 1))].tolist()
+        )
         weight = float(10.0 ** rng.uniform(-SPREAD / 2.0, SPREAD / 2.0))
         workload = _with_group(workload, names, weight, rng)
     return workload
 
 
-def _with_group(workload: Workload, names: tuple[str, ...], weight: float, rng: np.random.Generator) -> Workload:
+def _with_group(
+    workload: Workload, names: tuple[str, ...], weight: float, rng: np.random.Generator
+) -> Workload:
     chosen = str(rng.choice(FAMILIES))
     table = math.prod(workload.schema.sizes(names))
     if chosen in ("random", "custom"):
         if not names or table > 2_000:
             chosen = "marginal"
         elif chosen == "random":
-            return workload.add(names, Random(seed=int(rng.integers(100)), count=int(rng.integers(1, 40))), weight)
+            return workload.add(
+                names, Random(seed=int(rng.integers(100)), count=int(rng.integers(1, 40))), weight
+            )
         else:
-            return workload.add(names, Custom(rng.integers(-1, 2, (int(rng.integers(1, 8)), table))), weight)
+            return workload.add(
+                names, Custom(rng.integers(-1, 2, (int(rng.integers(1, 8)), table))), weight
+            )
     if chosen in ("affine", "abs"):
         if len(names) == 2 and table <= 2_600:
             return workload.add(names, chosen, weight)
@@ -67,11 +91,18 @@ def _with_group(workload: Workload, names: tuple[str, ...], weight: float, rng: 
     return workload.add(names, Width(1) if chosen == "width" else chosen, weight)
 
 
-def _plan_and_send(seed: int, memory: float, seconds: float, ratios: bool, sender: Connection) -> None:
+def _plan_and_send(
+    seed: int, memory: float, seconds: float, ratios: bool, sender: Connection
+) -> None:
     # time limits in CPU seconds, independent of other load
     time.monotonic = time.process_time
     workload = draw(np.random.default_rng(seed))
-    limits: dict[str, Any] = {"memory_limit": memory, "time_limit": seconds, "cache": False, "workers": 1}
+    limits: dict[str, Any] = {
+        "memory_limit": memory,
+        "time_limit": seconds,
+        "cache": False,
+        "workers": 1,
+    }
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started, ratio = time.monotonic(), math.nan
     try:
@@ -99,11 +130,15 @@ def _plan_and_send(seed: int, memory: float, seconds: float, ratios: bool, sende
 
 def main() -> None:
     """Print one row per workload; exit with 1 if a row is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.random_limits", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.random_limits", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), help="first and last seed")
     parser.add_argument("--memory", type=float, default=1e9, help="bytes")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--ratios", action="store_true", help="also plan with uniform centers and compare")
+    parser.add_argument(
+        "--ratios", action="store_true", help="also plan with uniform centers and compare"
+    )
     args = parser.parse_args()
     print(HEAD, flush=True)
     wrong = 0
@@ -125,7 +160,10 @@ def main() -> None:
         large = peak * 2**20 > args.memory
         bad = late or large or ended.startswith(("RAW", "TUNED")) or ratio > 1.0 + 1e-9
         wrong += bad
-        print(f"{seed:>5} {took:>8.1f} {floor:>8.1f} {peak:>6.0f} {ratio:>14.7f}  {'!' if bad else ''}{ended[:100]}")
+        print(
+            f"{seed:>5} {took:>8.1f} {floor:>8.1f} {peak:>6.0f} {ratio:>14.7f} "
+            f" {'!' if bad else ''}{ended[:100]}"
+        )
         sys.stdout.flush()
     print(f"{wrong} of {args.seeds[1] - args.seeds[0]} went wrong")
     sys.exit(bool(wrong))

@@ -37,9 +37,13 @@ def product_workload(rng: np.random.Generator) -> Workload:
     """Two to five groups with a random family per attribute, weights from 1/4 to 4."""
     workload = Workload(schema_of(rng.integers(3, 9, size=int(rng.integers(2, 4)))))
     for _ in range(int(rng.integers(2, 6))):
-        names = rng.permutation(workload.schema.names)[: int(rng.integers(1, len(workload.schema.names) + 1))]
+        names = rng.permutation(workload.schema.names)[
+            : int(rng.integers(1, len(workload.schema.names) + 1))
+        ]
         families = {str(name): str(rng.choice(ONE_WAY)) for name in names}
-        workload = workload.add(tuple(families), families, weight=float(rng.choice([0.25, 0.5, 1.0, 2.0, 4.0])))
+        workload = workload.add(
+            tuple(families), families, weight=float(rng.choice([0.25, 0.5, 1.0, 2.0, 4.0]))
+        )
     return workload
 
 
@@ -51,7 +55,9 @@ def joint_workload(rng: np.random.Generator) -> Workload:
         pair = tuple(str(name) for name in rng.permutation(workload.schema.names)[:2])
         kind = str(rng.choice(["affine", "abs", "custom", "prefix"], p=[0.4, 0.3, 0.2, 0.1]))
         query_family = (
-            Custom((rng.random((int(rng.integers(3, 9)), n * n)) < 0.4).astype(float)) if kind == "custom" else kind
+            Custom((rng.random((int(rng.integers(3, 9)), n * n)) < 0.4).astype(float))
+            if kind == "custom"
+            else kind
         )
         workload = workload.add(pair, query_family, weight=float(rng.choice([0.5, 1.0, 2.0])))
     for name in workload.schema.names:
@@ -73,9 +79,13 @@ def global_bound(workload: Workload) -> float:
         rest = [name for name in order if name not in placed]
         full = np.kron(rows, np.ones((1, workload.schema.cells(rest))))
         table = full.reshape(len(rows), *workload.schema.sizes([*placed, *rest]))
-        table = table.transpose(0, *(1 + [*placed, *rest].index(name) for name in order)).reshape(len(rows), -1)
+        table = table.transpose(0, *(1 + [*placed, *rest].index(name) for name in order)).reshape(
+            len(rows), -1
+        )
         gram += group.weight * table.T @ table
-    problem = DualProblem(lift=FullDomain(len(gram)), factor=Factor(sizes=(len(gram),), matrix=gram))
+    problem = DualProblem(
+        lift=FullDomain(len(gram)), factor=Factor(sizes=(len(gram),), matrix=gram)
+    )
     mass, _ = problem.maximise(Options(gap=1e-5))
     return math.sqrt(problem.bound(mass) / workload.queries)
 
@@ -87,10 +97,18 @@ def describe(workload: Workload) -> str:
     return f"[{sizes}] " + ", ".join(groups)
 
 
-def compare(title: str, draw: Callable[[np.random.Generator], Workload], seed: int, show: Callable[..., None]) -> None:
+def compare(
+    title: str,
+    draw: Callable[[np.random.Generator], Workload],
+    seed: int,
+    show: Callable[..., None],
+) -> None:
     """Show the lines of one distribution, every row and the quantiles of its excess over the bound."""
     rng, excess, separate_excess, worse, seconds = np.random.default_rng(seed), [], [], 0, []
-    show(f"{title}, seed {seed}", f"{'uniform':>9} {'tuned':>9} {'apart':>9} {'bound':>9} {'excess':>8}  workload")
+    show(
+        f"{title}, seed {seed}",
+        f"{'uniform':>9} {'tuned':>9} {'apart':>9} {'bound':>9} {'excess':>8}  workload",
+    )
     for _ in range(ROWS):
         workload = draw(rng)
         uniform = plan(workload, Budget(pcost=1.0)).weighted_rmse
@@ -103,10 +121,14 @@ def compare(title: str, draw: Callable[[np.random.Generator], Workload], seed: i
         excess.append(tuned / bound - 1.0)
         separate_excess.append(separate / bound - 1.0)
         worse += max(tuned, separate) > uniform * (1.0 + 1e-5)
-        show(f"{uniform:>9.4f} {tuned:>9.4f} {separate:>9.4f} {bound:>9.4f} {excess[-1]:>8.3%}  {describe(workload)}")
+        show(
+            f"{uniform:>9.4f} {tuned:>9.4f} {separate:>9.4f} {bound:>9.4f} {excess[-1]:>8.3%} "
+            f" {describe(workload)}"
+        )
     for name, values in (("tuned", excess), ("apart", separate_excess)):
         quantiles = ", ".join(
-            f"{q:.0%}: {v:.3%}" for q, v in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)
+            f"{q:.0%}: {v:.3%}"
+            for q, v in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)
         )
         show(f"excess of {name} over the bound, quantiles  {quantiles}")
     show(f"{ROWS} workloads, above uniform: {worse}, slowest plan {max(seconds):.1f} s")

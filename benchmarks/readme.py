@@ -32,7 +32,9 @@ papers (`demo_data/README.md`). `[50]^40` denotes 40 attributes with 50 cells ea
 
 
 def section(name: str, title: str) -> str:
-    """Return the section of one table, cut after `MAX_LINES` lines; without a file only its command."""
+    """Return the section of one table, cut after `MAX_LINES` lines; without a file only its
+    command.
+    """
     text = f"\n## {name}\n\n{title[0].upper()}{title[1:]}. `python -m benchmarks.{name}`\n"
     file = FOLDER / f"{name}.txt"
     if not file.exists():
@@ -42,7 +44,8 @@ def section(name: str, title: str) -> str:
         return text + "\n```text\n" + "\n".join(lines) + "\n```\n"
     shown = "\n".join(lines[:MAX_LINES])
     return (
-        f"{text}\n```text\n{shown}\n```\n\nThe first {MAX_LINES} of {len(lines)} lines of [{file.name}]({file.name}).\n"
+        f"{text}\n```text\n{shown}\n```\n\nThe first {MAX_LINES} of {len(lines)} lines of"
+        f" [{file.name}]({file.name}).\n"
     )
 
 

@@ -45,20 +45,37 @@ def _release(workload: Workload, data: Path) -> tuple[int, float, list[float], f
         file = write_answers(measured, Path(folder) / "answers.parquet")
         marks.append(time.perf_counter())
         used = time.process_time() - started
-        return result.workload.queries, rmse, marks, used, file.stat().st_size / 1e6, peak_megabytes()
+        return (
+            result.workload.queries,
+            rmse,
+            marks,
+            used,
+            file.stat().st_size / 1e6,
+            peak_megabytes(),
+        )
 
 
 def _jobs(folder: Path, adult: Path | None, quick: bool) -> list[Job]:
     cps = Schema.from_json(demo_data.schemas()["cps"].read_bytes())
     synthetic(cps, 50_000, seed=1).to_csv(folder / "cps.csv", index=False)
-    jobs: list[Job] = [("CPS <=3-way, 50,000", Workload.all_ways(cps, ways=(1, 2, 3)), folder / "cps.csv", None, None)]
+    jobs: list[Job] = [
+        (
+            "CPS <=3-way, 50,000",
+            Workload.all_ways(cps, ways=(1, 2, 3)),
+            folder / "cps.csv",
+            None,
+            None,
+        )
+    ]
     named = Schema.from_json(demo_data.schemas()["adult"].read_bytes())
     codes = Schema([Attribute.of_size(a.name, a.size, kind=a.kind) for a in named.attributes])
     if adult is None and not quick:
         adult = folder / "adult.csv"
         synthetic(codes, 48_842, seed=1).to_csv(adult, index=False)
     if adult is not None:
-        jobs.append(("Adult <=3-way, 48,842", Workload.all_ways(codes, ways=(1, 2, 3)), adult, 15.0, 800.0))
+        jobs.append(
+            ("Adult <=3-way, 48,842", Workload.all_ways(codes, ways=(1, 2, 3)), adult, 15.0, 800.0)
+        )
     attributes, rows = (10, 20_000) if quick else (40, 1_000_000)
     pairs = joint("affine", 20, attributes, ones=False)
     data = write_records(folder / "records.parquet", rows, attributes)
@@ -74,16 +91,17 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, table(__file__, write=args.write) as show:
         show(
-            f"{'release':26} {'answers':>12} {'rmse':>8} {'plan s':>7} {'measure s':>9} {'write s':>8} {'total s':>8} "
-            f"{'asked':>6} {'cpu s':>6} {'file MB':>8} {'peak MB':>8} {'asked':>6}"
+            f"{'release':26} {'answers':>12} {'rmse':>8} {'plan s':>7} {'measure s':>9}"
+            f" {'write s':>8} {'total s':>8} {'asked':>6} {'cpu s':>6} {'file MB':>8}"
+            f" {'peak MB':>8} {'asked':>6}"
         )
         for name, workload, data, seconds, megabytes in _jobs(Path(folder), args.adult, args.quick):
             queries, rmse, marks, used, size, peak = run_in_new_process(_release, workload, data)
             spans = [b - a for a, b in itertools.pairwise(marks)]
             show(
-                f"{name:26} {queries:>12,} {rmse:>8.4f} {spans[0]:>7.2f} {spans[1]:>9.2f} {spans[2]:>8.2f} "
-                f"{sum(spans):>8.2f} {_limit_text(seconds):>6} {used:>6.1f} {size:>8.1f} {peak:>8.0f} "
-                f"{_limit_text(megabytes):>6}"
+                f"{name:26} {queries:>12,} {rmse:>8.4f} {spans[0]:>7.2f} {spans[1]:>9.2f}"
+                f" {spans[2]:>8.2f} {sum(spans):>8.2f} {_limit_text(seconds):>6} {used:>6.1f}"
+                f" {size:>8.1f} {peak:>8.0f} {_limit_text(megabytes):>6}"
             )
 
 

@@ -52,7 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
             start = time.perf_counter()
             words = f"{mechanism} {' '.join(f'{k}={v}' for k, v in chosen.items())}".strip()
             try:
-                rmse = plan(standard_workload(schema, queries), Budget(pcost=1.0), mechanism, **chosen).rmse
+                rmse = plan(
+                    standard_workload(schema, queries), Budget(pcost=1.0), mechanism, **chosen
+                ).rmse
             except EngineError as error:
                 show(f"{schema + ' ' + queries:<18}{words:<42}{error}")
                 worse = True

@@ -13,7 +13,11 @@ class RowFile:
 
     def __init__(self, head: str, path: Path | None) -> None:
         self.path = path
-        self.rows = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
+        self.rows = (
+            path.read_text(encoding="utf-8").splitlines()
+            if path is not None and path.exists()
+            else []
+        )
         if self.rows and self.rows[0] != head:
             raise ValueError(f"{path} has rows of other columns. Move it away to begin anew.")
         print("\n".join(self.rows) if self.rows else head, flush=True)

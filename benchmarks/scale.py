@@ -42,7 +42,10 @@ ROWS = [  # n, d, printed RMSE, printed total seconds, printed GB
 def mixed(n: int, d: int) -> Workload:
     """1-way range, 2-way affine and 3-way prefix queries on d attributes of n cells."""
     schema = Schema([Attribute.of_size(f"x{i}", n) for i in range(d)])
-    groups = [Workload.all_ways(schema, (k,), f).groups for k, f in ((1, "range"), (2, "affine"), (3, "prefix"))]
+    groups = [
+        Workload.all_ways(schema, (k,), f).groups
+        for k, f in ((1, "range"), (2, "affine"), (3, "prefix"))
+    ]
     return Workload(schema, sum(groups, ()))
 
 
@@ -52,7 +55,9 @@ def pairs(n: int, d: int) -> Workload:
 
 
 def adult(cells: bool) -> Workload:
-    """1-way prefix and 2-way affine queries on Adult; with ``cells``, prefix products on its numeric pairs."""
+    """1-way prefix and 2-way affine queries on Adult; with ``cells``, prefix products on its
+    numeric pairs.
+    """
     sizes = {f"c{i}": n for i, n in enumerate((42, 16, 15, 9, 7, 6, 5, 2, 2))}
     sizes |= {f"n{i}": n for i, n in enumerate((100, 100, 100, 99, 85))}
     schema = Schema([Attribute.of_size(name, n) for name, n in sizes.items()])
@@ -71,19 +76,30 @@ def _measure(kind: str, n: int, d: int) -> tuple[Any, ...]:
     result = plan(workload, Budget(pcost=1.0), cache=False, **options)
     groups = result.by_group()
     seconds = time.perf_counter() - start
-    return len(groups), workload.queries, result.rmse, result.certificate.gap, seconds, peak_megabytes(), expected
+    return (
+        len(groups),
+        workload.queries,
+        result.rmse,
+        result.certificate.gap,
+        seconds,
+        peak_megabytes(),
+        expected,
+    )
 
 
 def main() -> None:
     """Print one row per workload."""
     parser = options(__file__, __doc__)
-    parser.add_argument("--only", help="print the rows of this kind only: mixed, 2-way, Adult or 'Adult cells'")
+    parser.add_argument(
+        "--only", help="print the rows of this kind only: mixed, 2-way, Adult or 'Adult cells'"
+    )
     args = parser.parse_args()
     with table(__file__, write=args.write) as show:
         show(
             f"cores {os.cpu_count()}; seconds include workload, plan, per-group RMSE and maximum",
-            f"{'workload':16} {'groups':>7} {'queries':>13} | {'rmse':>9} {'paper':>7} {'ratio':>6} {'gap':>8} | "
-            f"{'s':>6} {'paper s':>8} {'speed-up':>8} | {'MB':>6} {'paper MB':>8} | {'forecast s':>10} {'MB':>6}",
+            f"{'workload':16} {'groups':>7} {'queries':>13} | {'rmse':>9} {'paper':>7} {'ratio':>6}"
+            f" {'gap':>8} | {'s':>6} {'paper s':>8} {'speed-up':>8} | {'MB':>6} {'paper MB':>8} |"
+            f" {'forecast s':>10} {'MB':>6}",
         )
         rows = [("mixed", *row) for row in ROWS] + [
             ("2-way", 10, 200, None, None, None),
@@ -93,13 +109,16 @@ def main() -> None:
         for kind, n, d, rmse, seconds, gigabytes in rows:
             if args.only not in (None, kind):
                 continue
-            groups, queries, ours, gap, took, megabytes, expected = run_in_new_process(_measure, kind, n, d)
+            groups, queries, ours, gap, took, megabytes, expected = run_in_new_process(
+                _measure, kind, n, d
+            )
             show(
-                f"{f'{kind} [{n}]^{d}' if n else kind:16} {groups:>7,} {queries:>13,} | {ours:>9.3f} "
-                f"{_or_dash(rmse):>7} {_or_dash(rmse and ours / rmse, 3):>6} {gap:>8.1e} | {took:>6.1f} "
-                f"{_or_dash(seconds, 1):>8} {_or_dash(seconds and seconds / took, 0):>8} | {megabytes:>6.0f} "
-                f"{_or_dash(gigabytes and gigabytes * 1e3, 0):>8} | {expected.seconds:>10.1f} "
-                f"{expected.memory / 1e6:>6.0f}"
+                f"{f'{kind} [{n}]^{d}' if n else kind:16} {groups:>7,} {queries:>13,} |"
+                f" {ours:>9.3f} {_or_dash(rmse):>7} {_or_dash(rmse and ours / rmse, 3):>6}"
+                f" {gap:>8.1e} | {took:>6.1f} {_or_dash(seconds, 1):>8}"
+                f" {_or_dash(seconds and seconds / took, 0):>8} | {megabytes:>6.0f}"
+                f" {_or_dash(gigabytes and gigabytes * 1e3, 0):>8} | {expected.seconds:>10.1f}"
+                f" {expected.memory / 1e6:>6.0f}"
             )
 
 

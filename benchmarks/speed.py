@@ -46,11 +46,18 @@ def _like() -> Workload:
 
 def _three() -> Workload:
     schema = Schema([Attribute.of_size("a", 30), Attribute.of_size("b", 25)])
-    return Workload(schema).add(("a", "b"), "prefix").add(("a", "b"), "range").add(("a", "b"), "affine")
+    return (
+        Workload(schema)
+        .add(("a", "b"), "prefix")
+        .add(("a", "b"), "range")
+        .add(("a", "b"), "affine")
+    )
 
 
 def _distinct() -> Workload:
-    return Workload.all_ways(Schema([Attribute.of_size(f"x{i}", 30 + i) for i in range(20)]), (2,), "affine")
+    return Workload.all_ways(
+        Schema([Attribute.of_size(f"x{i}", 30 + i) for i in range(20)]), (2,), "affine"
+    )
 
 
 def _many() -> Workload:
@@ -59,7 +66,9 @@ def _many() -> Workload:
 
 def _large_pairs() -> Workload:
     workload = _adult()
-    for pair in itertools.combinations([a.name for a in workload.schema.attributes if a.size >= 85], 2):
+    for pair in itertools.combinations(
+        [a.name for a in workload.schema.attributes if a.size >= 85], 2
+    ):
         workload = workload.add(pair, "affine").add(pair, "abs")
     return workload
 
@@ -87,7 +96,9 @@ ROWS: dict[str, Row] = {
     "[10]^80 <=3-way, 85,400 groups, tuned": _tuned(1.0, _many),
     "[50]^40 affine, tuned": _tuned(60.0, lambda: joint("affine", 50, 40)),
     "[50]^40 abs, tuned": _tuned(60.0, lambda: joint("abs", 50, 40)),
-    "10,700 groups, loading over making": Row(limit=1.0, workload=lambda: mixed(40, 40), options={}, kind="loading"),
+    "10,700 groups, loading over making": Row(
+        limit=1.0, workload=lambda: mixed(40, 40), options={}, kind="loading"
+    ),
     "Adult <=3-way, largest error, gap in 15 s": Row(
         limit=1e-4, workload=_adult, options={"objective": "max", "time_limit": 15.0}, kind="gap"
     ),
@@ -95,7 +106,10 @@ ROWS: dict[str, Row] = {
         limit=20.0, workload=_large_pairs, options={"memory_limit": 2e9}, kind="long"
     ),
     "Adult <=3-way with large pairs, tuned": Row(
-        limit=60.0, workload=_large_pairs, options={"centers": "tuned", "memory_limit": 2e9}, kind="long"
+        limit=60.0,
+        workload=_large_pairs,
+        options={"centers": "tuned", "memory_limit": 2e9},
+        kind="long",
     ),
 }
 
@@ -117,7 +131,10 @@ def _measure(name: str) -> tuple[float, float, str]:
         f"RMSE {result.weighted_rmse:.4f}, forecast {expected.seconds:.2g} s",
     )
     if row.kind == "gap":
-        measured, remark = result.certificate.gap, f"largest standard error {result.achieved:.4f}, CPU s {measured:.1f}"
+        measured, remark = (
+            result.certificate.gap,
+            f"largest standard error {result.achieved:.4f}, CPU s {measured:.1f}",
+        )
     elif row.kind == "loading":
         text = result.to_json()
         started = time.process_time()

@@ -40,7 +40,9 @@ def rows(quick: bool) -> list[tuple[str, Workload, float | None]]:
     for key, name in DEMOS.items():
         schema = Schema.from_json(demo_data.schemas()[key].read_bytes())
         for words, ways in WAYS.items():
-            out.append((f"{name} {words}", Workload.all_ways(schema, ways), published_rmse(name, words)))
+            out.append(
+                (f"{name} {words}", Workload.all_ways(schema, ways), published_rmse(name, words))
+            )
     for n in SIZES:
         paper = published_rmse(f"[{n}]^40", "prefix")
         out.append((f"[{n}]^40 prefix", Workload.all_ways(cube(n, 40), (1, 2)), paper))
@@ -74,8 +76,8 @@ def main() -> None:
     args = parser.parse_args()
     with table(__file__, write=args.write) as show:
         show(
-            f"{'workload':26} {'paper':>7} {'uniform':>9} {'tuned':>9} {'tuned/uniform':>13} {'tuned/paper':>11} "
-            f"{'gap':>8} {'uniform s':>9} {'tuned s':>8} {'MB':>6}"
+            f"{'workload':26} {'paper':>7} {'uniform':>9} {'tuned':>9} {'tuned/uniform':>13}"
+            f" {'tuned/paper':>11} {'gap':>8} {'uniform s':>9} {'tuned s':>8} {'MB':>6}"
         )
         for name, workload, paper in rows(args.quick):
             workload_json = workload.to_json()
@@ -84,8 +86,8 @@ def main() -> None:
             shown = "-" if paper is None else f"{paper:.3f}"
             ratio = "-" if paper is None else f"{tuned / paper:.4f}"
             show(
-                f"{name:26} {shown:>7} {uniform:>9.4f} {tuned:>9.4f} {tuned / uniform:>13.4f} {ratio:>11} {gap:>8.1e} "
-                f"{quick:>9.2f} {slow:>8.2f} {megabytes:>6.0f}"
+                f"{name:26} {shown:>7} {uniform:>9.4f} {tuned:>9.4f} {tuned / uniform:>13.4f}"
+                f" {ratio:>11} {gap:>8.1e} {quick:>9.2f} {slow:>8.2f} {megabytes:>6.0f}"
             )
 
 

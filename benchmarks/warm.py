@@ -23,8 +23,8 @@ from benchmarks import options, table
 
 CASES = [(name, centers) for centers in ("uniform", "tuned") for name in ("CPS", "Adult")]
 HEAD = (
-    f"{'workload':16} {'centers':8} | {'cold s':>7} {'p95':>7} | {'warm s':>7} {'p95':>7} | {'ratio':>6} {'p95':>6} | "
-    f"{'largest RMSE change':>19}"
+    f"{'workload':16} {'centers':8} | {'cold s':>7} {'p95':>7} | {'warm s':>7} {'p95':>7} |"
+    f" {'ratio':>6} {'p95':>6} | {'largest RMSE change':>19}"
 )
 
 
@@ -34,18 +34,30 @@ def edits(workload: Any, budget: Any, count: int, seed: int = 1) -> Iterator[tup
     from engine.workload import Workload
 
     rng = random.Random(seed)
-    families = {"numeric": ("prefix", "range", "marginal", "circular"), "categorical": ("marginal", "total")}
+    families = {
+        "numeric": ("prefix", "range", "marginal", "circular"),
+        "categorical": ("marginal", "total"),
+    }
     for _ in range(count):
-        what, groups = rng.choice(("weight", "add", "remove", "family", "budget")), list(workload.groups)
+        what, groups = (
+            rng.choice(("weight", "add", "remove", "family", "budget")),
+            list(workload.groups),
+        )
         at = rng.randrange(len(groups))
         group = groups[at]
         chosen = {
-            name: rng.choice(families[kind]) if len(group.attributes) == 1 or kind == "categorical" else "prefix"
+            name: (
+                rng.choice(families[kind])
+                if len(group.attributes) == 1 or kind == "categorical"
+                else "prefix"
+            )
             for name in group.attributes
             for kind in (workload.schema[name].kind,)
         }
         if what == "weight":
-            changed = Workload(workload.schema).add(group.attributes, group.family, rng.choice((0.5, 2.0, 3.0, 10.0)))
+            changed = Workload(workload.schema).add(
+                group.attributes, group.family, rng.choice((0.5, 2.0, 3.0, 10.0))
+            )
             groups[at] = changed.groups[0]
         elif what == "remove":
             del groups[at]
@@ -53,7 +65,11 @@ def edits(workload: Any, budget: Any, count: int, seed: int = 1) -> Iterator[tup
             budget = Budget(pcost=rng.choice((0.1, 0.5, 1.0, 2.0)))
         else:
             new_group = Workload(workload.schema).add(group.attributes, chosen).groups[0]
-            groups = [*groups, new_group] if what == "add" else [*groups[:at], new_group, *groups[at + 1 :]]
+            groups = (
+                [*groups, new_group]
+                if what == "add"
+                else [*groups[:at], new_group, *groups[at + 1 :]]
+            )
         workload = Workload(workload.schema, tuple(groups))
         yield what, workload, budget
 
@@ -82,9 +98,9 @@ def measure(name: str, centers: str, count: int) -> str:
         changes.append(other / rmse - 1.0)
     ratios = [a / b for a, b in zip(cold, warm, strict=True)]
     return (
-        f"{f'{name} <=3-way':16} {centers:8} | {statistics.median(cold):>7.3f} {_p95(cold):>7.3f} | "
-        f"{statistics.median(warm):>7.3f} {_p95(warm):>7.3f} | {statistics.median(ratios):>6.2f} "
-        f"{_p95(ratios):>6.2f} | {max(changes, key=abs):>19.1e}"
+        f"{f'{name} <=3-way':16} {centers:8} | {statistics.median(cold):>7.3f} {_p95(cold):>7.3f} |"
+        f" {statistics.median(warm):>7.3f} {_p95(warm):>7.3f} | {statistics.median(ratios):>6.2f}"
+        f" {_p95(ratios):>6.2f} | {max(changes, key=abs):>19.1e}"
     )
 
 
@@ -96,7 +112,9 @@ def main() -> None:
     """Print one row per workload and kind of center."""
     parser = options(__file__, __doc__)
     parser.add_argument("--edits", type=int, default=30, help="edits a row")
-    parser.add_argument("--centers", nargs="+", choices=("uniform", "tuned"), help="some of the rows")
+    parser.add_argument(
+        "--centers", nargs="+", choices=("uniform", "tuned"), help="some of the rows"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, table(__file__, write=args.write) as show:
         # an empty cache, independent of earlier runs

@@ -31,7 +31,9 @@ FAMILIES = {
 
 def _measure(family: str, cells: int) -> tuple[float, float, float, int, float]:
     full_attribute = family.endswith("whole")
-    solve(IntervalSpace(gram=IntervalGram(cells=20, **FAMILIES[family]), whole=full_attribute))  # loads SciPy
+    solve(
+        IntervalSpace(gram=IntervalGram(cells=20, **FAMILIES[family]), whole=full_attribute)
+    )  # loads SciPy
     space = IntervalSpace(gram=IntervalGram(cells=cells, **FAMILIES[family]), whole=full_attribute)
     started = time.process_time()
     solution = solve(space)
@@ -45,15 +47,20 @@ def main() -> None:
     args = parser.parse_args()
     one_thread()
     with table(__file__, write=args.write) as show:
-        show(f"{'family':22} {'cells':>7} | {'s':>7} {'MB':>5} {'gap':>8} {'evaluations':>11} {'f':>12}")
+        show(
+            f"{'family':22} {'cells':>7} | {'s':>7} {'MB':>5} {'gap':>8} {'evaluations':>11}"
+            f" {'f':>12}"
+        )
         for family in FAMILIES:
             times = []
             for cells in WIDTHS:
-                seconds, megabytes, gap, evaluations, trace = run_in_new_process(_measure, family, cells)
+                seconds, megabytes, gap, evaluations, trace = run_in_new_process(
+                    _measure, family, cells
+                )
                 times.append(seconds)
                 show(
-                    f"{family:22} {cells:>7,} | {seconds:>7.3f} {megabytes:>5.0f} {gap:>8.1e} {evaluations:>11} "
-                    f"{trace:>12.4f}"
+                    f"{family:22} {cells:>7,} | {seconds:>7.3f} {megabytes:>5.0f} {gap:>8.1e}"
+                    f" {evaluations:>11} {trace:>12.4f}"
                 )
             wide = np.array(WIDTHS) >= 1_000
             slope = np.polyfit(np.log(WIDTHS)[wide], np.log(times)[wide], 1)[0]

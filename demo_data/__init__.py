@@ -1,4 +1,5 @@
-"""Ready schemas, a public survey and a simulated panel, so that every page has something to start from.
+"""Ready schemas, a public survey and a simulated panel, so that every page has something to start
+from.
 
     name      what it is                                              records
     adult     UCI Adult, the attribute sizes of the papers            none (make synthetic ones)
@@ -8,8 +9,8 @@
     survey    944 voters of 1996, a public-domain survey              survey.csv
     panel     800 persons in one to eight waves, simulated            panel.csv; its schema declares whose rows
 
-`make_schemas` writes the schema files, `make_survey` the survey, `make_panel` the panel, `make_synthetic` a table for
-any schema.
+`make_schemas` writes the schema files, `make_survey` the survey, `make_panel` the panel,
+`make_synthetic` a table for any schema.
 """
 
 from pathlib import Path

@@ -1,8 +1,10 @@
-"""Write panel.csv and panel.json: a simulated panel of persons who were asked in one to eight waves.
+"""Write panel.csv and panel.json: a simulated panel of persons who were asked in one to eight
+waves.
 
-Run `python -m demo_data.make_panel`; the same program writes the same files.  No person was asked: everybody draws a
-region, an age and a habit of work from `SEED`, is asked from some wave on for so many waves in a row, and mostly goes
-on as before.  The schema declares the column that tells whose row it is, and three rows of a person that count.
+Run `python -m demo_data.make_panel`; the same program writes the same files.  No person was asked:
+everybody draws a region, an age and a habit of work from `SEED`, is asked from some wave on for so
+many waves in a row, and mostly goes on as before.  The schema declares the column that tells whose
+row it is, and three rows of a person that count.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
 """Write survey.csv and survey.json from the 1996 election survey that ships with statsmodels.
 
-Run `python -m demo_data.make_survey` where statsmodels is installed; the files it writes are part of the project, so
-nothing else needs statsmodels.  README.md in this folder tells where the records come from and what was changed.
+Run `python -m demo_data.make_survey` where statsmodels is installed; the files it writes are part
+of the project, so nothing else needs statsmodels.  README.md in this folder tells where the records
+come from and what was changed.
 """
 
 import pandas as pd
@@ -27,8 +28,8 @@ PARTY = (
     "Weak Republican",
     "Strong Republican",
 )
-# Codes 5, 6 and 7 follow the study's codebook (junior or community college, bachelor's, advanced degree); statsmodels
-# calls them "College degree", "Master's degree" and "PhD", one step too high.
+# Codes 5, 6 and 7 follow the study's codebook (junior or community college, bachelor's, advanced
+# degree); statsmodels calls them "College degree", "Master's degree" and "PhD", one step too high.
 EDUCATION = (
     "8 grades or less",
     "Some high school",
@@ -39,8 +40,34 @@ EDUCATION = (
     "Advanced degree",
 )
 VOTE = ("Democratic candidate", "Republican candidate")
-# Lower ends of the 24 income brackets on the study's card, in dollars; the last bracket has no upper end.
-_THOUSANDS = (0, 3, 5, 7, 9, 10, 11, 12, 13, 14, 15, 17, 20, 22, 25, 30, 35, 40, 45, 50, 60, 75, 90, 105)
+# Lower ends of the 24 income brackets on the study's card, in dollars; the last bracket has no
+# upper end.
+_THOUSANDS = (
+    0,
+    3,
+    5,
+    7,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+    17,
+    20,
+    22,
+    25,
+    30,
+    35,
+    40,
+    45,
+    50,
+    60,
+    75,
+    90,
+    105,
+)
 INCOME_FROM = tuple(1_000 * thousands for thousands in _THOUSANDS)
 INCOME_END = 1_000_000
 PLACE_EDGES = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000]
@@ -68,7 +95,9 @@ def decoded(codes: pd.DataFrame) -> pd.DataFrame:
     """Turn the coded answers of statsmodels' `anes96` into the columns of `survey_schema`."""
     codes_int = codes.astype(int)
     if not (codes_int == codes[codes_int.columns]).all(axis=None):
-        raise ValueError("the survey holds answers that are no whole numbers; its format has changed")
+        raise ValueError(
+            "the survey holds answers that are no whole numbers; its format has changed"
+        )
     return pd.DataFrame(
         {
             "age": codes_int["age"],
@@ -88,7 +117,10 @@ def decoded(codes: pd.DataFrame) -> pd.DataFrame:
 def _texts(codes: pd.Series, meaning: tuple[object, ...], first: int) -> pd.Series:
     texts = codes.map(dict(enumerate(meaning, start=first)))
     if texts.isna().any():
-        raise ValueError(f"the survey's column {codes.name} holds a code outside {first}..{first + len(meaning) - 1}")
+        raise ValueError(
+            f"the survey's column {codes.name} holds a code outside"
+            f" {first}..{first + len(meaning) - 1}"
+        )
     return texts
 
 

@@ -2,10 +2,11 @@
 
     python -m demo_data.make_synthetic --schema cps --rows 50000 --seed 1 --out cps.parquet
 
-Each record first draws one of a few latent classes with Zipf weights; given the class, its values are independent.
-Categorical values follow a Zipf law whose steepness and order change with the class, numeric values a bump whose
-place and width change with the class, over a long common tail.  So marginals are skewed and attributes correlate, as
-in real tables.  The randomness is seeded and meant for demonstrations; privacy noise never comes from here.
+Each record first draws one of a few latent classes with Zipf weights; given the class, its values
+are independent. Categorical values follow a Zipf law whose steepness and order change with the
+class, numeric values a bump whose place and width change with the class, over a long common tail.
+So marginals are skewed and attributes correlate, as in real tables.  The randomness is seeded and
+meant for demonstrations; privacy noise never comes from here.
 """
 
 import argparse
@@ -23,13 +24,15 @@ CLASSES = 6
 
 
 def synthetic(schema: Schema, rows: int, seed: int) -> pd.DataFrame:
-    """A synthetic table of `rows` records that fits `schema`; the same arguments give the same table.
+    """A synthetic table of `rows` records that fits `schema`; the same arguments give the same
+    table.
 
-    Columns come in the order of the schema: labels as a pandas categorical, numbers inside the bins (whole where the
-    edges are whole), codes as the smallest unsigned integers; then, where the schema declares a person column, whole
-    numbers of persons who have as many rows as it declares, one after the other.  An attribute's column depends on the
-    seed, on its place in the schema and on its own domain only.  Where the schema has public tables there are as many
-    records as these tell, and they agree with them.
+    Columns come in the order of the schema: labels as a pandas categorical, numbers inside the bins
+    (whole where the edges are whole), codes as the smallest unsigned integers; then, where the
+    schema declares a person column, whole numbers of persons who have as many rows as it declares,
+    one after the other.  An attribute's column depends on the seed, on its place in the schema and
+    on its own domain only.  Where the schema has public tables there are as many records as these
+    tell, and they agree with them.
 
     >>> schema = Schema([Attribute.numeric("age", [0, 20, 65, 100]), Attribute.categorical("sex", ["F", "M"])])
     >>> table = synthetic(schema, rows=1000, seed=1)
@@ -49,28 +52,43 @@ def synthetic(schema: Schema, rows: int, seed: int) -> pd.DataFrame:
         if not schema.invariants:
             columns[attribute.name] = _column(attribute, codes[attribute.name], rng)
     if schema.invariants:
-        codes_kept_facts = keeping_facts(codes, schema, np.random.default_rng([seed, len(schema) + 1]))
-        columns = {a.name: _column(a, codes_kept_facts[a.name], np.random.default_rng(seed)) for a in schema.attributes}
+        codes_kept_facts = keeping_facts(
+            codes, schema, np.random.default_rng([seed, len(schema) + 1])
+        )
+        columns = {
+            a.name: _column(a, codes_kept_facts[a.name], np.random.default_rng(seed))
+            for a in schema.attributes
+        }
     if schema.person is not None:
         columns[schema.person] = np.arange(rows) // (schema.rows_per_person or 1)
     return pd.DataFrame(columns, index=pd.RangeIndex(rows))
 
 
-def _codes(attribute: Attribute, members: list[np.ndarray], rows: int, rng: np.random.Generator) -> np.ndarray:
+def _codes(
+    attribute: Attribute, members: list[np.ndarray], rows: int, rng: np.random.Generator
+) -> np.ndarray:
     codes = np.zeros(rows, dtype=np.min_scalar_type(attribute.size - 1))
     uniform = rng.random(rows)
     common = _zipf(attribute.size)
     for member, rank in zip(members, rng.permutation(CLASSES), strict=True):
         if attribute.kind == "categorical":
-            order = np.argsort(np.arange(attribute.size) + rng.normal(0, attribute.size / 3, attribute.size))
+            order = np.argsort(
+                np.arange(attribute.size) + rng.normal(0, attribute.size / 3, attribute.size)
+            )
             special = _normalised(common ** rng.uniform(0, 3))[order]
         else:
-            special = _bump(attribute.size, center=(rank + rng.random()) / (CLASSES + 1), width=rng.uniform(0.02, 0.1))
+            special = _bump(
+                attribute.size,
+                center=(rank + rng.random()) / (CLASSES + 1),
+                width=rng.uniform(0.02, 0.1),
+            )
         codes[member] = _draw(0.2 * common + 0.8 * special, uniform[member])
     return codes
 
 
-def _column(attribute: Attribute, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray | pd.Categorical:
+def _column(
+    attribute: Attribute, codes: np.ndarray, rng: np.random.Generator
+) -> np.ndarray | pd.Categorical:
     rows = len(codes)
     if attribute.labels is not None:
         return pd.Categorical.from_codes(codes, categories=pd.Index(attribute.labels, dtype=object))
@@ -92,7 +110,9 @@ def _zipf(n: int) -> np.ndarray:
 
 
 def _bump(n: int, center: float, width: float) -> np.ndarray:
-    """Probabilities of shape (n,) around a place in [0, 1]; the floor keeps a bump between two cells positive."""
+    """Probabilities of shape (n,) around a place in [0, 1]; the floor keeps a bump between two
+    cells positive.
+    """
     places = (np.arange(n) + 0.5) / n
     return _normalised(np.exp(-0.5 * ((places - center) / width) ** 2) + 1e-9)
 
@@ -114,11 +134,17 @@ def _inside(edges: np.ndarray, codes: np.ndarray, uniform: np.ndarray) -> np.nda
 
 def main(arguments: list[str] | None = None) -> None:
     """Command line: write one synthetic table as CSV or parquet."""
-    parser = argparse.ArgumentParser(prog="python -m demo_data.make_synthetic", description=__doc__.splitlines()[0])
-    parser.add_argument("--schema", required=True, help=f"{', '.join(schemas())}, or the path of a schema file")
+    parser = argparse.ArgumentParser(
+        prog="python -m demo_data.make_synthetic", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--schema", required=True, help=f"{', '.join(schemas())}, or the path of a schema file"
+    )
     parser.add_argument("--rows", required=True, type=int)
     parser.add_argument("--seed", required=True, type=int)
-    parser.add_argument("--out", required=True, type=Path, help="a path that ends in .csv or .parquet")
+    parser.add_argument(
+        "--out", required=True, type=Path, help="a path that ends in .csv or .parquet"
+    )
     options = parser.parse_args(arguments)
     if options.rows < 0 or options.seed < 0:
         parser.error("--rows and --seed must be 0 or more")

@@ -29,7 +29,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.analysis import budget_for, compare, comparison, parse_query, share_within, tolerance_for
+from engine.analysis import (
+    budget_for,
+    compare,
+    comparison,
+    parse_query,
+    share_within,
+    tolerance_for,
+)
 from engine.common_mechanism import (
     CommonMechanism,
     CommonPlan,

@@ -1,4 +1,6 @@
-"""The door of the command line: ``python -m engine``, and ``dp-query-workbench`` where it is installed."""
+"""The door of the command line: ``python -m engine``, and ``dp-query-workbench`` where it is
+installed.
+"""
 
 import sys
 

@@ -10,7 +10,8 @@ Index = npt.NDArray[np.int64]
 
 
 def thin_svd(matrix: Array) -> tuple[Array, Array, Array]:
-    """Return U, the singular values and V^T of a matrix of shape (m, n), with min(m, n) columns and rows.
+    """Return U, the singular values and V^T of a matrix of shape (m, n), with min(m, n) columns and
+    rows.
 
     >>> U, sizes, Vt = thin_svd(np.array([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]]))
     >>> U.shape, sizes.tolist(), Vt.shape
@@ -19,7 +20,8 @@ def thin_svd(matrix: Array) -> tuple[Array, Array, Array]:
     try:
         return np.linalg.svd(matrix, full_matrices=False)
     except np.linalg.LinAlgError:
-        # divide and conquer gives up on some matrices in some builds of LAPACK; the older way is slower and does not
+        # divide and conquer gives up on some matrices in some builds of LAPACK; the older way is
+        # slower and does not
         import scipy.linalg
 
         U, sizes, Vt = scipy.linalg.svd(matrix, full_matrices=False, lapack_driver="gesvd")
@@ -27,7 +29,8 @@ def thin_svd(matrix: Array) -> tuple[Array, Array, Array]:
 
 
 def unique_rows(rows: Index) -> tuple[Index, Index]:
-    """Return the first of the rows of every kind, kinds in lexicographic order, and the number of every row's kind.
+    """Return the first of the rows of every kind, kinds in lexicographic order, and the number of
+    every row's kind.
 
     Shapes: rows (m, k), of numbers from 0 on; first (kinds,), numbers (m,).
 

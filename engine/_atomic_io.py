@@ -35,7 +35,9 @@ def atomic_path(path: Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_file(path: Path, *, overwrite: bool, mode: int = 0o600, sync: bool = True) -> Iterator[BinaryIO]:
+def atomic_file(
+    path: Path, *, overwrite: bool, mode: int = 0o600, sync: bool = True
+) -> Iterator[BinaryIO]:
     """Open a file that appears under its name only when it is complete.
 
     `mode` are the permissions of the file, before the umask.  With ``sync`` the content is on the
@@ -73,10 +75,13 @@ def fresh_file(
         with atomic_file(place, overwrite=False, mode=mode) as file:
             yield file
     except FileExistsError:
-        raise error(f"{place} is there already, and nothing is overwritten. Give another name.") from None
+        raise error(
+            f"{place} is there already, and nothing is overwritten. Give another name."
+        ) from None
     except OSError as reason:
         raise error(
-            f"The {what} cannot be written to {place}: {reason.strerror}. Give a file in a folder that exists."
+            f"The {what} cannot be written to {place}: {reason.strerror}. Give a file in a folder"
+            " that exists."
         ) from None
 
 

@@ -58,8 +58,8 @@ def quote_public(value: object) -> str:
 def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
     """Return a CSV text without the line ``sep=;`` of spreadsheets, and its delimiter.
 
-    Without such a line the delimiter is the most frequent one outside quotes in the header, or the preferred one if
-    it is there at all.
+    Without such a line the delimiter is the most frequent one outside quotes in the header, or the
+    preferred one if it is there at all.
 
     >>> csv_start("sep=;\\nage;sex\\n"), csv_start('name;"last, first"')[1], csv_start('"a\\n, b, c";d')[1]
     (('age;sex\\n', ';'), ';', ';')
@@ -68,7 +68,9 @@ def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
         return text[separator.end() :], separator[1]
     outside = "".join(text[:MAX_HEADER].lstrip().split('"')[::2])
     header = re.split(r"[\r\n]", outside, maxsplit=1)[0]
-    return text, preferred if preferred and preferred in header else max(DELIMITERS, key=header.count)
+    return text, (
+        preferred if preferred and preferred in header else max(DELIMITERS, key=header.count)
+    )
 
 
 def header_name(text: str) -> str:
@@ -121,13 +123,16 @@ def number(value: int) -> str:
     return f"{10 ** (math.log10(value) - exponent):.1f} × 10^{exponent}"
 
 
-def translate_arguments(message: str, words: Mapping[str, str], value: Callable[[Sequence[str]], str]) -> str:
+def translate_arguments(
+    message: str, words: Mapping[str, str], value: Callable[[Sequence[str]], str]
+) -> str:
     """Return a message with its Python arguments in the terms of another interface.
 
     Parameters
     ----------
-    words : wording of each argument, under its name or under ``name=value`` for one value.  ``{}`` is the place of the
-        value; without a value, this place and the sign before it are left out.  Other arguments stay.
+    words : wording of each argument, under its name or under ``name=value`` for one value.  ``{}``
+        is the place of the value; without a value, this place and the sign before it are left out.
+        Other arguments stay.
     value : text of the values of an argument, of which a list may have several.
 
     >>> words = {"count_column": "--count-column {}", "rehearsal=True": "the command rehearse"}
@@ -226,7 +231,8 @@ def _digits(value: float, rounding: str) -> str:
 
 
 def markdown(text: str) -> str:
-    r"""Return a text for Markdown that shows as it is: no HTML, link, picture, emphasis or end of a table cell.
+    r"""Return a text for Markdown that shows as it is: no HTML, link, picture, emphasis or end of a
+    table cell.
 
     >>> markdown("age 20-29"), markdown("<script>"), markdown("[x](javascript:y) | `z`")
     ('age 20-29', '\\<script\\>', '\\[x\\](javascript:y) \\| \\`z\\`')
@@ -287,11 +293,16 @@ LATEX = {
     "≈": r"$\approx$",
     "∞": r"$\infty$",
     "ε": r"$\varepsilon$",
-    **{mark: rf"$\{name}$" for mark, name in zip("δμρσ", ("delta", "mu", "rho", "sigma"), strict=True)},
+    **{
+        mark: rf"$\{name}$"
+        for mark, name in zip("δμρσ", ("delta", "mu", "rho", "sigma"), strict=True)
+    },
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    **{mark: f"{{{mark}}}" for mark in "[]*"},  # at the start of a row they would belong to the end of the row before
+    **{
+        mark: f"{{{mark}}}" for mark in "[]*"
+    },  # at the start of a row they would belong to the end of the row before
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
 }
 
@@ -312,13 +323,18 @@ def latex_text(table: Frame) -> str:
     <BLANKLINE>
     """
     sides = "".join("r" if kind.kind in "iuf" else "l" for kind in table.dtypes)
-    rows = [" & ".join(map(_latex, row)) + r" \\" for row in [tuple(table.columns), *table.itertuples(index=False)]]
+    rows = [
+        " & ".join(map(_latex, row)) + r" \\"
+        for row in [tuple(table.columns), *table.itertuples(index=False)]
+    ]
     body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
     return "\n".join([*body, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _latex(value: Any) -> str:
     if isinstance(value, float):
-        return "" if math.isnan(value) else r"$\infty$" if math.isinf(value) else format_number(value)
+        return (
+            "" if math.isnan(value) else r"$\infty$" if math.isinf(value) else format_number(value)
+        )
     text = number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return "".join(LATEX.get(mark, mark) for mark in " ".join(text.split()))

@@ -104,14 +104,18 @@ class _Shared:
             if not self.in_use.total():
                 self.initial_threads = [library.num_threads for library in self.libraries]
             self.in_use[kind] += change
-            is_single = bool(self.in_use["every core"] or (self.in_use["small"] and not self.in_use["large"]))
+            is_single = bool(
+                self.in_use["every core"] or (self.in_use["small"] and not self.in_use["large"])
+            )
             if is_single != self.is_single:
                 self.is_single = is_single
                 for library, threads in zip(self.libraries, self.initial_threads, strict=True):
                     library.set_num_threads(1 if is_single else threads)
 
     def forked(self) -> None:
-        """Create a new lock in a child process, because no thread of the child releases the old one."""
+        """Create a new lock in a child process, because no thread of the child releases the old
+        one.
+        """
         self.lock = threading.Lock()
 
 

@@ -1,7 +1,7 @@
 """Bounded readers for JSON, zip archives and NumPy arrays from untrusted files.
 
-Every reader checks sizes, types and shapes before it allocates memory, and raises `ValueError` (or the error class that
-the caller names) for anything else.  No reader runs code of the file.
+Every reader checks sizes, types and shapes before it allocates memory, and raises `ValueError` (or
+the error class that the caller names) for anything else.  No reader runs code of the file.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def parse_json(
 
     Raises
     ------
-    ValueError : the text is not JSON, needs more memory, is nested more than 100 levels deep, or has an integer of more
-        than 300 digits.
+    ValueError : the text is not JSON, needs more memory, is nested more than 100 levels deep, or
+        has an integer of more than 300 digits.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -65,12 +65,18 @@ def parse_json(
     if not isinstance(text, (str, bytes)):
         raise ValueError(f"JSON is text or bytes, not {type(text).__name__}")
     marks = ",[{:"
-    values = sum(text.count(mark) if isinstance(text, str) else text.count(mark.encode()) for mark in marks)
+    values = sum(
+        text.count(mark) if isinstance(text, str) else text.count(mark.encode()) for mark in marks
+    )
     # the text itself and its characters, of up to four bytes each where one of them is not ASCII
     memory = len(text) * (2 if text.isascii() else 5) + BYTES_PER_VALUE * values
     if memory > max_memory:
-        raise ValueError(f"the JSON has {len(text):,} characters and {values:,} values, more than are read")
-    hooks: dict[str, Any] = {} if constants else {"parse_constant": _no_number, "parse_float": _finite}
+        raise ValueError(
+            f"the JSON has {len(text):,} characters and {values:,} values, more than are read"
+        )
+    hooks: dict[str, Any] = (
+        {} if constants else {"parse_constant": _no_number, "parse_float": _finite}
+    )
     try:
         value = json.loads(text, parse_int=_integer, object_pairs_hook=object_pairs_hook, **hooks)
         level = [value]
@@ -86,7 +92,9 @@ def parse_json(
         level = [None]
     except UnicodeDecodeError:
         raise ValueError("the text is not valid UTF-8") from None
-    if not level and SURROGATE.search(text if isinstance(text, bytes) else text.encode(errors="surrogatepass")):
+    if not level and SURROGATE.search(
+        text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
+    ):
         # half of a pair cannot be written to any file or hashed
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -99,7 +107,9 @@ def parse_json(
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise ValueError(f"the JSON has an integer of {len(digits):,} digits; at most {MAX_DIGITS} are read")
+        raise ValueError(
+            f"the JSON has an integer of {len(digits):,} digits; at most {MAX_DIGITS} are read"
+        )
     return int(digits)
 
 
@@ -122,11 +132,12 @@ def open_zip(
     plain_names: bool = True,
     max_members: float = MAX_MEMBERS,
 ) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive with a valid directory; damage that is read while it is open raises ``error``.
+    """Open a zip archive with a valid directory; damage that is read while it is open raises
+    ``error``.
 
-    Its members are stored or deflated, not encrypted, and not links.  Each name occurs once, and with
-    ``plain_names`` none has a folder.  Read members with `read_member` or `member_chunks`, which
-    bound their unpacked size.
+    Its members are stored or deflated, not encrypted, and not links.  Each name occurs once, and
+    with ``plain_names`` none has a folder.  Read members with `read_member` or `member_chunks`,
+    which bound their unpacked size.
     """
     with open(path, "rb") as file:
         try:
@@ -139,7 +150,14 @@ def open_zip(
             raise error(f"{what} cannot be read: {words}.") from None
         try:
             yield archive
-        except (zipfile.BadZipFile, zlib.error, OverflowError, struct.error, EOFError, NotImplementedError):
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            OverflowError,
+            struct.error,
+            EOFError,
+            NotImplementedError,
+        ):
             raise error(f"{what} cannot be read: a file in it is damaged.") from None
 
 
@@ -155,7 +173,10 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     length = int.from_bytes(tail[at + 12 : at + 16], "little")
     if tail[max(0, at - 20) : at].startswith(LOCATOR_64):
         # some readers follow the locator, others read the record right before the locator
-        for place in (int.from_bytes(tail[at - 12 : at - 4], "little"), size - len(tail) + at - 20 - 56):
+        for place in (
+            int.from_bytes(tail[at - 12 : at - 4], "little"),
+            size - len(tail) + at - 20 - 56,
+        ):
             file.seek(max(0, min(size, place)))
             record = file.read(56)
             if record.startswith(END_OF_DIRECTORY_64):
@@ -191,7 +212,12 @@ def is_plain_name(name: str) -> bool:
     >>> is_plain_name("plan.json"), is_plain_name("../plan.json"), is_plain_name("a\\\\b"), is_plain_name("")
     (True, False, False, False)
     """
-    return 0 < len(name) <= 255 and name not in (".", "..") and name.isprintable() and not set(name) & set('/\\:*?"<>|')
+    return (
+        0 < len(name) <= 255
+        and name not in (".", "..")
+        and name.isprintable()
+        and not set(name) & set('/\\:*?"<>|')
+    )
 
 
 def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterator[bytes]:
@@ -206,7 +232,9 @@ def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterat
         raise ValueError(f"its file {name} is missing")
     info = archive.getinfo(name)
     if info.file_size > max_bytes:
-        raise ValueError(f"its file {name} has {info.file_size:,} bytes, more than the {max_bytes:,} expected")
+        raise ValueError(
+            f"its file {name} has {info.file_size:,} bytes, more than the {max_bytes:,} expected"
+        )
     try:
         with archive.open(info) as member:
             yield from bounded_chunks(member, max_bytes, name)
@@ -252,8 +280,11 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     return shape, bool(by_columns), kind
 
 
-def read_array(content: bytes, *, kinds: str, shape: tuple[int, ...] | None = None) -> npt.NDArray[Any]:
-    """Return the array in the content of a ``.npy`` file, of some NumPy kinds and an optional shape.
+def read_array(
+    content: bytes, *, kinds: str, shape: tuple[int, ...] | None = None
+) -> npt.NDArray[Any]:
+    """Return the array in the content of a ``.npy`` file, of some NumPy kinds and an optional
+    shape.
 
     Raises
     ------
@@ -267,7 +298,9 @@ def read_array(content: bytes, *, kinds: str, shape: tuple[int, ...] | None = No
     if math.prod(stored_shape) * kind.itemsize != len(content) - file.tell():
         raise ValueError("the array does not hold the numbers that it says")
     flat = np.frombuffer(content, kind, offset=file.tell())
-    return flat.reshape(stored_shape, order="F" if by_columns else "C").astype(kind.newbyteorder("="), order="C")
+    return flat.reshape(stored_shape, order="F" if by_columns else "C").astype(
+        kind.newbyteorder("="), order="C"
+    )
 
 
 def is_regular_file(path: Path) -> bool:

@@ -16,7 +16,9 @@ from engine.errors import EngineError, WorkloadError
 Refusal = type[EngineError]
 
 
-def check_int(word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError) -> int:
+def check_int(
+    word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError
+) -> int:
     """Return an integer from ``low`` to ``high``.
 
     >>> check_int("number of cells", 5)
@@ -33,7 +35,12 @@ def check_int(word: str, value: Any, low: int = 1, high: int | None = None, *, e
 
 
 def check_positive(
-    word: str, value: Any, below: float = math.inf, *, most: float = math.inf, error: Refusal = WorkloadError
+    word: str,
+    value: Any,
+    below: float = math.inf,
+    *,
+    most: float = math.inf,
+    error: Refusal = WorkloadError,
 ) -> float:
     """Return a finite number above 0, under ``below`` and at most ``most``.
 
@@ -44,20 +51,32 @@ def check_positive(
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if is_number and 0 < value < below and value <= most:
         return float(value)
-    upper = f"below {below:g}" if below < math.inf else f"at most {most:g}" if most < math.inf else "finite"
+    upper = (
+        f"below {below:g}"
+        if below < math.inf
+        else f"at most {most:g}"
+        if most < math.inf
+        else "finite"
+    )
     raise error(f"The {word} was {_shown_value(value)}. Give a number above 0 and {upper}.")
 
 
 def check_choice(
-    word: str, value: str, allowed: Collection[str], *, error: Refusal = WorkloadError, public: bool = False
+    word: str,
+    value: str,
+    allowed: Collection[str],
+    *,
+    error: Refusal = WorkloadError,
+    public: bool = False,
 ) -> str:
     """Return a text that is one of those allowed.
 
     The error shows the value itself if it is ``public``, as options are; see `_shown_value`.
 
-    >>> check_choice("format", "parqet", ("csv", "parquet"))
+    >>> check_choice("format", "parqet", ("csv", "parquet"))  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    engine.errors.WorkloadError: The format was 'parqet'; close names: 'parquet'. Give one of 'csv', 'parquet'.
+    engine.errors.WorkloadError: The format was 'parqet'; close names: 'parquet'. Give one of 'csv',
+    'parquet'.
     """
     if isinstance(value, str) and value in allowed:
         return value
@@ -67,7 +86,12 @@ def check_choice(
 
 
 def check_type(
-    word: str, value: Any, kinds: type | tuple[type, ...], *, give: str, error: Refusal = WorkloadError
+    word: str,
+    value: Any,
+    kinds: type | tuple[type, ...],
+    *,
+    give: str,
+    error: Refusal = WorkloadError,
 ) -> None:
     """Raise unless a value has one of some types; ``give`` describes a right value.
 
@@ -79,7 +103,9 @@ def check_type(
         raise error(f"The {word} was given as {type(value).__name__}. Give {give}.")
 
 
-def check_slice(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError) -> tuple[int, int]:
+def check_slice(
+    start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError
+) -> tuple[int, int]:
     """Return first and end of ``start:stop`` among ``count`` queries, as Python slices them.
 
     The end is not before the first.
@@ -90,7 +116,8 @@ def check_slice(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadE
     for word, value in (("first query", start), ("end of the queries", stop)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise error(
-                f"The {word} was {_shown_value(value)}. Give a whole number, of {number(count)} queries from 0."
+                f"The {word} was {_shown_value(value)}. Give a whole number, of {number(count)}"
+                " queries from 0."
             )
     first, last, _ = slice(start, stop).indices(count)
     return first, max(first, last)

@@ -32,7 +32,8 @@ class FrozenValue(ABC):
     def _repr_html_(self) -> str:
         """Return the headline as an HTML table for notebooks; all names in it are escaped."""
         rows = "".join(
-            f'<tr><th style="text-align:left">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>'
+            "<tr><th"
+            f' style="text-align:left">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>'
             for name, text in self.headline().items()
         )
         return f"<table><caption>{type(self).__name__}</caption><tbody>{rows}</tbody></table>"
@@ -73,13 +74,15 @@ def cached_on_value(function: _Function) -> _Function:
     return cast(_Function, cached)
 
 
-def size_in_bytes(value: object, shared_with: object = None, excluded: Iterable[object] = ()) -> int:
+def size_in_bytes(
+    value: object, shared_with: object = None, excluded: Iterable[object] = ()
+) -> int:
     """Return the bytes of a value and of all objects it refers to.
 
     Functions, types and modules are not counted.
 
-    Objects that ``shared_with`` refers to are not counted.  Objects in ``excluded`` are not counted either,
-    nor objects that only they refer to, because these are not traversed.
+    Objects that ``shared_with`` refers to are not counted.  Objects in ``excluded`` are not counted
+    either, nor objects that only they refer to, because these are not traversed.
 
     >>> size_in_bytes([bytes(1000)] * 2) - size_in_bytes([bytes(1000)])
     8

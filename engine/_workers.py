@@ -55,7 +55,9 @@ def peak_megabytes() -> float:
     # only POSIX systems have this module
     except ImportError:
         return math.nan
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        2**20 if sys.platform == "darwin" else 2**10
+    )
 
 
 class _ForkServer:
@@ -142,7 +144,9 @@ def run_in_workers(
         raise
     if not message:
         server.end()
-        why = Failed(reason=f"The process that starts the others {_ending(server.process.exitcode)}.")
+        why = Failed(
+            reason=f"The process that starts the others {_ending(server.process.exitcode)}."
+        )
         return dict.fromkeys(calls, why)
     _IDLE_SERVERS.append(server)
     if _PYTHON_ENDING.is_set():
@@ -170,7 +174,9 @@ def _serve(pipe: Connection) -> None:
             pipe.send(("done", _run_calls(calls, at_once, seconds, pipe)))
 
 
-def _run_calls(calls: Mapping[str, Call], at_once: int, seconds: float, pipe: Connection) -> dict[str, Any]:
+def _run_calls(
+    calls: Mapping[str, Call], at_once: int, seconds: float, pipe: Connection
+) -> dict[str, Any]:
     from loky.backend import get_context
 
     forks = "fork" in multiprocessing.get_all_start_methods()
@@ -188,13 +194,22 @@ def _run_calls(calls: Mapping[str, Call], at_once: int, seconds: float, pipe: Co
             while waiting and len(running) < at_once:
                 label = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_run_call, args=(sender, *calls[label]), daemon=True)
+                process = context.Process(
+                    target=_run_call, args=(sender, *calls[label]), daemon=True
+                )
                 process.start()
                 sender.close()
                 running[receiver] = label, process, time.monotonic()
             new_results = dict(list(results.items())[n_sent:])
             n_sent = len(results)
-            pipe.send(("running", n_sent / len(calls), [label for label, _, _ in running.values()], new_results))
+            pipe.send(
+                (
+                    "running",
+                    n_sent / len(calls),
+                    [label for label, _, _ in running.values()],
+                    new_results,
+                )
+            )
             for ready in wait([*running, pipe], timeout=PROGRESS_INTERVAL_S):
                 if ready is pipe:
                     # the caller sends nothing while it waits, so a readable pipe is a closed one
@@ -205,7 +220,9 @@ def _run_calls(calls: Mapping[str, Call], at_once: int, seconds: float, pipe: Co
                 if time.monotonic() - started > seconds:
                     process.kill()
                     del running[receiver]
-                    results[label] = Failed(reason=f"It took more than {seconds:.0f} s and was ended.")
+                    results[label] = Failed(
+                        reason=f"It took more than {seconds:.0f} s and was ended."
+                    )
     finally:
         for _, process, _ in running.values():
             process.kill()
@@ -227,7 +244,9 @@ def _ending(code: int | None) -> str:
     """Return as text how a process ended."""
     if code == -signal.SIGTERM or code is None or code >= 0:
         return f"ended with exit code {code} and without a result"
-    memory = " which systems do when memory runs out;" if code == -getattr(signal, "SIGKILL", 9) else ""
+    memory = (
+        " which systems do when memory runs out;" if code == -getattr(signal, "SIGKILL", 9) else ""
+    )
     return f"was ended by signal {-code},{memory} without a result"
 
 

@@ -59,7 +59,9 @@ class Bar:
         if self._drawn is None:
             from tqdm.auto import tqdm
 
-            self._drawn = tqdm(total=100, bar_format="{percentage:3.0f}%|{bar:30}| {elapsed} {desc}", miniters=0)
+            self._drawn = tqdm(
+                total=100, bar_format="{percentage:3.0f}%|{bar:30}| {elapsed} {desc}", miniters=0
+            )
         self._drawn.set_description_str(text[:60], refresh=False)
         self._drawn.update(percent - self._drawn.n)
         if percent >= 100:
@@ -99,9 +101,10 @@ def defer_interrupts() -> Iterator[None]:
 def check_callback(progress: Progress | None) -> Listener | None:
     """Return the callback for ``progress``, or None; raise PlanError for any other type.
 
-    >>> check_callback(3)
+    >>> check_callback(3)  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    engine.errors.PlanError: progress was 3. Give a function of (fraction, text), True for a bar, or leave it out.
+    engine.errors.PlanError: progress was 3. Give a function of (fraction, text), True for a bar, or
+    leave it out.
     """
     if progress is None or progress is False:
         return None
@@ -109,7 +112,8 @@ def check_callback(progress: Progress | None) -> Listener | None:
         return Bar()
     if not callable(progress):
         raise PlanError(
-            f"progress was {progress!r:.60}. Give a function of (fraction, text), True for a bar, or leave it out."
+            f"progress was {progress!r:.60}. Give a function of (fraction, text), True for a bar,"
+            " or leave it out."
         )
     return progress
 

@@ -8,10 +8,11 @@ from pages.parts.shell.error_text import show_errors
 page_layout.require()
 
 TUTORIAL = (
-    "A **mechanism** decides what is measured and with how much noise. All of them keep the same budget; which one "
-    "answers best depends on the queries. This page plans your workload with each, in a process of its own, and sets "
-    "it against a **bound that no matrix mechanism whatsoever can go below**. Plans hold no data, so comparing costs "
-    "nothing and tells nothing about anyone. Take the winner into the studio with its *Use* button."
+    "A **mechanism** decides what is measured and with how much noise. All of them keep the same"
+    " budget; which one answers best depends on the queries. This page plans your workload with"
+    " each, in a process of its own, and sets it against a **bound that no matrix mechanism"
+    " whatsoever can go below**. Plans hold no data, so comparing costs nothing and tells nothing"
+    " about anyone. Take the winner into the studio with its *Use* button."
 )
 VIEWS = {
     "Ranking": views.ranking,
@@ -35,5 +36,9 @@ with show_errors():
 page_layout.footer(
     code=script or compare_code.compare(studio, found),
     target=page_layout.page("Release"),
-    reason="" if studio.workload is not None and studio.workload.groups else "there is no workload yet.",
+    reason=(
+        ""
+        if studio.workload is not None and studio.workload.groups
+        else "there is no workload yet."
+    ),
 )

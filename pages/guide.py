@@ -9,12 +9,15 @@ from pages.parts.shell import page_layout, python_script
 
 page_layout.require()
 
-TUTORIAL = "One guide per task. The numbers below the code are its output. For the theory, see Learn."
+TUTORIAL = (
+    "One guide per task. The numbers below the code are its output. For the theory, see Learn."
+)
 FENCED = re.compile(r"^```\w+\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 TEXTS = {
     text.split("\n", 1)[0].removeprefix("# "): text.split("\n", 1)[1]
     for text in (
-        file.read_text(encoding="utf-8") for file in sorted(Path(__file__).with_name("guides").glob("[0-9]*.md"))
+        file.read_text(encoding="utf-8")
+        for file in sorted(Path(__file__).with_name("guides").glob("[0-9]*.md"))
     )
 }
 
@@ -28,7 +31,9 @@ def draw(text: str) -> None:
             st.markdown(part)
 
 
-studio = page_layout.header(page_layout.page("Guide"), "How to do a task, in the app and as Python.", TUTORIAL)
+studio = page_layout.header(
+    page_layout.page("Guide"), "How to do a task, in the app and as Python.", TUTORIAL
+)
 title = st.selectbox("Task", list(TEXTS), key="guide", persist_state="session")
 st.subheader(title)
 draw(TEXTS[title])

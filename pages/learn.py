@@ -8,10 +8,11 @@ from pages.parts.shell import figure_view, page_layout, python_script
 page_layout.require()
 
 TUTORIAL = (
-    "Each lesson has a few sentences, a **picture to play with** that grows step by step, and **three questions** that "
-    "you can check at once. All numbers are worked out by the engine while you look, none is typed in; *As Python* "
-    "below shows how. The address of the page holds the lesson and your choices, so that you can hand it on. Your "
-    "answers stay in this session and are gone when it ends; nothing leaves this machine and no budget is spent."
+    "Each lesson has a few sentences, a **picture to play with** that grows step by step, and"
+    " **three questions** that you can check at once. All numbers are worked out by the engine"
+    " while you look, none is typed in; *As Python* below shows how. The address of the page holds"
+    " the lesson and your choices, so that you can hand it on. Your answers stay in this session"
+    " and are gone when it ends; nothing leaves this machine and no budget is spent."
 )
 
 studio = page_layout.header(

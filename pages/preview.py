@@ -18,15 +18,19 @@ from pages.parts.shell.error_text import show_errors
 page_layout.require()
 
 TUTORIAL = (
-    "A **plan** fixes what will be measured and with how much noise. It is made from the schema, the workload and the "
-    "budget alone, so looking at it costs nothing. The **standard error** of a query is the typical size of its noise, "
-    "in counts; the published answer lies within twice the standard error of the true count 95% of the time. Half the "
-    "error costs four times the pcost, or twice the mu. Groups are listed with the least exact on top; choose one to "
-    "see its queries, where its error comes from, and what would help."
+    "A **plan** fixes what will be measured and with how much noise. It is made from the schema,"
+    " the workload and the budget alone, so looking at it costs nothing. The **standard error** of"
+    " a query is the typical size of its noise, in counts; the published answer lies within twice"
+    " the standard error of the true count 95% of the time. Half the error costs four times the"
+    " pcost, or twice the mu. Groups are listed with the least exact on top; choose one to see its"
+    " queries, where its error comes from, and what would help."
 )
 QUESTIONS = {
     "share": ("How many queries are good enough, and the budget for it", error_targets_view.spread),
-    "targets": ("A target for each size of table, with locks, and what it costs", group_targets_form.draw),
+    "targets": (
+        "A target for each size of table, with locks, and what it costs",
+        group_targets_form.draw,
+    ),
     "aim": ("Weights for tables that will be published", publication_weights_form.draw),
     "usable": ("What can be published", error_targets_view.usable),
     "shares": ("Where the budget goes", plan_views.budget),

@@ -1,4 +1,6 @@
-"""Workload page: which counting queries the release has to answer, and how much each of them matters."""
+"""Workload page: which counting queries the release has to answer, and how much each of them
+matters.
+"""
 
 import streamlit as st
 
@@ -12,11 +14,12 @@ from pages.parts.workload import group_form, group_table, range_form, sql_form
 page_layout.require()
 
 TUTORIAL = (
-    "A **workload** is the list of counts that people will ask for. It is made of **groups**: a set of attributes and "
-    "a **family** of queries on them, such as every cell (*marginal*), everything at or below a value (*prefix*), or "
-    "everything between two values (*range*). Noise is shared out so that these queries come out as exact as the "
-    "budget allows, so list what you will publish and nothing else. A larger **weight** makes a group more exact at "
-    "the cost of the others."
+    "A **workload** is the list of counts that people will ask for. It is made of **groups**: a set"
+    " of attributes and a **family** of queries on them, such as every cell (*marginal*),"
+    " everything at or below a value (*prefix*), or everything between two values (*range*). Noise"
+    " is shared out so that these queries come out as exact as the budget allows, so list what you"
+    " will publish and nothing else. A larger **weight** makes a group more exact at the cost of"
+    " the others."
 )
 FORMS = {
     "All k-way sets": group_form.all_ways,
@@ -45,7 +48,11 @@ def sizes(workload: Workload) -> None:
     figure_view.numbers(
         ("Groups", f"{len(workload.groups):,}", "Sets of attributes with a family of queries"),
         ("Queries", texts.number(workload.queries), "Numbers that will be published"),
-        ("Cells to count", texts.number(cells), "Cells of the tables that the records are counted in"),
+        (
+            "Cells to count",
+            texts.number(cells),
+            "Cells of the tables that the records are counted in",
+        ),
     )
 
 
@@ -63,21 +70,35 @@ def files(workload: Workload) -> None:
         show_deferred_error("file")
     with right:
         st.download_button(
-            "Download workload.json", workload.to_json, "workload.json", "application/json", on_click="ignore"
+            "Download workload.json",
+            workload.to_json,
+            "workload.json",
+            "application/json",
+            on_click="ignore",
         )
         st.button("Remove all groups", disabled=not workload.groups, on_click=clear, key="clear")
 
 
 studio = page_layout.header(
-    page_layout.page("Workload"), "Say which counts will be published, before anyone looks at the records.", TUTORIAL
+    page_layout.page("Workload"),
+    "Say which counts will be published, before anyone looks at the records.",
+    TUTORIAL,
 )
 if studio.workload is None:
     st.info(
-        "There is no schema yet. Choose one on the Schema page, or open a workload file, which brings one.", icon="📋"
+        "There is no schema yet. Choose one on the Schema page, or open a workload file, which"
+        " brings one.",
+        icon="📋",
     )
     if st.button("← Back to Schema", key="back"):
         st.switch_page(page_layout.page("Schema").file)
-    st.file_uploader("Open a workload file", type=["json"], key="workload_file", on_change=use_file, max_upload_size=50)
+    st.file_uploader(
+        "Open a workload file",
+        type=["json"],
+        key="workload_file",
+        on_change=use_file,
+        max_upload_size=50,
+    )
     show_deferred_error("file")
     st.stop()
 sizes(studio.workload)
@@ -88,7 +109,9 @@ st.header("Groups of the workload")
 if studio.workload.groups:
     group_table.groups(studio.workload)
 else:
-    st.info("No group yet. Add all k-way sets, one set of attributes, a range, or SQL above.", icon="🧮")
+    st.info(
+        "No group yet. Add all k-way sets, one set of attributes, a range, or SQL above.", icon="🧮"
+    )
 st.header("Keep it")
 files(studio.workload)
 page_layout.footer(

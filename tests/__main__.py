@@ -1,12 +1,15 @@
-"""Checks, then tests: `python -m tests [--checks | --only-tests | --changed [REVISION]] [--full] [pytest options]`.
+"""Checks, then tests: `python -m tests [--checks | --only-tests | --changed [REVISION]] [--full]
+[pytest options]`.
 
-Checks are the linter, the formatter, the import layers and the type checker; each prints one line, and its whole
-output when it fails.  pytest runs even after a failed check, and the type checker, which takes most of a minute on one
-core, runs beside it and is reported after it.  --changed runs, without the checks, the tests that belong to what
-changed since a git revision, by default since the branch left main.  The exit code is 0 only when everything passed.
+Checks are the linter, the formatter, the import layers and the type checker; each prints one line,
+and its whole output when it fails.  pytest runs even after a failed check, and the type checker,
+which takes most of a minute on one core, runs beside it and is reported after it.  --changed runs,
+without the checks, the tests that belong to what changed since a git revision, by default since the
+branch left main.  The exit code is 0 only when everything passed.
 
-Checks and tests whose programs or packages (`tests/requirements.py`) are missing are left out; the last line names
-them and the commands that install them.  If the environment sets CI, anything missing is an error.
+Checks and tests whose programs or packages (`tests/requirements.py`) are missing are left out; the
+last line names them and the commands that install them.  If the environment sets CI, anything
+missing is an error.
 """
 
 import argparse
@@ -37,7 +40,12 @@ def run_check(command: list[str | Path]) -> Result:
     start = time.perf_counter()
     try:
         done = subprocess.run(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
     except FileNotFoundError:
         return False, 0.0, f"{command[0]} is not installed; run: pip install -e '.[dev]'"
@@ -56,12 +64,20 @@ def report(checks: Mapping[str, Future[Result]]) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the selected checks and tests and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests", description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--checks", action="store_true", help="run the checks only")
     only.add_argument("--only-tests", action="store_true", help="run pytest only")
-    only.add_argument("--changed", nargs="?", const="", metavar="REVISION", help="run the tests of what changed")
-    parser.add_argument("--full", action="store_true", help="run also the tests marked full, which take many minutes")
+    only.add_argument(
+        "--changed", nargs="?", const="", metavar="REVISION", help="run the tests of what changed"
+    )
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="run also the tests marked full, which take many minutes",
+    )
     options, for_pytest = parser.parse_known_args(arguments)
     if options.full:
         for_pytest = ["-m", "", *for_pytest]
@@ -87,7 +103,13 @@ def main(arguments: list[str] | None = None) -> int:
         if options.checks:
             return 0 if report(slow) and passed else 1
         # more workers than cores: some tests wait for other processes
-        workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]  # in the order of tests.conftest
+        workers = [
+            "-n",
+            "3",
+            "--dist",
+            "loadfile",
+            "--no-loadscope-reorder",
+        ]  # in the order of tests.conftest
         tests = subprocess.run([sys.executable, "-m", "pytest", *workers, *for_pytest], cwd=ROOT)
         passed = report(slow) and passed
     if notice:

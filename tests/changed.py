@@ -39,7 +39,10 @@ def changed_files(revision: str | None = None) -> list[str]:
 def modules() -> dict[str, str]:
     """Return the file of every module, by the name of the module."""
     files = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    return {".".join(file.with_suffix("").parts).removesuffix(".__init__"): file.as_posix() for file in files}
+    return {
+        ".".join(file.with_suffix("").parts).removesuffix(".__init__"): file.as_posix()
+        for file in files
+    }
 
 
 @cache
@@ -50,7 +53,9 @@ def imported_names(module: str) -> dict[str, str]:
         if isinstance(node, ast.Import):
             names |= {alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {
+                alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+            }
     return names
 
 
@@ -73,7 +78,9 @@ def importers(targets: Iterable[str], prefixes: tuple[str, ...]) -> set[str]:
     """Return the targets and all modules with the prefixes that import them, also indirectly."""
     reached, waiting = set(targets), set(targets)
     while waiting:
-        waiting = {m for m in modules() if m.startswith(prefixes) and imports(m) & waiting} - reached
+        waiting = {
+            m for m in modules() if m.startswith(prefixes) and imports(m) & waiting
+        } - reached
         reached |= waiting
     return reached
 
@@ -86,18 +93,38 @@ def tests_of(file: str) -> set[str]:
     if stem == "conftest":
         return {path for path in tests if path.startswith(f"{folder}/")}
     if module is None:
-        named = {path for path in tests if Path(file).name in (ROOT / path).read_text(encoding="utf-8")}
-        return named | {path for path in tests if path.startswith("tests/") and path.rpartition("/")[0] == folder}
+        named = {
+            path for path in tests if Path(file).name in (ROOT / path).read_text(encoding="utf-8")
+        }
+        return named | {
+            path
+            for path in tests
+            if path.startswith("tests/") and path.rpartition("/")[0] == folder
+        }
     direct = {modules()[name] for name in importers([module], ("tests.",))}
     if file.startswith("tests/"):
         return (direct | {file}) & tests
-    package = module.removeprefix("engine.").removeprefix("pages.").removeprefix("parts.").split(".")[0]
-    stems = {f"test_{name.rpartition('.')[2]}" for name in modules() if module in imports(name)} | {f"test_{stem}"}
+    package = (
+        module.removeprefix("engine.").removeprefix("pages.").removeprefix("parts.").split(".")[0]
+    )
+    stems = {f"test_{name.rpartition('.')[2]}" for name in modules() if module in imports(name)} | {
+        f"test_{stem}"
+    }
     reached = {modules()[name] for name in importers([module], ("engine.", "tests."))}
-    of_package = {path for path in tests if f"/{package}/" in path and (path in reached or file.startswith("pages/"))}
+    of_package = {
+        path
+        for path in tests
+        if f"/{package}/" in path and (path in reached or file.startswith("pages/"))
+    }
     named = {path for path in tests if Path(path).stem in stems}
     app = set(APP_TESTS) if file.startswith("pages/") else set()
-    return direct & tests | of_package | named | app | ({file} if file.startswith("engine/") else set())
+    return (
+        direct & tests
+        | of_package
+        | named
+        | app
+        | ({file} if file.startswith("engine/") else set())
+    )
 
 
 def selection(files: Iterable[str]) -> list[str]:

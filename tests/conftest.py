@@ -15,7 +15,9 @@ import pytest
 from tests import requirements
 
 # assertions of shared helper modules report their values, too
-HELPER_PACKAGES = {f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir()}
+HELPER_PACKAGES = {
+    f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir()
+}
 pytest.register_assert_rewrite(*(HELPER_PACKAGES - set(sys.modules)))
 # background jobs of a shell ignore SIGINT, which some tests send
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -31,7 +33,9 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 CACHE = tempfile.TemporaryDirectory(prefix="test-cache-", ignore_cleanup_errors=True)
 os.environ["DP_WORKBENCH_CACHE"] = CACHE.name
 # the app may also access the files of the tests
-os.environ["DP_WORKBENCH_FOLDERS"] = os.pathsep.join([tempfile.gettempdir(), str(Path(__file__).resolve().parents[1])])
+os.environ["DP_WORKBENCH_FOLDERS"] = os.pathsep.join(
+    [tempfile.gettempdir(), str(Path(__file__).resolve().parents[1])]
+)
 SETTINGS = tempfile.TemporaryDirectory(prefix="test-settings-", ignore_cleanup_errors=True)
 os.environ["DP_WORKBENCH_SETTINGS"] = SETTINGS.name
 
@@ -50,7 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if names := {name for mark in item.iter_markers("needs") for name in mark.args} & MISSING:
             item.add_marker(pytest.mark.skip(reason=f"{', '.join(sorted(names))} not installed"))
     places = [*SLOW_FOLDERS, ""]
-    items.sort(key=lambda item: next(i for i, place in enumerate(places) if item.nodeid.startswith(place)))
+    items.sort(
+        key=lambda item: next(i for i, place in enumerate(places) if item.nodeid.startswith(place))
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -146,7 +152,9 @@ class DeselectedFullTests:
 
     def pytest_terminal_summary(self, terminalreporter):
         if self.count:
-            terminalreporter.write_line(f"{self.count} tests were left out; python -m tests --full runs them, too")
+            terminalreporter.write_line(
+                f"{self.count} tests were left out; python -m tests --full runs them, too"
+            )
 
 
 def pytest_configure(config):

@@ -16,7 +16,9 @@ from engine.errors import DataError
 from engine.records import subprocess_worker
 
 
-def messages(path: Path, library: str, kind: str, too_large: str, **arguments: Any) -> Generator[Any]:
+def messages(
+    path: Path, library: str, kind: str, too_large: str, **arguments: Any
+) -> Generator[Any]:
     """Yield the messages that the worker process sends about a file."""
     sent: list[Any] = []
 

@@ -21,7 +21,9 @@ RANK = 1e-9
 
 def codes(sizes):
     """Cell numbers of all attributes for every cell of the full domain, shape (N, attributes)."""
-    return np.array(list(itertools.product(*(range(n) for n in sizes))), dtype=int).reshape(-1, len(sizes))
+    return np.array(list(itertools.product(*(range(n) for n in sizes))), dtype=int).reshape(
+        -1, len(sizes)
+    )
 
 
 def conditions(query_family, attributes):
@@ -36,9 +38,17 @@ def conditions(query_family, attributes):
         case "suffix":
             return [partial(lambda c, x: x >= c, c) for c in range(n)]
         case "range":
-            return [partial(lambda low, high, x: low <= x <= high, i, j) for i in range(n) for j in range(i, n)]
+            return [
+                partial(lambda low, high, x: low <= x <= high, i, j)
+                for i in range(n)
+                for j in range(i, n)
+            ]
         case "circular":
-            return [partial(lambda i, k, x: (x - i) % n < k, i, k) for i in range(n) for k in range(1, n + 1)]
+            return [
+                partial(lambda i, k, x: (x - i) % n < k, i, k)
+                for i in range(n)
+                for k in range(1, n + 1)
+            ]
         case "total":
             return [lambda x: True]
         case "width":
@@ -51,7 +61,8 @@ def conditions(query_family, attributes):
         case "random":
             count = 3 * math.prod(sizes) if query_family.queries is None else query_family.queries
             drawn = (
-                np.random.default_rng([query_family.seed, *sizes]).random((count, math.prod(sizes))) < query_family.p
+                np.random.default_rng([query_family.seed, *sizes]).random((count, math.prod(sizes)))
+                < query_family.p
             )
             return [partial(_entry, row, sizes) for row in drawn]
         case "custom" if query_family.predicates is not None:
@@ -82,7 +93,9 @@ def _predicate(text, attributes, *cell):
 def family_rows(query_family, attributes):
     """Query rows of a family on its attributes, shape (count, product of sizes)."""
     cells = codes([a.size for a in attributes])
-    return np.array([[float(holds(*cell)) for cell in cells] for holds in conditions(query_family, attributes)])
+    return np.array(
+        [[float(holds(*cell)) for cell in cells] for holds in conditions(query_family, attributes)]
+    )
 
 
 def group_rows(schema, group):
@@ -91,7 +104,10 @@ def group_rows(schema, group):
 
     def factor(query_family, chosen):
         query_family = family(query_family)
-        attributes, columns = [schema[name] for name in chosen], [names.index(name) for name in chosen]
+        attributes, columns = (
+            [schema[name] for name in chosen],
+            [names.index(name) for name in chosen],
+        )
         cell_numbers = np.ravel_multi_index(cells[:, columns].T, [a.size for a in attributes])
         return family_rows(query_family, attributes)[:, cell_numbers]
 
@@ -146,7 +162,9 @@ class Explicit:
 
     def __init__(self, plan):
         self.law = plan.budget.law
-        self.blocks = {space: block_rows(plan.schema, b) / b.noise for space, b in plan.blocks.items()}
+        self.blocks = {
+            space: block_rows(plan.schema, b) / b.noise for space, b in plan.blocks.items()
+        }
         self.rows = np.concatenate(list(self.blocks.values()))
         _, s, vt = np.linalg.svd(self.rows, full_matrices=False)
         measured = s > RANK * s[0]
@@ -154,7 +172,9 @@ class Explicit:
 
     @property
     def pcost(self):
-        """Privacy cost by definition: largest diagonal entry of B^T Sigma^-1 B, or the squared epsilon of Laplace."""
+        """Privacy cost by definition: largest diagonal entry of B^T Sigma^-1 B, or the squared
+        epsilon of Laplace.
+        """
         return self._cost(self.rows)
 
     def block_pcost(self, space):
@@ -258,7 +278,8 @@ def optimum(gram, tolerance=2e-6, steps=20_000):
     """Certified interval (low, high) of min tr(G X^-1) over X with diag X <= 1, on explicit cells.
 
     Plain multiplicative updates of one weight per cell: with D = diag(mu), the strategy
-    X = D^-1/2 (D^1/2 G D^1/2)^1/2 D^-1/2 is optimal when its diagonal is 1 wherever mu > 0 and at most 1 elsewhere.
+    X = D^-1/2 (D^1/2 G D^1/2)^1/2 D^-1/2 is optimal when its diagonal is 1 wherever mu > 0 and at
+    most 1 elsewhere.
     """
     mu = np.full(len(gram), 1.0 / len(gram))
     low, high = 0.0, math.inf
@@ -289,7 +310,11 @@ def class_optimum(workload, budget, tolerance=2e-6):
         if np.trace(space_gram) <= 1e-12 * np.trace(gram):
             continue
         # the projection does not depend on other attributes, so their first cell is enough
-        first = [i for i, cell in enumerate(cells) if not any(cell[j] for j in range(len(sizes)) if j not in inside)]
+        first = [
+            i
+            for i, cell in enumerate(cells)
+            if not any(cell[j] for j in range(len(sizes)) if j not in inside)
+        ]
         interval = optimum(space_gram[np.ix_(first, first)], tolerance)
         low, high = low + math.sqrt(interval[0]), high + math.sqrt(interval[1])
     scale = math.sqrt(budget * workload.queries)

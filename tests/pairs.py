@@ -11,8 +11,8 @@ def pairwise(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Rows with one value per factor that contain every pair of values of two factors.
 
     All pairs of the two longest factors form the rows. Each further factor takes, in every row, the
-    value with most missing pairs, or its first value; rows are added for pairs that are still missing.
-    The same factors give the same rows in the same order.
+    value with most missing pairs, or its first value; rows are added for pairs that are still
+    missing. The same factors give the same rows in the same order.
     """
     # stable: factors of equal length stay in order
     order = sorted(range(len(factors)), key=lambda f: -len(factors[f]))
@@ -23,7 +23,9 @@ def pairwise(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
         before, values = order[:done], range(len(factors[f]))
         unmet = {(g, u, v) for g in before for u in range(len(factors[g])) for v in values}
         for row in rows:
-            row[f] = max(values, key=lambda v, row=row: sum((g, row[g], v) in unmet for g in before))
+            row[f] = max(
+                values, key=lambda v, row=row: sum((g, row[g], v) in unmet for g in before)
+            )
             unmet -= {(g, row[g], row[f]) for g in before}
         for g, u, v in sorted(unmet):
             rows.append({**dict.fromkeys(before, 0), g: u, f: v})

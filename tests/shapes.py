@@ -27,7 +27,11 @@ def mixed():
 
 
 def nested():
-    w = Workload(numeric(4, 3, 3)).add("a", "prefix").add(("a", "b"), {"a": "prefix", "b": "marginal"})
+    w = (
+        Workload(numeric(4, 3, 3))
+        .add("a", "prefix")
+        .add(("a", "b"), {"a": "prefix", "b": "marginal"})
+    )
     return w.add(("a", "b", "c"), {"a": "range", "b": "marginal", "c": "prefix"})
 
 
@@ -37,7 +41,11 @@ def disjoint():
 
 
 def cyclic():
-    w = Workload(numeric(4, 3, 4)).add(("a", "b"), "prefix").add(("b", "c"), {"b": "range", "c": "marginal"})
+    w = (
+        Workload(numeric(4, 3, 4))
+        .add(("a", "b"), "prefix")
+        .add(("b", "c"), {"b": "range", "c": "marginal"})
+    )
     return w.add(("c", "a"), "affine")
 
 
@@ -47,12 +55,19 @@ def duplicate_groups():
 
 
 def permuted_group():
-    w = Workload(numeric(4, 2, 3)).add(("c", "a", "b"), {"a": "prefix", "b": "marginal", "c": "range"})
+    w = Workload(numeric(4, 2, 3)).add(
+        ("c", "a", "b"), {"a": "prefix", "b": "marginal", "c": "range"}
+    )
     return w.add(("b", "a"), {"b": "prefix", "a": Width(3)})
 
 
 def single_value():
-    w = Workload(numeric(1, 5, 3)).add(("a", "b"), "prefix").add(("b", "c", "a"), "range").add("a", "marginal")
+    w = (
+        Workload(numeric(1, 5, 3))
+        .add(("a", "b"), "prefix")
+        .add(("b", "c", "a"), "range")
+        .add("a", "marginal")
+    )
     return w.add(("a", "c"), "affine")
 
 
@@ -63,7 +78,9 @@ def zero_weight_covered():
 
 def zero_weight_uncovered():
     w = Workload(numeric(4, 3, 2)).add(("a", "b"), "prefix").add(("b", "c"), "marginal", weight=0.0)
-    return w.add("c", "total", weight=0.0).add("a", Custom([[1, 0, 0, 0], [1, 1, 1, 1]]), weight=0.0)
+    return w.add("c", "total", weight=0.0).add(
+        "a", Custom([[1, 0, 0, 0], [1, 1, 1, 1]]), weight=0.0
+    )
 
 
 def zero_weight_partly_measured():
@@ -75,7 +92,12 @@ def zero_weight_partly_measured():
 def query_weighted():
     rng = np.random.default_rng(5)
     w = Workload(numeric(5, 4)).add("a", "prefix", query_weights=[1, 0.25, 4, 2, 1])
-    w = w.add(("b", "a"), {"a": "range", "b": "prefix"}, weight=2.0, query_weights=rng.uniform(0.1, 3.0, 60))
+    w = w.add(
+        ("b", "a"),
+        {"a": "range", "b": "prefix"},
+        weight=2.0,
+        query_weights=rng.uniform(0.1, 3.0, 60),
+    )
     return w.add(("a", "b"), "affine", query_weights=rng.uniform(0.5, 1.5, 8))
 
 
@@ -131,7 +153,9 @@ def custom_matrix():
 
 def contrasts_only():
     """Queries that contain neither the total nor a single attribute."""
-    return Workload(numeric(3, 2)).add(("a", "b"), {"a": Custom([[1, 0, -1], [1, -2, 1]]), "b": Custom([[1, -1]])})
+    return Workload(numeric(3, 2)).add(
+        ("a", "b"), {"a": Custom([[1, 0, -1], [1, -2, 1]]), "b": Custom([[1, -1]])}
+    )
 
 
 def predicates():
@@ -153,7 +177,12 @@ def predicates():
 
 def arithmetic_predicates():
     conditions = Custom(
-        predicates=["a + b <= 3", "abs(a - b) == 1", "2 * a > b + 1 and not a == 3", "a in (0, 2) or -b < -1"]
+        predicates=[
+            "a + b <= 3",
+            "abs(a - b) == 1",
+            "2 * a > b + 1 and not a == 3",
+            "a in (0, 2) or -b < -1",
+        ]
     )
     return (
         Workload(numeric(4, 3))
@@ -163,12 +192,21 @@ def arithmetic_predicates():
 
 
 def random_sets():
-    w = Workload(numeric(3, 4, 2)).add(("a", "b"), Random(p=0.3, count=9, seed=1)).add("b", Random(seed=2))
+    w = (
+        Workload(numeric(3, 4, 2))
+        .add(("a", "b"), Random(p=0.3, count=9, seed=1))
+        .add("b", Random(seed=2))
+    )
     return w.add(("c", "b", "a"), Random(p=0.5, count=30, seed=3))
 
 
 def circular():
-    return Workload(numeric(5, 4)).add(("a", "b"), "circular").add("a", "circular").add("b", "marginal")
+    return (
+        Workload(numeric(5, 4))
+        .add(("a", "b"), "circular")
+        .add("a", "circular")
+        .add("b", "marginal")
+    )
 
 
 def windows():
@@ -178,16 +216,27 @@ def windows():
 
 def windows_coupled():
     """Null directions in a problem that is large enough to be split by its symmetries."""
-    return Workload(numeric(8, 8)).add(("a", "b"), Width(4)).add(("a", "b"), Width(6), weight=2.0).add("a", Width(4))
+    return (
+        Workload(numeric(8, 8))
+        .add(("a", "b"), Width(4))
+        .add(("a", "b"), Width(6), weight=2.0)
+        .add("a", Width(4))
+    )
 
 
 def mapping_families():
-    w = Workload(numeric(4, 3, 3)).add(("a", "b", "c"), {"a": Width(2), "b": Circular(), "c": Total()})
+    w = Workload(numeric(4, 3, 3)).add(
+        ("a", "b", "c"), {"a": Width(2), "b": Circular(), "c": Total()}
+    )
     return w.add(("c", "b"), {"b": Random(count=4, seed=8), "c": Custom([[1, 2, 3]])})
 
 
 def suffixes():
-    w = Workload(numeric(5, 4, 2)).add("a", "suffix").add(("a", "b"), {"a": "suffix", "b": "prefix"})
+    w = (
+        Workload(numeric(5, 4, 2))
+        .add("a", "suffix")
+        .add(("a", "b"), {"a": "suffix", "b": "prefix"})
+    )
     return w.add(("b", "c"), {"b": "suffix", "c": "marginal"}).add("a", "prefix", weight=2.0)
 
 
@@ -225,12 +274,18 @@ def all_affine_pairs():
 
 def symmetric():
     """Large enough for symmetry reduction: the attributes can be swapped or both reversed."""
-    return Workload(numeric(8, 8)).add(("a", "b"), "abs").add(("a", "b"), "range").add("a", "prefix")
+    return (
+        Workload(numeric(8, 8)).add(("a", "b"), "abs").add(("a", "b"), "range").add("a", "prefix")
+    )
 
 
 def half_symmetric():
     """Swapping the attributes is a symmetry of the cells but not of the queries."""
-    w = Workload(numeric(8, 8)).add(("a", "b"), {"a": "range", "b": "prefix"}).add(("a", "b"), "affine")
+    w = (
+        Workload(numeric(8, 8))
+        .add(("a", "b"), {"a": "range", "b": "prefix"})
+        .add(("a", "b"), "affine")
+    )
     return w.add(("b", "a"), {"a": "marginal", "b": Width(5)})
 
 

@@ -15,7 +15,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / "engine"
 SOURCES = sorted([*ENGINE.rglob("*.py"), *(ROOT / "pages").rglob("*.py"), ROOT / "app.py"])
-PACKAGES = {".".join(p.parent.relative_to(ROOT).parts): p for p in ENGINE.rglob("__init__.py") if p.parent != ENGINE}
+PACKAGES = {
+    ".".join(p.parent.relative_to(ROOT).parts): p
+    for p in ENGINE.rglob("__init__.py")
+    if p.parent != ENGINE
+}
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SCRIPTS = sorted(f for folder in ("benchmarks", "demo_data") for f in (ROOT / folder).rglob("*.py"))
 
@@ -54,13 +58,17 @@ def internal_imports(file: Path, root: str = "engine") -> Iterator[tuple[int, st
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == root:
             yield from ((node.lineno, node.module, alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from ((node.lineno, a.name, "") for a in node.names if a.name.startswith(f"{root}."))
+            yield from (
+                (node.lineno, a.name, "") for a in node.names if a.name.startswith(f"{root}.")
+            )
 
 
 def exports(package: str) -> tuple[str, list[str]]:
     """Return the docstring of a package and the names that it exports."""
     tree = parsed(PACKAGES[package].read_text(encoding="utf-8"))
-    named = next(n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+    named = next(
+        n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"
+    )
     return ast.get_docstring(tree) or "", ast.literal_eval(named.value)
 
 
@@ -95,9 +103,14 @@ def wrong_imports(file: Path) -> list[str]:
             if inside or not f"{module}.".startswith(f"{package}."):
                 continue
             if name.startswith("_"):
-                wrong.append(f"{file.relative_to(ROOT)}:{line} imports the private {name} from {module}")
+                wrong.append(
+                    f"{file.relative_to(ROOT)}:{line} imports the private {name} from {module}"
+                )
             elif module != package and name in exports(package)[1]:
-                wrong.append(f"{file.relative_to(ROOT)}:{line} imports {name} from {module}, not from {package}")
+                wrong.append(
+                    f"{file.relative_to(ROOT)}:{line} imports {name} from {module}, not from"
+                    f" {package}"
+                )
     return wrong
 
 
@@ -138,7 +151,10 @@ def imports_of_test_modules(file: Path) -> list[str]:
 
 def test_test_modules_do_not_import_each_other() -> None:
     assert [line for file in [*TESTS, *SCRIPTS] for line in imports_of_test_modules(file)] == []
-    text = "from tests.app.test_pages import Session\nfrom tests.golden_files import (\n    test_formats,\n)\n"
+    text = (
+        "from tests.app.test_pages import Session\nfrom tests.golden_files import (\n   "
+        " test_formats,\n)\n"
+    )
     with planted("tests/planted.py", text) as file:
         assert len(imports_of_test_modules(file)) == 2
 
@@ -155,7 +171,11 @@ def forbidden_imports(file: Path) -> list[str]:
     messages = []
     for root, restricted in (("engine", holders), ("pages", page_files)):
         for line, module, name in internal_imports(file, root):
-            for target in restricted & {module, f"{module}.{name}", ".".join(module.split(".")[:3])}:
+            for target in restricted & {
+                module,
+                f"{module}.{name}",
+                ".".join(module.split(".")[:3]),
+            }:
                 if file != registry and not f"{module_name(file)}.".startswith(f"{target}."):
                     messages.append(f"{file.relative_to(ROOT)}:{line} imports {target}")
     return messages
@@ -185,11 +205,24 @@ def compared_by_arrays(file: Path) -> list[str]:
     """Return dataclasses with array or table fields that do not define equality."""
     messages = []
     for node in statements(file.read_text(encoding="utf-8")):
-        kind = next((ast.unparse(d) for d in getattr(node, "decorator_list", []) if "dataclass" in ast.unparse(d)), "")
+        kind = next(
+            (
+                ast.unparse(d)
+                for d in getattr(node, "decorator_list", [])
+                if "dataclass" in ast.unparse(d)
+            ),
+            "",
+        )
         if isinstance(node, ast.ClassDef) and kind and "eq=False" not in kind:
-            types = " ".join(ast.unparse(n.annotation) for n in node.body if isinstance(n, ast.AnnAssign))
-            has_equality = any(isinstance(n, ast.FunctionDef) and n.name == "__eq__" for n in node.body)
-            if not has_equality and re.search(r"(?<!pa\.)\b(Array|Index|NDArray|ndarray|DataFrame)\b", types):
+            types = " ".join(
+                ast.unparse(n.annotation) for n in node.body if isinstance(n, ast.AnnAssign)
+            )
+            has_equality = any(
+                isinstance(n, ast.FunctionDef) and n.name == "__eq__" for n in node.body
+            )
+            if not has_equality and re.search(
+                r"(?<!pa\.)\b(Array|Index|NDArray|ndarray|DataFrame)\b", types
+            ):
                 messages.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.name}")
     return messages
 
@@ -199,12 +232,18 @@ def test_dataclasses_with_arrays_define_equality() -> None:
 
 
 def test_dataclass_comparing_arrays_is_reported() -> None:
-    text = "@dataclass(frozen=True)\nclass A:\n    x: Array\n\n\n@dataclass(eq=False)\nclass B:\n    x: Array\n"
+    text = (
+        "@dataclass(frozen=True)\nclass A:\n    x: Array\n\n\n@dataclass(eq=False)\nclass B:\n   "
+        " x: Array\n"
+    )
     with planted("engine/planted.py", text) as file:
         assert compared_by_arrays(file) == ["engine/planted.py:2 A"]
 
 
-ENGINE_LAYERS, PARTS_OF_PAGES = "Packages import only packages below them", "Parts of the pages import down only"
+ENGINE_LAYERS, PARTS_OF_PAGES = (
+    "Packages import only packages below them",
+    "Parts of the pages import down only",
+)
 PLANTS = [
     (ENGINE_LAYERS, "engine.workload.sql", "engine.figures"),
     (ENGINE_LAYERS, "engine.bounds.lower_bounds", "engine.plans"),
@@ -234,7 +273,9 @@ def broken_contracts(added: dict[str, str], folder: Path) -> dict[str, str]:
     tool = Path(sys.executable).with_name("lint-imports")
     run = subprocess.run([tool, "--no-cache"], cwd=folder, capture_output=True, text=True)
     assert run.returncode != 0, run.stdout
-    parts = re.split(r"^(.+)\n-+\n", run.stdout.partition("Broken contracts\n")[2], flags=re.MULTILINE)
+    parts = re.split(
+        r"^(.+)\n-+\n", run.stdout.partition("Broken contracts\n")[2], flags=re.MULTILINE
+    )
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -254,7 +295,9 @@ def test_planted_import_breaks_its_contract(
     contract: str, module: str, imported: str, violations: dict[str, str]
 ) -> None:
     (said,) = [text for name, text in violations.items() if name.startswith(contract)]
-    assert re.search(rf"^- +{re.escape(module)} -> {re.escape(imported)}\b", said, re.MULTILINE), said
+    assert re.search(rf"^- +{re.escape(module)} -> {re.escape(imported)}\b", said, re.MULTILINE), (
+        said
+    )
 
 
 @pytest.mark.needs("importlinter")

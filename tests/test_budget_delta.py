@@ -55,7 +55,11 @@ def test_budget_approx_states_its_delta() -> None:
 
 
 def test_budget_delta_changes_no_cost() -> None:
-    assert (REQUESTED.pcost, REQUESTED.rho, REQUESTED.mu) == (DEFAULT.pcost, DEFAULT.rho, DEFAULT.mu)
+    assert (REQUESTED.pcost, REQUESTED.rho, REQUESTED.mu) == (
+        DEFAULT.pcost,
+        DEFAULT.rho,
+        DEFAULT.mu,
+    )
     assert REQUESTED != DEFAULT
     assert replace(REQUESTED, report_delta=1e-6) == DEFAULT
     assert Budget.approx(1.0, 1e-6) == Budget(Budget.approx(1.0, 1e-6).pcost)
@@ -133,7 +137,10 @@ def test_release_other_delta_spends_once(ledger: Ledger) -> None:
     second = measure(plan(WORKLOAD, REQUESTED), RECORDS, dataset="people", ledger=ledger)
     assert ledger.status("people").spent == spent
     assert second.key == first.key
-    assert all(np.array_equal(first.answers_on_grid[s], second.answers_on_grid[s]) for s in first.answers_on_grid)
+    assert all(
+        np.array_equal(first.answers_on_grid[s], second.answers_on_grid[s])
+        for s in first.answers_on_grid
+    )
     assert STATEMENT in second.plan.meaning
 
 
@@ -174,7 +181,9 @@ def test_command_line_states_requested_delta(
     monkeypatch.chdir(tmp_path)
     Path("schema.json").write_text(SCHEMA.to_json())
     budget = ["--epsilon", "1", "--delta", "1e-7"]
-    assert main(["plan", "--schema", "schema.json", "--ways", "1", *budget, "--out", "plan.json"]) == 0
+    assert (
+        main(["plan", "--schema", "schema.json", "--ways", "1", *budget, "--out", "plan.json"]) == 0
+    )
     assert "epsilon 1 at delta 1e-07" in capsys.readouterr().out
     assert main(["show", "--plan", "plan.json", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

@@ -15,8 +15,13 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / ".streamlit" / "config.toml"
 CONFIG = tomllib.loads(FILE.read_text(encoding="utf-8"))
 MODES = ("light", "dark")
-TEST_COMMAND = 'python3 -m venv .venv && .venv/bin/pip install -e ".[test]" && .venv/bin/python -m tests'
-START_COMMAND = "python3 -m venv .venv && .venv/bin/pip install --no-compile -e . && .venv/bin/streamlit run app.py"
+TEST_COMMAND = (
+    'python3 -m venv .venv && .venv/bin/pip install -e ".[test]" && .venv/bin/python -m tests'
+)
+START_COMMAND = (
+    "python3 -m venv .venv && .venv/bin/pip install --no-compile -e . && .venv/bin/streamlit run"
+    " app.py"
+)
 
 SAFE = {
     "server.address": "127.0.0.1",
@@ -44,7 +49,9 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Options by dotted name."""
     options = {}
     for key, value in table.items():
-        options |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        options |= (
+            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        )
     return options
 
 
@@ -94,7 +101,9 @@ def luminance(color: str) -> float:
     """Relative luminance of #rrggbb.  Source: WCAG 2.2, definition of relative luminance."""
     assert re.fullmatch(r"#[0-9a-f]{6}", color), color
     parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    red, green, blue = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -137,7 +146,9 @@ def test_text_contrast_is_sufficient(mode: str, place: str) -> None:
         "primary button": contrast("#ffffff", primary),
         "selected tab or slider value": contrast(primary, page),
         "code": contrast(palette["codeTextColor"], palette["codeBackgroundColor"]),
-        "table header": contrast(palette["dataframeHeaderTextColor"], palette["dataframeHeaderBackgroundColor"]),
+        "table header": contrast(
+            palette["dataframeHeaderTextColor"], palette["dataframeHeaderBackgroundColor"]
+        ),
     }
     assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}
 
@@ -180,7 +191,9 @@ def test_ci_script_fails_if_any_version_fails(lowest: int, newest: int, tmp_path
         file.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
         file.chmod(0o755)
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    ran = subprocess.run([tmp_path / ".ci" / "run"], env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    ran = subprocess.run(
+        [tmp_path / ".ci" / "run"], env=os.environ | {"PATH": path}, capture_output=True, text=True
+    )
     assert (ran.returncode == 0) == (lowest == newest == 0), ran
     assert {"old", "new"} <= set(ran.stdout.split())
 

@@ -25,7 +25,9 @@ PAPERS = {
 ODD = Schema(
     [
         Attribute.categorical("one value", ["only"]),
-        Attribute.categorical("quoted", ['a"b', "c,d", "é", "=1+1"], other="other", missing="unknown"),
+        Attribute.categorical(
+            "quoted", ['a"b', "c,d", "é", "=1+1"], other="other", missing="unknown"
+        ),
         Attribute.numeric("tiny", [0, 1e-300, 2e-300]),
         Attribute.numeric("huge", [-1.7e308, 0, 1.7e308]),
         Attribute.numeric("adjacent", [1.0, float(np.nextafter(1, 2)), 2.0]),
@@ -57,16 +59,33 @@ def test_demo_schemas_have_sizes_of_papers(name: str) -> None:
 
 def test_adult_schema_reads_repository_values() -> None:
     # the first record of the repository's file, and one with missing values
-    row = {"workclass": "State-gov", "marital-status": "Never-married", "occupation": "Adm-clerical", "sex": "Male"}
-    row |= {"relationship": "Not-in-family", "race": "White", "native-country": "United-States", "income>50K": "<=50K"}
-    row |= {"age": 39, "fnlwgt": 77516, "education-num": "13", "capital-gain": 2174, "capital-loss": 0}
+    row = {
+        "workclass": "State-gov",
+        "marital-status": "Never-married",
+        "occupation": "Adm-clerical",
+        "sex": "Male",
+    }
+    row |= {
+        "relationship": "Not-in-family",
+        "race": "White",
+        "native-country": "United-States",
+        "income>50K": "<=50K",
+    }
+    row |= {
+        "age": 39,
+        "fnlwgt": 77516,
+        "education-num": "13",
+        "capital-gain": 2174,
+        "capital-loss": 0,
+    }
     row |= {"hours-per-week": 40}
     missing = row | {"workclass": "?", "occupation": "?", "native-country": "?"}
     adult = load("adult")
     counts_by_name = cells(pd.DataFrame([row, missing])[list(adult.names)], adult)
     assert all(counts.sum() == 2 for counts in counts_by_name.values())
     assert {
-        name: adult[name].condition(int(counts_by_name[name].argmax())) for name in ("age", "sex", "capital-gain")
+        name: adult[name].condition(int(counts_by_name[name].argmax()))
+        for name in ("age", "sex", "capital-gain")
     } == {
         "age": "age in [39, 40)",
         "sex": "sex = Male",
@@ -77,7 +96,9 @@ def test_adult_schema_reads_repository_values() -> None:
 @pytest.mark.parametrize("name", ["adult", "cps", "loans"])
 def test_demo_schema_cells_have_labels_or_edges(name: str) -> None:
     for attribute in load(name).attributes:
-        assert (attribute.edges if attribute.kind == "numeric" else attribute.labels) is not None, attribute.name
+        assert (attribute.edges if attribute.kind == "numeric" else attribute.labels) is not None, (
+            attribute.name
+        )
     assert load("cps")["sex"].condition(1) == "sex = Female"
 
 
@@ -86,15 +107,17 @@ def test_demo_schema_files_match_script() -> None:
         "survey": make_survey.survey_schema(),
         "panel": make_panel.panel_schema(),
     }
-    assert {name: path.read_text(encoding="utf-8") for name, path in demo_data.schemas().items()} == {
-        name: schema.to_json() + "\n" for name, schema in schemas.items()
-    }
+    assert {
+        name: path.read_text(encoding="utf-8") for name, path in demo_data.schemas().items()
+    } == {name: schema.to_json() + "\n" for name, schema in schemas.items()}
 
 
 def test_demo_names_titles_and_files_agree() -> None:
     assert list(demo_data.schemas()) == list(demo_data.TITLES) == list(demo_data.WORDS)
     assert set(demo_data.tables()) <= set(demo_data.schemas())
-    assert all(path.is_file() for path in (*demo_data.schemas().values(), *demo_data.tables().values()))
+    assert all(
+        path.is_file() for path in (*demo_data.schemas().values(), *demo_data.tables().values())
+    )
 
 
 def test_census_ages_fit_buckets_of_paper() -> None:
@@ -120,7 +143,9 @@ def test_survey_records_fit_schema() -> None:
 
 def test_survey_code_without_label_is_refused() -> None:
     codes = pd.DataFrame([[0, 7, 7, 1, 6, 6, 36, 8, 1, 1]])
-    codes.columns = pd.Index(["popul", "TVnews", "selfLR", "ClinLR", "DoleLR", "PID", "age", "educ", "income", "vote"])
+    codes.columns = pd.Index(
+        ["popul", "TVnews", "selfLR", "ClinLR", "DoleLR", "PID", "age", "educ", "income", "vote"]
+    )
     with pytest.raises(ValueError, match=r"educ holds a code outside 1\.\.7"):
         make_survey.decoded(codes)
     codes["educ"] = 7
@@ -129,10 +154,15 @@ def test_survey_code_without_label_is_refused() -> None:
         make_survey.decoded(codes + 0.5)
 
 
-@pytest.mark.parametrize("schema", [*(load(name) for name in demo_data.schemas()), ODD], ids=[*demo_data.TITLES, "odd"])
+@pytest.mark.parametrize(
+    "schema", [*(load(name) for name in demo_data.schemas()), ODD], ids=[*demo_data.TITLES, "odd"]
+)
 def test_synthetic_tables_fit_and_repeat_by_seed(schema: Schema) -> None:
     table = synthetic(schema, rows=3_000, seed=5)
-    assert list(table.columns) == [*schema.names, *([] if schema.person is None else [schema.person])]
+    assert list(table.columns) == [
+        *schema.names,
+        *([] if schema.person is None else [schema.person]),
+    ]
     if schema.person is not None:
         assert set(table.groupby(schema.person).size()) == {schema.rows_per_person}
     assert all(counts.sum() == 3_000 for counts in cells(table, schema).values())
@@ -174,7 +204,9 @@ def test_synthetic_command_writes_same_table(tmp_path, suffix: str) -> None:
     make_synthetic.main(["--schema", "survey", "--rows", "200", "--seed", "3", "--out", str(out)])
     schema = load("survey")
     expected = cells(synthetic(schema, rows=200, seed=3), schema)
-    assert all(np.array_equal(counts, expected[name]) for name, counts in cells(out, schema).items())
+    assert all(
+        np.array_equal(counts, expected[name]) for name, counts in cells(out, schema).items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,8 +220,15 @@ def test_synthetic_command_writes_same_table(tmp_path, suffix: str) -> None:
     ],
     ids=lambda bad: "".join(bad),
 )
-def test_synthetic_command_with_invalid_option_is_refused(tmp_path, capsys, bad: dict[str, str]) -> None:
-    options = {"--schema": "cps", "--rows": "1", "--seed": "1", "--out": str(tmp_path / "x.csv")} | bad
+def test_synthetic_command_with_invalid_option_is_refused(
+    tmp_path, capsys, bad: dict[str, str]
+) -> None:
+    options = {
+        "--schema": "cps",
+        "--rows": "1",
+        "--seed": "1",
+        "--out": str(tmp_path / "x.csv"),
+    } | bad
     with pytest.raises(SystemExit) as stop:
         make_synthetic.main([*itertools.chain(*options.items())])
     assert stop.value.code == 2
@@ -198,7 +237,17 @@ def test_synthetic_command_with_invalid_option_is_refused(tmp_path, capsys, bad:
 
 def test_synthetic_module_runs_without_warning(tmp_path) -> None:
     out = tmp_path / "table.csv"
-    command = [sys.executable, "-m", "demo_data.make_synthetic", "--schema", "cps", "--rows", "2", "--seed", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "demo_data.make_synthetic",
+        "--schema",
+        "cps",
+        "--rows",
+        "2",
+        "--seed",
+        "1",
+    ]
     done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
     assert len(out.read_text(encoding="utf-8").splitlines()) == 3

@@ -83,7 +83,16 @@ def exact_delta(scale: int, shifts: tuple[int, ...], epsilons: np.ndarray) -> np
     return np.array([np.sum(p * -np.expm1(np.minimum(e - loss, 0))) for e in epsilons])
 
 
-CASES = [(1, (1,)), (1, (1, 1)), (2, (1,)), (2, (2, 1)), (3, (4,)), (4, (3, 3)), (6, (5,)), (6, (2, 7))]
+CASES = [
+    (1, (1,)),
+    (1, (1, 1)),
+    (2, (1,)),
+    (2, (2, 1)),
+    (3, (4,)),
+    (4, (3, 3)),
+    (6, (5,)),
+    (6, (2, 7)),
+]
 EPSILONS = np.concatenate([np.linspace(0, 4, 161), np.linspace(4, 12, 60)])
 
 
@@ -113,7 +122,9 @@ def test_each_of_two_bounds_is_used() -> None:
 
 
 def survey(size: int = 4, **kind: float) -> Plan:
-    schema = Schema([Attribute.of_size("age", size), Attribute.of_size("sex", 2, kind="categorical")])
+    schema = Schema(
+        [Attribute.of_size("age", size), Attribute.of_size("sex", 2, kind="categorical")]
+    )
     return plan(Workload.all_ways(schema, (1, 2)), Budget(**kind or {"pcost": 1.0}))
 
 

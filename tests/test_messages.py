@@ -26,21 +26,42 @@ CODE = {"PRAGMA", "return", "import", "python check.py"}
 def texts(path: Path) -> Iterator[str]:
     """Strings of a module without docstrings, with the values of f-strings as 0."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+    bodies = [
+        node.body
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+    ]
     docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    parts = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (docstrings | parts):
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values
+            )
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and not {id(node)} & (docstrings | parts)
+        ):
             yield node.value
 
 
 def messages() -> list[str]:
     """Sentences of the engine, outside the command line, that name an argument."""
     modules = [p for p in sorted((ROOT / "engine").rglob("*.py")) if "cli" not in p.parts]
-    sentences = [text for path in modules for text in texts(path) if " " in text and "<" not in text]
-    return [text for text in sentences if ARGUMENT.search(text) and not any(word in text for word in CODE)]
+    sentences = [
+        text for path in modules for text in texts(path) if " " in text and "<" not in text
+    ]
+    return [
+        text
+        for text in sentences
+        if ARGUMENT.search(text) and not any(word in text for word in CODE)
+    ]
 
 
 def arguments(text: str) -> set[str]:
@@ -54,7 +75,9 @@ def test_messages_have_words_of_every_interface() -> None:
             assert any(key.partition("=")[0] == name for key in OPTIONS), text
             assert any(key.partition("=")[0] == name for key in LABELS), text
         assert not arguments(in_labels(text)), text
-        assert not {n for n in arguments(in_options(text).replace("--options ", "--options-")) if "_" in n}, text
+        assert not {
+            n for n in arguments(in_options(text).replace("--options ", "--options-")) if "_" in n
+        }, text
         names |= arguments(text)
     # the search finds messages at all
     assert {"count_column", "ignore", "rows_per_person", "other", "on_changed"} <= names
@@ -66,7 +89,9 @@ def test_wording_covers_bare_arguments() -> None:
 
 
 def test_options_of_the_wording_exist() -> None:
-    commands = next(a for a in _parser()._actions if a.choices and not isinstance(a.choices, tuple)).choices
+    commands = next(
+        a for a in _parser()._actions if a.choices and not isinstance(a.choices, tuple)
+    ).choices
     options = set()
     queue = list(commands.values())
     while queue:
@@ -78,7 +103,9 @@ def test_options_of_the_wording_exist() -> None:
 
 
 def test_labels_of_the_wording_exist() -> None:
-    pages = "".join("".join(texts(path)) for path in (ROOT / "pages").rglob("*.py") if path.name != "words.py")
+    pages = "".join(
+        "".join(texts(path)) for path in (ROOT / "pages").rglob("*.py") if path.name != "words.py"
+    )
     for label in LABELS.values():
         for words in re.findall("“(.*?)”", label):
             first, _, value = words.replace(
@@ -109,7 +136,9 @@ def test_command_line_error_names_count_option(
     schema = Schema([Attribute.categorical("sex", ["F", "M"])])
     Path("plan.json").write_text(plan(Workload(schema).add("sex"), Budget(pcost=1.0)).to_json())
     pd.DataFrame({"sex": ["F", "M"], "n": [3, 2]}).to_csv("counts.csv", index=False)
-    assert main(["count", "--plan", "plan.json", "--data", "counts.csv", "--out", "all.counts"]) == 1
+    assert (
+        main(["count", "--plan", "plan.json", "--data", "counts.csv", "--out", "all.counts"]) == 1
+    )
     error = capsys.readouterr().err
     assert "--count-column n" in error
     assert "--ignore n" in error

@@ -50,4 +50,6 @@ def test_age_tracts_fit_census_cascade():
     assert tracts.shape[1] == chain.analyses[0].cells == 2 * 103
     # the Brazil table of the paper has another size
     assert AGES == (101, 2)
-    np.testing.assert_array_equal(tracts @ chain.analyses[0].B.T, tracts.reshape(-1, 103, 2).sum(axis=1))
+    np.testing.assert_array_equal(
+        tracts @ chain.analyses[0].B.T, tracts.reshape(-1, 103, 2).sum(axis=1)
+    )

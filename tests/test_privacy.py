@@ -20,7 +20,9 @@ from engine.errors import BudgetError
 from engine.privacy import Budget
 from engine.privacy.budget import gaussian_log_delta, mu_of_guess
 
-PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
+PI = Decimal(
+    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798"
+)
 
 
 def tail(x: Decimal) -> Decimal:
@@ -54,7 +56,10 @@ def test_tail_oracle_matches_erfc():
         assert float(tail(Decimal(x))) == pytest.approx(math.erfc(x / math.sqrt(2)) / 2, rel=1e-14)
     with localcontext() as context:
         context.prec = 98
-        below, above = tail(Decimal(6)), tail(Decimal("6.00000000000000000000000000000000000000001"))
+        below, above = (
+            tail(Decimal(6)),
+            tail(Decimal("6.00000000000000000000000000000000000000001")),
+        )
         # the two methods agree at 6
         assert 0 < below / above - 1 < Decimal("7e-41")
 
@@ -73,7 +78,9 @@ def test_gaussian_curve_matches_oracle(mu, z):
     truth = exact_delta(mu * mu, epsilon)
     # the smallest double whose square is not below mu * mu
     delta = Decimal(math.exp(gaussian_log_delta(epsilon, Budget(pcost=mu * mu).mu)))
-    assert truth * (1 - Decimal("1e-15")) <= delta <= truth * (1 + Decimal("1e-9")) + Decimal("1e-322")
+    assert (
+        truth * (1 - Decimal("1e-15")) <= delta <= truth * (1 + Decimal("1e-9")) + Decimal("1e-322")
+    )
 
 
 @pytest.mark.parametrize(("mu", "z"), CASES)
@@ -87,7 +94,9 @@ def test_delta_and_epsilon_bound_exact_curve(mu, z):
     assert exact_delta(budget.pcost, epsilon_at_delta) <= Decimal(delta)
     if delta <= 0.01:
         slack = (1e-7 if mu <= 20 else 3e-6) * max(epsilon_at_delta, 1.0)
-        assert epsilon_at_delta <= slack or exact_delta(budget.pcost, epsilon_at_delta - slack) > Decimal(delta)
+        assert epsilon_at_delta <= slack or exact_delta(
+            budget.pcost, epsilon_at_delta - slack
+        ) > Decimal(delta)
 
 
 @settings(deadline=None, max_examples=150)
@@ -136,7 +145,12 @@ LOGS = st.floats(min_value=-8, max_value=3)
 
 
 @settings(deadline=None, max_examples=60)
-@given(LOGS, LOGS, st.floats(min_value=-300, max_value=-0.05), st.floats(min_value=-300, max_value=-0.05))
+@given(
+    LOGS,
+    LOGS,
+    st.floats(min_value=-300, max_value=-0.05),
+    st.floats(min_value=-300, max_value=-0.05),
+)
 def test_epsilon_and_delta_increase_with_cost(first, second, log_delta, other_delta):
     small, large = (Budget.gdp(10.0**x) for x in sorted((first, second)))
     delta, more_delta = (10.0**x for x in sorted((log_delta, other_delta)))
@@ -184,7 +198,11 @@ def test_zcdp_epsilon_is_optimal_over_alpha(pcost, delta):
     t = np.exp(np.linspace(-40, 40, 400_001))
     bound = pcost / 2 * (1 + t) + np.log(t) - np.log1p(t) + (-math.log(delta) - np.log1p(t)) / t
     best = max(bound.min(), 0)
-    assert best * (1 - 1e-7) - 1e-12 <= Budget(pcost=pcost).epsilon_zcdp(delta) <= best * (1 + 1e-12) + 1e-12
+    assert (
+        best * (1 - 1e-7) - 1e-12
+        <= Budget(pcost=pcost).epsilon_zcdp(delta)
+        <= best * (1 + 1e-12) + 1e-12
+    )
 
 
 def test_replace_one_pcost_is_at_most_fourfold():
@@ -198,7 +216,13 @@ def test_replace_one_pcost_is_at_most_fourfold():
 def test_extreme_budgets_give_finite_safe_numbers():
     for pcost in (5e-324, 1e-300, 1e32, 1e300, 1.7e308):
         budget = Budget(pcost=pcost)
-        numbers = [budget.mu, budget.rho, budget.epsilon(1e-300), budget.epsilon(0.9), budget.epsilon_zcdp(1e-9)]
+        numbers = [
+            budget.mu,
+            budget.rho,
+            budget.epsilon(1e-300),
+            budget.epsilon(0.9),
+            budget.epsilon_zcdp(1e-9),
+        ]
         assert all(math.isfinite(x) and x >= 0 for x in numbers)
         assert 0 < budget.delta(1.0) <= 1
         assert budget.describe().startswith("Privacy cost")
@@ -207,7 +231,9 @@ def test_extreme_budgets_give_finite_safe_numbers():
     assert Budget(pcost=1e8).delta(1.0) == 1.0
 
 
-@pytest.mark.parametrize("make", [Budget, Budget.zcdp, Budget.gdp, lambda x: Budget.approx(x, 1e-6)])
+@pytest.mark.parametrize(
+    "make", [Budget, Budget.zcdp, Budget.gdp, lambda x: Budget.approx(x, 1e-6)]
+)
 @pytest.mark.parametrize(
     "value",
     [
@@ -264,7 +290,11 @@ def test_delta_with_invalid_epsilon_is_refused(epsilon):
 
 
 def test_budget_outside_double_range_is_refused():
-    for make in (lambda: Budget.gdp(1e-170), lambda: Budget.gdp(1e170), lambda: Budget.approx(1e-300, 1e-200)):
+    for make in (
+        lambda: Budget.gdp(1e-170),
+        lambda: Budget.gdp(1e170),
+        lambda: Budget.approx(1e-300, 1e-200),
+    ):
         with pytest.raises(BudgetError):
             make()
 
@@ -289,7 +319,15 @@ def test_number_types_round_down():
 def test_stored_budgets_come_back_bit_by_bit_and_damage_is_refused():
     budget = Budget.approx(0.7, 1e-9)
     assert Budget.from_dict(json.loads(json.dumps(budget.to_dict()))) == budget
-    for damaged in ({}, {"pcost": "1"}, {"pcost": 1.0, "rho": 2.0}, {"pcost": None}, [("pcost", 1.0)], None, "pcost"):
+    for damaged in (
+        {},
+        {"pcost": "1"},
+        {"pcost": 1.0, "rho": 2.0},
+        {"pcost": None},
+        [("pcost", 1.0)],
+        None,
+        "pcost",
+    ):
         with pytest.raises(BudgetError):
             Budget.from_dict(damaged)
 
@@ -321,7 +359,9 @@ def test_mu_of_guess_is_maximal(percent: float) -> None:
     assert NormalDist().cdf(mu / 2) <= percent / 100
 
 
-@pytest.mark.parametrize("percent", [50, 50.0000000001, 49.9, 100, 120.0, True, "60", float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "percent", [50, 50.0000000001, 49.9, 100, 120.0, True, "60", float("nan"), float("inf")]
+)
 def test_mu_of_invalid_guess_is_refused(percent: object) -> None:
     with pytest.raises(BudgetError, match="coin flip"):
         mu_of_guess(percent)

@@ -31,9 +31,18 @@ def run(tmp_path, *options):
     """Output of a test run on a file with three tests marked full and one other test."""
     (tmp_path / "test_marked.py").write_text(MARKED, encoding="utf-8")
     command = [sys.executable, "-m", "tests", "--only-tests", "-p", "no:cacheprovider", "-v"]
-    command += ["-c", ROOT / "pyproject.toml", "-p", "tests.conftest", *options, tmp_path / "test_marked.py"]
+    command += [
+        "-c",
+        ROOT / "pyproject.toml",
+        "-p",
+        "tests.conftest",
+        *options,
+        tmp_path / "test_marked.py",
+    ]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_deselected_full_tests_of_workers_are_counted(tmp_path):
@@ -90,7 +99,9 @@ def test_changed_selects_importers_mirrors_and_names(tmp_path: Path) -> None:
     }
     for name, tests in expected.items():
         (tmp_path / name).write_text("changed = 1", encoding="utf-8")
-        run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+        run = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         assert set(run.stdout.split()) == {*tests, "tests/test_architecture.py"}
         subprocess.run([*git, "checkout", "-q", "."], cwd=tmp_path, check=True)
 
@@ -108,9 +119,14 @@ def test_noise_depends_on_test_but_not_in_children() -> None:
     assert noise.os is not os
 
 
-def test_table_is_saved_only_with_write_option(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_table_is_saved_only_with_write_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     script = tmp_path / "rows.py"
-    for write in (options(str(script), "Rows.\nAnd more.").parse_args(words).write for words in ([], ["--write"])):
+    for write in (
+        options(str(script), "Rows.\nAnd more.").parse_args(words).write
+        for words in ([], ["--write"])
+    ):
         assert not script.with_suffix(".txt").exists()
         with table(str(script), write=write) as show:
             show("head", "")

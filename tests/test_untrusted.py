@@ -36,7 +36,9 @@ def cases(document, seed, count=SAMPLE):
     return random.Random(seed).sample(combinations, min(count, len(combinations)))
 
 
-@pytest.mark.parametrize("text", [*RAW.values(), "", "{", '"\\ud800"', b"\xff", b"\xed\xa0\x80", 5, None])
+@pytest.mark.parametrize(
+    "text", [*RAW.values(), "", "{", '"\\ud800"', b"\xff", b"\xed\xa0\x80", 5, None]
+)
 def test_parse_json_hostile_text_raises_value_error(text) -> None:
     if text != RAW["@long integer@"]:
         with pytest.raises(ValueError, match=r"JSON|UTF-8|Expecting|numbers"):
@@ -45,7 +47,11 @@ def test_parse_json_hostile_text_raises_value_error(text) -> None:
 
 def test_parse_json_sound_text_gives_value() -> None:
     value = {"a": [1, 2.5, None, True, "ü😀"], "b": {"c": -3e-9}}
-    assert parse_json(json.dumps(value)) == parse_json(json.dumps(value, ensure_ascii=False).encode()) == value
+    assert (
+        parse_json(json.dumps(value))
+        == parse_json(json.dumps(value, ensure_ascii=False).encode())
+        == value
+    )
     assert parse_json("[Infinity]", constants=True) == [float("inf")]
     with pytest.raises(ValueError, match="more than"):
         parse_json("[" + "[]," * 1000 + "1]", max_memory=50_000)
@@ -60,13 +66,18 @@ def test_load_plan_hostile_values_raise_named_error(path) -> None:
 
 
 def document_readers():
-    plans = [plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform") for k in (1, 2)]
+    plans = [
+        plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform")
+        for k in (1, 2)
+    ]
     yield Workload.from_json, json.loads(Workload.all_ways(SCHEMA, ways=(1, 2)).to_json())
     yield Schema.from_json, json.loads(SCHEMA.to_json())
     yield CommonPlan.from_json, json.loads(coarse_or_fine(*plans).to_json())
 
 
-@pytest.mark.parametrize(("read", "document"), [*document_readers()], ids=["workload", "schema", "options"])
+@pytest.mark.parametrize(
+    ("read", "document"), [*document_readers()], ids=["workload", "schema", "options"]
+)
 def test_read_hostile_values_raises_named_error(read, document) -> None:
     for where, value in cases(document, 1, 150):
         with suppress(EngineError):
@@ -86,7 +97,11 @@ def check_zip(path: Path, head: str, read, error, target: Path) -> None:
         document, names = json.loads(archive.read(head)), archive.namelist()
         contents = {name: archive.read(name) for name in names}
     changes = [(head, with_value(document, *case)) for case in cases(document, 2, 80)]
-    changes += [(name, c) for name in names for c in (b"", contents[name][:-3], contents[name] * 2, b"\xff" * 200)]
+    changes += [
+        (name, c)
+        for name in names
+        for c in (b"", contents[name][:-3], contents[name] * 2, b"\xff" * 200)
+    ]
     for name, content in changes:
         changed_zip(path, name, content, target)
         with suppress(error):
@@ -94,8 +109,12 @@ def check_zip(path: Path, head: str, read, error, target: Path) -> None:
     rng, sound = random.Random(4), path.read_bytes()
     for _ in range(60):
         content = bytearray(sound)
-        content[rng.choice([rng.randrange(len(content)), -rng.randrange(1, 300)])] = rng.randrange(256)
-        target.write_bytes(bytes(content[: rng.choice([len(content), rng.randrange(len(content))])]))
+        content[rng.choice([rng.randrange(len(content)), -rng.randrange(1, 300)])] = rng.randrange(
+            256
+        )
+        target.write_bytes(
+            bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
+        )
         with suppress(error):
             read(target)
 
@@ -115,7 +134,9 @@ def ledger_and_records(tmp_path):
     return ledger, records
 
 
-def test_load_result_hostile_file_raises_named_error(ledger_and_records, tmp_path, monkeypatch) -> None:
+def test_load_result_hostile_file_raises_named_error(
+    ledger_and_records, tmp_path, monkeypatch
+) -> None:
     ledger, records = ledger_and_records
     result = plan(Workload.all_ways(SCHEMA, ways=2), Budget(pcost=0.5))
     release = measure(result, records, dataset="survey", ledger=ledger)
@@ -129,9 +150,14 @@ def test_load_result_hostile_file_raises_named_error(ledger_and_records, tmp_pat
     check_zip(path, "release.json", read, EngineError, tmp_path / "changed.result")
 
 
-def test_load_look_hostile_file_raises_named_error(ledger_and_records, tmp_path, monkeypatch) -> None:
+def test_load_look_hostile_file_raises_named_error(
+    ledger_and_records, tmp_path, monkeypatch
+) -> None:
     ledger, records = ledger_and_records
-    options = [plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform") for k in (1, 2)]
+    options = [
+        plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform")
+        for k in (1, 2)
+    ]
     key = stepwise.look(coarse_or_fine(*options), records, dataset="survey", ledger=ledger).key
     path = ledger.result_path(key)
 
@@ -144,9 +170,17 @@ def test_load_look_hostile_file_raises_named_error(ledger_and_records, tmp_path,
 
 def test_measurement_load_hostile_file_raises_named_error(ledger_and_records, tmp_path) -> None:
     _, records = ledger_and_records
-    measurement = measure(plan(Workload.all_ways(SCHEMA, ways=2), Budget(pcost=0.5)), records, rehearsal=True)
+    measurement = measure(
+        plan(Workload.all_ways(SCHEMA, ways=2), Budget(pcost=0.5)), records, rehearsal=True
+    )
     measurement.save(tmp_path / "a.measurement")
-    check_zip(tmp_path / "a.measurement", "release.json", Measurement.load, EngineError, tmp_path / "b.measurement")
+    check_zip(
+        tmp_path / "a.measurement",
+        "release.json",
+        Measurement.load,
+        EngineError,
+        tmp_path / "b.measurement",
+    )
 
 
 def test_open_zip_accepts_names_differing_in_case(tmp_path) -> None:
@@ -155,7 +189,10 @@ def test_open_zip_accepts_names_differing_in_case(tmp_path) -> None:
         archive.writestr("A", b"2")
     with open_zip(tmp_path / "a.zip", "a", error=DataError, plain_names=False) as archive:
         assert read_member(archive, "A", 1) == b"2"
-    with pytest.raises(DataError, match="twice"), open_zip(tmp_path / "a.zip", "a", error=DataError):
+    with (
+        pytest.raises(DataError, match="twice"),
+        open_zip(tmp_path / "a.zip", "a", error=DataError),
+    ):
         pass
 
 

@@ -43,8 +43,21 @@ from engine.analysis.relative_error import (
     quality_by_group,
     quality_shares,
 )
-from engine.analysis.variance_breakdown import breakdown, even_error, group_table, worst_error, worst_first, worst_group
-from engine.analysis.what_if import added_text, error_table, forecast_added, merge_obstacle, query_count_text
+from engine.analysis.variance_breakdown import (
+    breakdown,
+    even_error,
+    group_table,
+    worst_error,
+    worst_first,
+    worst_group,
+)
+from engine.analysis.what_if import (
+    added_text,
+    error_table,
+    forecast_added,
+    merge_obstacle,
+    query_count_text,
+)
 
 __all__ = [
     "ROWS",

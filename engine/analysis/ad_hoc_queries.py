@@ -39,10 +39,19 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
 
     numbers = range(len(workload.groups)) if chosen is None else chosen
     rows = [
-        (i, " × ".join(g.attributes) or "(total)", g.family_text, g.count, math.prod(g.sizes), g.weight)
+        (
+            i,
+            " × ".join(g.attributes) or "(total)",
+            g.family_text,
+            g.count,
+            math.prod(g.sizes),
+            g.weight,
+        )
         for i, g in ((i, workload.groups[i]) for i in numbers)
     ]
-    return pd.DataFrame(rows, columns=["group", "attributes", "family", "queries", "cells", "weight"])
+    return pd.DataFrame(
+        rows, columns=["group", "attributes", "family", "queries", "cells", "weight"]
+    )
 
 
 def find_groups(workload: Workload, words: str) -> list[int]:
@@ -98,7 +107,10 @@ def workload_digest(workload: Workload) -> str:
 def count_cells(workload: Workload) -> int:
     """Return the number of cells of the marginals on the distinct attribute sets of a workload."""
     size = {attribute.name: attribute.size for attribute in workload.schema.attributes}
-    return sum(math.prod(map(size.__getitem__, names)) for names in {frozenset(g.attributes) for g in workload.groups})
+    return sum(
+        math.prod(map(size.__getitem__, names))
+        for names in {frozenset(g.attributes) for g in workload.groups}
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -161,12 +173,18 @@ def parse_query(schema: Schema, attributes: Sequence[str], condition: str) -> Qu
     """
     _check_schema(schema)
     names = schema.named(attributes, error=WorkloadError)
-    rows = Custom(predicates=[condition]).bind([schema[name] for name in names]).rows(schema.sizes(names))
+    rows = (
+        Custom(predicates=[condition])
+        .bind([schema[name] for name in names])
+        .rows(schema.sizes(names))
+    )
     return Query(attributes=names, tensor=rows.reshape(schema.sizes(names)), text=condition.strip())
 
 
 def _check_schema(schema: Schema) -> None:
-    check_type("schema", schema, Schema, give="the Schema of the plan, plan.schema", error=WorkloadError)
+    check_type(
+        "schema", schema, Schema, give="the Schema of the plan, plan.schema", error=WorkloadError
+    )
 
 
 def condition_query(schema: Schema, condition: str) -> Query:
@@ -184,19 +202,28 @@ def condition_query(schema: Schema, condition: str) -> Query:
     ('age',)
     """
     _check_schema(schema)
-    check_type("condition", condition, str, give="words, such as \"age >= 30 and sex == 'F'\"", error=WorkloadError)
+    check_type(
+        "condition",
+        condition,
+        str,
+        give="words, such as \"age >= 30 and sex == 'F'\"",
+        error=WorkloadError,
+    )
     if not condition.strip():
         return box_query(schema, {})
     names = [schema.names[i] for i in named_in(condition, [schema[name] for name in schema.names])]
     if schema.cells(names) > MAX_CELLS:
         raise WorkloadError(
-            f"The condition {quote_public(condition)} is on a table of {number(schema.cells(names))} cells; at most "
-            f"{MAX_CELLS:,} are allowed. Use fewer attributes, or write the query in SQL."
+            f"The condition {quote_public(condition)} is on a table of"
+            f" {number(schema.cells(names))} cells; at most {MAX_CELLS:,} are allowed. Use fewer"
+            " attributes, or write the query in SQL."
         )
     return parse_query(schema, names, condition)
 
 
-def further_answers(measurement: Measurement, workload: Workload, confidence: float = 0.95) -> pd.DataFrame:
+def further_answers(
+    measurement: Measurement, workload: Workload, confidence: float = 0.95
+) -> pd.DataFrame:
     """Answer further queries from an existing measurement, without privacy cost.
 
     The weights of the queries have no effect.
@@ -212,16 +239,27 @@ def further_answers(measurement: Measurement, workload: Workload, confidence: fl
     """
     import pandas as pd
 
-    check_type("measurement", measurement, Measurement, give="what measure() returned", error=WorkloadError)
-    check_type("workload", workload, Workload, give="the queries as a Workload on plan.schema", error=WorkloadError)
+    check_type(
+        "measurement", measurement, Measurement, give="what measure() returned", error=WorkloadError
+    )
+    check_type(
+        "workload",
+        workload,
+        Workload,
+        give="the queries as a Workload on plan.schema",
+        error=WorkloadError,
+    )
     if workload.schema != measurement.plan.schema:
-        raise WorkloadError("The queries are on another schema than what was measured. Ask them on that of the plan.")
+        raise WorkloadError(
+            "The queries are on another schema than what was measured. Ask them on that of the"
+            " plan."
+        )
     extended, tables = replace(measurement, plan=measurement.plan.asking(workload.groups)), []
     for i, group in enumerate(workload.groups):
         if not np.isfinite(extended.plan.variances(i)).all():
             raise NotAnswerable(
-                f"What was measured does not answer all {group.family_text} queries on {set_name(group.attributes)}. "
-                "Ask coarser ones, or about fewer attributes."
+                f"What was measured does not answer all {group.family_text} queries on"
+                f" {set_name(group.attributes)}. Ask coarser ones, or about fewer attributes."
             )
         tables.append(extended.answers(i, confidence=confidence))
     if not tables:
@@ -238,10 +276,14 @@ def _value_list(attribute: Attribute, cells: Sequence[int]) -> str:
     return f"{attribute.name} is {' or '.join(attribute.label(i) for i in cells)}"
 
 
-def add_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any) -> pd.DataFrame:
+def add_truth(
+    answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any
+) -> pd.DataFrame:
     """Add the exact counts of simulated or public records as the column ``truth``."""
     queries = plan.workload.groups[group]
     rows = plan.budget.rows_per_person
     counts = count_marginals(records, plan.schema, [queries.attributes], rows_per_person=rows)
-    truth = apply_group(queries, counts[queries.attributes].astype(float), start, start + len(answers))
+    truth = apply_group(
+        queries, counts[queries.attributes].astype(float), start, start + len(answers)
+    )
     return answers.assign(truth=truth)

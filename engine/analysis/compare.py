@@ -69,7 +69,8 @@ class Comparison(FrozenValue):
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, Comparison)
-            and (self.plans, self.bound, self.statement) == (other.plans, other.bound, other.statement)
+            and (self.plans, self.bound, self.statement)
+            == (other.plans, other.bound, other.statement)
             and self.frame.equals(other.frame)
         )
 
@@ -111,7 +112,13 @@ class _Request:
         The limits are part of the key, because a longer time limit can give a better plan.
         """
         limits = [self.time_limit, self.memory_limit]
-        content = [workload_digest(self.workload), self.budget, *limits, job.name, dict(job.options)]
+        content = [
+            workload_digest(self.workload),
+            self.budget,
+            *limits,
+            job.name,
+            dict(job.options),
+        ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -176,7 +183,9 @@ def comparison(
     for name, limit in (("time limit", time_limit), ("memory limit", memory_limit)):
         check_positive(name, limit, error=PlanError)
     n_workers = cores() if jobs is None else check_int("number of jobs", jobs, error=PlanError)
-    request = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit)
+    request = _Request(
+        workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit
+    )
     results: dict[str, dict[str, Any]] = {}
     pending: list[_Job] = []
     for job in _jobs(mechanisms):
@@ -194,17 +203,25 @@ def comparison(
 
 
 def partial_comparison(
-    workload: Workload, budget: Budget, mechanisms: Iterable[MechanismChoice], *, time_limit: float = 120.0
+    workload: Workload,
+    budget: Budget,
+    mechanisms: Iterable[MechanismChoice],
+    *,
+    time_limit: float = 120.0,
 ) -> Comparison | None:
     """Return the cached results of a `comparison` with this request, which may still be running.
 
     Returns None while no plan is cached.
     """
-    request = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=4e9)
+    request = _Request(
+        workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=4e9
+    )
     cached = _cached_results([*_jobs(mechanisms), _BOUND_JOB], request)
     if cached.keys() <= {BOUND}:
         return None
-    return _table(workload, {BOUND: {"statement": "The bound is still being searched for."}} | cached)
+    return _table(
+        workload, {BOUND: {"statement": "The bound is still being searched for."}} | cached
+    )
 
 
 def _cached_results(jobs: Iterable[_Job], request: _Request) -> dict[str, dict[str, Any]]:
@@ -230,11 +247,18 @@ def _computed_results(
     calls = {job.label: (_run_job, (request, job.name, dict(job.options))) for job in jobs_to_run}
     # Planning checks the time limit itself; the margin is for processes that do not stop.
     result = run_in_workers(
-        calls, at_once=n_workers, seconds=request.time_limit + 15.0, hear=report_running, arrived=store
+        calls,
+        at_once=n_workers,
+        seconds=request.time_limit + 15.0,
+        hear=report_running,
+        arrived=store,
     )
     for label, one in result.items():
         store(label, one)
-    return {label: {"status": one.reason} if isinstance(one, Failed) else one for label, one in result.items()}
+    return {
+        label: {"status": one.reason} if isinstance(one, Failed) else one
+        for label, one in result.items()
+    }
 
 
 def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comparison:
@@ -250,7 +274,11 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
         row = {"mechanism": label} | {k: v for k, v in result.items() if k in COLUMNS}
         if "weighted_rmse" in result:
             row["gap"] = result["weighted_rmse"] / bound - 1.0 if bound > 0 else math.nan
-            plans[label], groups[label], spreads[label] = result["plan"], result["groups"], result["spread"]
+            plans[label], groups[label], spreads[label] = (
+                result["plan"],
+                result["groups"],
+                result["spread"],
+            )
         rows.append(row)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return Comparison(
@@ -278,22 +306,25 @@ def _jobs(mechanisms: str | Iterable[MechanismChoice] | None) -> list[_Job]:
 def _name_and_options(choice: Any) -> tuple[str, Mapping[str, Any]]:
     if isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[1], Mapping):
         name, options = choice
-        if misplaced := [limit for limit in ("time_limit", "memory_limit", "progress") if limit in options]:
+        if misplaced := [
+            limit for limit in ("time_limit", "memory_limit", "progress") if limit in options
+        ]:
             raise PlanError(
-                f"The options of {quote_public(name)} contain {misplaced[0]}, which applies to all mechanisms. "
-                "Pass it to compare() itself."
+                f"The options of {quote_public(name)} contain {misplaced[0]}, which applies to all"
+                " mechanisms. Pass it to compare() itself."
             )
         try:
             json.dumps(dict(options))
         except (TypeError, ValueError):
             raise PlanError(
-                f"The options of {quote_public(name)} must be JSON values, because they are sent to a worker process. "
-                "Use texts, numbers, lists and mappings, such as {'base': {'age': 'range'}}."
+                f"The options of {quote_public(name)} must be JSON values, because they are sent to"
+                " a worker process. Use texts, numbers, lists and mappings, such as {'base':"
+                " {'age': 'range'}}."
             ) from None
         return name, options
     raise PlanError(
-        f"A mechanism to compare was given as {type(choice).__name__}. Give a name, such as 'wff', or a pair of a name "
-        "and its options, such as ('querysmasher', {'centers': 'tuned'})."
+        f"A mechanism to compare was given as {type(choice).__name__}. Give a name, such as 'wff',"
+        " or a pair of a name and its options, such as ('querysmasher', {'centers': 'tuned'})."
     )
 
 
@@ -312,7 +343,9 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     """
     quick = table[(table["status"] == "ok") & (table["seconds"] <= QUICK_FORECAST_S)]
     default_labels = {m.name for m in registry.MECHANISMS}
-    labels = [str(label) for label in quick["mechanism"] if label in default_labels or label == also]
+    labels = [
+        str(label) for label in quick["mechanism"] if label in default_labels or label == also
+    ]
     return sorted(labels, key=lambda label: label != also)[:most]
 
 
@@ -351,7 +384,8 @@ def _forecast(job: _Job, workload: Workload, budget: Budget, memory_limit: float
         return str(error)
     if estimate.memory > memory_limit:
         return (
-            f"It would need about {estimate.memory / 1e9:.1f} GB, more than the limit of {memory_limit / 1e9:.1f} GB."
+            f"It would need about {estimate.memory / 1e9:.1f} GB, more than the limit of"
+            f" {memory_limit / 1e9:.1f} GB."
         )
     return estimate
 
@@ -364,7 +398,12 @@ def _run_job(request: _Request, name: str, options: dict[str, Any]) -> dict[str,
         if name == BOUND:
             return _bound(workload, budget) | {"status": "ok"}
         computed_plan = plan(
-            workload, budget, name, time_limit=request.time_limit, memory_limit=request.memory_limit, **options
+            workload,
+            budget,
+            name,
+            time_limit=request.time_limit,
+            memory_limit=request.memory_limit,
+            **options,
         )
         usage = {"seconds": time.perf_counter() - started, "peak_mb": peak_megabytes()}
         return _plan_summary(computed_plan) | usage | {"status": "ok"}
@@ -387,15 +426,22 @@ def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
 
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
     exact_part = (
-        "for neighbours that replace a record" if budget.neighbours == REPLACE_ONE else workload.schema.exact_text
+        "for neighbours that replace a record"
+        if budget.neighbours == REPLACE_ONE
+        else workload.schema.exact_text
     )
     if exact_part:
         return {
             "square": 0.0,
-            "statement": f"No bound is proved {exact_part.replace('the exact', 'beside the exact', 1)}.",
+            "statement": (
+                f"No bound is proved {exact_part.replace('the exact', 'beside the exact', 1)}."
+            ),
         }
     square, method = best_bound(workload, budget.law)
     return {
         "square": square / budget.row_pcost,
-        "statement": f"No matrix mechanism, whatever it measures, can go below the bound, found by {method}. {BIASED}",
+        "statement": (
+            f"No matrix mechanism, whatever it measures, can go below the bound, found by {method}."
+            f" {BIASED}"
+        ),
     }

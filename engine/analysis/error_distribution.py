@@ -64,9 +64,10 @@ class Coverage:
         """Summary of the result."""
         row = self.table.set_index("promised").loc[0.95]
         return (
-            f"In {pluralize(self.rehearsals, 'rehearsal')} of {pluralize(self.queries, 'query', 'queries')}, "
-            f"{row['found']:.1%} of the 95% intervals held the truth; the mean squared error was {self.spread:.3f} "
-            "times the predicted variance."
+            f"In {pluralize(self.rehearsals, 'rehearsal')} of"
+            f" {pluralize(self.queries, 'query', 'queries')}, {row['found']:.1%} of the 95%"
+            f" intervals held the truth; the mean squared error was {self.spread:.3f} times the"
+            " predicted variance."
         )
 
 
@@ -94,12 +95,16 @@ def coverage_check(
     import pandas as pd
 
     if isinstance(rehearsals, bool) or not isinstance(rehearsals, int) or rehearsals < 2:
-        raise PlanError(f"rehearsals was {rehearsals!r}. Give an integer of at least 2, such as 1000.")
+        raise PlanError(
+            f"rehearsals was {rehearsals!r}. Give an integer of at least 2, such as 1000."
+        )
     groups = range(len(plan.workload.groups))
     positions = _sampled_queries(plan, MAX_CHECKED_QUERIES)
     sampled_sets = [plan.workload.groups[i].attributes for i in groups if len(positions[i])]
     sets = list(dict.fromkeys([*maximal_sets(plan), *sampled_sets]))
-    counts = count_marginals(records, plan.schema, sets, rows_per_person=plan.budget.rows_per_person)
+    counts = count_marginals(
+        records, plan.schema, sets, rows_per_person=plan.budget.rows_per_person
+    )
     truth, standard_errors = [], []
     for i in groups:
         if len(positions[i]):
@@ -113,7 +118,11 @@ def coverage_check(
     started = time.monotonic()
     while len(errors) < rehearsals and (len(errors) < 2 or time.monotonic() - started < seconds):
         measurement = measure(plan, counts, rehearsal=True)
-        answers = [_values_at(partial(measurement.values, i), positions[i]) for i in groups if len(positions[i])]
+        answers = [
+            _values_at(partial(measurement.values, i), positions[i])
+            for i in groups
+            if len(positions[i])
+        ]
         errors.append((np.concatenate(answers) - exact_answers) / scale)
         report(len(errors) / rehearsals, f"Rehearsal {len(errors):,}")
     scores = np.array(errors)
@@ -137,12 +146,16 @@ def coverage_check(
 def _sampled_queries(plan: Plan, queries: int) -> list[list[int]]:
     """Return the positions of the queries to check, for every group."""
     groups = plan.workload.groups
-    sampled_groups = set(np.linspace(0, len(groups) - 1, min(len(groups), queries)).round().astype(int).tolist())
+    sampled_groups = set(
+        np.linspace(0, len(groups) - 1, min(len(groups), queries)).round().astype(int).tolist()
+    )
     quota = max(1, queries // len(sampled_groups))
     return [
-        sorted({int(p) for p in np.linspace(0, g.count - 1, min(g.count, quota)).round()})
-        if i in sampled_groups
-        else []
+        (
+            sorted({int(p) for p in np.linspace(0, g.count - 1, min(g.count, quota)).round()})
+            if i in sampled_groups
+            else []
+        )
         for i, g in enumerate(groups)
     ]
 
@@ -220,7 +233,10 @@ class ErrorDistribution:
         """Sentence about whether the distribution is exact or sampled."""
         if self.exact:
             return "Every query was counted."
-        return f"Shares come from an evenly spread sample of {self.sampled:,} queries; the largest error is exact."
+        return (
+            f"Shares come from an evenly spread sample of {self.sampled:,} queries; the largest"
+            " error is exact."
+        )
 
 
 @lru_cache(maxsize=16)
@@ -241,14 +257,24 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
     classes: dict[tuple[GroupVariance, float], list[int]] = {}
     for i, target in enumerate(targets):
         classes.setdefault((plan.group_variance(i), target), []).append(i)
-    footprints = {} if is_exact(plan.workload) else {variance: _factored_queries(variance) for variance, _ in classes}
-    n_distinct = sum(_distinct_count(footprints[variance], variance) for variance, _ in classes) if footprints else 0
+    footprints = (
+        {}
+        if is_exact(plan.workload)
+        else {variance: _factored_queries(variance) for variance, _ in classes}
+    )
+    n_distinct = (
+        sum(_distinct_count(footprints[variance], variance) for variance, _ in classes)
+        if footprints
+        else 0
+    )
     values: list[Array] = []
     multiplicities: list[Array] = []
     chance = 0.0
     for (variance, target), members in classes.items():
         total = plan.workload.groups[members[0]].count * len(members)
-        index = chosen_queries(plan.workload, members[0], total) if n_distinct > EXACT_QUERIES else None
+        index = (
+            chosen_queries(plan.workload, members[0], total) if n_distinct > EXACT_QUERIES else None
+        )
         if index is not None and _distinct_count(footprints[variance], variance) > len(index[0]):
             values_at = np.append(variance.at(tuple(index)), variance.largest())
             chance += (total / plan.workload.queries) ** 2 / len(values_at)
@@ -263,7 +289,10 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
     cumulative = np.cumsum(counts[order])
     sampled = len(order) if chance else 0
     return ErrorDistribution(
-        errors=np.sqrt(variances[order]), shares=cumulative / cumulative[-1], chance=chance, sampled=sampled
+        errors=np.sqrt(variances[order]),
+        shares=cumulative / cumulative[-1],
+        chance=chance,
+        sampled=sampled,
     )
 
 
@@ -279,10 +308,14 @@ def _factored_queries(variance: GroupVariance) -> Footprint | None:
 
 def _distinct_count(factored: Footprint | None, variance: GroupVariance) -> int:
     """Return an upper bound on the number of distinct variances in a group."""
-    return math.prod(variance.counts if factored is None else (len(numbers) for _, numbers in factored.distinct))
+    return math.prod(
+        variance.counts if factored is None else (len(numbers) for _, numbers in factored.distinct)
+    )
 
 
-def _all_variances(variance: GroupVariance, factored: Footprint | None) -> list[tuple[Array, Array]]:
+def _all_variances(
+    variance: GroupVariance, factored: Footprint | None
+) -> list[tuple[Array, Array]]:
     """Return the variances of a group in blocks of (variances in counts^2, numbers of queries)."""
     if factored is None:
         values = variance.values(0, math.prod(variance.counts))
@@ -295,7 +328,9 @@ def is_exact(workload: Workload) -> bool:
     return workload.queries <= EXACT_QUERIES
 
 
-def chosen_queries(workload: Workload, group: int, total: int | None = None) -> list[npt.NDArray[np.int64]] | None:
+def chosen_queries(
+    workload: Workload, group: int, total: int | None = None
+) -> list[npt.NDArray[np.int64]] | None:
     """Return an evenly spread sample of the queries of a group; None if no sampling is needed.
 
     Parameters
@@ -335,4 +370,7 @@ def _even_points(counts: Sequence[int], points: int) -> list[npt.NDArray[np.int6
     for _ in range(40):
         ratio = (1.0 + ratio) ** (1.0 / (len(counts) + 1))
     steps = np.arange(1, points + 1)
-    return [np.floor((0.5 + steps * ratio ** -(k + 1)) % 1.0 * n).astype(np.int64) for k, n in enumerate(counts)]
+    return [
+        np.floor((0.5 + steps * ratio ** -(k + 1)) % 1.0 * n).astype(np.int64)
+        for k, n in enumerate(counts)
+    ]

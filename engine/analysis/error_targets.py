@@ -64,7 +64,8 @@ def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
     """Return the share of all queries whose standard error is at most a tolerance, from 0 to 1.
 
     All queries are evaluated if there are at most four million distinct variances; otherwise an
-    evenly spaced sample, see `error_distribution`.  A query that is not answerable exceeds every tolerance.
+    evenly spaced sample, see `error_distribution`.  A query that is not answerable exceeds every
+    tolerance.
 
     Parameters
     ----------
@@ -159,10 +160,15 @@ def budget_for(
     if fit == "shape":
         conflicting = [name for name in ("objective", "power", "targets") if name in options]
         if conflicting:
-            raise PlanError(f"fit='shape' sets the objective. Leave out {', '.join(conflicting)}, or take fit='scale'.")
+            raise PlanError(
+                f"fit='shape' sets the objective. Leave out {', '.join(conflicting)}, or take"
+                " fit='scale'."
+            )
         options = options | {"objective": "max", "targets": check_targets(targets)}
     noise_law = mechanism_class(mechanism).laws[0] if law is None else law
-    return budget_for_error(plan(workload, _budget(noise_law, 1.0), mechanism, **options), targets, share)
+    return budget_for_error(
+        plan(workload, _budget(noise_law, 1.0), mechanism, **options), targets, share
+    )
 
 
 def budget_for_error(
@@ -184,9 +190,11 @@ def budget_for_error(
         # The cached distribution of a plan with unit targets serves every single target.
         if isinstance(limits, float):
             distribution, target = (
-                error_distribution(candidate)
-                if candidate is made
-                else ratio_distribution(candidate, (1.0,) * n_groups),
+                (
+                    error_distribution(candidate)
+                    if candidate is made
+                    else ratio_distribution(candidate, (1.0,) * n_groups)
+                ),
                 limits,
             )
         else:
@@ -195,10 +203,10 @@ def budget_for_error(
         if math.isfinite(error_ratio):
             return error_ratio
         raise PlanError(
-            f"No budget meets the targets: only {percent_rounded_down(distribution.within(math.inf))} of the queries "
-            "can be answered at all. "
-            "The others have weight zero, and the measurements do not determine them. Give them a weight, remove them, "
-            "or choose a smaller share."
+            "No budget meets the targets: only"
+            f" {percent_rounded_down(distribution.within(math.inf))} of the queries can be answered"
+            " at all. The others have weight zero, and the measurements do not determine them."
+            " Give them a weight, remove them, or choose a smaller share."
         )
 
     n_groups = len(made.workload.groups)
@@ -206,7 +214,12 @@ def budget_for_error(
 
 
 def budget_for_query(
-    made: Plan, attributes: Sequence[str], query_tensor: npt.ArrayLike, error: float, *, nearly: bool = False
+    made: Plan,
+    attributes: Sequence[str],
+    query_tensor: npt.ArrayLike,
+    error: float,
+    *,
+    nearly: bool = False,
 ) -> Budget:
     """Return the smallest budget at which an ad hoc query meets an error target.
 
@@ -250,9 +263,13 @@ def smallest_budget(made: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None
     for _ in range(MAX_BUDGET_STEPS):
-        error_ratio = ratio(made if nearly else at_budget(made, made.budget.at(pcost))) * ROUNDING_MARGIN
+        error_ratio = (
+            ratio(made if nearly else at_budget(made, made.budget.at(pcost))) * ROUNDING_MARGIN
+        )
         if error_ratio == 0.0:
-            raise PlanError("These queries have no noise at any budget, so every budget meets the targets.")
+            raise PlanError(
+                "These queries have no noise at any budget, so every budget meets the targets."
+            )
         if nearly:
             return made.budget.at(made.budget.pcost * error_ratio**2)
         low, high = (low, pcost) if error_ratio <= 1.0 else (pcost, high)
@@ -260,13 +277,22 @@ def smallest_budget(made: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
             return made.budget.at(high)
         # Over shorter steps the rounding of the noise would dominate the slope.
         if previous is not None and abs(math.log(pcost / previous[0])) > 1e-3:
-            slope = min(max(math.log(error_ratio / previous[1]) / math.log(pcost / previous[0]), -1.0), -0.25)
+            slope = min(
+                max(math.log(error_ratio / previous[1]) / math.log(pcost / previous[0]), -1.0),
+                -0.25,
+            )
         previous = pcost, error_ratio
-        overshoot = BUDGET_RELATIVE_PRECISION / 3.0 if error_ratio > 1.0 else -BUDGET_RELATIVE_PRECISION / 3.0
+        overshoot = (
+            BUDGET_RELATIVE_PRECISION / 3.0
+            if error_ratio > 1.0
+            else -BUDGET_RELATIVE_PRECISION / 3.0
+        )
         pcost *= error_ratio ** (-1.0 / slope) * (1.0 + overshoot)
         if not low < pcost < high:
             pcost = math.sqrt(low * high)
-    raise PlanError("The targets need noise finer than its grid. Lower max_records, or choose larger targets.")
+    raise PlanError(
+        "The targets need noise finer than its grid. Lower max_records, or choose larger targets."
+    )
 
 
 def _budget(law: str, pcost: float) -> Budget:
@@ -287,8 +313,8 @@ def _checked_errors(workload: Workload, errors: object, name: str) -> float | tu
         raise PlanError(str(error).replace("targets was", f"{name} was")) from None
     if isinstance(values, tuple) and len(values) != len(workload.groups):
         raise PlanError(
-            f"{name} has {len(values)} numbers for {len(workload.groups)} groups. Give one per group, or "
-            "one for all groups."
+            f"{name} has {len(values)} numbers for {len(workload.groups)} groups. Give one per"
+            " group, or one for all groups."
         )
     return values
 
@@ -314,8 +340,9 @@ def within_text(made: Plan, error: float) -> str:
     """Return a sentence with the share of the queries within a standard error, rounded down."""
     n_queries = made.workload.queries
     return (
-        f"{percent_rounded_down(share_within(made, error))} of {pluralize(n_queries, 'query', 'queries')} "
-        f"{'has' if n_queries == 1 else 'have'} a standard error of {format_number(error)} counts or less."
+        f"{percent_rounded_down(share_within(made, error))} of"
+        f" {pluralize(n_queries, 'query', 'queries')} {'has' if n_queries == 1 else 'have'} a"
+        f" standard error of {format_number(error)} counts or less."
     )
 
 
@@ -392,7 +419,9 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
     bound_rmse = bound.rmse(plan)
     if bound_rmse <= 0.0:
         return ""
-    return f"{math.ceil(1000.0 * max(plan.weighted_rmse / bound_rmse - 1.0, 0.0) - 1e-9) / 10.0:.1f}%"
+    return (
+        f"{math.ceil(1000.0 * max(plan.weighted_rmse / bound_rmse - 1.0, 0.0) - 1e-9) / 10.0:.1f}%"
+    )
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
@@ -401,8 +430,9 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
     if not above:
         return "No bound above 0 was found for all matrix mechanisms together."
     return (
-        f"This plan is at most {above} above what any matrix mechanism can reach, whatever it measures: none has "
-        f"a weighted RMSE below {bound_rmse:.5g} counts on this workload at this budget. {BIASED}"
+        f"This plan is at most {above} above what any matrix mechanism can reach, whatever it"
+        f" measures: none has a weighted RMSE below {bound_rmse:.5g} counts on this workload at"
+        f" this budget. {BIASED}"
     )
 
 
@@ -462,7 +492,8 @@ def fit_targets(
     assert isinstance(checked_targets, tuple)
     if len(checked_targets) != len(request.workload.groups):
         raise PlanError(
-            f"There are {len(checked_targets)} targets for {len(request.workload.groups)} groups. Give one per group."
+            f"There are {len(checked_targets)} targets for {len(request.workload.groups)} groups."
+            " Give one per group."
         )
     report = progress_reporter(progress, "Solving the targets was cancelled.")
     report(0.0, "Solving for all targets")
@@ -471,7 +502,10 @@ def fit_targets(
         return _fitted_request(request, checked_targets, fitted_plan, min_budget, 1.0)
     is_locked = tuple(bool(one) for one in locked)
     if len(is_locked) != len(checked_targets):
-        raise PlanError(f"There are {len(is_locked)} locks for {len(checked_targets)} targets. Give one per target.")
+        raise PlanError(
+            f"There are {len(is_locked)} locks for {len(checked_targets)} targets. Give one per"
+            " target."
+        )
     pcost, factor = request.budget.pcost, 1.0
     # Bracket of (log factor, log of required over available pcost): too small, and sufficient.
     lower, upper = (-math.inf, 0.0), (math.inf, 0.0)
@@ -479,22 +513,33 @@ def fit_targets(
         excess = math.log(min_budget.pcost / pcost)
         if excess <= 0.0 and (excess >= -CLOSE or all(is_locked)):
             return _fitted_request(
-                request, _loosened(checked_targets, is_locked, factor), fitted_plan, request.budget, factor
+                request,
+                _loosened(checked_targets, is_locked, factor),
+                fitted_plan,
+                request.budget,
+                factor,
             )
         if excess > 0.0 and (all(is_locked) or factor >= MAX_TARGET_FACTOR):
             raise PlanError(
-                f"The locked targets alone need pcost {format_number(min_budget.pcost)}, and the budget is {format_number(pcost)}. "
-                "Unlock one, loosen it, or let the budget be solved for."
+                f"The locked targets alone need pcost {format_number(min_budget.pcost)}, and the"
+                f" budget is {format_number(pcost)}. Unlock one, loosen it, or let the budget be"
+                " solved for."
             )
         current = math.log(factor), excess
         lower, upper = (current, upper) if excess > 0.0 else (lower, current)
         factor = min(math.exp(_next_log_factor(lower, upper, current, step)), MAX_TARGET_FACTOR)
         report((step + 1.0) / MAX_TARGET_STEPS, "Loosening what is not locked")
-        fitted_plan, min_budget = _plan_and_budget(request, _loosened(checked_targets, is_locked, factor))
-    raise PlanError("With these locks the budget suffices for no targets of the other groups. Unlock a group.")
+        fitted_plan, min_budget = _plan_and_budget(
+            request, _loosened(checked_targets, is_locked, factor)
+        )
+    raise PlanError(
+        "With these locks the budget suffices for no targets of the other groups. Unlock a group."
+    )
 
 
-def errors_against_targets(made: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]) -> pd.DataFrame:
+def errors_against_targets(
+    made: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]
+) -> pd.DataFrame:
     """Return the largest standard errors of sets of groups together with their targets, in counts.
 
     Parameters
@@ -506,7 +551,8 @@ def errors_against_targets(made: Plan, rows: Mapping[str, Sequence[int]], target
 
     errors = errors_by_group(made)["max_std"].to_numpy()
     table_rows = [
-        (name, min(targets[i] for i in numbers), float(errors[list(numbers)].max())) for name, numbers in rows.items()
+        (name, min(targets[i] for i in numbers), float(errors[list(numbers)].max()))
+        for name, numbers in rows.items()
     ]
     return pd.DataFrame(table_rows, columns=["groups", "target", "largest standard error"])
 
@@ -526,7 +572,9 @@ def options_after_change(
     targets = options.get("targets")
     if not isinstance(targets, (list, tuple)) or len(targets) != len(before):
         return options
-    previous_targets = {(group.attributes, group.key): target for group, target in zip(before, targets, strict=True)}
+    previous_targets = {
+        (group.attributes, group.key): target for group, target in zip(before, targets, strict=True)
+    }
     new_targets = [previous_targets.get((group.attributes, group.key)) for group in after]
     if after and None not in new_targets:
         return dict(options) | {"targets": new_targets}
@@ -557,8 +605,13 @@ def _next_log_factor(
     return upper[0] + (lower[0] - upper[0]) * (-CLOSE / 2.0 - upper[1]) / (lower[1] - upper[1])
 
 
-def _loosened(targets: tuple[float, ...], is_locked: tuple[bool, ...], factor: float) -> tuple[float, ...]:
-    return tuple(target if locked else target * factor for target, locked in zip(targets, is_locked, strict=True))
+def _loosened(
+    targets: tuple[float, ...], is_locked: tuple[bool, ...], factor: float
+) -> tuple[float, ...]:
+    return tuple(
+        target if locked else target * factor
+        for target, locked in zip(targets, is_locked, strict=True)
+    )
 
 
 def _fitted_request(
@@ -581,7 +634,11 @@ def releases_within(total: Budget, each: Budget) -> int | None:
         return None
     if total.pure_epsilon is not None and each.pure_epsilon is not None:
         return int(Fraction(total.pure_epsilon) // Fraction(each.pure_epsilon))
-    return None if total.pure_epsilon is not None else int(Fraction(total.pcost) // Fraction(each.pcost))
+    return (
+        None
+        if total.pure_epsilon is not None
+        else int(Fraction(total.pcost) // Fraction(each.pcost))
+    )
 
 
 def round_up(value: float) -> float:

@@ -75,7 +75,10 @@ def standard_workload(schema: str, queries: str) -> Workload:
     public = Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
     if queries not in ("affine", "abs"):
         return Workload.all_ways(public, (1, 2), queries)
-    groups = Workload.all_ways(public, (1,), "prefix").groups + Workload.all_ways(public, (2,), queries).groups
+    groups = (
+        Workload.all_ways(public, (1,), "prefix").groups
+        + Workload.all_ways(public, (2,), queries).groups
+    )
     return Workload(public, groups)
 
 
@@ -91,7 +94,13 @@ def _table_2() -> list[PublishedRow]:
         "Loans": (4.6698, 14.575, 34.991, 34.927),
     }
     return [
-        PublishedRow(table=2, schema=schema, queries=asked, printed=printed[schema][i], optimum=optimum[schema][i])
+        PublishedRow(
+            table=2,
+            schema=schema,
+            queries=asked,
+            printed=printed[schema][i],
+            optimum=optimum[schema][i],
+        )
         for schema, (i, asked) in itertools.product(SCHEMAS, enumerate(WAYS))
     ]
 
@@ -114,7 +123,13 @@ def _table_4() -> list[PublishedRow]:
         "abs": (30.103, 37.170, 41.110, 43.843, 45.940),
     }
     return [
-        PublishedRow(table=4, schema=f"[{n}]^40", queries=asked, printed=printed[asked][i], optimum=optimum[asked][i])
+        PublishedRow(
+            table=4,
+            schema=f"[{n}]^40",
+            queries=asked,
+            printed=printed[asked][i],
+            optimum=optimum[asked][i],
+        )
         for asked, (i, n) in itertools.product(printed, enumerate(SIZES))
     ]
 
@@ -143,8 +158,13 @@ def results_table(ours: dict[str, float]) -> pd.DataFrame:
     import pandas as pd
 
     table = pd.DataFrame(
-        [(row.table, str(row), row.printed, row.optimum, ours.get(str(row), float("nan"))) for row in ROWS],
+        [
+            (row.table, str(row), row.printed, row.optimum, ours.get(str(row), float("nan")))
+            for row in ROWS
+        ],
         columns=["table", "workload", "paper", "certified optimum", "ours"],
     )
-    ratios = {f"{name} / paper": table[name] / table["paper"] for name in ("certified optimum", "ours")}
+    ratios = {
+        f"{name} / paper": table[name] / table["paper"] for name in ("certified optimum", "ours")
+    }
     return table.assign(**ratios)

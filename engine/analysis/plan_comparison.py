@@ -20,7 +20,12 @@ import numpy.typing as npt
 
 from engine._arrays import Array
 from engine._format import format_number, set_name
-from engine.analysis.error_distribution import chosen_queries, is_exact, number_in_group, variances_of
+from engine.analysis.error_distribution import (
+    chosen_queries,
+    is_exact,
+    number_in_group,
+    variances_of,
+)
 from engine.errors import PlanError
 from engine.mechanisms import plan
 from engine.plans import Plan
@@ -31,7 +36,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SAMPLED = "Computed on an even sample of the queries of each group and on its corners; other queries may be worse."
+SAMPLED = (
+    "Computed on an even sample of the queries of each group and on its corners; other queries may"
+    " be worse."
+)
 MAX_CORNERS = 10  # number of parts of a group whose extreme queries are added to the sample
 MIN_SHOWN_GAIN = 5e-4  # smallest relative gain in total error that is reported
 EQUAL_ERROR_TOLERANCE = 1e-6  # bounds the relative effect of rounding noise to its grid
@@ -79,7 +87,10 @@ def check_same_queries(first: Plan, second: Plan) -> None:
         for a, b in zip(workload.groups, second_workload.groups, strict=True)
     )
     if workload.schema != second_workload.schema or not same_groups:
-        raise PlanError("The two plans answer different queries. Give two plans of the same schema and workload.")
+        raise PlanError(
+            "The two plans answer different queries. Give two plans of the same schema and"
+            " workload."
+        )
 
 
 def losses(first: Plan, second: Plan) -> Losses:
@@ -95,7 +106,10 @@ def losses(first: Plan, second: Plan) -> Losses:
     import pandas as pd
 
     check_same_queries(first, second)
-    workload, results = first.workload, dict[tuple[GroupVariance, GroupVariance], tuple[float, float, float, int]]()
+    workload, results = (
+        first.workload,
+        dict[tuple[GroupVariance, GroupVariance], tuple[float, float, float, int]](),
+    )
     rows = []
     for i, group in enumerate(workload.groups):
         key = (first.group_variance(i), second.group_variance(i))
@@ -105,8 +119,19 @@ def losses(first: Plan, second: Plan) -> Losses:
         attributes = " × ".join(group.attributes) or "(total)"
         text = workload.describe_in_group(i, number)
         rows.append((i, attributes, group.family_text, group.count, worse, better, worst, text))
-    names = ["group", "attributes", "family", "queries", "worse", "better", "worst ratio", "worst query"]
-    frame = pd.DataFrame(rows, columns=names).sort_values("worst ratio", ascending=False, kind="stable")
+    names = [
+        "group",
+        "attributes",
+        "family",
+        "queries",
+        "worse",
+        "better",
+        "worst ratio",
+        "worst query",
+    ]
+    frame = pd.DataFrame(rows, columns=names).sort_values(
+        "worst ratio", ascending=False, kind="stable"
+    )
     sizes = [float(n) / float(workload.queries) for n in frame["queries"]]
     return Losses(
         groups=frame.reset_index(drop=True),
@@ -128,7 +153,9 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
     )
     # Extreme ratios often lie at corners, of which a sample contains few.
     if index is not None:
-        corners = list(itertools.product(*(sorted({0, p.count - 1}) for p in queries.parts[:MAX_CORNERS])))
+        corners = list(
+            itertools.product(*(sorted({0, p.count - 1}) for p in queries.parts[:MAX_CORNERS]))
+        )
         zeros = [np.zeros(len(corners), dtype=np.int64) for _ in queries.parts[MAX_CORNERS:]]
         index = [
             np.concatenate([positions, ends])
@@ -140,7 +167,9 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
     return worse, better, float(error_ratios[worst]), number_in_group(queries, index, worst)
 
 
-def _ratios_at(first: Plan, second: Plan, group: int, index: list[npt.NDArray[np.int64]] | None) -> Array:
+def _ratios_at(
+    first: Plan, second: Plan, group: int, index: list[npt.NDArray[np.int64]] | None
+) -> Array:
     return ratios(*(np.sqrt(variances_of(plan, group, index)) for plan in (first, second)))
 
 
@@ -153,14 +182,25 @@ def single_groups_text(larger_plan: Plan, even: Plan | None = None) -> str:
     >>> from engine import Attribute, Budget, Schema, Workload
     >>> schema = Schema([Attribute.of_size(name, 20) for name in ("age", "wage", "rent")])
     >>> workload = Workload.all_ways(schema)
-    >>> print(single_groups_text(plan(workload, Budget(pcost=1.0), centers="tuned", keep=0.05)))
-    10.6% smaller errors in total than with uniform centers; 3 of 7 groups are less exact, age by 5.0%.
+    >>> tuned = plan(workload, Budget(pcost=1.0), centers="tuned", keep=0.05)
+    >>> print(single_groups_text(tuned))  # doctest: +NORMALIZE_WHITESPACE
+    10.6% smaller errors in total than with uniform centers; 3 of 7 groups are less exact, age by
+    5.0%.
     """
-    if larger_plan.options.get("centers") != "tuned" or larger_plan.options.get("objective") != "sum":
+    if (
+        larger_plan.options.get("centers") != "tuned"
+        or larger_plan.options.get("objective") != "sum"
+    ):
         return ""
-    options = {name: value for name, value in larger_plan.options.items() if name != "keep"} | {"centers": "uniform"}
+    options = {name: value for name, value in larger_plan.options.items() if name != "keep"} | {
+        "centers": "uniform"
+    }
     even = even or plan(
-        larger_plan.workload, larger_plan.budget, larger_plan.mechanism, max_records=larger_plan.max_records, **options
+        larger_plan.workload,
+        larger_plan.budget,
+        larger_plan.mechanism,
+        max_records=larger_plan.max_records,
+        **options,
     )
     rises = [
         math.sqrt(tuned / uniform) - 1.0 if 0.0 < uniform < math.inf else 0.0
@@ -175,7 +215,10 @@ def single_groups_text(larger_plan: Plan, even: Plan | None = None) -> str:
         return text + "no group is less exact."
     worst_name = set_name(larger_plan.workload.groups[worst].attributes)
     number = sum(rise > EQUAL_ERROR_TOLERANCE for rise in rises)
-    return text + f"{number:,} of {len(rises):,} groups are less exact, {worst_name} by {rises[worst]:.1%}."
+    return (
+        text
+        + f"{number:,} of {len(rises):,} groups are less exact, {worst_name} by {rises[worst]:.1%}."
+    )
 
 
 REQUEST_COLUMNS = ("what", "first", "second")
@@ -223,15 +266,24 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
     if schema_rows:
         words.append(f"The schemas differ in {_plural(len(schema_rows), 'attribute')}.")
     groups = _matched_groups(first, second)
-    for kind, sentence in (("only first", "only the first plan has"), ("only second", "only the second plan has")):
+    for kind, sentence in (
+        ("only first", "only the first plan has"),
+        ("only second", "only the second plan has"),
+    ):
         if missing := int((groups["in"] == kind).sum()):
             words.append(f"{_plural(missing, 'group')} {sentence}.".capitalize())
-    reweighted = groups[(groups["in"] == "both") & (groups["weight, first"] != groups["weight, second"])]
+    reweighted = groups[
+        (groups["in"] == "both") & (groups["weight, first"] != groups["weight, second"])
+    ]
     if len(reweighted):
         words.append(f"{_plural(len(reweighted), 'group')} with another weight.")
     rows += schema_rows
     rows += [
-        (f"weight of {g['attributes']} ({g['family']})", f"{g['weight, first']:g}", f"{g['weight, second']:g}")
+        (
+            f"weight of {g['attributes']} ({g['family']})",
+            f"{g['weight, first']:g}",
+            f"{g['weight, second']:g}",
+        )
         for _, g in reweighted.iterrows()
     ]
     rows += [
@@ -241,7 +293,9 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
         )
         for _, g in groups[groups["in"] != "both"].iterrows()
     ]
-    return PlanDifference(words=tuple(words), request=pd.DataFrame(rows, columns=list(REQUEST_COLUMNS)), groups=groups)
+    return PlanDifference(
+        words=tuple(words), request=pd.DataFrame(rows, columns=list(REQUEST_COLUMNS)), groups=groups
+    )
 
 
 def _setting_rows(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
@@ -274,7 +328,9 @@ def _schema_rows(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
     for name in names:
         one, other = (schema[name] if name in schema.names else None for schema in (first, second))
         if one != other:
-            left, right = (f"{a.kind}, {a.size:,} cells" if a is not None else ABSENT for a in (one, other))
+            left, right = (
+                f"{a.kind}, {a.size:,} cells" if a is not None else ABSENT for a in (one, other)
+            )
             if left == right:
                 right = f"{right}, other labels"
             out.append((f"attribute {name}", left, right))
@@ -293,22 +349,60 @@ def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
     for i, group in enumerate(first.workload.groups):
         candidates = unmatched.get(_match_key(group))
         j = candidates.pop(0) if candidates else None
-        rows.append(_group_row(group, "only first" if j is None else "both", i, j, first, second, errors))
+        rows.append(
+            _group_row(group, "only first" if j is None else "both", i, j, first, second, errors)
+        )
     for remaining in sorted(number for numbers in unmatched.values() for number in numbers):
         rows.append(
-            _group_row(second.workload.groups[remaining], "only second", None, remaining, first, second, errors)
+            _group_row(
+                second.workload.groups[remaining],
+                "only second",
+                None,
+                remaining,
+                first,
+                second,
+                errors,
+            )
         )
-    names = ["in", "attributes", "family", "queries", "weight, first", "weight, second", "RMSE, first", "RMSE, second"]
+    names = [
+        "in",
+        "attributes",
+        "family",
+        "queries",
+        "weight, first",
+        "weight, second",
+        "RMSE, first",
+        "RMSE, second",
+    ]
     frame = pd.DataFrame(rows, columns=names)
     return frame.assign(ratio=frame["RMSE, second"] / frame["RMSE, first"])
 
 
 def _group_row(
-    group: Group, where: str, i: int | None, j: int | None, first: Plan, second: Plan, errors: list[list[float]]
+    group: Group,
+    where: str,
+    i: int | None,
+    j: int | None,
+    first: Plan,
+    second: Plan,
+    errors: list[list[float]],
 ) -> tuple[Any, ...]:
-    weights = [math.nan if k is None else plan.workload.groups[k].weight for k, plan in ((i, first), (j, second))]
-    rmse = [math.nan if k is None else group_errors[k] for k, group_errors in zip((i, j), errors, strict=True)]
-    return (where, " × ".join(group.attributes) or "(total)", group.family_text, group.count, *weights, *rmse)
+    weights = [
+        math.nan if k is None else plan.workload.groups[k].weight
+        for k, plan in ((i, first), (j, second))
+    ]
+    rmse = [
+        math.nan if k is None else group_errors[k]
+        for k, group_errors in zip((i, j), errors, strict=True)
+    ]
+    return (
+        where,
+        " × ".join(group.attributes) or "(total)",
+        group.family_text,
+        group.count,
+        *weights,
+        *rmse,
+    )
 
 
 def _match_key(group: Group) -> str:
@@ -327,6 +421,6 @@ def summary(first: Plan, second: Plan) -> str:
         return f"Both plans have the same typical error, {format_number(first.rmse)} counts."
     more = "larger" if change > 0 else "smaller"
     return (
-        f"The typical error of the second plan is {abs(change):.2%} {more}: {format_number(second.rmse)} counts instead of "
-        f"{format_number(first.rmse)}."
+        f"The typical error of the second plan is {abs(change):.2%} {more}:"
+        f" {format_number(second.rmse)} counts instead of {format_number(first.rmse)}."
     )

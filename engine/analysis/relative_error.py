@@ -86,13 +86,17 @@ def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
     for place, name in enumerate(QUALITIES):
         table = table.assign(**{name: [share[place] for share in shares]})
     table = table.assign(**{"publishable from": table["RMSE"] / scale.publishable})
-    return table.sort_values(["publishable", "noise", "RMSE"], ascending=[True, False, False], ignore_index=True)
+    return table.sort_values(
+        ["publishable", "noise", "RMSE"], ascending=[True, False, False], ignore_index=True
+    )
 
 
 def quality_shares(plan: Plan, scale: NoiseScale) -> tuple[float, float, float]:
     """Return the shares of all queries that are publishable, doubtful and noise."""
     counts = np.array([group.count for group in plan.workload.groups], dtype=float)
-    shares = np.array([_quality_shares(ratios, scale) for ratios in _variations(plan, scale.records)])
+    shares = np.array(
+        [_quality_shares(ratios, scale) for ratios in _variations(plan, scale.records)]
+    )
     overall = (counts / counts.sum()) @ shares
     return float(overall[0]), float(overall[1]), float(overall[2])
 
@@ -100,11 +104,15 @@ def quality_shares(plan: Plan, scale: NoiseScale) -> tuple[float, float, float]:
 def quality_text(plan: Plan, scale: NoiseScale) -> str:
     """Return a sentence with the quality shares of a plan."""
     publishable, doubtful, noise = quality_shares(plan, scale)
-    smallest_count = number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
+    smallest_count = (
+        number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
+    )
     return (
-        f"Of {number(plan.workload.queries)} answers {publishable:.0%} are publishable, {doubtful:.0%} doubtful and "
-        f"{noise:.0%} noise, if {pluralize(round(scale.records), 'record')} spread evenly. Records are never spread "
-        f"evenly: with the typical error, counts of {smallest_count} or more are publishable and smaller ones are not."
+        f"Of {number(plan.workload.queries)} answers {publishable:.0%} are publishable,"
+        f" {doubtful:.0%} doubtful and {noise:.0%} noise, if"
+        f" {pluralize(round(scale.records), 'record')} spread evenly. Records are never spread"
+        f" evenly: with the typical error, counts of {smallest_count} or more are publishable and"
+        " smaller ones are not."
     )
 
 
@@ -114,10 +122,14 @@ def publishable_text(comparison: Comparison, scale: NoiseScale) -> str:
         f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"
         for _, row in comparison.frame[comparison.frame["rmse"] < math.inf].iterrows()
     ]
-    return f"With its typical error an answer is publishable from this count on: {', '.join(words)}."
+    return (
+        f"With its typical error an answer is publishable from this count on: {', '.join(words)}."
+    )
 
 
-def publishable_by_group(comparison: Comparison, workload: Workload, scale: NoiseScale) -> pd.DataFrame:
+def publishable_by_group(
+    comparison: Comparison, workload: Workload, scale: NoiseScale
+) -> pd.DataFrame:
     """Return one row per group with the share of publishable answers under each mechanism.
 
     Columns are sorted by mechanism, best first, and rows by the share under the best mechanism,
@@ -129,12 +141,15 @@ def publishable_by_group(comparison: Comparison, workload: Workload, scale: Nois
     named = [f"{g}: {set_name(group.attributes)}" for g, group in enumerate(workload.groups)]
     table = pd.DataFrame({"attributes": named})
     counts = [
-        scale.records * _even_shares(group, chosen_queries(workload, g)) for g, group in enumerate(workload.groups)
+        scale.records * _even_shares(group, chosen_queries(workload, g))
+        for g, group in enumerate(workload.groups)
     ]
     titles = []
     for label in (label for label in comparison.frame["mechanism"] if label in comparison.groups):
         pairs = zip(counts, comparison.groups[label], strict=True)
-        table[title_of(label)] = [float(np.mean(error <= scale.publishable * counted)) for counted, error in pairs]
+        table[title_of(label)] = [
+            float(np.mean(error <= scale.publishable * counted)) for counted, error in pairs
+        ]
         titles.append(title_of(label))
     return table.sort_values(titles, kind="stable", ignore_index=True)
 
@@ -152,7 +167,9 @@ def quality_counts_text(answers: pd.DataFrame) -> str:
     return f"Of these {number(len(answers))} answers {parts}."
 
 
-def budget_for_quality(plan: Plan, scale: NoiseScale, share: float, *, nearly: bool = False) -> Budget:
+def budget_for_quality(
+    plan: Plan, scale: NoiseScale, share: float, *, nearly: bool = False
+) -> Budget:
     """Return the smallest budget at which a share of all answers is publishable.
 
     ``share`` is above 0 and at most 1; ``nearly`` is as for `budget_for_error`.
@@ -168,7 +185,10 @@ def budget_for_quality(plan: Plan, scale: NoiseScale, share: float, *, nearly: b
         pieces = _variations(candidate, scale.records)
         values = np.concatenate(pieces)
         weights = np.concatenate(
-            [np.full(len(p), g.count / len(p)) for p, g in zip(pieces, plan.workload.groups, strict=True)]
+            [
+                np.full(len(p), g.count / len(p))
+                for p, g in zip(pieces, plan.workload.groups, strict=True)
+            ]
         )
         order = np.argsort(values, kind="stable")
         cumulative = np.cumsum(weights[order])
@@ -177,8 +197,8 @@ def budget_for_quality(plan: Plan, scale: NoiseScale, share: float, *, nearly: b
         if math.isfinite(largest_variation):
             return largest_variation / scale.publishable
         raise PlanError(
-            f"No budget makes {share:.0%} of the answers publishable: some queries count no cell, or are not "
-            "answerable. Ask for a smaller share."
+            f"No budget makes {share:.0%} of the answers publishable: some queries count no cell,"
+            " or are not answerable. Ask for a smaller share."
         )
 
     return smallest_budget(plan, ratio, nearly=nearly)
@@ -206,7 +226,9 @@ def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False
 @lru_cache(maxsize=8)
 def _variations(plan: Plan, records: float) -> tuple[Array, ...]:
     """Return the coefficients of variation of every group, for all its queries or for a sample."""
-    return tuple(_variation_of_group(plan, i, group, records) for i, group in enumerate(plan.workload.groups))
+    return tuple(
+        _variation_of_group(plan, i, group, records) for i, group in enumerate(plan.workload.groups)
+    )
 
 
 def _variation_of_group(plan: Plan, number: int, group: Group, records: float) -> Array:

@@ -55,26 +55,35 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    table = pd.DataFrame(_summands(plan, group, query), columns=["attributes", "variance", "share", "noise"])
+    table = pd.DataFrame(
+        _summands(plan, group, query), columns=["attributes", "variance", "share", "noise"]
+    )
     return table.sort_values("share", ascending=False, kind="stable", ignore_index=True)
 
 
 @cached_on_value
-def _summands(plan: Plan, group: int, query: int | None) -> list[tuple[tuple[str, ...], float, float, float]]:
+def _summands(
+    plan: Plan, group: int, query: int | None
+) -> list[tuple[tuple[str, ...], float, float, float]]:
     group_variance = plan.group_variance(group)
     queries = plan.workload.groups[group]
     if query is not None and not 0 <= query < queries.count:
-        raise PlanError(f"There is no query {query!r} in group {group}; it has queries 0 to {queries.count - 1:,}.")
+        raise PlanError(
+            f"There is no query {query!r} in group {group}; it has queries 0 to"
+            f" {queries.count - 1:,}."
+        )
     total = _variance(group_variance, query)
     if not math.isfinite(total):
         raise NotAnswerable(
-            f"Queries of group {group} cannot be answered from what this plan measures, so their error is unbounded. "
-            "Give the group a weight above 0."
+            f"Queries of group {group} cannot be answered from what this plan measures, so their"
+            " error is unbounded. Give the group a weight above 0."
         )
     rows = []
     for summand, block in zip(group_variance.summands, plan.sources(group), strict=True):
         variance = _variance(replace(group_variance, summands=(summand,), unmeasured=()), query)
-        rows.append((block.attributes, variance, variance / total if total > 0 else 0.0, block.noise))
+        rows.append(
+            (block.attributes, variance, variance / total if total > 0 else 0.0, block.noise)
+        )
     return rows
 
 
@@ -105,8 +114,15 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     pieces = []
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):
         if share >= 0.005:
-            source = f"what the table on {_name(names)} says beyond its smaller tables" if names else "the total"
-            pieces.append(f"{share:.0%} comes from {source if len(names) != 1 else f'the distribution of {names[0]}'}")
+            source = (
+                f"what the table on {_name(names)} says beyond its smaller tables"
+                if names
+                else "the total"
+            )
+            pieces.append(
+                f"{share:.0%} comes from"
+                f" {source if len(names) != 1 else f'the distribution of {names[0]}'}"
+            )
     return f"{'; '.join(pieces)}." if pieces else "There is no noise on it."
 
 
@@ -120,7 +136,9 @@ def _variance(variance: GroupVariance, query: int | None) -> float:
         return variance.total() / math.prod(variance.counts)
     if not variance.counts:
         return float(variance.at(()))
-    return float(variance.at(tuple(np.array([i]) for i in np.unravel_index(query, variance.counts)))[0])
+    return float(
+        variance.at(tuple(np.array([i]) for i in np.unravel_index(query, variance.counts)))[0]
+    )
 
 
 @cached_on_value
@@ -129,7 +147,9 @@ def group_table(plan: Plan) -> pd.DataFrame:
     errors = errors_by_group(plan)
     names = [" × ".join(names) or "(total)" for names in errors["attributes"]]
     weights = [g.weight for g in plan.workload.groups]
-    out = errors.assign(attributes=names).rename(columns={"rmse": "RMSE", "max_std": "largest standard error"})
+    out = errors.assign(attributes=names).rename(
+        columns={"rmse": "RMSE", "max_std": "largest standard error"}
+    )
     out.insert(0, "group", range(len(out)))
     return out.assign(weight=weights)
 

@@ -25,7 +25,18 @@ from engine.mechanisms import forecast, mechanism_class
 from engine.mechanisms.base import Forecast
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.workload import Attribute, Circular, Family, Group, Marginal, Range, Schema, Suffix, Width, Workload
+from engine.workload import (
+    Attribute,
+    Circular,
+    Family,
+    Group,
+    Marginal,
+    Range,
+    Schema,
+    Suffix,
+    Width,
+    Workload,
+)
 from engine.workload.calendar import UNITS
 from engine.workload.families import Intervals, Prefix
 from engine.workload.workload import SMALLEST_WEIGHT, make_group
@@ -70,17 +81,29 @@ class Change:
     apply: Callable[[Request, int, str], ChangedRequest]
 
 
-def raise_weight(request: Request, group: int, attribute: str = "", factor: float = 4.0) -> ChangedRequest:
+def raise_weight(
+    request: Request, group: int, attribute: str = "", factor: float = 4.0
+) -> ChangedRequest:
     """Multiply the weight of a group."""
     groups = request.workload.groups
     queries = groups[group]
     if queries.weight == 0.0:
-        raise NotApplicable("The group has weight 0, and no factor changes that. Set its weight on the Workload page.")
+        raise NotApplicable(
+            "The group has weight 0, and no factor changes that. Set its weight on the Workload"
+            " page."
+        )
     if not any(g.weight > 0.0 for i, g in enumerate(groups) if i != group):
-        raise NotApplicable("No other group has a positive weight, so a larger weight has no effect.")
+        raise NotApplicable(
+            "No other group has a positive weight, so a larger weight has no effect."
+        )
     if queries.weight * factor > 1.0 / SMALLEST_WEIGHT:
-        raise NotApplicable(f"The weight {queries.weight:g} cannot be raised further. Lower the weights of the others.")
-    raised = tuple(replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups))
+        raise NotApplicable(
+            f"The weight {queries.weight:g} cannot be raised further. Lower the weights of the"
+            " others."
+        )
+    raised = tuple(
+        replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups)
+    )
     text = f"Weight of group {group} raised from {queries.weight:g} to {queries.weight * factor:g}."
     workload = Workload(request.workload.schema, raised)
     return ChangedRequest(request=replace(request, workload=workload), group=group, text=text)
@@ -91,7 +114,10 @@ def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) ->
     before = request.workload.schema[attribute]
     workload = coarser(request.workload, attribute, factor)
     size = workload.schema[attribute].size
-    text = f"{attribute} with {pluralize(size, 'cell')} instead of {before.size:,}; its queries are asked on those."
+    text = (
+        f"{attribute} with {pluralize(size, 'cell')} instead of {before.size:,}; its queries are"
+        " asked on those."
+    )
     return ChangedRequest(request=replace(request, workload=workload), group=group, text=text)
 
 
@@ -102,7 +128,10 @@ def drop_largest(request: Request, group: int, attribute: str = "") -> ChangedRe
     if not any(groups[i].weight > 0.0 for i in retained):
         raise NotApplicable(f"Without its {dimension}-way sets the workload would ask nothing.")
     workload = Workload(request.workload.schema, tuple(groups[i] for i in retained))
-    text = f"Without the {dimension}-way sets: {pluralize(len(groups) - len(retained), 'group')} fewer."
+    text = (
+        f"Without the {dimension}-way sets: {pluralize(len(groups) - len(retained), 'group')}"
+        " fewer."
+    )
     number = retained.index(group) if group in retained else None
     return ChangedRequest(request=replace(request, workload=workload), group=number, text=text)
 
@@ -112,7 +141,8 @@ def twice_budget(request: Request, group: int, attribute: str = "") -> ChangedRe
     old = request.budget
     new = old.at((2.0 if old.pure_epsilon is None else 4.0) * old.pcost)
     texts = [
-        f"pcost {cost(b.pcost)}" if b.pure_epsilon is None else f"epsilon {cost(b.pure_epsilon)}" for b in (new, old)
+        f"pcost {cost(b.pcost)}" if b.pure_epsilon is None else f"epsilon {cost(b.pure_epsilon)}"
+        for b in (new, old)
     ]
     text = f"Budget of {texts[0]} instead of {texts[1]}."
     return ChangedRequest(request=replace(request, budget=new), group=group, text=text)
@@ -122,7 +152,9 @@ def tune_centers(request: Request, group: int, attribute: str = "") -> ChangedRe
     """Tune the centers of the residual spaces to the workload."""
     mechanism = mechanism_class(request.mechanism)
     if "centers" not in mechanism.__dataclass_fields__:
-        raise NotApplicable(f"{mechanism.title} has no centers to tune. Choose the mechanism QuerySmasher for it.")
+        raise NotApplicable(
+            f"{mechanism.title} has no centers to tune. Choose the mechanism QuerySmasher for it."
+        )
     if request.options.get("centers") == "tuned":
         raise NotApplicable("The centers are tuned already.")
     options = dict(request.options) | {"centers": "tuned"}
@@ -139,10 +171,16 @@ def _max_dimension(request: Request) -> int:
 CHANGES: tuple[Change, ...] = (
     Change(name="weight", label=lambda _: "4 × the weight", apply=raise_weight),
     Change(name="coarser", label=lambda _: "Merge bins", apply=merge_bins),
-    Change(name="drop", label=lambda request: f"Drop the {_max_dimension(request)}-way sets", apply=drop_largest),
+    Change(
+        name="drop",
+        label=lambda request: f"Drop the {_max_dimension(request)}-way sets",
+        apply=drop_largest,
+    ),
     Change(
         name="budget",
-        label=lambda request: "2 × the pcost" if request.budget.pure_epsilon is None else "2 × epsilon",
+        label=lambda request: (
+            "2 × the pcost" if request.budget.pure_epsilon is None else "2 × epsilon"
+        ),
         apply=twice_budget,
     ),
     Change(name="tuned", label=lambda _: "Tuned centers", apply=tune_centers),
@@ -150,23 +188,34 @@ CHANGES: tuple[Change, ...] = (
 
 
 def merge_obstacle(attribute: Attribute, factor: int = 2) -> str:
-    """Return why every ``factor`` adjacent cells of an attribute cannot be merged, or "" if they can.
+    """Return why every ``factor`` adjacent cells of an attribute cannot be merged, or "" if they
+    can.
 
-    >>> merge_obstacle(Attribute.dates("day", "2024-01-01", "2024-12-31", "day"))
-    'The cells of day are dates, which are not merged. Choose a longer unit for them in the schema, such as month.'
+    >>> merge_obstacle(Attribute.dates("day", "2024-01-01", "2024-12-31", "day"))  # doctest: +NORMALIZE_WHITESPACE
+    'The cells of day are dates, which are not merged. Choose a longer unit for them in the schema,
+    such as month.'
     """
     if attribute.kind != "numeric":
-        return f"The cells of {attribute.name} have no order, so they cannot be merged. Choose another."
+        return (
+            f"The cells of {attribute.name} have no order, so they cannot be merged. Choose"
+            " another."
+        )
     if attribute.is_dated:
         longer = UNITS[: UNITS.index(attribute.unit or "")]
         if not longer:
-            return f"The cells of {attribute.name} are years, the longest unit of dates, so they cannot be merged."
+            return (
+                f"The cells of {attribute.name} are years, the longest unit of dates, so they"
+                " cannot be merged."
+            )
         return (
-            f"The cells of {attribute.name} are dates, which are not merged. Choose a longer unit for them in the "
-            f"schema, such as {longer[-1]}."
+            f"The cells of {attribute.name} are dates, which are not merged. Choose a longer unit"
+            f" for them in the schema, such as {longer[-1]}."
         )
     if attribute.size < 2 * factor:
-        return f"{attribute.name} has {pluralize(attribute.size, 'cell')}, too few to merge {factor} by {factor}."
+        return (
+            f"{attribute.name} has {pluralize(attribute.size, 'cell')}, too few to merge {factor}"
+            f" by {factor}."
+        )
     return ""
 
 
@@ -184,7 +233,11 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     if obstacle := merge_obstacle(attribute, factor):
         raise NotApplicable(obstacle)
     # The last bin is closed, so it ends at the last code itself.
-    fine = attribute.edges if attribute.edges is not None else (*range(attribute.size), attribute.size - 1)
+    fine = (
+        attribute.edges
+        if attribute.edges is not None
+        else (*range(attribute.size), attribute.size - 1)
+    )
     edges = [fine[i] for i in range(0, attribute.size - factor + 1, factor)]
     missing = attribute.missing if isinstance(attribute.missing, float) else None
     return Attribute.numeric(
@@ -217,25 +270,40 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
     return Workload(new, tuple(groups))
 
 
-def _coarsened_group(schema: Schema, number: int, group: Group, attribute: str, factor: int) -> Group:
+def _coarsened_group(
+    schema: Schema, number: int, group: Group, attribute: str, factor: int
+) -> Group:
     if attribute not in group.attributes:
         return group
     subject = f"Group {number} on {' × '.join(group.attributes)}"
     if group.query_weights is not None:
-        raise NotApplicable(f"{subject} has a weight for each of its queries, which do not fit coarser cells.")
+        raise NotApplicable(
+            f"{subject} has a weight for each of its queries, which do not fit coarser cells."
+        )
     windows: dict[str, Family] = {}
     for part in group.parts:
         if attribute not in (names := [group.attributes[a] for a in part.axes]):
             continue
         if isinstance(part.family, Width):
             if part.family.width % factor:
-                raise NotApplicable(f"{subject} has windows of {part.family.width} cells, not a multiple of {factor}.")
+                raise NotApplicable(
+                    f"{subject} has windows of {part.family.width} cells, not a multiple of"
+                    f" {factor}."
+                )
             windows[names[0]] = Width(part.family.width // factor)
-        elif not isinstance(part.family, Intervals) and getattr(part.family, "predicates", None) is None:
-            raise NotApplicable(f"{subject} has '{part.family.name}' queries, which are not defined on coarser cells.")
+        elif (
+            not isinstance(part.family, Intervals)
+            and getattr(part.family, "predicates", None) is None
+        ):
+            raise NotApplicable(
+                f"{subject} has '{part.family.name}' queries, which are not defined on coarser"
+                " cells."
+            )
     spec = group.family
     if windows:
-        spec = {name: spec[name] if isinstance(spec, Mapping) else spec for name in group.attributes} | windows
+        spec = {
+            name: spec[name] if isinstance(spec, Mapping) else spec for name in group.attributes
+        } | windows
     try:
         return make_group(schema, group.attributes, spec, group.weight)
     except WorkloadError as error:
@@ -250,7 +318,9 @@ def error_table(before: Plan, after: Plan, group: int, group_after: int | None) 
     import pandas as pd
 
     old, new = errors_by_group(before), errors_by_group(after)
-    errors_after = [math.nan if group_after is None else float(new[c][group_after]) for c in ("rmse", "max_std")]
+    errors_after = [
+        math.nan if group_after is None else float(new[c][group_after]) for c in ("rmse", "max_std")
+    ]
     rows = [
         ("typical error (RMSE)", before.rmse, after.rmse),
         ("RMSE of this group", old["rmse"][group], errors_after[0]),
@@ -258,7 +328,9 @@ def error_table(before: Plan, after: Plan, group: int, group_after: int | None) 
         ("largest error of all", old["max_std"].max(), new["max_std"].max()),
     ]
     table = pd.DataFrame(rows, columns=["errors in counts", "before", "after"])
-    return table.assign(change=[_change_text(a, b) for a, b in zip(table["before"], table["after"], strict=True)])
+    return table.assign(
+        change=[_change_text(a, b) for a, b in zip(table["before"], table["after"], strict=True)]
+    )
 
 
 def query_count_text(before: Plan, after: Plan) -> str:
@@ -288,12 +360,21 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
         float(errors["max_std"][n_previous:].max()),
     )
     if not math.isfinite(largest):
-        return "Some of these queries cannot be answered: they have weight 0, and no other measurement determines them."
-    text = f"These {number(int(new_errors['queries'].sum()))} queries come out with a typical error of "
+        return (
+            "Some of these queries cannot be answered: they have weight 0, and no other measurement"
+            " determines them."
+        )
+    text = (
+        f"These {number(int(new_errors['queries'].sum()))} queries come out with a typical"
+        " error of "
+    )
     text += f"{format_number(typical)} counts, the largest {format_number(largest)}."
     if before is None or not n_previous:
         return text
-    return f"{text} That of the others goes from {format_number(before.rmse)} to {format_number(_combined_rmse(errors[:n_previous]))}."
+    return (
+        f"{text} That of the others goes from {format_number(before.rmse)} to"
+        f" {format_number(_combined_rmse(errors[:n_previous]))}."
+    )
 
 
 def _combined_rmse(errors: pd.DataFrame) -> float:
@@ -320,7 +401,11 @@ def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
     """
     names = {name for group in groups for name in group.attributes}
     overlapping = (g for g in request.workload.groups if names.intersection(g.attributes))
-    return forecast(Workload(request.workload.schema, (*overlapping, *groups)), request.mechanism, **request.options)
+    return forecast(
+        Workload(request.workload.schema, (*overlapping, *groups)),
+        request.mechanism,
+        **request.options,
+    )
 
 
 def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[int, ...]:
@@ -341,9 +426,13 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
     (0,)
     """
     groups = request.workload.groups
-    remaining = sorted(range(len(groups)), key=lambda i: any(len(part.axes) > 1 for part in groups[i].parts))
+    remaining = sorted(
+        range(len(groups)), key=lambda i: any(len(part.axes) > 1 for part in groups[i].parts)
+    )
     removed: list[int] = []
-    options = {name: value for name, value in request.options.items() if name not in ("centers", "keep")}
+    options = {
+        name: value for name, value in request.options.items() if name not in ("centers", "keep")
+    }
 
     def fits(numbers: Sequence[int]) -> bool:
         workload = Workload(request.workload.schema, tuple(groups[i] for i in numbers))
@@ -358,7 +447,9 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         # The forecast is monotone in the groups, so bisection finds the first infeasible group.
         while infeasible - feasible > 1:
             middle = (feasible + infeasible) // 2
-            feasible, infeasible = (middle, infeasible) if fits(remaining[:middle]) else (feasible, middle)
+            feasible, infeasible = (
+                (middle, infeasible) if fits(remaining[:middle]) else (feasible, middle)
+            )
         removed.append(remaining.pop(infeasible - 1))
     return tuple(removed)
 
@@ -367,7 +458,9 @@ def remove(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     """Remove the group from the workload."""
     groups = request.workload.groups
     if len(groups) == 1:
-        raise NotApplicable("It is the only group, and a workload needs at least one. Add another group first.")
+        raise NotApplicable(
+            "It is the only group, and a workload needs at least one. Add another group first."
+        )
     workload = Workload(request.workload.schema, (*groups[:group], *groups[group + 1 :]))
     text = f"Without the group on {_name(groups[group])}."
     return ChangedRequest(request=replace(request, workload=workload), group=None, text=text)
@@ -377,7 +470,9 @@ def set_weight_zero(request: Request, group: int, attribute: str = "") -> Change
     """Set the weight of the group to 0, so that other measurements answer it."""
     groups, target = request.workload.groups, request.workload.groups[group]
     if target.weight == 0.0:
-        raise NotApplicable("The group has weight 0, so it is answered from other measurements already.")
+        raise NotApplicable(
+            "The group has weight 0, so it is answered from other measurements already."
+        )
     changed = (*groups[:group], replace(target, weight=0.0), *groups[group + 1 :])
     text = f"{_name(target)} is answered from what is measured for other groups (weight 0)"
     if not any(_covers(other, target) for i, other in enumerate(groups) if i != group):
@@ -401,13 +496,17 @@ def replace_by_marginal(request: Request, group: int, attribute: str = "") -> Ch
 REMEDIES: tuple[Change, ...] = (
     Change(name="remove", label=lambda _: "Remove it", apply=remove),
     Change(name="approximate", label=lambda _: "Approximate it", apply=set_weight_zero),
-    Change(name="marginal", label=lambda _: "Its marginal table instead", apply=replace_by_marginal),
+    Change(
+        name="marginal", label=lambda _: "Its marginal table instead", apply=replace_by_marginal
+    ),
 )
 
 
 def _covers(other: Group, group: Group) -> bool:
     """Whether the measurements of one group determine every query on the attributes of another."""
-    is_complete = all(len(part.axes) == 1 and isinstance(part.family, COMPLETE_FAMILIES) for part in other.parts)
+    is_complete = all(
+        len(part.axes) == 1 and isinstance(part.family, COMPLETE_FAMILIES) for part in other.parts
+    )
     return (
         is_complete
         and other.weight > 0.0

@@ -16,10 +16,11 @@ the norm is computed from small matrices only:
     `CompositionBound`        permutation-symmetric workloads under weights that are not products
     `root_trace`      nuclear norms with rigorous rounding
 
-`maximize_bound` optimizes the weights by L-BFGS on the logarithm of the bound with its exact gradient.  A
-search uses few functions per attribute; its weights are then evaluated with as many functions as
-the time allows.  Omitting rows or blocks makes a nuclear norm smaller, so matrices that are too
-large are omitted, and every intermediate value is a valid bound: the search may end at any time.
+`maximize_bound` optimizes the weights by L-BFGS on the logarithm of the bound with its exact
+gradient.  A search uses few functions per attribute; its weights are then evaluated with as many
+functions as the time allows.  Omitting rows or blocks makes a nuclear norm smaller, so matrices
+that are too large are omitted, and every intermediate value is a valid bound: the search may end at
+any time.
 
 Source: our own; the bound for one mu is the dual of the matrix mechanism.
 
@@ -161,7 +162,9 @@ class _MarginalNorm:
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
         """Return the same as `_Norm.at`."""
         (mass,) = weights
-        if mass.min() < MIN_SHARE * float(mass.sum()) / len(mass):  # weights that `evaluate` would raise
+        if mass.min() < MIN_SHARE * float(mass.sum()) / len(
+            mass
+        ):  # weights that `evaluate` would raise
             return 0.0, [mass]
         solution = evaluate(self.space, mass)
         costs = solution.dual * solution.norms
@@ -229,7 +232,9 @@ def _step(
             costs.append(along)
         # the squares of the terms add up because all terms share one strategy
         squared = math.fsum(values)
-        terms_of_blocks.append((count * math.sqrt(squared), [v / squared if squared else 0.0 for v in values], costs))
+        terms_of_blocks.append(
+            (count * math.sqrt(squared), [v / squared if squared else 0.0 for v in values], costs)
+        )
     total = math.fsum(T for T, *_ in terms_of_blocks)
     weighted_costs = [np.zeros_like(w) for w in weights]
     for T, shares, terms in terms_of_blocks:
@@ -239,7 +244,9 @@ def _step(
     return total, weighted_costs
 
 
-def _norms(sub: Subworkload, factors: Sequence[Factor]) -> list[tuple[float, list[_Norm | _MarginalNorm]]]:
+def _norms(
+    sub: Subworkload, factors: Sequence[Factor]
+) -> list[tuple[float, list[_Norm | _MarginalNorm]]]:
     """Return products of norms: a single one for a product or a dense Gram, else one per term."""
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
@@ -248,9 +255,12 @@ def _norms(sub: Subworkload, factors: Sequence[Factor]) -> list[tuple[float, lis
         lift = SplitLift(sub.sizes, sub.centers, sub.spaces or (axes,), sub.complements)
         return [(1.0, [_norm(assemble(terms, axes, sub.sizes), lift, axes)])]
     if len(terms) > 1 and sub.dimension <= MAX_DIMENSION:
-        return [(1.0, [_norm(assemble(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers), axes)])]
+        return [
+            (1.0, [_norm(assemble(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers), axes)])
+        ]
     return [
-        (c, [_norm_of(f, [sub.centers[a] for a in f_axes], f_axes) for f_axes, f in product]) for c, product in terms
+        (c, [_norm_of(f, [sub.centers[a] for a in f_axes], f_axes) for f_axes, f in product])
+        for c, product in terms
     ]
 
 
@@ -305,7 +315,9 @@ class Model:
 
     def __init__(self, linked_queries: LinkedQueries, counts: Sequence[int]) -> None:
         self.asked = linked_queries
-        self.links = [self._link(link, k) for link, k in zip(linked_queries.links, counts, strict=True)]
+        self.links = [
+            self._link(link, k) for link, k in zip(linked_queries.links, counts, strict=True)
+        ]
 
     def _link(self, link: Link, k: int) -> SymmetricPairs | SymmetricProducts | Excitations:
         functions = {name: min(k, self.asked.sizes[self.asked.roles[name]]) for name in link.names}
@@ -319,7 +331,9 @@ class Model:
             if orders is not None:
                 return SymmetricProducts(len(functions), self.asked.roles[link.names[0]], orders)
             return Excitations(self.asked, link, functions)
-        return SymmetricPairs(len(functions), self.asked.roles[link.names[0]], terms, min(functions.values()))
+        return SymmetricPairs(
+            len(functions), self.asked.roles[link.names[0]], terms, min(functions.values())
+        )
 
     def value(
         self, s: Roots, functions: Mapping[Role, Array], derivative: bool = True
@@ -332,10 +346,14 @@ class Model:
         link_values = [link.value(state) for link in self.links]
         total, by_link = 0.0, np.zeros(len(link_values))
         for factor, squares in self.asked.sums:
-            root = math.sqrt(math.fsum((c * link_values[number][0]) ** 2 for number, c in squares.items()))
+            root = math.sqrt(
+                math.fsum((c * link_values[number][0]) ** 2 for number, c in squares.items())
+            )
             total += factor * root
             for number, c in squares.items():
-                by_link[number] += factor * c * c * link_values[number][0] / root if root > 0.0 else 0.0
+                by_link[number] += (
+                    factor * c * c * link_values[number][0] / root if root > 0.0 else 0.0
+                )
         if not derivative:
             return total, {}
         for (_, back), share in zip(link_values, by_link, strict=True):
@@ -348,13 +366,18 @@ class Ladder:
 
     def __init__(self, linked_queries: LinkedQueries) -> None:
         self.sizes = [
-            [linked_queries.sizes[linked_queries.roles[name]] for name in link.names] for link in linked_queries.links
+            [linked_queries.sizes[linked_queries.roles[name]] for name in link.names]
+            for link in linked_queries.links
         ]
         self.alike = [symmetric_terms(linked_queries, link) for link in linked_queries.links]
         self.kinds = [
-            link.kinds({name: linked_queries.sizes[linked_queries.roles[name]] for name in link.names})
-            if terms is None
-            else Counter()
+            (
+                link.kinds(
+                    {name: linked_queries.sizes[linked_queries.roles[name]] for name in link.names}
+                )
+                if terms is None
+                else Counter()
+            )
             for link, terms in zip(linked_queries.links, self.alike, strict=True)
         ]
 
@@ -367,7 +390,9 @@ class Ladder:
         if terms is not None:
             # without products, the order is the number of queries on a pair, which is small
             return (
-                min(max_functions, math.isqrt(order)) if any(len(keys) == 2 for keys in terms.pair) else max_functions
+                min(max_functions, math.isqrt(order))
+                if any(len(keys) == 2 for keys in terms.pair)
+                else max_functions
             )
         k = 1
         while k < max_functions and self._order(i, k + 1) <= order:
@@ -375,7 +400,10 @@ class Ladder:
         return k
 
     def _order(self, i: int, k: int) -> int:
-        return sum(count * math.prod(min(k, n) - 1 for n in sizes) for sizes, count in self.kinds[i].items())
+        return sum(
+            count * math.prod(min(k, n) - 1 for n in sizes)
+            for sizes, count in self.kinds[i].items()
+        )
 
 
 def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
@@ -386,7 +414,11 @@ def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
         # the constant function, here s, is always in K; the next one is its coupling to the others
         coupled = H @ root - (root @ H @ root) * root
         length = float(np.linalg.norm(coupled))
-        first = [root] if length <= NEGLIGIBLE_COUPLING * float(np.trace(H)) else [root, coupled / length]
+        first = (
+            [root]
+            if length <= NEGLIGIBLE_COUPLING * float(np.trace(H))
+            else [root, coupled / length]
+        )
         fixed = np.column_stack(first)
         projector = np.eye(len(root)) - fixed @ fixed.T
         _, U = scipy.linalg.eigh(projector @ H @ projector, check_finite=False)
@@ -431,7 +463,9 @@ def starting_roots(linked_queries: LinkedQueries) -> list[dict[Role, Array]]:
                 roots[role] = out[0][role]
                 continue
             # the optimal dual weights for one attribute, with its total weighted by c
-            problem = DualProblem(lift=FullDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean()))
+            problem = DualProblem(
+                lift=FullDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean())
+            )
             with threads_for(len(G)):
                 mass, _ = problem.maximise(Options(gap=1e-3))
             roots[role] = normalize_roots(np.sqrt(mass))
@@ -512,7 +546,11 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
         return best[0]
     # additional functions raise the bound more than the last steps, so they get most of the time
     now = time.monotonic()
-    best = max(best, maximize_bound(model, best[1], now + FIRST_LEVEL_SHARE * (deadline - now), steps), key=_value)
+    best = max(
+        best,
+        maximize_bound(model, best[1], now + FIRST_LEVEL_SHARE * (deadline - now), steps),
+        key=_value,
+    )
     for order in MATRIX_ORDERS[1:]:
         before, counts = counts, ladder.counts(order)
         if counts == before:
@@ -525,11 +563,15 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
         best = max(best, (value, best[1]), key=_value)
         duration = time.monotonic() - start_time
         if GRADIENT_COST * duration * HIGHER_LEVEL_STEPS <= (deadline - time.monotonic()) / 4:
-            best = max(best, maximize_bound(model, best[1], deadline, HIGHER_LEVEL_STEPS), key=_value)
+            best = max(
+                best, maximize_bound(model, best[1], deadline, HIGHER_LEVEL_STEPS), key=_value
+            )
         if 2.0 * duration * ORDER_GROWTH**3 > deadline - time.monotonic():
             break
     now = time.monotonic()
-    return max(best[0], shares_norm(linked_queries, best[1], now + COMPOSITION_SHARE * (deadline - now)))
+    return max(
+        best[0], shares_norm(linked_queries, best[1], now + COMPOSITION_SHARE * (deadline - now))
+    )
 
 
 def _value(candidate: tuple[float, Roots]) -> float:
@@ -590,10 +632,14 @@ def domain_gram(workload: Workload) -> Array:
                 axes += [order[a] for a in part.axes]
             matrix = (rows * group.query_weights[:, None]).T @ rows
         other_axes = [a for a in range(len(sizes)) if a not in axes]
-        matrix = np.asarray(np.kron(matrix, np.ones((math.prod(sizes[a] for a in other_axes),) * 2)), dtype=float)
+        matrix = np.asarray(
+            np.kron(matrix, np.ones((math.prod(sizes[a] for a in other_axes),) * 2)), dtype=float
+        )
         axis_positions = [(axes + other_axes).index(a) for a in range(len(sizes))]
         shape = [sizes[a] for a in axes + other_axes]
-        ordered = matrix.reshape([*shape, *shape]).transpose(*axis_positions, *(len(sizes) + p for p in axis_positions))
+        ordered = matrix.reshape([*shape, *shape]).transpose(
+            *axis_positions, *(len(sizes) + p for p in axis_positions)
+        )
         out += group.weight * ordered.reshape(cells, cells)
     return out
 
@@ -607,7 +653,9 @@ MOST_CELLS = 2_000
 MAX_CACHED_BOUNDS = 64
 
 
-def global_bound(workload: Workload, law: str = "gaussian", *, seconds: float = SECONDS, steps: int = STEPS) -> float:
+def global_bound(
+    workload: Workload, law: str = "gaussian", *, seconds: float = SECONDS, steps: int = STEPS
+) -> float:
     """Return a lower bound on the weighted squared error of every matrix mechanism.
 
     Parameters
@@ -645,8 +693,8 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     largest = max((n for g in workload.groups for n in g.sizes), default=1)
     if largest > MOST_CELLS:
         raise LimitExceeded(
-            f"An attribute has {largest:,} cells; a bound for all mechanisms is searched up to {MOST_CELLS:,}. Use "
-            "coarser cells."
+            f"An attribute has {largest:,} cells; a bound for all mechanisms is searched up to"
+            f" {MOST_CELLS:,}. Use coarser cells."
         )
     if small_domain(workload):
         return exact_bound(workload, law=law), "the dual of the problem on all cells at once"

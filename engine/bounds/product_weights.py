@@ -65,7 +65,9 @@ GUARD = 1.0 - 1e-7
 EIGENVALUE_CUTOFF = 1e-11
 
 
-def root_trace(matrix: Array, derivative: bool = True, size: float = 0.0) -> tuple[float, Array | None]:
+def root_trace(
+    matrix: Array, derivative: bool = True, size: float = 0.0
+) -> tuple[float, Array | None]:
     """Return a lower bound on tr sqrt(M) of a symmetric M >= 0, and its derivative.
 
     The derivative is with respect to M and has its shape.  ``size`` is the size of the terms of M
@@ -79,7 +81,12 @@ def root_trace(matrix: Array, derivative: bool = True, size: float = 0.0) -> tup
         return value, np.full((1, 1), 0.5 / value if value > 0.0 else 0.0)
     with threads_for(len(matrix)):
         if not derivative:
-            return _roots(np.asarray(scipy.linalg.eigvalsh(matrix, check_finite=False), dtype=float), size), None
+            return (
+                _roots(
+                    np.asarray(scipy.linalg.eigvalsh(matrix, check_finite=False), dtype=float), size
+                ),
+                None,
+            )
         eigenvalues, U = scipy.linalg.eigh(matrix, check_finite=False)
         used = eigenvalues > max(EIGENVALUE_CUTOFF * eigenvalues[-1], 1e-300)
         U = U[:, used]
@@ -109,7 +116,12 @@ def lower_eigenvalues(eigenvalues: Array, size: float = 0.0) -> Array:
     >>> lower_eigenvalues(np.array([-1e-16, 1e-16, 4.0])).round(9)
     array([0., 0., 4.])
     """
-    slack = SLACK * (len(eigenvalues) + 100) * np.finfo(float).eps * max(float(eigenvalues[-1]), size, 0.0)
+    slack = (
+        SLACK
+        * (len(eigenvalues) + 100)
+        * np.finfo(float).eps
+        * max(float(eigenvalues[-1]), size, 0.0)
+    )
     return np.maximum(eigenvalues - slack, 0.0)
 
 
@@ -148,7 +160,9 @@ class Link:
     @cached_property
     def names(self) -> Space:
         """Attributes of all parts."""
-        return tuple(sorted({name for pieces in self.terms for names, _ in pieces for name in names}))
+        return tuple(
+            sorted({name for pieces in self.terms for names, _ in pieces for name in names})
+        )
 
     def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
         """Count the subsets of the terms' attributes by the sizes of their attributes."""
@@ -201,8 +215,12 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
         query_weights, weight = group.query_weights, group.weight
         if query_weights is not None and not group.parts:
             weight, query_weights = weight * float(query_weights[0]), None
-        parts: Sequence[Part] = group.parts if query_weights is None or len(group.parts) == 1 else (joint_part(group),)
-        too_large = any(len(p.axes) > 1 and p.count * math.prod(p.sizes) > MAX_PART_ENTRIES for p in parts)
+        parts: Sequence[Part] = (
+            group.parts if query_weights is None or len(group.parts) == 1 else (joint_part(group),)
+        )
+        too_large = any(
+            len(p.axes) > 1 and p.count * math.prod(p.sizes) > MAX_PART_ENTRIES for p in parts
+        )
         if not group.is_weighted or too_large:
             continue
         named_parts: list[tuple[Space, Key]] = []
@@ -214,9 +232,16 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
                 rows[key], shapes[key] = part_rows(part, query_weights), part
             named_parts.append((tuple(group.attributes[a] for a in part.axes), key))
         groups.append((weight, tuple(sorted(named_parts))))
-    joint = {name for _, pieces in groups for names, _ in pieces if len(names) > 1 for name in names}
+    joint = {
+        name for _, pieces in groups for names, _ in pieces if len(names) > 1 for name in names
+    }
     uniform = _UniformFactors(rows)
-    varying = {names[0] for _, pieces in groups for names, key in pieces if len(names) == 1 and uniform.of(key) is None}
+    varying = {
+        names[0]
+        for _, pieces in groups
+        for names, key in pieces
+        if len(names) == 1 and uniform.of(key) is None
+    }
     free = joint | varying
     swaps = {key: _swaps(rows[key], p.sizes) for key, p in shapes.items() if len(p.sizes) == 2}
     roles = _roles(groups, free, swaps, workload)
@@ -225,7 +250,11 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
     out = LinkedQueries(links=links, sums=sums, roles=roles, sizes=sizes, rows=rows, swaps=swaps)
     for _, pieces in groups:
         for names, key in pieces:
-            if len(names) == 1 and names[0] in free and key not in out.singles.setdefault(roles[names[0]], []):
+            if (
+                len(names) == 1
+                and names[0] in free
+                and key not in out.singles.setdefault(roles[names[0]], [])
+            ):
                 out.singles[roles[names[0]]].append(key)
             if len(names) > 1:
                 out.joints.setdefault(key, tuple(roles[name] for name in names))
@@ -237,12 +266,18 @@ def _swaps(rows: Array, sizes: Sequence[int]) -> bool:
     if sizes[0] != sizes[1]:
         return False
     tables = np.random.default_rng(0).standard_normal((PROBES, *sizes))
-    one, other = (np.sum((t.reshape(PROBES, -1) @ rows.T) ** 2, axis=1) for t in (tables, tables.transpose(0, 2, 1)))
+    one, other = (
+        np.sum((t.reshape(PROBES, -1) @ rows.T) ** 2, axis=1)
+        for t in (tables, tables.transpose(0, 2, 1))
+    )
     return bool(np.allclose(one, other, rtol=1e-12, atol=0.0))
 
 
 def _roles(
-    groups: list[tuple[float, Pieces]], free: set[str], swaps: Mapping[Key, bool], workload: Workload
+    groups: list[tuple[float, Pieces]],
+    free: set[str],
+    swaps: Mapping[Key, bool],
+    workload: Workload,
 ) -> dict[str, Role]:
     occurrences: dict[str, list[Any]] = {name: [] for name in workload.schema.names if name in free}
     for weight, pieces in groups:
@@ -269,7 +304,9 @@ class _UniformFactors:
         if key not in self.factors:
             gram = self.rows[key].T @ self.rows[key]
             n = len(gram)
-            circulant = np.allclose(gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max())
+            circulant = np.allclose(
+                gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()
+            )
             # the constant vector is an eigenvector of a circulant matrix
             exact = scipy.linalg.circulant(gram[0]) / n
             total = float(exact[0].sum())
@@ -287,7 +324,9 @@ def _links(
         fixed = [p for p in pieces if len(p[0]) == 1 and p[0][0] not in free]
         factors = [uniform.factors[key] or (0.0, 0.0) for _, key in fixed]
         for inside in itertools.product((False, True), repeat=len(fixed)):
-            value = weight * math.prod(f[0] for f, within in zip(factors, inside, strict=True) if not within)
+            value = weight * math.prod(
+                f[0] for f, within in zip(factors, inside, strict=True) if not within
+            )
             if all(f[1] > 0.0 for f, within in zip(factors, inside, strict=True) if within):
                 terms = out.setdefault(tuple(itertools.compress(fixed, inside)), {})
                 terms[free_parts] = terms.get(free_parts, 0.0) + value
@@ -373,7 +412,14 @@ class Frame:
         # tr Y on the complement of K is tr Y minus tr R; with all functions in K it is 0
         t = max(float(roots.sum() - np.trace(R)), 0.0) if len(R) < len(gram) else 0.0
         return FamilyRoot(
-            gram=gram, roots=roots, U=U, R=R, C=R @ R, t=t, by_root=np.zeros_like(R), by_gram=np.zeros_like(R)
+            gram=gram,
+            roots=roots,
+            U=U,
+            R=R,
+            C=R @ R,
+            t=t,
+            by_root=np.zeros_like(R),
+            by_gram=np.zeros_like(R),
         )
 
     def by_s(self) -> Array:
@@ -394,7 +440,9 @@ class Frame:
             # dY solves Y dY + dY Y = dH, as Y^2 = H: a division by sums of roots in the eigenbasis
             # of Y
             sums = family.roots[:, None] + family.roots
-            by_H = np.divide(by_Y, sums, out=np.zeros_like(by_Y), where=sums > ROOT_CUTOFF * family.roots[-1])
+            by_H = np.divide(
+                by_Y, sums, out=np.zeros_like(by_Y), where=sums > ROOT_CUTOFF * family.roots[-1]
+            )
             out += 2.0 * ((family.U @ by_H @ family.U.T) * family.gram) @ self.s
         Psi = self.K / self.s[:, None]
         out += np.einsum("nk,nk->n", by_K, Psi)
@@ -422,7 +470,9 @@ class Joint:
     def back(self) -> None:
         """Propagate the derivative to the frames."""
         for axis, frame in enumerate(self.frames):
-            out = contract(self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1)
+            out = contract(
+                self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1
+            )
             other_axes = tuple(a for a in range(out.ndim) if a != axis + 1)
             # Z is linear in the F of every axis; two axes with the same frame add one term each
             frame.by_F += group_axes(out, [other_axes, (axis + 1,)]).T @ group_axes(
@@ -442,9 +492,18 @@ class State:
     """
 
     def __init__(
-        self, linked_queries: LinkedQueries, s: Mapping[Role, Array], functions: Mapping[Role, Array], derivative: bool
+        self,
+        linked_queries: LinkedQueries,
+        s: Mapping[Role, Array],
+        functions: Mapping[Role, Array],
+        derivative: bool,
     ) -> None:
-        self.asked, self.s, self.functions, self.derivative = linked_queries, s, functions, derivative
+        self.asked, self.s, self.functions, self.derivative = (
+            linked_queries,
+            s,
+            functions,
+            derivative,
+        )
         self.frames: dict[tuple[Role, int], Frame] = {}
         self.joints: dict[Any, Joint] = {}
 
@@ -461,7 +520,9 @@ class State:
             frames = tuple(self.frame(*place) for place in places)
             rows = self.asked.rows[key].reshape(-1, *(len(f.s) for f in frames))
             Z = contract(rows, [frame.F for frame in frames], 1)
-            self.joints[key, places] = Joint(rows=rows, frames=frames, Z=Z, by_rows=np.zeros(Z.shape))
+            self.joints[key, places] = Joint(
+                rows=rows, frames=frames, Z=Z, by_rows=np.zeros(Z.shape)
+            )
         return self.joints[key, places]
 
     def by_s(self) -> dict[Role, Array]:
@@ -501,7 +562,9 @@ class Excitations:
     functions : number k of functions of every attribute, including the constant one.
     """
 
-    def __init__(self, linked_queries: LinkedQueries, link: Link, functions: Mapping[str, int]) -> None:
+    def __init__(
+        self, linked_queries: LinkedQueries, link: Link, functions: Mapping[str, int]
+    ) -> None:
         self.asked, self.k = linked_queries, functions
         self.place = {name: (linked_queries.roles[name], k) for name, k in functions.items()}
         sums: dict[Space, Ways] = {}
@@ -509,7 +572,8 @@ class Excitations:
             reducible = [
                 p
                 for p in pieces
-                if len(p[0]) == 1 and self.k[p[0][0]] < linked_queries.sizes[linked_queries.roles[p[0][0]]]
+                if len(p[0]) == 1
+                and self.k[p[0][0]] < linked_queries.sizes[linked_queries.roles[p[0][0]]]
             ]
             for count in range(len(reducible) + 1):
                 for T in itertools.combinations(reducible, count):
@@ -522,7 +586,13 @@ class Excitations:
         if max(functions.values(), default=1) == 1:
             counted_sums = self._counted(sums)
         self.sums = [
-            (count, [self._dense(tuple(zip(T, way, strict=True)), terms) for way, terms in ways.items()])
+            (
+                count,
+                [
+                    self._dense(tuple(zip(T, way, strict=True)), terms)
+                    for way, terms in ways.items()
+                ],
+            )
             for count, (T, ways) in counted_sums
         ]
 
@@ -538,7 +608,9 @@ class Excitations:
             for way, terms in ways.items():
                 weights: dict[Any, float] = {}
                 for pieces, weight in terms.items():
-                    pieces_key = tuple(sorted((tuple(roles[name] for name in names), key) for names, key in pieces))
+                    pieces_key = tuple(
+                        sorted((tuple(roles[name] for name in names), key) for names, key in pieces)
+                    )
                     weights[pieces_key] = weights.get(pieces_key, 0.0) + weight
                 signature.append((named_keys(T, way), tuple(sorted(weights.items()))))
             key = tuple(sorted(signature))
@@ -614,10 +686,14 @@ class Excitations:
                 # the derivative of a Kronecker product with respect to one factor: contract all
                 # other factors
                 others = [None if q == p else factor.ravel() for q, factor in enumerate(grams)]
-                by = contract(group_axes(block, [(q, q + len(grams)) for q in range(len(grams))]), others)
+                by = contract(
+                    group_axes(block, [(q, q + len(grams)) for q in range(len(grams))]), others
+                )
                 by = by.reshape(grams[p].shape)
                 if len(names) == 1:
                     state.frame(*self.place[names[0]]).families[key].by_gram += by
                 else:
                     joint = state.joint(key, tuple(self.place[name] for name in names))
-                    joint.by_rows += 2.0 * (joint.Z.reshape(len(joint.Z), -1) @ by).reshape(joint.Z.shape)
+                    joint.by_rows += 2.0 * (joint.Z.reshape(len(joint.Z), -1) @ by).reshape(
+                        joint.Z.shape
+                    )

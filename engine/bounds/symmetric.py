@@ -4,9 +4,10 @@ The symmetric group block-diagonalizes the matrices of such workloads into a few
 
 Notes
 -----
-**Single attributes and pairs** (`SymmetricPairs`).  Queries on pairs are split into a symmetric and an
-antisymmetric part under the exchange of the two attributes, in the bases S and L of symmetric and
-antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors, with
+**Single attributes and pairs** (`SymmetricPairs`).  Queries on pairs are split into a symmetric and
+an antisymmetric part under the exchange of the two attributes, in the bases S and L of symmetric
+and antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors,
+with
 the coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2:
 
     sector         times         columns    coefficients, column by column
@@ -37,12 +38,13 @@ symmetric tensors.  Its element for k and l attributes in state 1 is
 over the square root of C(N, k) C(N, l).  The matrices have at most j + 1 rows for any number of
 attributes.  Source: our own; the sectors are those of Schur-Weyl duality for two states.
 
-**Weights that are not products** (`CompositionBound`).  By symmetry the optimal weights of the cells are
-invariant under permutations of the attributes.  The weight of a cell then depends only on its
+**Weights that are not products** (`CompositionBound`).  By symmetry the optimal weights of the
+cells are invariant under permutations of the attributes.  The weight of a cell then depends only on
+its
 *composition*: c_a of the attributes have the value a, with sum d.  The weights are shares of
 compositions, and the bound is the nuclear norm of the mean, under the shares, of matrices M(c),
-which have the sectors of `SymmetricPairs`.  With orthonormal functions phi_u of the values and a unit vector
-w over the attributes, orthogonal to the constant, the columns of the sectors represent
+which have the sectors of `SymmetricPairs`.  With orthonormal functions phi_u of the values and a
+unit vector w over the attributes, orthogonal to the constant, the columns of the sectors represent
 
     trivial        1,   sum_i phi_u(x_i) / root(d),   sum_{i<j} S(x_i, x_j) / root(P)
     standard       sum_i w_i phi_u(x_i),   sum_{i<j} (w_i + w_j) S(x_i, x_j) / root(d - 2),
@@ -70,7 +72,17 @@ import numpy as np
 
 from engine._arrays import Array, Index
 from engine._threads import threads_for
-from engine.bounds.product_weights import PROBES, Back, Frame, Key, Link, LinkedQueries, State, nuclear, root_trace
+from engine.bounds.product_weights import (
+    PROBES,
+    Back,
+    Frame,
+    Key,
+    Link,
+    LinkedQueries,
+    State,
+    nuclear,
+    root_trace,
+)
 from engine.residuals import basis
 from engine.residuals.basis import Role
 
@@ -99,7 +111,9 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
         if len(inside) > 2:
             return None
         if len(sorted_pieces) == 1 and len(inside) == 2:
-            transposed = inside != tuple(sorted(inside)) and not linked_queries.swaps[sorted_pieces[0][1]]
+            transposed = (
+                inside != tuple(sorted(inside)) and not linked_queries.swaps[sorted_pieces[0][1]]
+            )
             # three entries, unlike the key of a product
             keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)
         else:
@@ -111,11 +125,15 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
         term_sets = [terms for inside, terms in by_set.items() if len(inside) == count]
         if not term_sets:
             continue
-        if len(term_sets) != math.comb(len(names), count) or any(terms != term_sets[0] for terms in term_sets[1:]):
+        if len(term_sets) != math.comb(len(names), count) or any(
+            terms != term_sets[0] for terms in term_sets[1:]
+        ):
             return None
         if count == 1:
             out.single = {keys[0]: weight for keys, weight in term_sets[0].items()}
-        elif _is_symmetric(linked_queries, linked_queries.sizes[linked_queries.roles[names[0]]], term_sets[0]):
+        elif _is_symmetric(
+            linked_queries, linked_queries.sizes[linked_queries.roles[names[0]]], term_sets[0]
+        ):
             for keys, weight in term_sets[0].items():
                 family_keys = keys[:1] if keys[2:] else keys
                 out.pair[family_keys] = out.pair.get(family_keys, 0.0) + weight
@@ -124,7 +142,9 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
     return out
 
 
-def _is_symmetric(linked_queries: LinkedQueries, n: int, terms: Mapping[tuple[Key, ...], float]) -> bool:
+def _is_symmetric(
+    linked_queries: LinkedQueries, n: int, terms: Mapping[tuple[Key, ...], float]
+) -> bool:
     """Return whether the queries on pairs are symmetric, tested on random tables."""
     rng = np.random.default_rng(0)
     for _ in range(PROBES):
@@ -135,11 +155,17 @@ def _is_symmetric(linked_queries: LinkedQueries, n: int, terms: Mapping[tuple[Ke
             for keys, weight in terms.items():
                 if keys[2:]:
                     total += weight * float(
-                        np.sum((linked_queries.rows[keys[0]] @ (table.T if keys[1] else table).ravel()) ** 2)
+                        np.sum(
+                            (linked_queries.rows[keys[0]] @ (table.T if keys[1] else table).ravel())
+                            ** 2
+                        )
                     )
                 else:
                     total += weight * float(
-                        np.sum((linked_queries.rows[keys[0]] @ table @ linked_queries.rows[keys[1]].T) ** 2)
+                        np.sum(
+                            (linked_queries.rows[keys[0]] @ table @ linked_queries.rows[keys[1]].T)
+                            ** 2
+                        )
                     )
             answers.append(total)
         if abs(answers[0] - answers[1]) > 1e-10 * max(answers):
@@ -280,7 +306,12 @@ class SymmetricPairs:
             for slab in slabs:
                 slab.back(slab.by_rows)
 
-        return math.fsum(sector.times * value for sector, (value, _) in zip(blocks, norms, strict=True)), back
+        return (
+            math.fsum(
+                sector.times * value for sector, (value, _) in zip(blocks, norms, strict=True)
+            ),
+            back,
+        )
 
 
 def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sector]:
@@ -291,16 +322,33 @@ def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sect
     even, odd = list[Slab](), list[Slab]()
     for keys, weight in terms.pair.items():
         for sign, side in ((1, even), (-1, odd)):
-            slab = _product(frame, keys, weight, sign) if len(keys) == 2 else _joint(state, role, k, keys, weight, sign)
+            slab = (
+                _product(frame, keys, weight, sign)
+                if len(keys) == 2
+                else _joint(state, role, k, keys, weight, sign)
+            )
             if slab is not None:
                 side.append(slab)
     S, L = k * u // 2, u * (u - 1) // 2
-    zero, one, sums, pairs, odd_pairs = slice(0, 1), slice(1, None), slice(1, k), slice(k, None), slice(u, None)
+    zero, one, sums, pairs, odd_pairs = (
+        slice(0, 1),
+        slice(1, None),
+        slice(1, k),
+        slice(k, None),
+        slice(u, None),
+    )
     trivial = [
         *((slab, [(zero, 0, 1.0)]) for slab in total),
         *((slab, [(zero, 0, math.sqrt(d)), (one, 1, 1.0)]) for slab in single),
         *(
-            (slab, [(zero, 0, math.sqrt(d * (d - 1) / 2)), (sums, 1, math.sqrt(d - 1)), (pairs, k, 1.0)])
+            (
+                slab,
+                [
+                    (zero, 0, math.sqrt(d * (d - 1) / 2)),
+                    (sums, 1, math.sqrt(d - 1)),
+                    (pairs, k, 1.0),
+                ],
+            )
             for slab in even
         ),
     ]
@@ -311,8 +359,15 @@ def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sect
     ]
     out = [
         Sector(name="trivial", times=1.0, width=1 + u + (S if even else 0), placed=trivial),
-        Sector(name="standard", times=d - 1.0, width=u + S + L if even or odd else u, placed=standard),
-        Sector(name="two rows", times=d * (d - 3) / 2, width=S, placed=[(slab, [(pairs, 0, 1.0)]) for slab in even]),
+        Sector(
+            name="standard", times=d - 1.0, width=u + S + L if even or odd else u, placed=standard
+        ),
+        Sector(
+            name="two rows",
+            times=d * (d - 3) / 2,
+            width=S,
+            placed=[(slab, [(pairs, 0, 1.0)]) for slab in even],
+        ),
         Sector(
             name="antisymmetric",
             times=(d - 1) * (d - 2) / 2,
@@ -336,7 +391,9 @@ def _single(frame: Frame, key: Key, weight: float) -> Slab:
     return _slab(root * family.R, back)
 
 
-def _joint(state: State, role: Role, k: int, keys: tuple[Key, ...], weight: float, sign: int) -> Slab | None:
+def _joint(
+    state: State, role: Role, k: int, keys: tuple[Key, ...], weight: float, sign: int
+) -> Slab | None:
     joint, columns = state.joint(keys[0], ((role, k), (role, k))), PairColumns(k, sign)
     rows = math.sqrt(weight) * columns.columns(joint.Z)
     if np.abs(rows).max(initial=0.0) <= 1e-13 * np.abs(joint.Z).max():
@@ -354,7 +411,9 @@ def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> S
     shape = (len(first.R), len(second.R))
     # for two equal families, the rows are symmetric or antisymmetric themselves
     rows = PairColumns(len(first.R), sign) if first is second else None
-    values = columns.columns(np.einsum("ip,jq->ijpq", first.R, second.R).reshape(-1, *(columns.k,) * 2))
+    values = columns.columns(
+        np.einsum("ip,jq->ijpq", first.R, second.R).reshape(-1, *(columns.k,) * 2)
+    )
     if rows is not None:
         values = rows.columns(values.T.reshape(-1, *shape)).T
 
@@ -455,12 +514,18 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements
             norm = math.sqrt(math.comb(remaining, k) * math.comb(remaining, m))
             for both in range(max(0, k + m - remaining), min(k, m) + 1):
                 none = remaining - k - m + both
-                ways = math.comb(remaining, k) * math.comb(k, both) * math.comb(remaining - k, m - both)
+                ways = (
+                    math.comb(remaining, k)
+                    * math.comb(k, both)
+                    * math.comb(remaining - k, m - both)
+                )
                 for q in range(pairs + 1):
                     a = order - pairs - (k + m - both) - q  # power of z a in the entries B_00
                     if 0 <= a <= none:
                         count = ways / norm * math.comb(none, a) * math.comb(pairs, q)
-                        terms.append((k * width + m, count, (a, k + m - 2 * both, both + pairs - q, q)))
+                        terms.append(
+                            (k * width + m, count, (a, k + m - 2 * both, both + pairs - q, q))
+                        )
     return Elements(
         at=np.array([place for place, _, _ in terms], dtype=np.int64),
         counts=np.array([count for _, count, _ in terms]),
@@ -549,7 +614,8 @@ RANK_TOLERANCE = 1e-10
 class SectorMoments:
     """Matrices of one sector as functions of the composition c, shape (r, r):
 
-        sum_{a<b} pair c_a c_b x_ab x_ab^T + pair (c_a choose 2) x_aa x_aa^T + value c_a g_a g_a^T + total g g^T,
+        sum_{a<b} pair c_a c_b x_ab x_ab^T + pair (c_a choose 2) x_aa x_aa^T + value c_a g_a g_a^T +
+        total g g^T,
         g_a = own_a + sum_b c_b x_ab,   g = sum_a c_a g_a.
 
     Attributes
@@ -591,7 +657,9 @@ class SectorMoments:
 
     def sizes(self, counts: Array) -> Array:
         """Return the traces of the terms' absolute values, the scale of rounding, shape (m,)."""
-        return replace(self, pair=abs(self.pair), value=abs(self.value), total=abs(self.total)).traces(counts)
+        return replace(
+            self, pair=abs(self.pair), value=abs(self.value), total=abs(self.total)
+        ).traces(counts)
 
     def slopes(self, counts: Array) -> Array:
         """Return the derivatives of the traces with respect to the counts, shape (m, n)."""
@@ -603,7 +671,9 @@ class SectorMoments:
         out = 2.0 * self.total * np.einsum("mar,mr->ma", sum_slopes, sums)
         if self.value:
             weighed = (single[:, :, None] * g).reshape(-1, n * r)
-            out += self.value * (np.sum(g**2, axis=2) + 2.0 * weighed @ self.x.transpose(0, 2, 1).reshape(n * r, n))
+            out += self.value * (
+                np.sum(g**2, axis=2) + 2.0 * weighed @ self.x.transpose(0, 2, 1).reshape(n * r, n)
+            )
         if self.pair:
             squares = np.sum(self.x**2, axis=2)
             out += self.pair * (counts @ squares - np.diag(squares) / 2.0)
@@ -629,7 +699,9 @@ def moments(d: int, values: Array, sector: Sector) -> SectorMoments:
     """
     n, u = values.shape
     tables = values[:, None, :, None] * values[None, :, None, :]
-    S, L = (PairColumns(u, sign).columns(tables.reshape(-1, u, u)).reshape(n, n, -1) for sign in (1, -1))
+    S, L = (
+        PairColumns(u, sign).columns(tables.reshape(-1, u, u)).reshape(n, n, -1) for sign in (1, -1)
+    )
     rows = sector.matrix()
     _, sizes, V = np.linalg.svd(rows, full_matrices=False)
     nonzero = sizes > RANK_TOLERANCE * sizes.max(initial=0.0)
@@ -658,13 +730,20 @@ def _standard(d: int, values: Array, S: Array, L: Array, rows: Array) -> SectorM
     x = S[:, :, : even.shape[1]] @ even.T / math.sqrt(d - 2)
     single = values @ one.T - np.einsum("aar->ar", x)
     x = x + (L[:, :, : odd.shape[1]] @ odd.T / math.sqrt(d)).transpose(1, 0, 2)
-    return SectorMoments(times=1.0, single=single, x=x, value=1.0 / (d - 1), total=-1.0 / (d * (d - 1)))
+    return SectorMoments(
+        times=1.0, single=single, x=x, value=1.0 / (d - 1), total=-1.0 / (d * (d - 1))
+    )
 
 
 def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> SectorMoments:
     x = table @ rows.T / math.sqrt(k)
     return SectorMoments(
-        times=1.0, single=-np.einsum("aar->ar", x), x=x, pair=k / times, value=-1.0 / times, total=total / times
+        times=1.0,
+        single=-np.einsum("aar->ar", x),
+        x=x,
+        pair=k / times,
+        value=-1.0 / times,
+        total=total / times,
     )
 
 
@@ -707,14 +786,18 @@ class Compositions:
     def only(self, which: Index) -> Compositions:
         """Return the compositions with these indices, shape (k,)."""
         return Compositions(
-            counts=self.counts[which], matrices=[x[which] for x in self.matrices], sizes=[x[which] for x in self.sizes]
+            counts=self.counts[which],
+            matrices=[x[which] for x in self.matrices],
+            sizes=[x[which] for x in self.sizes],
         )
 
     def and_more(self, other: Compositions) -> Compositions:
         """Return these compositions followed by others."""
         return Compositions(
             counts=np.concatenate([self.counts, other.counts]),
-            matrices=[np.concatenate(pair) for pair in zip(self.matrices, other.matrices, strict=True)],
+            matrices=[
+                np.concatenate(pair) for pair in zip(self.matrices, other.matrices, strict=True)
+            ],
             sizes=[np.concatenate(pair) for pair in zip(self.sizes, other.sizes, strict=True)],
         )
 
@@ -734,7 +817,10 @@ class CompositionBound:
         n = self.n
         constant = np.full(n, n**-0.5)
         state = State(
-            linked_queries, {role: constant}, {role: np.column_stack([np.ones(n), basis(n)])}, derivative=False
+            linked_queries,
+            {role: constant},
+            {role: np.column_stack([np.ones(n), basis(n)])},
+            derivative=False,
         )
         values = state.frame(role, n).K[:, 1:] / constant[:, None]
         self.sectors = [moments(d, values, sector) for sector in sectors(d, n, terms, state, role)]
@@ -753,7 +839,9 @@ class CompositionBound:
         ``shares`` have shape (m,).
         """
         total, slopes = 0.0, list[Array]()
-        for sector, matrices, sizes in zip(self.sectors, compositions.matrices, compositions.sizes, strict=True):
+        for sector, matrices, sizes in zip(
+            self.sectors, compositions.matrices, compositions.sizes, strict=True
+        ):
             value, half = root_trace(np.tensordot(shares, matrices, 1), size=float(shares @ sizes))
             total += sector.times * value
             if half is not None:
@@ -768,7 +856,8 @@ class CompositionBound:
             squares, total = roots**2, float(np.sum(roots**2))
             value, slopes = self.norm(compositions, squares)
             by = sum(
-                np.einsum("mij,ij->m", part, slope) for part, slope in zip(compositions.matrices, slopes, strict=True)
+                np.einsum("mij,ij->m", part, slope)
+                for part, slope in zip(compositions.matrices, slopes, strict=True)
             )
             # the norm is homogeneous of degree 1/2
             return 0.5 * math.log(total) - math.log(value), roots / total - 2.0 * roots * by / value
@@ -793,7 +882,10 @@ class CompositionBound:
 
         ``slopes`` are the derivatives that `norm` returns, shapes (r, r).
         """
-        return [sector.turned(_root(2.0 * slope)) for sector, slope in zip(self.sectors, slopes, strict=True)]
+        return [
+            sector.turned(_root(2.0 * slope))
+            for sector, slope in zip(self.sectors, slopes, strict=True)
+        ]
 
     def costliest_composition(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
         """Return compositions of locally maximal cost, shape (m, n), and their costs, (m,).
@@ -802,7 +894,12 @@ class CompositionBound:
         """
         charged = self.cost_moments(slopes)
         moves = np.array(
-            [np.eye(self.n)[b] - np.eye(self.n)[a] for a in range(self.n) for b in range(self.n) if a != b]
+            [
+                np.eye(self.n)[b] - np.eye(self.n)[a]
+                for a in range(self.n)
+                for b in range(self.n)
+                if a != b
+            ]
         )
 
         def cost(counts: Array) -> Array:
@@ -812,9 +909,14 @@ class CompositionBound:
         while len(active):
             gain = sum(sector.slopes(current[active]) for sector in charged) @ moves.T
             gain[(current[active, None, :] + moves < 0.0).any(axis=2)] = -math.inf
-            candidates = current[active, None, :] + moves[np.argsort(-gain, axis=1, kind="stable")[:, :CANDIDATE_MOVES]]
+            candidates = (
+                current[active, None, :]
+                + moves[np.argsort(-gain, axis=1, kind="stable")[:, :CANDIDATE_MOVES]]
+            )
             new = np.where(
-                (candidates < 0.0).any(axis=2), -math.inf, cost(candidates.reshape(-1, self.n)).reshape(len(active), -1)
+                (candidates < 0.0).any(axis=2),
+                -math.inf,
+                cost(candidates.reshape(-1, self.n)).reshape(len(active), -1),
             )
             rows, top = np.arange(len(active)), new.argmax(axis=1)
             improved = new[rows, top] > costs[active] * (1.0 + 1e-9)
@@ -824,7 +926,9 @@ class CompositionBound:
         return current, costs
 
 
-def shares_norm(linked_queries: LinkedQueries, roots: Mapping[Role, Array], deadline: float) -> float:
+def shares_norm(
+    linked_queries: LinkedQueries, roots: Mapping[Role, Array], deadline: float
+) -> float:
     """Return the largest nuclear norm of a search over shares of compositions until a deadline.
 
     Returns 0 unless the workload is invariant under permutations of its free attributes.
@@ -836,13 +940,20 @@ def shares_norm(linked_queries: LinkedQueries, roots: Mapping[Role, Array], dead
     deadline : value of the monotonic clock at which the search ends.
     """
     terms = (
-        symmetric_terms(linked_queries, linked_queries.links[0]) if linked_queries.sums == [(1.0, {0: 1.0})] else None
+        symmetric_terms(linked_queries, linked_queries.links[0])
+        if linked_queries.sums == [(1.0, {0: 1.0})]
+        else None
     )
     if terms is None or not terms.pair or max(linked_queries.sizes.values()) < 2:
         return 0.0
-    d, role = len(linked_queries.links[0].names), linked_queries.roles[linked_queries.links[0].names[0]]
+    d, role = (
+        len(linked_queries.links[0].names),
+        linked_queries.roles[linked_queries.links[0].names[0]],
+    )
     n = linked_queries.sizes[role]
-    joint = sum(len(linked_queries.rows[keys[0]]) if len(keys) == 1 else n * n for keys in terms.pair)
+    joint = sum(
+        len(linked_queries.rows[keys[0]]) if len(keys) == 1 else n * n for keys in terms.pair
+    )
     width = n + min(n * (n - 1) // 2, joint)  # order of the matrices of the four sectors
     if len(CONCENTRATIONS) * INITIAL_COMPOSITIONS * 4 * width**2 > MAX_ENTRIES:
         return 0.0
@@ -879,7 +990,9 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
         if not len(new):
             break
         compositions = compositions.and_more(problem.of(new))
-        shares = np.concatenate([shares * (1.0 - ADDED_SHARE), np.full(len(new), ADDED_SHARE / len(new))])
+        shares = np.concatenate(
+            [shares * (1.0 - ADDED_SHARE), np.full(len(new), ADDED_SHARE / len(new))]
+        )
     return value
 
 

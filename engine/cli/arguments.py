@@ -53,10 +53,14 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="attributes in the SQL whose values are integers: age <= 39 is read as age < 40, and "
-        "records with fractions are refused",
+        help=(
+            "attributes in the SQL whose values are integers: age <= 39 is read as age < 40, and "
+            "records with fractions are refused"
+        ),
     )
-    command.add_argument("--schema", type=Path, help="schema as JSON, CSV or workbook, for --ways or SQL")
+    command.add_argument(
+        "--schema", type=Path, help="schema as JSON, CSV or workbook, for --ways or SQL"
+    )
     command.add_argument(
         "--exact",
         type=Path,
@@ -69,7 +73,10 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
         "--ways",
         type=int,
         nargs="+",
-        help="numbers k: all sets of k attributes, with the default query family of each attribute; by default 1 2 3",
+        help=(
+            "numbers k: all sets of k attributes, with the default query family of each attribute;"
+            " by default 1 2 3"
+        ),
     )
 
 
@@ -94,7 +101,8 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
             raise WorkloadError("There is no workload. Give --workload, or --schema with --ways.")
         if args.whole_numbers:
             raise WorkloadError(
-                "--whole-numbers applies to SQL only. Give --workload with an SQL file, or leave it out."
+                "--whole-numbers applies to SQL only. Give --workload with an SQL file, or leave it"
+                " out."
             )
         return Workload.all_ways(schema_of(args.schema), tuple(args.ways or (1, 2, 3)))
     if args.ways is not None:
@@ -103,12 +111,15 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
     return workload_from_file(args.workload, schema, integer_columns=args.whole_numbers)
 
 
-def workload_from_file(path: Path, schema: Schema | None, *, integer_columns: Sequence[str] = ()) -> Workload:
+def workload_from_file(
+    path: Path, schema: Schema | None, *, integer_columns: Sequence[str] = ()
+) -> Workload:
     """Return the workload in a JSON or SQL file.
 
     Parameters
     ----------
-    schema : required for SQL. A workload in JSON contains a schema, to which this one must be equal.
+    schema : required for SQL. A workload in JSON contains a schema, to which this one must be
+        equal.
     integer_columns : attributes in the SQL whose values are integers.
 
     Raises
@@ -118,20 +129,27 @@ def workload_from_file(path: Path, schema: Schema | None, *, integer_columns: Se
     text = file_bytes(path, WorkloadError)
     if path.suffix.lower() != ".sql":
         if integer_columns:
-            raise WorkloadError("--whole-numbers applies to SQL only. Leave it out, or write the workload as SQL.")
+            raise WorkloadError(
+                "--whole-numbers applies to SQL only. Leave it out, or write the workload as SQL."
+            )
         workload_from_json = Workload.from_json(text)
         if schema is not None and workload_from_json.schema != schema:
             raise WorkloadError(
-                f"The workload {path} is on another schema. Leave --schema out, or write the workload as SQL."
+                f"The workload {path} is on another schema. Leave --schema out, or write the"
+                " workload as SQL."
             )
         return workload_from_json
     if schema is None:
-        raise WorkloadError(f"The SQL in {path} needs a schema with its attributes. Give the schema by --schema.")
+        raise WorkloadError(
+            f"The SQL in {path} needs a schema with its attributes. Give the schema by --schema."
+        )
     from engine.workload.sql import sql_readings, workload_from_sql
 
     try:
         workload = workload_from_sql(schema, text.decode(), integer_columns=integer_columns)
-        for written, reading in sql_readings(schema, text.decode(), integer_columns=integer_columns):
+        for written, reading in sql_readings(
+            schema, text.decode(), integer_columns=integer_columns
+        ):
             print(f"{path}: {written} is read as {reading}", file=sys.stderr)
         return workload
     except UnicodeDecodeError:
@@ -151,7 +169,9 @@ def file_bytes(path: Path, error: type[EngineError]) -> bytes:
     try:
         return path.read_bytes()
     except OSError as reason:
-        raise error(f"The file {path} cannot be read: {reason.strerror}. Give the path of an existing file.") from None
+        raise error(
+            f"The file {path} cannot be read: {reason.strerror}. Give the path of an existing file."
+        ) from None
 
 
 def add_budget_options(command: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -161,8 +181,12 @@ def add_budget_options(command: argparse.ArgumentParser, *, required: bool = Tru
     which.add_argument("--rho", type=float, help="zCDP")
     which.add_argument("--mu", type=float, help="Gaussian DP")
     which.add_argument("--epsilon", type=float, help="with --delta")
-    which.add_argument("--pure-epsilon", type=float, help="epsilon with delta 0, for mechanisms with Laplace noise")
-    command.add_argument("--delta", type=float, help="with --epsilon; outputs state epsilon at this delta")
+    which.add_argument(
+        "--pure-epsilon", type=float, help="epsilon with delta 0, for mechanisms with Laplace noise"
+    )
+    command.add_argument(
+        "--delta", type=float, help="with --epsilon; outputs state epsilon at this delta"
+    )
     command.add_argument(
         "--rows-per-person",
         type=int,
@@ -183,7 +207,8 @@ def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
     """
     if (args.epsilon is None) != (args.delta is None):
         raise BudgetError(
-            "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu, --pure-epsilon."
+            "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu,"
+            " --pure-epsilon."
         )
     rows = args.rows_per_person
     if rows is None:
@@ -198,7 +223,9 @@ def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
     if args.epsilon is not None:
         return Budget.approx(args.epsilon, args.delta, **unit)
     if args.mu is None:
-        raise BudgetError("There is no budget. Give one of --pcost, --rho, --mu, --epsilon with --delta.")
+        raise BudgetError(
+            "There is no budget. Give one of --pcost, --rho, --mu, --epsilon with --delta."
+        )
     return Budget.gdp(args.mu, **unit)
 
 
@@ -226,7 +253,9 @@ def form_of(out: Path, name: str | None, forms: Sequence[str]) -> str:
     if name is None and ending not in forms:
         listed = ", ".join(f".{form}" for form in forms)
         alternative = ", or name the --format" if "zip" in forms else ""
-        raise PlanError(f"The file --out {out} ends in none of {listed}. Give one of them{alternative}.")
+        raise PlanError(
+            f"The file --out {out} ends in none of {listed}. Give one of them{alternative}."
+        )
     return name or ending
 
 
@@ -255,8 +284,12 @@ def add_named_source(sources: argparse._MutuallyExclusiveGroup) -> None:
 
 def add_file_options(command: argparse.ArgumentParser) -> None:
     """Add the options for reading a text file or a workbook."""
-    command.add_argument("--delimiter", help="character between the fields of a CSV file; by default detected")
-    command.add_argument("--encoding", help="encoding of a CSV file, such as latin-1; by default UTF-8")
+    command.add_argument(
+        "--delimiter", help="character between the fields of a CSV file; by default detected"
+    )
+    command.add_argument(
+        "--encoding", help="encoding of a CSV file, such as latin-1; by default UTF-8"
+    )
     command.add_argument("--sheet", metavar="NAME", help="sheet of a workbook with several sheets")
 
 
@@ -265,9 +298,15 @@ def records_of(args: argparse.Namespace) -> Any:
     is_text = args.delimiter is not None or args.encoding is not None
     if args.sheet is not None:
         if is_text:
-            raise DataError("--sheet is for workbooks, --delimiter and --encoding are for text files. Leave one out.")
+            raise DataError(
+                "--sheet is for workbooks, --delimiter and --encoding are for text files. Leave one"
+                " out."
+            )
         if args.source is not None:
-            raise DataError("--sheet cannot be combined with --source. Leave it out, or give a workbook by --data.")
+            raise DataError(
+                "--sheet cannot be combined with --source. Leave it out, or give a workbook by"
+                " --data."
+            )
         return SheetFile(path=args.data, sheet=args.sheet)
     if args.source is not None:
         return named_table(args.source)
@@ -294,11 +333,16 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
     """Add the options for columns that are not attributes of the schema."""
     command.add_argument(
         "--person",
-        help="column that identifies the person of each row, by default that of the schema; bounds the "
-        "rows of each person; integers or texts (store long numbers as text to keep all digits)",
+        help=(
+            "column that identifies the person of each row, by default that of the schema; bounds"
+            " the rows of each person; integers or texts (store long numbers as text to keep all"
+            " digits)"
+        ),
     )
     command.add_argument("--count-column", metavar="N", help=_COUNT_COLUMN_HELP)
-    command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are not counts")
+    command.add_argument(
+        "--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are not counts"
+    )
 
 
 def named_columns(args: argparse.Namespace) -> dict[str, Any]:
@@ -310,8 +354,8 @@ def refuse_seed_option(args: argparse.Namespace) -> None:
     """Raise PlanError for ``--seed`` on a command that releases."""
     if args.seed is not None:
         raise PlanError(
-            "--seed cannot be used for a release: noise from a public seed gives no privacy. Leave it "
-            "out. It is for the commands rehearse and coarse-or-fine --simulated."
+            "--seed cannot be used for a release: noise from a public seed gives no privacy. Leave"
+            " it out. It is for the commands rehearse and coarse-or-fine --simulated."
         )
 
 
@@ -339,7 +383,9 @@ _STEP_SEPARATOR = ":"
 def add_release_options(command: Commands) -> None:
     """Add the options that select a stored measurement."""
     source = command.add_mutually_exclusive_group(required=True)
-    source.add_argument("--ledger", type=Path, help="with --key, or with --dataset if the dataset has one release")
+    source.add_argument(
+        "--ledger", type=Path, help="with --key, or with --dataset if the dataset has one release"
+    )
     source.add_argument("--measurement", type=Path, help="file written by Measurement.save")
     command.add_argument("--key", help="key of a release or a look, as printed by these commands")
     command.add_argument("--dataset", help="name in the ledger")
@@ -355,16 +401,23 @@ def release_of(args: argparse.Namespace) -> Measurement:
     """
     if args.ledger is None:
         if args.key is not None or args.dataset is not None:
-            raise PlanError("--key and --dataset select a release in a --ledger. Leave them out, or give --ledger.")
+            raise PlanError(
+                "--key and --dataset select a release in a --ledger. Leave them out, or give"
+                " --ledger."
+            )
         return Measurement.load(args.measurement)
     book = Ledger(args.ledger)
     key = args.key
     if key is None:
         keys = [receipt.key for receipt in releases(book, args.dataset or "")]
         if len(keys) != 1:
-            subject = f"{len(keys)} releases of {args.dataset!r}" if args.dataset else "no --dataset"
+            subject = (
+                f"{len(keys)} releases of {args.dataset!r}" if args.dataset else "no --dataset"
+            )
             listed = f", one of {', '.join(map(repr, keys[:5]))}" if keys else ""
-            raise LedgerError(f"There are {subject} to select from. Give the --key of one release{listed}.")
+            raise LedgerError(
+                f"There are {subject} to select from. Give the --key of one release{listed}."
+            )
         (key,) = keys
     receipt = book.find(key)
     if receipt is None or _STEP_SEPARATOR not in receipt.plan_hash:
@@ -395,7 +448,9 @@ def release_data(measurement: Measurement) -> dict[str, Any]:
 _OPTION_TYPES = get_type_hints(PlanOptions)
 _PROGRESS = "progress"  # option in Python only: the command line always shows progress
 _CONSTANTS = {"true": True, "false": False, "none": None, "null": None}
-_SHARED_OPTIONS = tuple(name for name in (*(f.name for f in fields(Mechanism)), *LIMITS) if name != _PROGRESS)
+_SHARED_OPTIONS = tuple(
+    name for name in (*(f.name for f in fields(Mechanism)), *LIMITS) if name != _PROGRESS
+)
 _COMPARISON_LIMITS = ("time_limit", "memory_limit")  # limits of the complete comparison
 
 
@@ -403,7 +458,9 @@ def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = F
     """Add the options for one mechanism, or for several, and their mechanism options."""
     names = [m.name for m in MECHANISMS]
     if several:
-        command.add_argument("--mechanisms", nargs="+", choices=names, help="by default all, with their variants")
+        command.add_argument(
+            "--mechanisms", nargs="+", choices=names, help="by default all, with their variants"
+        )
     else:
         command.add_argument("--mechanism", default="querysmasher", choices=names)
     one_of_several = "; querysmasher.centers=tuned applies to one mechanism" if several else ""
@@ -412,7 +469,10 @@ def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = F
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help=f"such as objective=max time_limit=60 centers=tuned{one_of_several}; lists and mappings as JSON",
+        help=(
+            f"such as objective=max time_limit=60 centers=tuned{one_of_several}; lists and mappings"
+            " as JSON"
+        ),
     )
 
 
@@ -432,7 +492,9 @@ def mechanisms_of(
     args: argparse.Namespace,
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
     """Return the mechanisms to compare with their checked options, and the shared limits."""
-    chosen = variants().values() if args.mechanisms is None else [(name, {}) for name in args.mechanisms]
+    chosen = (
+        variants().values() if args.mechanisms is None else [(name, {}) for name in args.mechanisms]
+    )
     own_options: dict[str, list[str]] = {name: [] for name, _ in chosen}
     shared_texts = []
     for text in args.options:
@@ -471,13 +533,15 @@ def _parse_options(texts: Iterable[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise PlanError(
-                f"The option {quote_public(text)} is not of the form NAME=VALUE. Write it like centers=tuned."
+                f"The option {quote_public(text)} is not of the form NAME=VALUE. Write it like"
+                " centers=tuned."
             )
         if name in options:
             raise PlanError(f"The option {quote_public(name)} occurs twice. Leave one of them out.")
         if name == _PROGRESS:
             raise PlanError(
-                "The option 'progress' is for Python. On the command line progress is always told. Leave it out."
+                "The option 'progress' is for Python. On the command line progress is always told."
+                " Leave it out."
             )
         options[name] = value if _OPTION_TYPES.get(name) is str else _parse_value(value)
     return options

@@ -36,7 +36,9 @@ def add_ledger_commands(commands: Commands) -> None:
         keys="datasets",
         aliases=["list"],
     )
-    change = add_command(actions, "change", _change, "raise or lower the total of a dataset", keys=STATUS_KEYS)
+    change = add_command(
+        actions, "change", _change, "raise or lower the total of a dataset", keys=STATUS_KEYS
+    )
     for action in set(actions.choices.values()):
         action.add_argument("--ledger", type=Path, required=True)
     add.add_argument("--dataset", required=True)
@@ -44,7 +46,9 @@ def add_ledger_commands(commands: Commands) -> None:
     add_budget_options(add)
     change.add_argument("--dataset", required=True)
     change.add_argument("--by", required=True, help="who changes the total; stored in the ledger")
-    change.add_argument("--reason", required=True, help="why the total changes; stored in the ledger")
+    change.add_argument(
+        "--reason", required=True, help="why the total changes; stored in the ledger"
+    )
     add_budget_options(change)
 
     verify = add_command(
@@ -60,7 +64,9 @@ def add_ledger_commands(commands: Commands) -> None:
         type=Path,
         help="zip of a release: recompute its content; with --ledger, find its spend",
     )
-    verify.add_argument("--public-key", help="public key of the ledger that must have signed the package")
+    verify.add_argument(
+        "--public-key", help="public key of the ledger that must have signed the package"
+    )
     verify.add_argument(
         "--receipt",
         action="append",
@@ -121,15 +127,21 @@ def _status_data(status: DatasetStatus) -> dict[str, object]:
         "left": status.left,
         "note": status.note,
     }
-    definition = vars(status.definition) | ({"delta": None} if status.definition.kind == "pure" else {})
-    return numbers | {"counts": status.definition.counts} | definition | {"exact": list(status.exact)}
+    definition = vars(status.definition) | (
+        {"delta": None} if status.definition.kind == "pure" else {}
+    )
+    return (
+        numbers | {"counts": status.definition.counts} | definition | {"exact": list(status.exact)}
+    )
 
 
 def _status(args: argparse.Namespace) -> Reply:
     datasets = Ledger(args.ledger).datasets()
     lines = []
     for row in datasets:
-        numbers = f"total {cost(row.total)}, spent {cost(row.spent)}, left {remaining_text(row.left)}"
+        numbers = (
+            f"total {cost(row.total)}, spent {cost(row.spent)}, left {remaining_text(row.left)}"
+        )
         lines.append(f"{row.dataset}: {row.definition.counts} {numbers}; {row.describe()}")
     return Reply(text="\n".join(lines), data={"datasets": [_status_data(row) for row in datasets]})
 
@@ -139,7 +151,9 @@ def _verify(args: argparse.Namespace) -> Reply:
         raise LedgerError("Give --ledger, --package, or both.")
     problems: list[str] = []
     if args.package is not None:
-        public_key = args.public_key or (None if args.ledger is None else Ledger(args.ledger).sign(b"")[0])
+        public_key = args.public_key or (
+            None if args.ledger is None else Ledger(args.ledger).sign(b"")[0]
+        )
         problems += verify_package(args.package, public_key=public_key, ledger=args.ledger)
     if args.ledger is not None:
         problems += verify_ledger(args.ledger, hashes=[_row_hash(text) for text in args.receipt])
@@ -154,6 +168,7 @@ def _row_hash(text: str) -> tuple[int, str]:
     row, _, row_hash = text.partition(":")
     if not row.isdecimal() or not row_hash:
         raise LedgerError(
-            f"The receipt {text!r} is not of the form ROW:HASH. Copy both from the entry 'ledger' of a certificate."
+            f"The receipt {text!r} is not of the form ROW:HASH. Copy both from the entry 'ledger'"
+            " of a certificate."
         )
     return int(row), row_hash

@@ -4,12 +4,12 @@ python -m engine plan --schema adult.json --ways 1 2 3 --pcost 1 --out plan.json
 python -m engine budget create --ledger office.ledger
 python -m engine budget add --ledger office.ledger --dataset survey --rho 1
 python -m engine check --plan plan.json --data survey.csv
-python -m engine release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger --out a.parquet
-python -m engine count --plan plan.json --data north.parquet --out north.counts
-python -m engine counts merge north.counts south.counts --out all.counts
-python -m engine release --plan plan.json --counts all.counts --dataset survey --ledger office.ledger --out b.parquet
-python -m engine publish --ledger office.ledger --dataset survey --whole --records people.csv --out tables.zip
-python -m engine verify --ledger office.ledger --package release.zip
+python -m engine release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger
+--out a.parquet python -m engine count --plan plan.json --data north.parquet --out north.counts
+python -m engine counts merge north.counts south.counts --out all.counts python -m engine release
+--plan plan.json --counts all.counts --dataset survey --ledger office.ledger --out b.parquet python
+-m engine publish --ledger office.ledger --dataset survey --whole --records people.csv --out
+tables.zip python -m engine verify --ledger office.ledger --package release.zip
 
 Command ``studio``: start the Streamlit app.
 """
@@ -45,12 +45,18 @@ def add_studio_command(commands: Commands) -> None:
     studio = commands.add_parser(
         "studio",
         help="open the workbench in the browser",
-        description="Serve the workbench until Ctrl-C. The printed address contains the access key. "
-        "The app can read and write files below the folder in which it is started, and below the "
-        "folders in DP_WORKBENCH_FOLDERS.",
+        description=(
+            "Serve the workbench until Ctrl-C. The printed address contains the access key. The app"
+            " can read and write files below the folder in which it is started, and below the"
+            " folders in DP_WORKBENCH_FOLDERS."
+        ),
     )
-    studio.add_argument("--port", "--server.port", type=int, help="by default 8501, or the next free port")
-    studio.add_argument("--address", "--server.address", help="address to listen on; by default this machine only")
+    studio.add_argument(
+        "--port", "--server.port", type=int, help="by default 8501, or the next free port"
+    )
+    studio.add_argument(
+        "--address", "--server.address", help="address to listen on; by default this machine only"
+    )
     studio.add_argument(
         "--allowed-host",
         "--server.allowedHosts",
@@ -59,14 +65,21 @@ def add_studio_command(commands: Commands) -> None:
         metavar="HOST",
         help="host name in the browser if an authenticating proxy serves the workbench; repeatable",
     )
-    studio.add_argument("options", nargs="*", metavar="-- OPTIONS", help="further options of `streamlit run`")
+    studio.add_argument(
+        "options", nargs="*", metavar="-- OPTIONS", help="further options of `streamlit run`"
+    )
     studio.set_defaults(run=_studio, json=False)
 
 
 def _studio(args: argparse.Namespace) -> Reply:
     script = next((path for path in _APP_FILES if path.is_file()), _APP_FILES[0])
     settings = {"port": [args.port], "address": [args.address], "allowedHosts": args.allowed_host}
-    options = [f"--server.{name}={value}" for name, values in settings.items() for value in values if value is not None]
+    options = [
+        f"--server.{name}={value}"
+        for name, values in settings.items()
+        for value in values
+        if value is not None
+    ]
     # Streamlit runs in this process, so that ending the process also ends the server.
     sys.argv = ["streamlit", "run", str(script), *options, *args.options]
     runpy.run_module("streamlit", run_name="__main__", alter_sys=True)
@@ -136,7 +149,13 @@ def _ascii_fallback(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     characters = error.object[error.start : error.end]
-    return "".join(_ASCII_FORMS.get(c) or c.encode("ascii", "backslashreplace").decode() for c in characters), error.end
+    return (
+        "".join(
+            _ASCII_FORMS.get(c) or c.encode("ascii", "backslashreplace").decode()
+            for c in characters
+        ),
+        error.end,
+    )
 
 
 codecs.register_error(_ascii_fallback.__name__, _ascii_fallback)
@@ -153,7 +172,9 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m engine", description="Differentially private query answering.")
+    parser = argparse.ArgumentParser(
+        prog="python -m engine", description="Differentially private query answering."
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="command")
     add_plan_commands(commands)

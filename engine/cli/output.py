@@ -79,12 +79,15 @@ def add_command(
     keys : keys of ``Reply.data``, separated by spaces, for the help text.
     """
     epilog = (
-        f"With --json: one object with the keys {', '.join(keys.split())}. Errors and progress go to standard error."
+        f"With --json: one object with the keys {', '.join(keys.split())}. Errors and progress go"
+        " to standard error."
     )
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=text, description=f"{text}.", epilog=epilog, aliases=aliases
     )
-    command.add_argument("--json", action="store_true", help="print one JSON object for programs instead of text")
+    command.add_argument(
+        "--json", action="store_true", help="print one JSON object for programs instead of text"
+    )
     command.set_defaults(run=run)
     return command
 

@@ -49,8 +49,8 @@ from engine.publish.output_path import check_target, new_file
 from engine.release.measure import read_plan
 
 PLAN_KEYS = (
-    "mechanism options queries rmse weighted_rmse max_std lower_bound gap claim pcost epsilon_by_delta budget promise "
-    "hash"
+    "mechanism options queries rmse weighted_rmse max_std lower_bound gap claim pcost"
+    " epsilon_by_delta budget promise hash"
 )
 
 
@@ -82,7 +82,9 @@ def add_plan_commands(commands: Commands) -> None:
         add_mechanism_options(command, several=command is compare_command)
         if command is not forecast_command:
             add_budget_options(command)
-    aim_help = "minimise the error of the answers, or of the published tables, which needs --reference"
+    aim_help = (
+        "minimise the error of the answers, or of the published tables, which needs --reference"
+    )
     plan_command.add_argument("--aim", choices=AIMS, default=AIMS[0], help=aim_help)
     plan_command.add_argument(
         "--reference",
@@ -110,18 +112,28 @@ def _plan(args: argparse.Namespace) -> Reply:
     workload = workload_of(args)
     # aiming at published tables plans many times, which no forecast covers
     for_answers = args.aim == AIMS[0]
-    defaults = default_options(workload, args.mechanism, options) if for_answers else DefaultOptions(options=options)
+    defaults = (
+        default_options(workload, args.mechanism, options)
+        if for_answers
+        else DefaultOptions(options=options)
+    )
     sources = [path for path in (args.workload, args.schema, args.reference) if path is not None]
     # an existing file may contain this plan, in which case it is left unchanged
     if not args.out.is_file():
         check_target(args.out, keep=sources)
     arguments = {"progress": args.progress, "aim": args.aim, "reference": args.reference}
-    fitted_plan = plan(workload, budget_of(args, workload.schema), args.mechanism, **defaults.options, **arguments)
+    fitted_plan = plan(
+        workload, budget_of(args, workload.schema), args.mechanism, **defaults.options, **arguments
+    )
     if not _holds_plan(fitted_plan, args.out):
         with new_file(args.out, keep=sources) as partial:
             partial.write_text(fitted_plan.to_json(), encoding="utf-8")
     summary, single = _plan_summary(fitted_plan), single_groups_text(fitted_plan)
-    remarks = [f"{word:11}{text}" for word, text in {"centers": defaults.reason, "single": single}.items() if text]
+    remarks = [
+        f"{word:11}{text}"
+        for word, text in {"centers": defaults.reason, "single": single}.items()
+        if text
+    ]
     lines = [summary.text, *remarks, f"plan       {args.out}"]
     data = {"plan": args.out, "centers": defaults.reason, "single": single}
     return Reply(text="\n".join(lines), data={**data, **summary.data})
@@ -139,7 +151,10 @@ def _forecast(args: argparse.Namespace) -> Reply:
     options, workload = mechanism_options(args), workload_of(args)
     defaults = default_options(workload, args.mechanism, options)
     estimate = forecast(workload, args.mechanism, **defaults.options)
-    text = f"{estimate.text}: about {estimate.seconds:.1f} s and at most {estimate.memory / 1e6:,.0f} MB"
+    text = (
+        f"{estimate.text}: about {estimate.seconds:.1f} s and at most"
+        f" {estimate.memory / 1e6:,.0f} MB"
+    )
     return Reply(
         text=f"{text}\ncenters    {defaults.reason}" if defaults.reason else text,
         data={
@@ -154,10 +169,16 @@ def _forecast(args: argparse.Namespace) -> Reply:
 def _compare(args: argparse.Namespace) -> Reply:
     mechanisms, limits = mechanisms_of(args)
     workload = workload_of(args)
-    ranking = comparison(workload, budget_of(args, workload.schema), mechanisms, **limits, progress=args.progress)
+    ranking = comparison(
+        workload, budget_of(args, workload.schema), mechanisms, **limits, progress=args.progress
+    )
     frame = ranking.frame.assign(status=ranking.frame["status"].map(in_options))
     has_error = ranking.frame["rmse"].notna()
-    table = ranking.frame[has_error].drop(columns="status").to_string(index=False, float_format=lambda v: f"{v:.4g}")
+    table = (
+        ranking.frame[has_error]
+        .drop(columns="status")
+        .to_string(index=False, float_format=lambda v: f"{v:.4g}")
+    )
     refused = [f"{row.mechanism}: {row.status}" for row in frame[~has_error].itertuples()]
     return Reply(
         text="\n".join([table, *refused, f"{ranking.statement} It is {ranking.bound:.6g} counts."]),
@@ -173,7 +194,10 @@ def _plan_summary(fitted_plan: Plan) -> Reply:
     claim = claim_text(fitted_plan)
     rows = fitted_plan.schema.other_rows(fitted_plan.budget.rows_per_person)
     lines = [
-        f"queries    {fitted_plan.workload.queries:,} in {len(fitted_plan.workload.groups):,} groups",
+        (
+            f"queries    {fitted_plan.workload.queries:,} in {len(fitted_plan.workload.groups):,}"
+            " groups"
+        ),
         f"rmse       {fitted_plan.rmse:.6g} counts",
         f"proven     {claim}",
         f"budget     {fitted_plan.meaning}",
@@ -223,7 +247,9 @@ def add_prediction_commands(commands: Commands) -> None:
     )
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument("--plans", type=Path, nargs="+", help="plan files, from coarse to fine")
-    which.add_argument("--workloads", type=Path, nargs="+", help="workload files, JSON or SQL, from coarse to fine")
+    which.add_argument(
+        "--workloads", type=Path, nargs="+", help="workload files, JSON or SQL, from coarse to fine"
+    )
     which.add_argument(
         "--ways",
         type=int,
@@ -231,8 +257,12 @@ def add_prediction_commands(commands: Commands) -> None:
         help="numbers k, with --schema: one analysis per k, of all sets of k attributes",
     )
     command.add_argument("--schema", type=Path, help="schema JSON or CSV, for --ways and for SQL")
-    command.add_argument("--names", nargs="+", help="names of the analyses; by default the names of the files")
-    command.add_argument("--chain", action="store_true", help="decide stepwise, from coarse to fine")
+    command.add_argument(
+        "--names", nargs="+", help="names of the analyses; by default the names of the files"
+    )
+    command.add_argument(
+        "--chain", action="store_true", help="decide stepwise, from coarse to fine"
+    )
     add_mechanism_options(command)
     add_budget_options(command, required=False)
     command.add_argument(
@@ -241,24 +271,36 @@ def add_prediction_commands(commands: Commands) -> None:
         default=0.5,
         help="choose the finer analysis if this share of coarse cells ..",
     )
-    command.add_argument("--snr", type=float, default=5.0, help=".. is at least this number of standard errors")
-    command.add_argument("--sigmas", type=float, default=3.0, help="safety margin of the look, in standard errors")
-    command.add_argument("--primary", help="analysis that must always be answerable; by default the first")
-    command.add_argument("--records", type=int, help="expected number of records: predict for a uniform distribution")
+    command.add_argument(
+        "--snr", type=float, default=5.0, help=".. is at least this number of standard errors"
+    )
+    command.add_argument(
+        "--sigmas", type=float, default=3.0, help="safety margin of the look, in standard errors"
+    )
+    command.add_argument(
+        "--primary", help="analysis that must always be answerable; by default the first"
+    )
+    command.add_argument(
+        "--records", type=int, help="expected number of records: predict for a uniform distribution"
+    )
     command.add_argument(
         "--simulated",
         type=Path,
         metavar="DATA",
         help="simulated records on which to rehearse the look",
     )
-    command.add_argument("--seed", type=int, help="seed of the rehearsal's noise, to repeat it exactly")
+    command.add_argument(
+        "--seed", type=int, help="seed of the rehearsal's noise, to repeat it exactly"
+    )
     add_column_options(command)
 
 
 def _coarse_or_fine(args: argparse.Namespace) -> Reply:
     common = _common_plan(args)
     primary = 0 if args.primary is None else args.primary
-    rule = NestedPlanRule(common=common, primary=primary, share=args.share, snr=args.snr, sigmas=args.sigmas)
+    rule = NestedPlanRule(
+        common=common, primary=primary, share=args.share, snr=args.snr, sigmas=args.sigmas
+    )
     least_records = dict(zip(rule.finer, rule.even_totals(), strict=True))
     costs: list[Any] = common.budget_shares().to_dict("records")
     rows: list[dict[str, Any]] = []
@@ -280,7 +322,10 @@ def _coarse_or_fine(args: argparse.Namespace) -> Reply:
     lines = [saved_text(common), rule_text(rule)]
     for row in rows:
         if row["typical_std"] is not None:
-            line = f"{row['option']}: a typical cell stands out from {row['stands_out_from']:.4g} records"
+            line = (
+                f"{row['option']}: a typical cell stands out from {row['stands_out_from']:.4g}"
+                " records"
+            )
             threshold = row["even_records"]
             if threshold is not None:
                 line += f"; evenly spread records meet the rule from {threshold:,.0f} on"
@@ -288,12 +333,16 @@ def _coarse_or_fine(args: argparse.Namespace) -> Reply:
     predicted = verdict = None
     if args.records is not None:
         if args.records < 0:
-            raise PlanError(f"--records is {args.records}. Give the expected number of records, at least 0.")
+            raise PlanError(
+                f"--records is {args.records}. Give the expected number of records, at least 0."
+            )
         reached = [i for i, least in least_records.items() if args.records >= least]
         predicted = common.names[max(reached, default=common.position(primary))]
         lines.append(f"predicted  {predicted}, for {args.records:,} evenly spread records")
     if args.seed is not None and args.simulated is None:
-        raise PlanError("--seed is for the rehearsal on --simulated records. Give both, or leave --seed out.")
+        raise PlanError(
+            "--seed is for the rehearsal on --simulated records. Give both, or leave --seed out."
+        )
     if args.simulated is not None:
         columns = named_columns(args)
         release = stepwise.look(
@@ -329,8 +378,13 @@ def _common_plan(args: argparse.Namespace) -> CommonPlan:
     if args.plans is not None:
         if planning_options := [name for name in _PLANNING_OPTIONS if vars(args)[name]]:
             word = planning_options[0].replace("_", "-")
-            raise PlanError(f"--{word} is for planning, but --plans names existing plans. Leave one of the two out.")
-        return split(*map(read_plan, args.plans), names=args.names or [path.stem for path in args.plans])
+            raise PlanError(
+                f"--{word} is for planning, but --plans names existing plans. Leave one of the two"
+                " out."
+            )
+        return split(
+            *map(read_plan, args.plans), names=args.names or [path.stem for path in args.plans]
+        )
     options = mechanism_options(args)
     schema = None if args.schema is None else schema_of(args.schema)
     if args.workloads is not None:
@@ -342,7 +396,13 @@ def _common_plan(args: argparse.Namespace) -> CommonPlan:
         workloads_by_name = workloads_by_way(schema, args.ways)
         workloads, names = list(workloads_by_name.values()), list(workloads_by_name)
     plans = [
-        plan(workload, budget_of(args, workload.schema), args.mechanism, progress=args.progress, **options)
+        plan(
+            workload,
+            budget_of(args, workload.schema),
+            args.mechanism,
+            progress=args.progress,
+            **options,
+        )
         for workload in workloads
     ]
     return split(*plans, names=args.names or names)

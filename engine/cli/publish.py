@@ -69,11 +69,19 @@ def add_publish_commands(commands: Commands) -> None:
         action="store_true",
         help="integer counts, tabulated from the same simulated records",
     )
-    command.add_argument("--overwrite", action="store_true", help="replace existing files of tables and records")
-    command.add_argument("--records", type=Path, help=f"file for simulated records, {' or '.join(FORMATS)}")
-    command.add_argument("--people", type=int, help="number of simulated records; by default the total of the tables")
+    command.add_argument(
+        "--overwrite", action="store_true", help="replace existing files of tables and records"
+    )
+    command.add_argument(
+        "--records", type=Path, help=f"file for simulated records, {' or '.join(FORMATS)}"
+    )
+    command.add_argument(
+        "--people", type=int, help="number of simulated records; by default the total of the tables"
+    )
     command.add_argument("--confidence", type=float, default=0.95)
-    command.add_argument("--draws", type=int, default=DRAWS, help="number of simulations for the error estimates")
+    command.add_argument(
+        "--draws", type=int, default=DRAWS, help="number of simulations for the error estimates"
+    )
     for name, help_text in RULE_HELP.items():
         command.add_argument(
             f"--{name.replace('_', '-')}",
@@ -94,7 +102,8 @@ def _publish(args: argparse.Namespace) -> Reply:
     records_format = None if args.records is None else form_of(args.records, None, FORMATS)
     if records_format is None and args.people is not None:
         raise PlanError(
-            "--people says how many records to write to --records. Give --records, too, or leave --people out."
+            "--people says how many records to write to --records. Give --records, too, or leave"
+            " --people out."
         )
     check_positive("confidence", args.confidence, below=1, error=PlanError)
     rule = QualityRule(**{name: getattr(args, name) for name in RULE_HELP})
@@ -118,10 +127,13 @@ def _publish(args: argparse.Namespace) -> Reply:
     else:
         write_published(errors, args.out, format=file_format, progress=args.progress, **settings)
     groups = errors.summary(rule).to_dict("records")
-    lines = [f"{head_of(measurement)}: tables of {tables.total:,.0f} in {args.out}; nothing was spent"]
+    lines = [
+        f"{head_of(measurement)}: tables of {tables.total:,.0f} in {args.out}; nothing was spent"
+    ]
     lines += [
-        f"{row['attributes']}, {row['family']}: {row['answers']:,} numbers, {row['below zero']:,} were below zero; "
-        f"{row['publishable']:.0%} publishable, {row['doubtful']:.0%} doubtful, {row['suppressed']:.0%} suppressed"
+        f"{row['attributes']}, {row['family']}: {row['answers']:,} numbers, {row['below zero']:,}"
+        f" were below zero; {row['publishable']:.0%} publishable, {row['doubtful']:.0%} doubtful,"
+        f" {row['suppressed']:.0%} suppressed"
         for row in groups
     ]
     data = release_data(measurement) | {
@@ -133,12 +145,17 @@ def _publish(args: argparse.Namespace) -> Reply:
     data |= {"total": tables.total, "confidence": args.confidence, "groups": groups}
     data |= {"records": args.records, "people": None, "criteria": None}
     if records is not None and records_format is not None:
-        write_records(measurement, records, args.records, format=records_format, overwrite=args.overwrite)
+        write_records(
+            measurement, records, args.records, format=records_format, overwrite=args.overwrite
+        )
         criteria = acceptance(errors, records).to_dict("records")
         data |= {"people": len(records), "criteria": criteria}
-        lines.append(f"{len(records):,} simulated records in {args.records}; no row describes a real person")
+        lines.append(
+            f"{len(records):,} simulated records in {args.records}; no row describes a real person"
+        )
         lines += [
-            f"{'met' if row['met'] else 'NOT met'}: {row['criterion']}: {row['found']:.4g}, limit {row['limit']:.4g}"
+            f"{'met' if row['met'] else 'NOT met'}: {row['criterion']}: {row['found']:.4g}, limit"
+            f" {row['limit']:.4g}"
             for row in criteria
         ]
     return Reply(text="\n".join(lines), data=data)
@@ -155,7 +172,9 @@ def add_query_commands(commands: Commands) -> None:
     )
     add_release_options(ask)
     what = ask.add_mutually_exclusive_group(required=True)
-    what.add_argument("--where", nargs="+", metavar="CONDITION", help="such as \"age >= 30 and sex == 'F'\"")
+    what.add_argument(
+        "--where", nargs="+", metavar="CONDITION", help="such as \"age >= 30 and sex == 'F'\""
+    )
     what.add_argument("--total", action="store_true", help="total number of records")
     add_workload_file(ask, what)
     ask.add_argument(
@@ -163,7 +182,9 @@ def add_query_commands(commands: Commands) -> None:
         nargs="+",
         type=float,
         metavar="NUMBER",
-        help="one factor per condition: also answer the weighted sum, such as 1 -1 for a difference",
+        help=(
+            "one factor per condition: also answer the weighted sum, such as 1 -1 for a difference"
+        ),
     )
     ask.add_argument("--confidence", type=float, default=0.95)
 
@@ -171,15 +192,21 @@ def add_query_commands(commands: Commands) -> None:
 def _ask(args: argparse.Namespace) -> Reply:
     if args.times is not None and args.where is None:
         raise PlanError(
-            "--times weights the counts of conditions. Give the conditions by --where, or leave --times out."
+            "--times weights the counts of conditions. Give the conditions by --where, or leave"
+            " --times out."
         )
     if args.times is not None and len(args.times) != len(args.where):
-        raise PlanError(f"--times has {len(args.times)} numbers for {len(args.where)} conditions. Give one for each.")
+        raise PlanError(
+            f"--times has {len(args.times)} numbers for {len(args.where)} conditions. Give one for"
+            " each."
+        )
     measurement = release_of(args)
     combination: dict[str, Any] | None = None
     if args.workload is not None:
         workload = workload_from_file(args.workload, measurement.plan.schema)
-        answers: list[Any] = further_answers(measurement, workload, args.confidence).to_dict("records")
+        answers: list[Any] = further_answers(measurement, workload, args.confidence).to_dict(
+            "records"
+        )
     else:
         queries = [condition_query(measurement.plan.schema, text) for text in args.where or [""]]
         pairs = [(query.attributes, query.tensor) for query in queries]
@@ -188,12 +215,17 @@ def _ask(args: argparse.Namespace) -> Reply:
             for query, pair in zip(queries, pairs, strict=True)
         ]
         if args.times is not None:
-            text = " + ".join(f"{c:g} × ({q.text})" for c, q in zip(args.times, queries, strict=True))
-            combination = {"query": text} | vars(measurement.combination(pairs, args.times, args.confidence))
+            text = " + ".join(
+                f"{c:g} × ({q.text})" for c, q in zip(args.times, queries, strict=True)
+            )
+            combination = {"query": text} | vars(
+                measurement.combination(pairs, args.times, args.confidence)
+            )
     rows = [*answers, *([combination] if combination else [])]
     lines = [f"{head_of(measurement)}; intervals at {args.confidence:g}"]
     lines += [
-        f"{row['query']}: {row['answer']:.6g}, standard error {row['std']:.4g}, {row['low']:.6g} to {row['high']:.6g}"
+        f"{row['query']}: {row['answer']:.6g}, standard error {row['std']:.4g}, {row['low']:.6g} to"
+        f" {row['high']:.6g}"
         for row in rows
     ]
     data = release_data(measurement) | {

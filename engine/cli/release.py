@@ -41,8 +41,8 @@ from engine.release.measure import read_plan
 
 ANSWER_FORMATS = (*FORMATS, "zip")
 OTHER_RECORDS_ADVICE = (
-    "To release these records, give a new number as --attempt, which spends budget again, or another "
-    "--dataset, which has a separate budget."
+    "To release these records, give a new number as --attempt, which spends budget again, or"
+    " another --dataset, which has a separate budget."
 )
 
 
@@ -70,17 +70,33 @@ def add_release_commands(commands: Commands) -> None:
         )
         add_column_options(command)
         command.add_argument("--confidence", type=float, default=0.95)
-        command.add_argument("--overwrite", action="store_true", help="replace an existing file of answers")
+        command.add_argument(
+            "--overwrite", action="store_true", help="replace an existing file of answers"
+        )
         if name == "release":
             command.add_argument("--attempt", type=int, default=1)
         else:
             records = command.add_mutually_exclusive_group(required=True)
-            records.add_argument("--simulated", action="store_true", help="the records are simulated")
-            records.add_argument("--public", metavar="WHY", default="", help="the records are public; the reason why")
-        seed_help = "seed of the noise, to repeat a rehearsal exactly" if name == "rehearse" else argparse.SUPPRESS
+            records.add_argument(
+                "--simulated", action="store_true", help="the records are simulated"
+            )
+            records.add_argument(
+                "--public", metavar="WHY", default="", help="the records are public; the reason why"
+            )
+        seed_help = (
+            "seed of the noise, to repeat a rehearsal exactly"
+            if name == "rehearse"
+            else argparse.SUPPRESS
+        )
         command.add_argument("--seed", type=int, help=seed_help)
-        ledger_note = "; marks the records as public and detects earlier releases" if name == "rehearse" else ""
-        command.add_argument("--dataset", required=name == "release", help=f"name in the ledger{ledger_note}")
+        ledger_note = (
+            "; marks the records as public and detects earlier releases"
+            if name == "rehearse"
+            else ""
+        )
+        command.add_argument(
+            "--dataset", required=name == "release", help=f"name in the ledger{ledger_note}"
+        )
         command.add_argument("--ledger", type=Path, required=name == "release")
         command.set_defaults(rehearsal=name == "rehearse")
 
@@ -93,7 +109,9 @@ def add_release_commands(commands: Commands) -> None:
     )
     check.add_argument("--plan", type=Path, required=True)
     add_records_options(check)
-    check.add_argument("--ledger", type=Path, help="also search for the same records under other names")
+    check.add_argument(
+        "--ledger", type=Path, help="also search for the same records under other names"
+    )
     check.add_argument("--dataset", default="", help="name of the records in the ledger")
     add_column_options(check)
 
@@ -102,7 +120,9 @@ def _check(args: argparse.Namespace) -> Reply:
     print("For your eyes only: these exact numbers depend on single records.", file=sys.stderr)
     ledger = None if args.ledger is None else Ledger(args.ledger)
     arguments = {"dataset": args.dataset, "ledger": ledger} | named_columns(args)
-    intake = check_records(read_plan(args.plan), records_of(args), **arguments, progress=args.progress)
+    intake = check_records(
+        read_plan(args.plan), records_of(args), **arguments, progress=args.progress
+    )
     if not args.json:
         if args.count_column is not None:
             print(
@@ -130,14 +150,21 @@ def _release(args: argparse.Namespace) -> Reply:
     if args.rehearsal and args.public and ledger is not None:
         if not args.dataset:
             raise LedgerError(
-                "--ledger needs --dataset, the name under which the ledger records that the data are public."
+                "--ledger needs --dataset, the name under which the ledger records that the data"
+                " are public."
             )
-        arguments = {"dataset": args.dataset, "ledger": ledger, "why": args.public} | named_columns(args)
+        arguments = {"dataset": args.dataset, "ledger": ledger, "why": args.public} | named_columns(
+            args
+        )
         declare_public(plan, records_of(args), **arguments)
     ledger_arguments: dict[str, Any] = {}
     if not args.rehearsal:
         ledger_arguments = {"dataset": args.dataset, "ledger": ledger, "attempt": args.attempt}
-    key = release_key(dataset=args.dataset, plan_hash=plan.hash, attempt=args.attempt) if ledger_arguments else ""
+    key = (
+        release_key(dataset=args.dataset, plan_hash=plan.hash, attempt=args.attempt)
+        if ledger_arguments
+        else ""
+    )
     earlier_receipt = None if ledger is None or not key else ledger.find(key)
     with option_names(OTHER_RECORDS_ADVICE):
         measurement = measure(
@@ -170,7 +197,9 @@ def _release(args: argparse.Namespace) -> Reply:
             "a higher --attempt draws new noise"
         )
     receipt_data = (
-        None if receipt is None else {name: getattr(receipt, name) for name in ("seq", "utc", "hash", "pcost")}
+        None
+        if receipt is None
+        else {name: getattr(receipt, name) for name in ("seq", "utc", "hash", "pcost")}
     )
     data = {
         "out": args.out,
@@ -200,8 +229,12 @@ def add_count_commands(commands: Commands) -> None:
         "count one part of the records for release --counts; spends nothing",
         keys=COUNT_KEYS,
     )
-    count.add_argument("--plan", type=Path, nargs="+", required=True, help="several plans for look and finish")
-    count.add_argument("--chain", action="store_true", help="stepwise decision between several plans, as in look")
+    count.add_argument(
+        "--plan", type=Path, nargs="+", required=True, help="several plans for look and finish"
+    )
+    count.add_argument(
+        "--chain", action="store_true", help="stepwise decision between several plans, as in look"
+    )
     count.add_argument("--schema", type=Path, help="schema that the plan must have")
     source = count.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, help="this part of the records")
@@ -211,15 +244,21 @@ def add_count_commands(commands: Commands) -> None:
     add_column_options(count)
     counts = commands.add_parser("counts", help="merge the counts of several parts")
     actions = counts.add_subparsers(required=True, metavar="action")
-    merge = add_command(actions, "merge", _merge, "add the counts of disjoint parts of the records", keys=COUNT_KEYS)
+    merge = add_command(
+        actions, "merge", _merge, "add the counts of disjoint parts of the records", keys=COUNT_KEYS
+    )
     merge.add_argument("parts", type=Path, nargs="+", help=f"files {COUNTS_ENDING}")
     merge.add_argument(
         "--split-by-person",
         action="store_true",
-        help="declare that no person has rows in two parts; required with a bound on rows per person",
+        help=(
+            "declare that no person has rows in two parts; required with a bound on rows per person"
+        ),
     )
     for command in (count, merge):
-        command.add_argument("--out", type=Path, required=True, help=f"new file {COUNTS_ENDING}, {PRIVACY_NOTE}")
+        command.add_argument(
+            "--out", type=Path, required=True, help=f"new file {COUNTS_ENDING}, {PRIVACY_NOTE}"
+        )
 
 
 def _count(args: argparse.Namespace) -> Reply:
@@ -227,25 +266,32 @@ def _count(args: argparse.Namespace) -> Reply:
     plans = [read_plan(path) for path in args.plan]
     if args.schema is not None and (schema := schema_of(args.schema)) != plans[0].schema:
         raise SchemaError(
-            f"The schema {args.schema} of {len(schema)} attributes is not that of the plan. Give the plan's schema."
+            f"The schema {args.schema} of {len(schema)} attributes is not that of the plan. Give"
+            " the plan's schema."
         )
     columns = named_columns(args) | {"progress": args.progress}
     if len(plans) == 1:
         counts = counts_for(plans[0], records_of(args), **columns)
     else:
         split = nested_choices if args.chain else coarse_or_fine
-        counts = counts_for_steps(split(*plans, names=[str(path) for path in args.plan]), records_of(args), **columns)
+        counts = counts_for_steps(
+            split(*plans, names=[str(path) for path in args.plan]), records_of(args), **columns
+        )
     return _save(counts.as_shard(args.shard), args.out)
 
 
 def _merge(args: argparse.Namespace) -> Reply:
     _check_counts_path(args.out)
-    return _save(Counts.sum(map(Counts.load, args.parts), split_by_person=args.split_by_person), args.out)
+    return _save(
+        Counts.sum(map(Counts.load, args.parts), split_by_person=args.split_by_person), args.out
+    )
 
 
 def _check_counts_path(out: Path) -> None:
     if out.suffix.lower() != COUNTS_ENDING:
-        raise DataError(f"The file --out {out} does not end in {COUNTS_ENDING}. Give a name with this ending.")
+        raise DataError(
+            f"The file --out {out} does not end in {COUNTS_ENDING}. Give a name with this ending."
+        )
     if out.exists():
         raise DataError(f"{out} already exists and is not overwritten. Give another name.")
 
@@ -254,7 +300,9 @@ def _save(counts: Counts, out: Path) -> Reply:
     counts.save(out)
     intake = Intake.of(counts)
     print_row_summary(intake)
-    numbers = {name: value for name, value in vars(intake).items() if name not in ("reasons", "warnings")}
+    numbers = {
+        name: value for name, value in vars(intake).items() if name not in ("reasons", "warnings")
+    }
     data = {
         "private": True,
         "out": out,

@@ -53,10 +53,14 @@ def add_step_commands(commands: Commands) -> None:
         type=Path,
         nargs="+",
         required=True,
-        help="plan files, from coarse to fine; plan each with --options centers=uniform, so that the "
-        "plans share residual spaces",
+        help=(
+            "plan files, from coarse to fine; plan each with --options centers=uniform, so that the"
+            " plans share residual spaces"
+        ),
     )
-    look.add_argument("--names", nargs="+", help="names of the plans; by default the names of the files")
+    look.add_argument(
+        "--names", nargs="+", help="names of the plans; by default the names of the files"
+    )
     look.add_argument("--chain", action="store_true", help="decide stepwise, from coarse to fine")
     look.add_argument("--dataset", required=True, help="name in the ledger")
     decide = add_command(
@@ -66,9 +70,15 @@ def add_step_commands(commands: Commands) -> None:
         "record in the ledger which option is chosen after a look; costs nothing",
         keys="option row verdict shares certain",
     )
-    decide.add_argument("--option", help="name of an option, or 'stop'; by default the decision of the rule")
-    decide.add_argument("--share", type=float, help="rule: choose the finer plan if this share of coarse cells ...")
-    decide.add_argument("--snr", type=float, default=5.0, help="... is at least this number of standard errors")
+    decide.add_argument(
+        "--option", help="name of an option, or 'stop'; by default the decision of the rule"
+    )
+    decide.add_argument(
+        "--share", type=float, help="rule: choose the finer plan if this share of coarse cells ..."
+    )
+    decide.add_argument(
+        "--snr", type=float, default=5.0, help="... is at least this number of standard errors"
+    )
     decide.add_argument("--by", default="", help="who decides without a rule, or against it")
     decide.add_argument("--reason", default="")
     finish = add_command(
@@ -92,7 +102,9 @@ def add_step_commands(commands: Commands) -> None:
             add_records_options(command, "records; the same in both steps")
             add_column_options(command)
             command.add_argument("--attempt", type=int, default=1)
-            command.add_argument("--out", type=Path, required=True, help="CSV or parquet file for the answers")
+            command.add_argument(
+                "--out", type=Path, required=True, help="CSV or parquet file for the answers"
+            )
             command.add_argument("--seed", type=int, help=argparse.SUPPRESS)
 
 
@@ -101,7 +113,9 @@ def _look(args: argparse.Namespace) -> Reply:
     form_of(args.out, None, FORMATS)
     check_target(args.out, keep=[*args.plans, *filter(None, (args.data, args.ledger))])
     split = nested_choices if args.chain else coarse_or_fine
-    common = split(*map(read_plan, args.plans), names=args.names or [path.stem for path in args.plans])
+    common = split(
+        *map(read_plan, args.plans), names=args.names or [path.stem for path in args.plans]
+    )
     with option_names(OTHER_RECORDS_ADVICE):
         measurement = stepwise.look(
             common,
@@ -128,7 +142,9 @@ def _decide(args: argparse.Namespace) -> Reply:
         selection_rule = NestedPlanRule(common=steps.common, share=args.share, snr=args.snr)
         verdict, rule = selection_rule.decide(steps.look), selection_rule.rule
     attribution = {"by": args.by, "reason": args.reason}
-    choice = stepwise.decide(args.ledger, args.look, option=args.option, verdict=verdict, rule=rule, **attribution)
+    choice = stepwise.decide(
+        args.ledger, args.look, option=args.option, verdict=verdict, rule=rule, **attribution
+    )
     lines = [] if verdict is None else [verdict.sentence]
     return Reply(
         text="\n".join([*lines, f"'{choice.option}' is noted in row {choice.seq} of the ledger"]),
@@ -187,4 +203,6 @@ def _write_answers(measurement: Measurement, args: argparse.Namespace) -> Reply:
     """Write the answers and return a reply with their number and path."""
     file_format, queries = form_of(args.out, None, FORMATS), measurement.plan.workload.queries
     write_answers(measurement, args.out, format=file_format, progress=args.progress)
-    return Reply(text=f"{queries:,} answers in {args.out}", data={"out": args.out, "queries": queries})
+    return Reply(
+        text=f"{queries:,} answers in {args.out}", data={"out": args.out, "queries": queries}
+    )

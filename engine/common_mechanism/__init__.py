@@ -3,7 +3,12 @@
 from engine.common_mechanism import stepwise
 from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism
 from engine.common_mechanism.common_plan import CommonPlan, coarse_or_fine, nested_choices
-from engine.common_mechanism.selection_rule import NestedPlanRule, census_ages, coarse_and_fine, workloads_by_way
+from engine.common_mechanism.selection_rule import (
+    NestedPlanRule,
+    census_ages,
+    coarse_and_fine,
+    workloads_by_way,
+)
 
 __all__ = [
     "CommonMechanism",

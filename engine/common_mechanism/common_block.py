@@ -32,11 +32,24 @@ import numpy as np
 from engine._arrays import Array, thin_svd
 from engine._format import set_name
 from engine._threads import threads_for
-from engine.common_mechanism.common_mechanism import RESIDUAL_TOLERANCE, CommonMechanism, LinearMechanism
+from engine.common_mechanism.common_mechanism import (
+    RESIDUAL_TOLERANCE,
+    CommonMechanism,
+    LinearMechanism,
+)
 from engine.errors import LimitExceeded
 from engine.plans import Block
 from engine.plans.blocks import noise_grid
-from engine.residuals import Axes, Complement, Lift, SplitLift, Strategy, class_rows, contract, group_axes
+from engine.residuals import (
+    Axes,
+    Complement,
+    Lift,
+    SplitLift,
+    Strategy,
+    class_rows,
+    contract,
+    group_axes,
+)
 from engine.residuals.basis import ungroup_axes
 
 # Limit of class coordinates for a dense common mechanism of two blocks, and of three or more.
@@ -70,8 +83,8 @@ class BlockResidual:
     Attributes
     ----------
     turns : the coordinates, factor by factor.
-    look_precision : precision of the look, 1/counts^2; one axis per turn, or shape () if it is the same in
-        all coordinates.
+    look_precision : precision of the look, 1/counts^2; one axis per turn, or shape () if it is the
+        same in all coordinates.
     block : the block that must still be measured, in these coordinates; None if the look has all
         its information.
     """
@@ -144,7 +157,9 @@ def common_block(
         return _scaled(blocks)
 
 
-def block_residual(look: Block, block: Block, max_records: int, stretch: float = 1.0) -> BlockResidual:
+def block_residual(
+    look: Block, block: Block, max_records: int, stretch: float = 1.0
+) -> BlockResidual:
     """Return the residual of a plan's block after the look's block.
 
     Parameters
@@ -163,11 +178,23 @@ def block_residual(look: Block, block: Block, max_records: int, stretch: float =
     products = block.weights is None and _aligned(look, block)
     if look.weights is None and products:
         if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)):
-            turns = tuple(Coordinates(axes=a, rows=_class_rows(s), back=s.pinv) for a, s in block.factors)
-            return _rest(max_records, block, turns, None, np.asarray(1.0 / look.noise**2), np.asarray(precision))
-        relatives = [_relative(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
+            turns = tuple(
+                Coordinates(axes=a, rows=_class_rows(s), back=s.pinv) for a, s in block.factors
+            )
+            return _rest(
+                max_records,
+                block,
+                turns,
+                None,
+                np.asarray(1.0 / look.noise**2),
+                np.asarray(precision),
+            )
+        relatives = [
+            _relative(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
+        ]
         turns = tuple(
-            Coordinates(axes=a, rows=t, back=b) for (a, _), (_, t, b, _) in zip(block.factors, relatives, strict=True)
+            Coordinates(axes=a, rows=t, back=b)
+            for (a, _), (_, t, b, _) in zip(block.factors, relatives, strict=True)
         )
         look_precision = _outer([g for *_, g in relatives]) / look.noise**2
         return _rest(
@@ -181,7 +208,9 @@ def block_residual(look: Block, block: Block, max_records: int, stretch: float =
     if look.weights is not None and products:
         # the factors of a weighted look are built so that they make the blocks behind it diagonal
         inverses = [s.pinv for _, s in look.factors]
-        relative_rows = [_class_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)]
+        relative_rows = [
+            _class_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)
+        ]
         grams = [m.T @ m for m in relative_rows]
         if all(np.abs(g - np.diag(np.diag(g))).max() <= 1e-9 * np.diag(g).max() for g in grams):
             turns = tuple(
@@ -189,12 +218,16 @@ def block_residual(look: Block, block: Block, max_records: int, stretch: float =
                 for (a, s), b in zip(look.factors, inverses, strict=True)
             )
             plan_precision = _outer([np.diag(g) for g in grams]) * precision
-            return _rest(max_records, look, turns, None, (look.weights / look.noise) ** 2, plan_precision)
+            return _rest(
+                max_records, look, turns, None, (look.weights / look.noise) ** 2, plan_precision
+            )
     look_rows, plan_rows = dense_rows(look), dense_rows(block)
     P, T, right_inverse, look_precision = _relative_rows(look_rows, plan_rows)
     axes = tuple(range(len(block.attributes)))
     rows = P.T @ _kronecker(block, [s.rows for _, s in block.factors], block.sizes)
-    merged = Strategy(sizes=block.sizes, rows=rows, pinv=right_inverse, complete=len(rows) == T.shape[1])
+    merged = Strategy(
+        sizes=block.sizes, rows=rows, pinv=right_inverse, complete=len(rows) == T.shape[1]
+    )
     look_precision = look_precision / look.noise**2
     return _rest(
         max_records,
@@ -217,11 +250,14 @@ def dense_rows(block: Block) -> Array:
     dimension = math.prod(n - 1 for n in block.sizes)
     if max(dimension, block.measurements) > 2 * DENSE[2]:
         raise LimitExceeded(
-            f"On {set_name(block.attributes)} the plans measure different products of attributes, and the "
-            f"{dimension:,} coordinates are too many to compare them as a whole; {2 * DENSE[2]:,} are possible. Ask "
-            "the same families of these attributes in every plan, or leave these attributes out of one."
+            f"On {set_name(block.attributes)} the plans measure different products of attributes,"
+            f" and the {dimension:,} coordinates are too many to compare them as a whole;"
+            f" {2 * DENSE[2]:,} are possible. Ask the same families of these attributes in every"
+            " plan, or leave these attributes out of one."
         )
-    return _kronecker(block, [_class_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes])
+    return _kronecker(
+        block, [_class_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes]
+    )
 
 
 def _rest(
@@ -235,7 +271,9 @@ def _rest(
     # where the look has the same precision up to rounding, measuring again would need noise of
     # infinite deviation
     residual_precision = np.where(
-        plan_precision - look_precision > RESIDUAL_TOLERANCE * plan_precision, plan_precision - look_precision, 0.0
+        plan_precision - look_precision > RESIDUAL_TOLERANCE * plan_precision,
+        plan_precision - look_precision,
+        0.0,
     )
     if not residual_precision.any():
         return BlockResidual(turns=turns, look_precision=look_precision, block=None)
@@ -249,10 +287,16 @@ def _rest(
     factors = []
     for k, ((axes, s), turn) in enumerate(zip(basis_block.factors, turns, strict=True)):
         rows = s.rows if P is None else P[k].T @ s.rows
-        factors.append((axes, Strategy(sizes=s.sizes, rows=rows, pinv=turn.back, complete=s.complete)))
-    residual_block = replace(basis_block, factors=tuple(factors), weights=np.sqrt(residual_precision) * noise)
+        factors.append(
+            (axes, Strategy(sizes=s.sizes, rows=rows, pinv=turn.back, complete=s.complete))
+        )
+    residual_block = replace(
+        basis_block, factors=tuple(factors), weights=np.sqrt(residual_precision) * noise
+    )
     return BlockResidual(
-        turns=turns, look_precision=look_precision, block=round_noise_up(residual_block, noise, max_records)
+        turns=turns,
+        look_precision=look_precision,
+        block=round_noise_up(residual_block, noise, max_records),
     )
 
 
@@ -291,7 +335,12 @@ def _two_products(one: Block, other: Block) -> Block | None:
         if not (_inside(s, t) and _inside(t, s)):
             return None
         P, _, right_inverse, ratio = _relative(s, t)
-        factors.append((axes, Strategy(sizes=t.sizes, rows=P.T @ t.rows, pinv=right_inverse, complete=t.complete)))
+        factors.append(
+            (
+                axes,
+                Strategy(sizes=t.sizes, rows=P.T @ t.rows, pinv=right_inverse, complete=t.complete),
+            )
+        )
         ratios.append(ratio)
     # where both are diagonal, A <= B and A <= C hold entry by entry (definition 3.9)
     precision = np.minimum(_outer(ratios) / one.noise**2, 1.0 / other.noise**2)
@@ -299,7 +348,12 @@ def _two_products(one: Block, other: Block) -> Block | None:
     weights = np.sqrt(precision) * noise
     if len(factors) == 1:
         ((axes, s),) = factors
-        weighted = Strategy(sizes=s.sizes, rows=weights[:, None] * s.rows, pinv=s.pinv / weights, complete=s.complete)
+        weighted = Strategy(
+            sizes=s.sizes,
+            rows=weights[:, None] * s.rows,
+            pinv=s.pinv / weights,
+            complete=s.complete,
+        )
         return replace(other, factors=((axes, weighted),), noise=noise)
     return replace(other, factors=tuple(factors), noise=noise, weights=weights)
 
@@ -328,12 +382,21 @@ def _scaled(blocks: Sequence[Block]) -> tuple[Block | None, str]:
     for block in blocks:
         # the margin of 1e-12 keeps the scaled block below all others in spite of rounding
         share = 1.0 / max(_largest(block, b) * (1.0 + 1e-12) for b in blocks)
-        precision = share * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
+        precision = (
+            share * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
+        )
         if precision > largest_precision:
-            largest, largest_precision = replace(block, noise=block.noise / math.sqrt(min(1.0, share))), precision
+            largest, largest_precision = (
+                replace(block, noise=block.noise / math.sqrt(min(1.0, share))),
+                precision,
+            )
     return (
         largest,
-        "valid, but not the largest: too many coordinates for that" if largest else "nothing: too large to compare",
+        (
+            "valid, but not the largest: too many coordinates for that"
+            if largest
+            else "nothing: too large to compare"
+        ),
     )
 
 
@@ -386,7 +449,9 @@ def _kronecker(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) ->
     for matrix in matrices:
         product = np.asarray(np.kron(product, matrix), dtype=float)
     grouped_sizes = [math.prod(sizes[a] for a in axes) for axes in block.sets]
-    flat = ungroup_axes(product.reshape(len(product), *grouped_sizes), block.sets, sizes, 1).reshape(product.shape)
+    flat = ungroup_axes(
+        product.reshape(len(product), *grouped_sizes), block.sets, sizes, 1
+    ).reshape(product.shape)
     return flat if block.weights is None else flat * block.weights.reshape(-1, 1)
 
 

@@ -88,13 +88,23 @@ class LinearMechanism:
         B = _matrix("B", self.B)
         Sigma = np.eye(len(B)) if self.Sigma is None else _matrix("Sigma", self.Sigma)
         if Sigma.shape != (len(B), len(B)):
-            raise PlanError(f"Sigma has shape {Sigma.shape}; for the {len(B)} rows of B it must be {(len(B),) * 2}.")
+            raise PlanError(
+                f"Sigma has shape {Sigma.shape}; for the {len(B)} rows of B it must be"
+                f" {(len(B),) * 2}."
+            )
         scale = np.sqrt(np.maximum(np.diag(Sigma), 0.0))
         if not (scale > 0).all() or (np.abs(Sigma - Sigma.T) > 1e-9 * np.outer(scale, scale)).any():
-            raise PlanError("Sigma has a variance that is not above 0, or is not symmetric; give a covariance matrix.")
+            raise PlanError(
+                "Sigma has a variance that is not above 0, or is not symmetric; give a covariance"
+                " matrix."
+            )
         Sigma = (Sigma + Sigma.T) / 2
-        if _is_full(Sigma) and not _is_positive(_correlation(Sigma) - 8 * EPS * len(B) * np.eye(len(B))):
-            raise PlanError("Sigma is singular or indefinite; drop answers that others determine, or add noise.")
+        if _is_full(Sigma) and not _is_positive(
+            _correlation(Sigma) - 8 * EPS * len(B) * np.eye(len(B))
+        ):
+            raise PlanError(
+                "Sigma is singular or indefinite; drop answers that others determine, or add noise."
+            )
         for name, array in (("B", B), ("Sigma", Sigma)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -220,13 +230,19 @@ class LinearMechanism:
     @cached_property
     def right_inverse(self) -> Array:
         """R, shape (cells, rank)."""
-        return np.asarray(scipy.linalg.solve_triangular(self._factors[1], self.row_space, trans="T").T)
+        return np.asarray(
+            scipy.linalg.solve_triangular(self._factors[1], self.row_space, trans="T").T
+        )
 
     @cached_property
     def _lower(self) -> Array:
         # the correlation is factored, not the covariance: variances may differ by sixteen digits
         scale = np.sqrt(np.diag(self.Sigma))
-        return scale[:, None] * np.linalg.cholesky(_correlation(self.Sigma)) if _is_full(self.Sigma) else scale
+        return (
+            scale[:, None] * np.linalg.cholesky(_correlation(self.Sigma))
+            if _is_full(self.Sigma)
+            else scale
+        )
 
     def whiten(self, answers: Array, *, transpose: bool = False) -> Array:
         """Return L^-1 times a matrix with one row per answer, or L^-T times it; Sigma = L L^T.
@@ -240,7 +256,9 @@ class LinearMechanism:
 
     def blur(self, other: LinearMechanism) -> float:
         """Return the sine of an angle between the two row spaces that counts as rounding."""
-        return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (1 / self._directions[1] + 1 / other._directions[1])
+        return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (
+            1 / self._directions[1] + 1 / other._directions[1]
+        )
 
     def _outside(self, rows: Array) -> Array:
         """Return the distance of every row to the row space, shape (k,)."""
@@ -249,12 +267,14 @@ class LinearMechanism:
     def _coordinates(self, queries: npt.ArrayLike) -> Array:
         rows = _matrix("queries", queries)
         if rows.shape[1] != self.cells:
-            raise PlanError(f"The queries have {rows.shape[1]} columns, but the domain has {self.cells} cells.")
+            raise PlanError(
+                f"The queries have {rows.shape[1]} columns, but the domain has {self.cells} cells."
+            )
         outside = self._outside(rows) > self.blur(self) * np.linalg.norm(rows, axis=1)
         if outside.any():
             raise NotAnswerable(
-                f"Query row {int(np.argmax(outside))} is no combination of the {len(self.B)} rows of the mechanism; "
-                "ask for queries within its row space."
+                f"Query row {int(np.argmax(outside))} is no combination of the {len(self.B)} rows"
+                " of the mechanism; ask for queries within its row space."
             )
         return np.asarray(rows @ self.right_inverse)
 
@@ -296,7 +316,10 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
     2
     """
     if not mechanism.answers(part):
-        raise PlanError("The part is not answerable from the whole, so there is no residual; choose a noisier part.")
+        raise PlanError(
+            "The part is not answerable from the whole, so there is no residual; choose a noisier"
+            " part."
+        )
     return unchecked_residual(mechanism, part)
 
 
@@ -304,14 +327,18 @@ def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> Lin
     """Return `residual` without the check that the part is answerable."""
     G = part.whiten(part.B) @ mechanism.right_inverse
     # the information of the part in standard coordinates, G^T G, has its spectrum in [0, 1]
-    Q, T = np.linalg.qr(G.T, mode="complete") if len(G) < mechanism.rank else (np.eye(mechanism.rank), G.T)
+    Q, T = (
+        np.linalg.qr(G.T, mode="complete")
+        if len(G) < mechanism.rank
+        else (np.eye(mechanism.rank), G.T)
+    )
     T = T[: len(G)]
     residual_information, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
     # where the part has no information, off the rows of G, the residual is the full mechanism
     rows = Q.T @ mechanism.standard_rows
-    scaled_rows = np.sqrt(residual_information[residual_information > RESIDUAL_TOLERANCE])[:, None] * (
-        P[:, residual_information > RESIDUAL_TOLERANCE].T @ rows[: len(T)]
-    )
+    scaled_rows = np.sqrt(residual_information[residual_information > RESIDUAL_TOLERANCE])[
+        :, None
+    ] * (P[:, residual_information > RESIDUAL_TOLERANCE].T @ rows[: len(T)])
     return LinearMechanism(np.vstack([scaled_rows, rows[len(T) :]]))
 
 
@@ -339,15 +366,28 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
     whitened = [part.whiten(part.B) for part in parts]
     part_rows = np.vstack([np.zeros((0, mechanism.cells)), *whitened]) @ mechanism.right_inverse
     gram = part_rows.T @ part_rows
-    distances = [mechanism._outside(rows).max(initial=0.0) / np.linalg.norm(rows) for rows in whitened if len(rows)]
-    if np.abs(gram - np.eye(mechanism.rank)).max(initial=0.0) > 1e-7 or max(distances, default=0.0) > 1e-7:
-        raise PlanError("The parts do not add up to the whole; run every part, and each of them once.")
+    distances = [
+        mechanism._outside(rows).max(initial=0.0) / np.linalg.norm(rows)
+        for rows in whitened
+        if len(rows)
+    ]
+    if (
+        np.abs(gram - np.eye(mechanism.rank)).max(initial=0.0) > 1e-7
+        or max(distances, default=0.0) > 1e-7
+    ):
+        raise PlanError(
+            "The parts do not add up to the whole; run every part, and each of them once."
+        )
     root = (
         mechanism._factors[0] * mechanism._lower[:, None]
         if mechanism._lower.ndim == 1
         else mechanism._lower @ mechanism._factors[0]
     )
-    weights = np.split(root @ np.linalg.solve(gram, part_rows.T), np.cumsum([len(r) for r in whitened])[:-1], axis=1)
+    weights = np.split(
+        root @ np.linalg.solve(gram, part_rows.T),
+        np.cumsum([len(r) for r in whitened])[:-1],
+        axis=1,
+    )
     maps = tuple(part.whiten(w.T, transpose=True).T for part, w in zip(parts, weights, strict=True))
     return Recreation(maps=maps, extra=mechanism.Sigma - root @ root.T)
 
@@ -362,7 +402,11 @@ def round_up(cost: float) -> float:
     """
     # sums of doubles have relative errors below 1e-13, so no privacy cost is dropped
     value = Decimal(cost * (1 - 1e-13))
-    return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 11), ROUND_CEILING)) if value else 0.0
+    return (
+        float(value.quantize(Decimal(1).scaleb(value.adjusted() - 11), ROUND_CEILING))
+        if value
+        else 0.0
+    )
 
 
 def _matrix(name: str, values: npt.ArrayLike) -> Array:
@@ -371,7 +415,10 @@ def _matrix(name: str, values: npt.ArrayLike) -> Array:
     except (TypeError, ValueError):
         raise PlanError(f"{name} is no matrix of numbers; give rows of equal length.") from None
     if matrix.ndim != 2 or matrix.shape[1] == 0 or not np.isfinite(matrix).all():
-        raise PlanError(f"{name} has shape {matrix.shape}; it must be a matrix of finite numbers, a column or more.")
+        raise PlanError(
+            f"{name} has shape {matrix.shape}; it must be a matrix of finite numbers, a column or"
+            " more."
+        )
     return matrix
 
 
@@ -394,13 +441,17 @@ def _correlation(Sigma: Array) -> Array:
 
 def _same_cells(one: LinearMechanism, other: LinearMechanism) -> None:
     if one.cells != other.cells:
-        raise PlanError(f"The mechanisms have {one.cells} and {other.cells} cells; write them on one domain.")
+        raise PlanError(
+            f"The mechanisms have {one.cells} and {other.cells} cells; write them on one domain."
+        )
 
 
 MAX_SPLIT_STEPS = 20_000
 
 
-def exact_split(look: float, totals: Sequence[float], *, own: Sequence[bool]) -> tuple[tuple[float, float], ...]:
+def exact_split(
+    look: float, totals: Sequence[float], *, own: Sequence[bool]
+) -> tuple[tuple[float, float], ...]:
     """Return (look, residual) for every total: floats whose decimals sum exactly to the total.
 
     The cost of the look is rounded up in its 12th digit, and further until every difference is a
@@ -423,18 +474,25 @@ def exact_split(look: float, totals: Sequence[float], *, own: Sequence[bool]) ->
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
     without_residual = [
-        goal for goal, residuals in zip(exact_totals, own, strict=True) if not residuals and goal >= cost
+        goal
+        for goal, residuals in zip(exact_totals, own, strict=True)
+        if not residuals and goal >= cost
     ]
-    for spent in itertools.chain(without_residual, (rounded + k * step for k in range(MAX_SPLIT_STEPS))):
+    for spent in itertools.chain(
+        without_residual, (rounded + k * step for k in range(MAX_SPLIT_STEPS))
+    ):
         residuals = [goal - spent for goal in exact_totals]
         if min(residuals) < 0:
             continue
         representable = all(Decimal(repr(float(x))) == x for x in [spent, *residuals])
-        if representable and all(x > 0 or not has_residual for x, has_residual in zip(residuals, own, strict=True)):
+        if representable and all(
+            x > 0 or not has_residual for x, has_residual in zip(residuals, own, strict=True)
+        ):
             return tuple((float(spent), float(x)) for x in residuals)
     raise PlanError(
-        f"The costs {list(totals)} cannot be split exactly after a look of {look!r}: they are too close to it, or too "
-        "far from each other. Give the options budgets that are closer together, or leave out the cheapest."
+        f"The costs {list(totals)} cannot be split exactly after a look of {look!r}: they are too"
+        " close to it, or too far from each other. Give the options budgets that are closer"
+        " together, or leave out the cheapest."
     )
 
 
@@ -443,7 +501,32 @@ CENSUS_AGES = {
     "Total": (0, 103),
     "Age4": (0, 18, 45, 65, 103),
     "Age9": (0, 5, 18, 25, 35, 45, 55, 65, 75, 103),
-    "Age23": (0, 5, 10, 15, 18, 20, 21, 22, 25, 30, 35, 40, 45, 50, 55, 60, 62, 65, 67, 70, 75, 80, 85, 103),
+    "Age23": (
+        0,
+        5,
+        10,
+        15,
+        18,
+        20,
+        21,
+        22,
+        25,
+        30,
+        35,
+        40,
+        45,
+        50,
+        55,
+        60,
+        62,
+        65,
+        67,
+        70,
+        75,
+        80,
+        85,
+        103,
+    ),
 }
 
 
@@ -482,12 +565,18 @@ class CommonMechanism:
 
     def __init__(self, *mechanisms: LinearMechanism) -> None:
         if len(mechanisms) < 2 or not all(isinstance(M, LinearMechanism) for M in mechanisms):
-            raise PlanError(f"{len(mechanisms)} arguments were given; give at least two LinearMechanism.")
+            raise PlanError(
+                f"{len(mechanisms)} arguments were given; give at least two LinearMechanism."
+            )
         cells = sorted({M.cells for M in mechanisms})
         if len(cells) > 1:
             raise PlanError(f"The mechanisms have {cells} cells; write them all on one domain.")
         rows, gap = _common_rows(mechanisms)
-        for name, value in (("mechanisms", mechanisms), ("common", LinearMechanism(rows)), ("gap", gap)):
+        for name, value in (
+            ("mechanisms", mechanisms),
+            ("common", LinearMechanism(rows)),
+            ("gap", gap),
+        ):
             object.__setattr__(self, name, value)
 
     @cached_property
@@ -546,7 +635,9 @@ def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
 
 
 def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
-    """Return an orthonormal basis of the queries that all mechanisms answer, shape (queries, cells)."""
+    """Return an orthonormal basis of the queries that all mechanisms answer, shape (queries,
+    cells).
+    """
     first, *rest = sorted(mechanisms, key=lambda M: M.rank)
     V = first.row_space
     for M in rest:
@@ -619,7 +710,10 @@ def _dual(C: Sequence[Array]) -> list[Array]:
         rotated = V.T @ (mixed + mixed.T) @ V * (-np.outer(r, r) / np.add.outer(1 / r, 1 / r))
         derivative = V @ rotated @ V.T
         gradient = np.array([2 * (p + derivative) @ a for p, a in zip(transformed, A, strict=True)])
-        return -float(sum(np.sum(p * s) for p, s in zip(transformed, squares, strict=True))), -gradient.ravel()
+        return (
+            -float(sum(np.sum(p * s) for p, s in zip(transformed, squares, strict=True))),
+            -gradient.ravel(),
+        )
 
     # the variables are roots of the Y_i, which makes these positive without constraints
     start = np.array([_positive(c, power=0.5) for c in C]).ravel()

@@ -32,7 +32,13 @@ from engine._arrays import Array
 from engine._format import set_name
 from engine._untrusted import parse_json
 from engine._validation import check_type
-from engine.common_mechanism.common_block import GRID_BITS, BlockResidual, block_residual, common_block, round_noise_up
+from engine.common_mechanism.common_block import (
+    GRID_BITS,
+    BlockResidual,
+    block_residual,
+    common_block,
+    round_noise_up,
+)
 from engine.common_mechanism.common_mechanism import exact_split
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
@@ -80,7 +86,9 @@ def look_plan(
     used = {name for space in blocks for name in space}
     full_plan = Plan(
         # groups that the look does not answer are removed below; until then all weights are zero
-        workload=Workload(options[0].schema, tuple(replace(g, weight=0.0) for g in groups.values())),
+        workload=Workload(
+            options[0].schema, tuple(replace(g, weight=0.0) for g in groups.values())
+        ),
         budget=options[0].budget.at(spend),
         mechanism=MECHANISM,
         options={"of": [p.hash for p in options]},
@@ -96,7 +104,9 @@ def look_plan(
         ),
     )
     answered_positions = [
-        i for i, g in enumerate(full_plan.workload.groups) if set(g.attributes) <= used and _answers(full_plan, i)
+        i
+        for i, g in enumerate(full_plan.workload.groups)
+        if set(g.attributes) <= used and _answers(full_plan, i)
     ]
     answered = tuple(list(groups.values())[i] for i in answered_positions)
     workload = Workload(full_plan.schema, answered)
@@ -114,14 +124,16 @@ def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
     full_table_mechanisms = [p.mechanism for p in options if type(p) is not Plan]
     if full_table_mechanisms:
         raise PlanError(
-            f"A plan by {full_table_mechanisms[0]!r} measures full tables, not residual spaces, so its common part "
-            "with other plans is not available block by block. Plan with 'querysmasher', 'residualplanner' or 'wff'."
+            f"A plan by {full_table_mechanisms[0]!r} measures full tables, not residual spaces, so"
+            " its common part with other plans is not available block by block. Plan with"
+            " 'querysmasher', 'residualplanner' or 'wff'."
         )
     united = [name for name, p in zip(names, options, strict=True) if p.split.unions]
     if united:
         raise PlanError(
-            f"'{united[0]}' measures several residual spaces with one strategy, so its common part with other plans is "
-            'not available space by space. Plan all options with centers="uniform".'
+            f"'{united[0]}' measures several residual spaces with one strategy, so its common part"
+            " with other plans is not available space by space. Plan all options with"
+            ' centers="uniform".'
         )
     centers, complements = dict[str, Array](), dict[Space, Complement]()
     for plan in options:
@@ -130,18 +142,22 @@ def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
             sharing = [p for p in options if any(name in space for space in p.blocks)]
             if any(digest(plan_centers) != digest(p.split.centers.get(name)) for p in sharing):
                 raise PlanError(
-                    f"The plans split '{name}' at different centers, so that its residual spaces are not the same. "
-                    'Plan all options with centers="uniform".'
+                    f"The plans split '{name}' at different centers, so that its residual spaces"
+                    ' are not the same. Plan all options with centers="uniform".'
                 )
             if plan_centers is not None:
                 centers[name] = plan_centers
         for pair in (space for space in plan.blocks if len(space) == 2):
             complement = plan.split.complements.get(pair)
-            keys = {c.key if (c := p.split.complements.get(pair)) else None for p in options if pair in p.blocks}
+            keys = {
+                c.key if (c := p.split.complements.get(pair)) else None
+                for p in options
+                if pair in p.blocks
+            }
             if len(keys) > 1:
                 raise PlanError(
-                    f"The plans split {set_name(pair)} in different ways, so that its residual spaces are not the "
-                    'same. Plan all options with centers="uniform".'
+                    f"The plans split {set_name(pair)} in different ways, so that its residual"
+                    ' spaces are not the same. Plan all options with centers="uniform".'
                 )
             if complement is not None:
                 complements[pair] = complement
@@ -230,7 +246,9 @@ class CommonPlan:
     def hash(self) -> str:
         """Identity of the options, in their order."""
         following_hash = "" if self.following is None else self.following.hash
-        return hashlib.sha256("|".join([FORMAT, following_hash, *(p.hash for p in self.options)]).encode()).hexdigest()
+        return hashlib.sha256(
+            "|".join([FORMAT, following_hash, *(p.hash for p in self.options)]).encode()
+        ).hexdigest()
 
     def position(self, option: int | str) -> int:
         """Return the position of an option, by its position or name.
@@ -242,9 +260,15 @@ class CommonPlan:
         """
         if isinstance(option, str) and option in self.names:
             return self.names.index(option)
-        if isinstance(option, int) and not isinstance(option, bool) and 0 <= option < len(self.options):
+        if (
+            isinstance(option, int)
+            and not isinstance(option, bool)
+            and 0 <= option < len(self.options)
+        ):
             return option
-        raise PlanError(f"There is no option {option!r}; there are {', '.join(map(repr, self.names))}.")
+        raise PlanError(
+            f"There is no option {option!r}; there are {', '.join(map(repr, self.names))}."
+        )
 
     def budget_shares(self) -> pd.DataFrame:
         """Return one row per option for a bar chart: costs of look, residual and both.
@@ -253,7 +277,10 @@ class CommonPlan:
         """
         import pandas as pd
 
-        rows = [(n, a, b, option_cost(p)) for n, (a, b), p in zip(self.names, self.spends, self.options, strict=True)]
+        rows = [
+            (n, a, b, option_cost(p))
+            for n, (a, b), p in zip(self.names, self.spends, self.options, strict=True)
+        ]
         return pd.DataFrame(rows, columns=["option", "shared", "own", "total"])
 
     def by_space(self) -> pd.DataFrame:
@@ -269,10 +296,20 @@ class CommonPlan:
             for space, block in plan.blocks.items():
                 look = self.look.blocks.get(space)
                 shared = 0.0 if look is None else look.pcost(plan.max_records)
-                rows.append((space, name, block.pcost(plan.max_records), shared, self.matches.get(space, "not in all")))
+                rows.append(
+                    (
+                        space,
+                        name,
+                        block.pcost(plan.max_records),
+                        shared,
+                        self.matches.get(space, "not in all"),
+                    )
+                )
         return pd.DataFrame(rows, columns=["attributes", "option", "total", "shared", "found"])
 
-    def combine(self, option: int, look: Mapping[Space, Array], answers: Mapping[Space, Array]) -> dict[Space, Array]:
+    def combine(
+        self, option: int, look: Mapping[Space, Array], answers: Mapping[Space, Array]
+    ) -> dict[Space, Array]:
         """Return the class coordinates of every space of an option, estimated from both steps.
 
         Parameters
@@ -297,7 +334,13 @@ class CommonPlan:
         """Return the options as JSON text; `from_json` computes the same split from them."""
         plans = [json.loads(p.to_json()) for _, p in self.analyses]
         names, chain = [name for name, _ in self.analyses], self.following is not None
-        data = {"format": FORMAT, "names": names, "options": plans, "chain": chain, "hash": self.hash}
+        data = {
+            "format": FORMAT,
+            "names": names,
+            "options": plans,
+            "chain": chain,
+            "hash": self.hash,
+        }
         return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
@@ -313,7 +356,11 @@ class CommonPlan:
             data = parse_json(text)
         except ValueError:
             raise PlanError("The file of options is not valid JSON. Export it again.") from None
-        if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("options"), list):
+        if (
+            not isinstance(data, dict)
+            or data.get("format") != FORMAT
+            or not isinstance(data.get("options"), list)
+        ):
             raise PlanError(f'This is no file of options. Give JSON with "format": "{FORMAT}".')
         names = data.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -323,7 +370,9 @@ class CommonPlan:
         # the file stores requests only: the split is computed again, so a changed file has no
         # effect
         if common.hash != data.get("hash"):
-            raise PlanError("The file of options was changed after it was written. Export it again.")
+            raise PlanError(
+                "The file of options was changed after it was written. Export it again."
+            )
         return common
 
 
@@ -364,24 +413,33 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     ungridded, methods = dict[Space, Block](), dict[Space, str]()
     for space in spaces:
         space_blocks = [p.blocks[space] for p in options]
-        block, methods[space] = common_block(space_blocks, split.centers_of(space), split.complements.get(space))
+        block, methods[space] = common_block(
+            space_blocks, split.centers_of(space), split.complements.get(space)
+        )
         if block is not None:
             ungridded[space] = block
     if not ungridded:
         raise PlanError(
-            "These plans share nothing, so there is nothing to look at. Choose plans with a query in common, such as "
-            "the total, or tables on some of the same attributes."
+            "These plans share nothing, so there is nothing to look at. Choose plans with a query"
+            " in common, such as the total, or tables on some of the same attributes."
         )
     stretch = 1.0
     for _ in range(MAX_STRETCH_STEPS):
         # the look is rounded to its grid first, and the residuals are those of the rounded look
-        look = {space: round_noise_up(block, block.noise * stretch, max_records) for space, block in ungridded.items()}
+        look = {
+            space: round_noise_up(block, block.noise * stretch, max_records)
+            for space, block in ungridded.items()
+        }
         rests = [
-            {space: block_residual(block, p.blocks[space], max_records, stretch) for space, block in look.items()}
+            {
+                space: block_residual(block, p.blocks[space], max_records, stretch)
+                for space, block in look.items()
+            }
             for p in options
         ]
         residual_blocks = [
-            _residual_blocks(p, plan_rests, max_records, stretch) for p, plan_rests in zip(options, rests, strict=True)
+            _residual_blocks(p, plan_rests, max_records, stretch)
+            for p, plan_rests in zip(options, rests, strict=True)
         ]
         costs = [
             unit.of_person(_joint_cost([look, plan_blocks], max_records, p.joint)) / option_cost(p)
@@ -394,11 +452,13 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         stretch *= math.sqrt(max(costs)) * (1.0 + 2.0**-GRID_BITS)
     else:
         raise PlanError(
-            f"Look and residual together cost {max(costs)} times what a plan alone costs. The split is refused; lower "
-            "max_records, or ask fewer queries."
+            f"Look and residual together cost {max(costs)} times what a plan alone costs. The split"
+            " is refused; lower max_records, or ask fewer queries."
         )
     # the cost of the look does not depend on the later choice, because it is spent before it
-    joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(look, max_records)
+    joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(
+        look, max_records
+    )
     look_cost = cells_pcost(look, max_records) if joint else total_pcost(look, max_records)
     spends = exact_split(
         unit.of_person(look_cost),
@@ -414,7 +474,9 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             spend=spend,
             rows_per_person=unit.rows_per_person,
         )
-        for p, plan_blocks, plan_rests, (_, spend) in zip(options, residual_blocks, rests, spends, strict=True)
+        for p, plan_blocks, plan_rests, (_, spend) in zip(
+            options, residual_blocks, rests, spends, strict=True
+        )
     )
     return CommonPlan(
         options=options,
@@ -456,8 +518,8 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
         previous = coarse_or_fine(option, chain.look, names=[name, FINER])
         if not previous.residuals[1].blocks:
             raise PlanError(
-                f"A closer look than '{name}' would measure nothing new. Leave this option out, or choose between all "
-                "of them at once with coarse_or_fine."
+                f"A closer look than '{name}' would measure nothing new. Leave this option out, or"
+                " choose between all of them at once with coarse_or_fine."
             )
         chain = replace(previous, following=chain)
     _check_paths(chain)
@@ -472,7 +534,9 @@ def _joint_cost(steps: Sequence[Mapping[Space, Block]], max_records: int, joint:
     cost = joint_pcost(steps, max_records)
     if not joint:
         return cost
-    blocks = {(number, space): block for number, step in enumerate(steps) for space, block in step.items()}
+    blocks = {
+        (number, space): block for number, step in enumerate(steps) for space, block in step.items()
+    }
     return min(cost, cells_pcost(blocks, max_records))
 
 
@@ -482,12 +546,15 @@ def _check_paths(chain: CommonPlan) -> None:
     choice: CommonPlan | None = chain
     while choice is not None:
         for i, (option, residual) in enumerate(zip(choice.options, choice.residuals, strict=True)):
-            joint_cost = _joint_cost([*released, residual.blocks], residual.max_records, option.joint)
+            joint_cost = _joint_cost(
+                [*released, residual.blocks], residual.max_records, option.joint
+            )
             cost = option.budget.of_person(joint_cost)
             if cost > option_cost(option):
                 raise PlanError(
-                    f"The steps to '{choice.names[i]}' round so often that together they cost {cost}, over the "
-                    f"{option_cost(option)} of the plan. Lower max_records, or use coarse_or_fine."
+                    f"The steps to '{choice.names[i]}' round so often that together they cost"
+                    f" {cost}, over the {option_cost(option)} of the plan. Lower max_records, or"
+                    " use coarse_or_fine."
                 )
         # going on measures the last residual, whichever option is reached in the end
         released.append(choice.residuals[-1].blocks)
@@ -503,22 +570,25 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
         The options protect differently, or their neighbours or invariants have no common part.
     """
     unit = options[0].budget
-    if any((p.budget.rows_per_person, p.budget.neighbours) != (unit.rows_per_person, unit.neighbours) for p in options):
+    if any(
+        (p.budget.rows_per_person, p.budget.neighbours) != (unit.rows_per_person, unit.neighbours)
+        for p in options
+    ):
         raise PlanError(
-            "The plans protect different things: their rows per person or neighbours differ. Give all of them budgets "
-            "of one kind."
+            "The plans protect different things: their rows per person or neighbours differ. Give"
+            " all of them budgets of one kind."
         )
     if options[0].schema.invariants:
         raise PlanError(
-            "The common part of plans is not available with exact totals. Use a schema without invariants, or "
-            "release one plan alone."
+            "The common part of plans is not available with exact totals. Use a schema without"
+            " invariants, or release one plan alone."
         )
     # replacing a record changes two cells, and the largest sum over pairs of cells is not a sum
     # over spaces
     if unit.neighbours == REPLACE_ONE:
         raise PlanError(
-            "The common part of plans is available for neighbours that add or remove a record, not for those that "
-            'replace one. Plan with neighbours="add_remove".'
+            "The common part of plans is available for neighbours that add or remove a record, not"
+            ' for those that replace one. Plan with neighbours="add_remove".'
         )
     return unit
 
@@ -531,7 +601,11 @@ def _residual_blocks(
     for space, block in option.blocks.items():
         if space not in rests:
             # one factor for all noise, so that the shares of the blocks remain optimal
-            blocks[space] = block if stretch == 1.0 else round_noise_up(block, block.noise * stretch, max_records)
+            blocks[space] = (
+                block
+                if stretch == 1.0
+                else round_noise_up(block, block.noise * stretch, max_records)
+            )
         elif (residual_block := rests[space].block) is not None:
             blocks[space] = residual_block
     return blocks
@@ -540,14 +614,31 @@ def _residual_blocks(
 def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple[str, ...]:
     if len(options) < 2 or not all(isinstance(p, Plan) for p in options):
         raise PlanError(f"There are {len(options)} arguments; give at least two plans.")
-    check_type("names", names, (Sequence, type(None)), give="a list of texts, one per plan", error=PlanError)
+    check_type(
+        "names",
+        names,
+        (Sequence, type(None)),
+        give="a list of texts, one per plan",
+        error=PlanError,
+    )
     if any(p.schema != options[0].schema for p in options):
-        raise PlanError("The plans are for different schemas. Plan all of them with the same schema.")
-    chosen = tuple(f"option {i + 1}" for i in range(len(options))) if names is None else tuple(names)
-    are_valid = all(isinstance(n, str) and n.isprintable() and 0 < len(n.strip()) <= 80 for n in chosen)
-    if len(chosen) != len(options) or len(set(chosen)) != len(chosen) or not are_valid or "stop" in chosen:
         raise PlanError(
-            f"There are {len(chosen)} names for {len(options)} plans; give one name per plan: different lines of 1 to "
-            "80 characters, none of them 'stop'."
+            "The plans are for different schemas. Plan all of them with the same schema."
+        )
+    chosen = (
+        tuple(f"option {i + 1}" for i in range(len(options))) if names is None else tuple(names)
+    )
+    are_valid = all(
+        isinstance(n, str) and n.isprintable() and 0 < len(n.strip()) <= 80 for n in chosen
+    )
+    if (
+        len(chosen) != len(options)
+        or len(set(chosen)) != len(chosen)
+        or not are_valid
+        or "stop" in chosen
+    ):
+        raise PlanError(
+            f"There are {len(chosen)} names for {len(options)} plans; give one name per plan:"
+            " different lines of 1 to 80 characters, none of them 'stop'."
         )
     return chosen

@@ -6,8 +6,8 @@ enough cells of the primary analysis exceed the noise.  It uses noisy answers on
 post-processing and costs no privacy.  A plan has the variance of every query of the primary
 analysis, so no table of the full domain is needed.
 
-`workloads_by_way`, `coarse_and_fine` and `census_ages` return sets of analyses to choose from, coarse first:
-a mapping from name to workload, all on one schema.
+`workloads_by_way`, `coarse_and_fine` and `census_ages` return sets of analyses to choose from,
+coarse first: a mapping from name to workload, all on one schema.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, section 6.2.
 """
@@ -76,7 +76,13 @@ def exceeds_noise(counts: Array, errors: Array, snr: float) -> Flags:
 
 
 def nested_decision(
-    low: Array, high: Array, errors: Sequence[Array], *, names: Sequence[str], share: float, snr: float
+    low: Array,
+    high: Array,
+    errors: Sequence[Array],
+    *,
+    names: Sequence[str],
+    share: float,
+    snr: float,
 ) -> Decision:
     """Take the finest analysis in which a share of the cells of the first exceeds the noise.
 
@@ -110,10 +116,14 @@ def nested_decision(
         shares |= {f"{name}, lower": lower, f"{name}, upper": upper}
     certain_positions = [i for i, lower in enumerate(lower_shares) if i and lower >= share]
     possible_positions = [i for i, upper in enumerate(upper_shares) if i and upper >= share]
-    requirement = f"the rule asks for {share:.1%} of {len(low):,} cells above {snr:g} standard errors."
+    requirement = (
+        f"the rule asks for {share:.1%} of {len(low):,} cells above {snr:g} standard errors."
+    )
 
     def decision(choice: int | None, certain: bool, sentence: str) -> Decision:
-        return Decision(choice=choice, certain=certain, shares=shares, sentence=f"{sentence}; {requirement}")
+        return Decision(
+            choice=choice, certain=certain, shares=shares, sentence=f"{sentence}; {requirement}"
+        )
 
     if certain_positions:
         best, finest = certain_positions[-1], possible_positions[-1]
@@ -121,10 +131,19 @@ def nested_decision(
         text = f"{names[best]}: at least {lower_shares[best]:.1%} stand out even there{doubt}"
         return decision(best, finest == best, text)
     if upper_shares[0] < share:
-        return decision(None, True, f"Stop: at most {upper_shares[0]:.1%} stand out even in {names[0]}")
+        return decision(
+            None, True, f"Stop: at most {upper_shares[0]:.1%} stand out even in {names[0]}"
+        )
     if not possible_positions:
-        return decision(0, True, f"{names[0]}: at most {max(upper_shares[1:]):.1%} would stand out in a finer one")
-    text = f"{names[0]}, to be safe: {lower_shares[1]:.1%} to {upper_shares[1]:.1%} may stand out in {names[1]}"
+        return decision(
+            0,
+            True,
+            f"{names[0]}: at most {max(upper_shares[1:]):.1%} would stand out in a finer one",
+        )
+    text = (
+        f"{names[0]}, to be safe: {lower_shares[1]:.1%} to {upper_shares[1]:.1%} may stand out in"
+        f" {names[1]}"
+    )
     return decision(0, False, text)
 
 
@@ -174,13 +193,14 @@ class NestedPlanRule:
         check_nested_options(share=self.share, snr=self.snr, sigmas=self.sigmas)
         if not self.finer:
             raise NotApplicable(
-                f"'{self.common.names[self._primary]}' is the last option, so no option is finer. Put the options in "
-                "order from coarse to fine, or take an earlier one as the primary analysis."
+                f"'{self.common.names[self._primary]}' is the last option, so no option is finer."
+                " Put the options in order from coarse to fine, or take an earlier one as the"
+                " primary analysis."
             )
         if self.queries > MOST_QUERIES:
             raise NotApplicable(
-                f"The primary analysis has {self.queries:,} queries; the rule takes at most {MOST_QUERIES:,}. Choose a "
-                "coarser primary analysis."
+                f"The primary analysis has {self.queries:,} queries; the rule takes at most"
+                f" {MOST_QUERIES:,}. Choose a coarser primary analysis."
             )
         _ = self._errors
 
@@ -207,7 +227,13 @@ class NestedPlanRule:
     def rule(self) -> Mapping[str, float | str]:
         """Name and options of the rule, for the ledger."""
         name = self.common.names[self._primary]
-        return {"rule": "nested", "primary": name, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
+        return {
+            "rule": "nested",
+            "primary": name,
+            "share": self.share,
+            "snr": self.snr,
+            "sigmas": self.sigmas,
+        }
 
     @cached_property
     def _errors(self) -> Mapping[Plan, Array]:
@@ -221,8 +247,9 @@ class NestedPlanRule:
                 if not np.isfinite(variances).all():
                     plan_name = plan_names.get(plan, "the look")
                     raise NotApplicable(
-                        f"The analyses are not nested: {plan_name} does not answer the {group.family_text} queries on "
-                        f"{set_name(group.attributes)} of the primary analysis. Choose plans that do."
+                        f"The analyses are not nested: {plan_name} does not answer the"
+                        f" {group.family_text} queries on {set_name(group.attributes)} of the"
+                        " primary analysis. Choose plans that do."
                     )
                 group_errors.append(np.sqrt(variances))
             errors[plan] = np.concatenate(group_errors)
@@ -231,21 +258,35 @@ class NestedPlanRule:
     def _error_plan(self, option: int) -> Plan:
         """Return the plan with the errors of an option; of a closer look, the next plan."""
         following = self.common.following
-        return self.common.options[option] if following is None or option != 1 else following.options[0]
+        return (
+            self.common.options[option]
+            if following is None or option != 1
+            else following.options[0]
+        )
 
     def errors(self, option: int | str | None = None) -> Array:
         """Return standard errors of the primary queries by an option, or by the look.
 
         Shape (queries,), in counts.
         """
-        plan = self.common.look if option is None else self._error_plan(self.common.position(option))
+        plan = (
+            self.common.look if option is None else self._error_plan(self.common.position(option))
+        )
         return self._errors[plan]
 
     def estimates(self, looked: Measurement) -> Array:
         """Return the look's answers to the primary queries, in counts, shape (queries,)."""
-        check_type("look", looked, Measurement, give="the measurement that stepwise.look() returned", error=PlanError)
+        check_type(
+            "look",
+            looked,
+            Measurement,
+            give="the measurement that stepwise.look() returned",
+            error=PlanError,
+        )
         if looked.plan.hash != self.common.look.hash:
-            raise PlanError("This measurement is of another look. Give the measurement that look() returned.")
+            raise PlanError(
+                "This measurement is of another look. Give the measurement that look() returned."
+            )
         primary_answers = replace(looked, plan=self._look_plan)
         return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])
 
@@ -265,7 +306,11 @@ class NestedPlanRule:
             share=self.share,
             snr=self.snr,
         )
-        return decision if decision.choice is None else replace(decision, choice=options[decision.choice])
+        return (
+            decision
+            if decision.choice is None
+            else replace(decision, choice=options[decision.choice])
+        )
 
     def even_totals(self) -> list[float]:
         """Return, per finer option, the number of evenly spread records that just meets the rule."""
@@ -279,7 +324,11 @@ class NestedPlanRule:
         totals = []
         for option in self.finer:
             with np.errstate(divide="ignore"):
-                needed = np.where(answers_per_record > 0, self.snr * self.errors(option) / answers_per_record, math.inf)
+                needed = np.where(
+                    answers_per_record > 0,
+                    self.snr * self.errors(option) / answers_per_record,
+                    math.inf,
+                )
             totals.append(float(np.quantile(needed, self.share, method="inverted_cdf")))
         return list(np.maximum.accumulate(totals))
 
@@ -293,14 +342,17 @@ class NestedPlanRule:
 
         if not 0 <= group < len(self.groups):
             raise PlanError(
-                f"There is no group {group!r}; the primary analysis has groups 0 to {len(self.groups) - 1}."
+                f"There is no group {group!r}; the primary analysis has groups 0 to"
+                f" {len(self.groups) - 1}."
             )
         start = sum(g.count for g in self.groups[:group])
         group_rows = slice(start, start + self.groups[group].count)
         answer = self.estimates(looked)[group_rows]
         width, errors = self.sigmas * self.errors()[group_rows], self.errors(option)[group_rows]
         low, high = answer - width, answer + width
-        texts = query_texts(self._look_plan, group, 0, self.groups[group].count).to_numpy(zero_copy_only=False)
+        texts = query_texts(self._look_plan, group, 0, self.groups[group].count).to_numpy(
+            zero_copy_only=False
+        )
         columns = {"query": texts, "answer": answer, "low": low, "high": high}
         columns |= {"snr": answer / errors, "snr_low": low / errors, "snr_high": high / errors}
         return pd.DataFrame(columns | {"stands_out": exceeds_noise(low, errors, self.snr)})
@@ -332,9 +384,12 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
         check_int("way", k, 1, len(schema))
     if len(distinct_ways) < 2:
         raise WorkloadError(
-            f"There are fewer than two ways: {distinct_ways}. Give at least two numbers from 1 to {len(schema)}."
+            f"There are fewer than two ways: {distinct_ways}. Give at least two numbers from 1 to"
+            f" {len(schema)}."
         )
-    return {f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in distinct_ways}
+    return {
+        f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in distinct_ways
+    }
 
 
 def coarse_and_fine(workload: Workload) -> Analyses:
@@ -355,7 +410,9 @@ def coarse_and_fine(workload: Workload) -> Analyses:
     """
     dimension = max((len(g.attributes) for g in workload.groups), default=0)
     if dimension == 0:
-        raise WorkloadError("This workload has no group with an attribute to leave out. Add groups to it first.")
+        raise WorkloadError(
+            "This workload has no group with an attribute to leave out. Add groups to it first."
+        )
     coarser, added_keys = Workload(workload.schema), set()
     for group in workload.groups:
         families = {group.attributes[p.axes[0]]: p.family for p in group.parts if len(p.axes) == 1}
@@ -389,8 +446,8 @@ def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyse
     years = max(CENSUS_AGES["Total"])
     if age not in schema or by not in schema or schema[age].size != years:
         raise WorkloadError(
-            f"The census example needs '{by}' and '{age}' with {years} cells, one per year. Use the demo schema of the "
-            "census."
+            f"The census example needs '{by}' and '{age}' with {years} cells, one per year. Use the"
+            " demo schema of the census."
         )
     analyses = {"Total": Workload(schema).add((by,), "marginal")}
     for name, edges in CENSUS_AGES.items():

@@ -68,8 +68,8 @@ from engine.residuals import Space
 
 STOP = "stop"
 _REMEDY = (
-    "To release these records, start a new look with another attempt, which spends again, or give another dataset "
-    "with a separate budget. resume() returns the stored answers."
+    "To release these records, start a new look with another attempt, which spends again, or give"
+    " another dataset with a separate budget. resume() returns the stored answers."
 )
 Book = Ledger | str | os.PathLike[str]
 
@@ -122,21 +122,32 @@ def look(
         return look_measurement(common, answers, key="", dataset="", utc="", rehearsal=True)
     refuse_seed(seed)
     if not dataset or ledger is None:
-        raise PlanError("A look is a release: it needs the dataset's name and a ledger. Or use rehearsal=True.")
+        raise PlanError(
+            "A look is a release: it needs the dataset's name and a ledger. Or use rehearsal=True."
+        )
     book, key = Ledger.at(ledger), look_key(common, dataset=dataset, attempt=attempt)
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
 
     def check(is_paid: bool) -> None:
         if CommonPlan.from_json(common.to_json()).spends != common.spends:
-            raise PlanError("These options change when they are stored in a file. Nothing was spent; please report.")
+            raise PlanError(
+                "These options change when they are stored in a file. Nothing was spent; please"
+                " report."
+            )
         book.status(dataset).definition.check_unit(common.look.budget)
-        _check_remaining_budget(book, dataset, 0 if is_paid else min(option_cost(p) for p in common.options))
-        for plan, residual in zip(common.options, common.residuals, strict=True) if not is_paid else ():
+        _check_remaining_budget(
+            book, dataset, 0 if is_paid else min(option_cost(p) for p in common.options)
+        )
+        for plan, residual in (
+            zip(common.options, common.residuals, strict=True) if not is_paid else ()
+        ):
             check_curve(book, dataset, [common.look.blocks, residual.blocks], option_cost(plan))
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
         records = fingerprint_of(book, dataset, counts, step_sets(common), intake)
-        return lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records)
+        return lambda: book.spend(
+            dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records
+        )
 
     release = Release(
         part=common.look,
@@ -189,28 +200,40 @@ def decide(
     steps = resume(book, key)
     if steps.choice is not None and steps.choice.option != STOP:
         raise LedgerError(
-            f"'{steps.choice.option}' was chosen for this look in row {steps.choice.seq}; a choice is final. Finish "
-            "it, or start a new look, which spends again."
+            f"'{steps.choice.option}' was chosen for this look in row {steps.choice.seq}; a choice"
+            " is final. Finish it, or start a new look, which spends again."
         )
-    rule_option = None if verdict is None else STOP if verdict.choice is None else steps.common.names[verdict.choice]
+    rule_option = (
+        None
+        if verdict is None
+        else STOP
+        if verdict.choice is None
+        else steps.common.names[verdict.choice]
+    )
     if option is None and rule_option is None:
         raise PlanError("Nothing was chosen. Give an option, 'stop', or the verdict of a rule.")
     chosen_option = (
-        rule_option if option is None else STOP if option == STOP else steps.common.names[steps.common.position(option)]
+        rule_option
+        if option is None
+        else STOP
+        if option == STOP
+        else steps.common.names[steps.common.position(option)]
     )
     if steps.choice is not None and chosen_option == STOP:
         raise LedgerError("To stop was decided already; only an option can follow.")
     if chosen_option != rule_option and not by.strip():
         raise PlanError(
-            f"The rule says {rule_option!r}, the option is {chosen_option!r}. Say who decides against, or "
-            "without, a rule."
+            f"The rule says {rule_option!r}, the option is {chosen_option!r}. Say who decides"
+            " against, or without, a rule."
         )
     text = json.dumps(
         {
             "option": chosen_option,
             "verdict": rule_option,
             "certain": verdict.certain if verdict else None,
-            "shares": {name: round(value, 6) for name, value in verdict.shares.items()} if verdict else {},
+            "shares": (
+                {name: round(value, 6) for name, value in verdict.shares.items()} if verdict else {}
+            ),
             "rule": dict(rule or {}),
             "by": by.strip(),
             "reason": reason.strip(),
@@ -218,7 +241,9 @@ def decide(
         ensure_ascii=False,
         sort_keys=True,
     )
-    book.note(dataset=steps.look.dataset, kind="decision", text=text, key=key, earlier=len(steps.choices))
+    book.note(
+        dataset=steps.look.dataset, kind="decision", text=text, key=key, earlier=len(steps.choices)
+    )
     return _choices(book, key)[-1]
 
 
@@ -246,8 +271,8 @@ def finish(
     Parameters
     ----------
     key : key of the look.
-    attempt : the same attempt returns the stored result; a new number draws again and spends the full
-        cost of this step again.
+    attempt : the same attempt returns the stored result; a new number draws again and spends the
+        full cost of this step again.
     person, count_column, ignore : the same as for the look; otherwise these are other records.
     on_changed : what to do if the records are not those of the look, or if this is not certain:
         "refuse", or "charge" this step alone, because a record may then be in the cell of largest
@@ -270,7 +295,9 @@ def finish(
     choice = steps.choice
     if choice is None or choice.option == STOP:
         state = "Nothing was decided" if choice is None else "To stop was decided"
-        raise LedgerError(f"{state} about this look. Decide for one of {', '.join(steps.common.names)} first.")
+        raise LedgerError(
+            f"{state} about this look. Decide for one of {', '.join(steps.common.names)} first."
+        )
     common, i = steps.common, steps.common.names.index(choice.option)
     residual, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
     cost = _remaining_cost(common, i, steps.paid, attempt)
@@ -292,17 +319,28 @@ def finish(
             counts = step_counts(common, residual, data, replace(options, on_refused="drop"))
             check_repeat(book, book.spent(step_key), counts, step_tables, intake, remedy=_REMEDY)
 
-    if not residual.blocks and steps.finished is not None and attempt != 1 and book.find(rest_key) is None:
+    if (
+        not residual.blocks
+        and steps.finished is not None
+        and attempt != 1
+        and book.find(rest_key) is None
+    ):
         raise PlanError(
-            f"Nothing is left to measure for {choice.option!r} after this look, so attempt={attempt} would return the "
-            "same answers. Leave out attempt, or start a new look with another attempt, which spends again."
+            f"Nothing is left to measure for {choice.option!r} after this look, so"
+            f" attempt={attempt} would return the same answers. Leave out attempt, or start a new"
+            " look with another attempt, which spends again."
         )
     # without blocks the answers are those of the look
     if not residual.blocks and on_changed == "refuse":
         check_stored(key, step_sets(common))
     if not residual.blocks and cost == 0:
         if not book.notes(kind="finish", key=key):
-            book.note(dataset=steps.look.dataset, kind="finish", text="Nothing was left to measure or spend.", key=key)
+            book.note(
+                dataset=steps.look.dataset,
+                kind="finish",
+                text="Nothing was left to measure or spend.",
+                key=key,
+            )
         return chosen_measurement(common, i, steps.look, {}, key=key, utc=steps.look.utc)
 
     def check(is_paid: bool) -> None:
@@ -310,10 +348,14 @@ def finish(
         _check_remaining_budget(book, dataset, 0 if is_paid else cost)
         if not is_paid:
             parts = [common.look.blocks, residual.blocks] if attempt == 1 else [residual.blocks]
-            check_curve(book, dataset, parts, option_cost(common.options[i]) if attempt == 1 else cost)
+            check_curve(
+                book, dataset, parts, option_cost(common.options[i]) if attempt == 1 else cost
+            )
 
     def count() -> Counts:
-        return step_counts(common, residual, data, options) if residual.blocks else no_counts(common)
+        return (
+            step_counts(common, residual, data, options) if residual.blocks else no_counts(common)
+        )
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
         step_cost, records = cost, None
@@ -334,8 +376,10 @@ def finish(
         changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)
         if changed and on_changed == "refuse":
             raise DataError(
-                f"{changed} The cost of both steps together holds only for the same records. Nothing was spent. Give "
-                f'the records of the look, or use on_changed="charge", which spends {max(cost, residual.pcost)!r} '
+                f"{changed} The cost of both steps together holds only for the same records."
+                " Nothing was spent. Give "
+                'the records of the look, or use on_changed="charge", which spends'
+                f" {max(cost, residual.pcost)!r} "
                 f"instead of {cost!r}."
             )
         report_intake = report_separate_charges(intake, changed, residual.pcost)
@@ -343,7 +387,12 @@ def finish(
         if not changed:
             return cost, records
         if book.find(rest_key) is None:
-            book.note(dataset=dataset, kind="records", text=f"{changed} This step is charged alone.", key=key)
+            book.note(
+                dataset=dataset,
+                kind="records",
+                text=f"{changed} This step is charged alone.",
+                key=key,
+            )
         # later steps can no longer rely on one cell per record in all steps
         records = replace(records, tables=f"{OTHER}{records.tables}")
         # a record of other data may be in any cell of each step, so this step costs what it
@@ -379,13 +428,17 @@ def rehearse_finish(
     The result must not be published.  ``seed`` is as in `engine.release.measure.measure`.
     """
     if not looked.rehearsal:
-        raise PlanError("This look was released, so its next step is a release too. Use decide and finish.")
+        raise PlanError(
+            "This look was released, so its next step is a release too. Use decide and finish."
+        )
     i = common.position(option)
     bits = rehearsal_bits(seed, "finish", common.hash, str(i))
     options, residual = RecordOptions(**keywords), common.residuals[i]
 
     def count() -> Counts:
-        return step_counts(common, residual, data, options) if residual.blocks else no_counts(common)
+        return (
+            step_counts(common, residual, data, options) if residual.blocks else no_counts(common)
+        )
 
     answers = rehearse(residual, bits, count, options)
     return chosen_measurement(common, i, looked, answers, key="", utc="")
@@ -453,7 +506,9 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
         if not has_next_choice(common, chosen):
             # a last step without blocks measures nothing, so it has no digest
             if common.residuals[chosen].blocks:
-                check_repeat(book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY)
+                check_repeat(
+                    book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY
+                )
             return steps
         current = resume(book, step_key)
 
@@ -461,7 +516,11 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
 def looks(ledger: Book, dataset: str) -> list[str]:
     """Return the keys of all looks at a dataset, oldest first."""
     rows = Ledger.at(ledger).rows()
-    return [r.key for r in rows if r.kind == "spend" and r.dataset == dataset and r.plan_hash.startswith(f"{LOOK}:")]
+    return [
+        r.key
+        for r in rows
+        if r.kind == "spend" and r.dataset == dataset and r.plan_hash.startswith(f"{LOOK}:")
+    ]
 
 
 def look_key(common: CommonPlan, *, dataset: str, attempt: int = 1) -> str:
@@ -477,7 +536,9 @@ def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
     dataset, *_ = key.rsplit("|", 2)
     # the key of the look is part of the key, so two looks never share a residual
     look_hash = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return release_key(dataset=dataset, plan_hash=f"{REST}{i}:{look_hash}:{common.hash}", attempt=attempt)
+    return release_key(
+        dataset=dataset, plan_hash=f"{REST}{i}:{look_hash}:{common.hash}", attempt=attempt
+    )
 
 
 def _remaining_cost(common: CommonPlan, i: int, paid: Paid, attempt: int) -> float:
@@ -494,8 +555,8 @@ def _check_remaining_budget(book: Ledger, dataset: str, cost: float) -> None:
     remaining = book.status(dataset).left
     if cost > remaining:
         raise BudgetExceeded(
-            f"Dataset {dataset!r} has pcost {remaining!r} left; to finish takes at least {cost!r}. Nothing was spent. "
-            "Plan the options with a budget of at most what is left."
+            f"Dataset {dataset!r} has pcost {remaining!r} left; to finish takes at least {cost!r}."
+            " Nothing was spent. Plan the options with a budget of at most what is left."
         )
 
 

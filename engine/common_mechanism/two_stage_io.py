@@ -35,7 +35,9 @@ from engine.residuals import Space
 OTHER = "other:"
 
 
-def step_counts(common: CommonPlan, part: Plan | Residual, data: Any, options: RecordOptions) -> Counts:
+def step_counts(
+    common: CommonPlan, part: Plan | Residual, data: Any, options: RecordOptions
+) -> Counts:
     """Return the tables of all options, so that every step uses the same rows and the same tables.
 
     With a ``person`` column, at most as many rows of each person as the budgets protect are used.
@@ -63,7 +65,9 @@ def step_sets(common: CommonPlan) -> list[Space]:
     """Return the attribute sets of the look and of all options that are small enough to release."""
     plans = [common.look, *(plan for _, plan in common.analyses)]
     sets = {space for plan in plans for space in maximal_sets(plan)}
-    return sorted(space for space in sets if math.prod(common.look.schema.sizes(space)) <= MOST_CELLS)
+    return sorted(
+        space for space in sets if math.prod(common.look.schema.sizes(space)) <= MOST_CELLS
+    )
 
 
 def step_checks(common: CommonPlan) -> list[str]:
@@ -75,8 +79,14 @@ def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPla
     """Return why the records of a step are not those of its look, or "" if they are the same."""
     if digest.startswith(OTHER):
         return "The look itself was measured on other records than the one before it."
-    same = hmac.compare_digest(digest, table_digest(counts, step_sets(common), book.secret("records")))
-    return "" if same else "These are not the records that were looked at, or the ledger's key file was replaced."
+    same = hmac.compare_digest(
+        digest, table_digest(counts, step_sets(common), book.secret("records"))
+    )
+    return (
+        ""
+        if same
+        else "These are not the records that were looked at, or the ledger's key file was replaced."
+    )
 
 
 def report_separate_charges(
@@ -141,7 +151,9 @@ class Paid:
         """
         exact = Decimal(self.prices[i]) - Decimal(self.spent)
         if exact < 0 or Decimal(repr(float(exact))) != exact:
-            raise LedgerError("What the look spent does not fit these options; the file of the look was changed.")
+            raise LedgerError(
+                "What the look spent does not fit these options; the file of the look was changed."
+            )
         return float(exact)
 
 
@@ -157,8 +169,8 @@ class Steps:
     finished : measurement of the chosen plan, or None before it is finished.
     paid : cost of this look and of all looks before it, and the total cost of each option.
     lost : attempts at the last step that were spent but not saved; one may still be running.
-    is_interrupted : whether the next attempt is spent and was interrupted.  `finish` completes it from the
-        same records and spends nothing.
+    is_interrupted : whether the next attempt is spent and was interrupted.  `finish` completes it
+        from the same records and spends nothing.
     """
 
     common: CommonPlan
@@ -201,7 +213,10 @@ def chosen_measurement(
     """Return the measurement of option i from a look and the released answers of the residual."""
     blocks = common.residuals[i].blocks
     in_counts: dict[Space, Array] = {
-        s: a.reshape([len(f.rows) for _, f in blocks[s].factors]).astype(np.float64) * blocks[s].grid
+        s: (
+            a.reshape([len(f.rows) for _, f in blocks[s].factors]).astype(np.float64)
+            * blocks[s].grid
+        )
         for s, a in answers.items()
     }
     return Measurement(
@@ -222,7 +237,9 @@ def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Draw
     _write(file, receipt, LOOK, measurement, texts)
 
 
-def write_rest(file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, receipt: Receipt, drawn: Drawn) -> None:
+def write_rest(
+    file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, receipt: Receipt, drawn: Drawn
+) -> None:
     """Write the last step with the combined estimates.
 
     If it leads to the next choice of a chain, it is written as the look of that choice.
@@ -232,13 +249,23 @@ def write_rest(file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, 
         texts = _next_step_texts(common.following, common.options[i].budget.pcost)
         _write(file, receipt, LOOK, measurement, texts | {"look.txt": looked.key})
         return
-    _write(file, receipt, REST, measurement, {"plan.json": common.options[i].to_json(), "look.txt": looked.key})
+    _write(
+        file,
+        receipt,
+        REST,
+        measurement,
+        {"plan.json": common.options[i].to_json(), "look.txt": looked.key},
+    )
 
 
 def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
     """Return the texts for the next step: the options, the cost so far and each option's total."""
     prices = [repr(option_cost(option)) for option in common.options]
-    return {"common.json": common.to_json(), "spent.txt": repr(spent), "prices.json": json.dumps(prices)}
+    return {
+        "common.json": common.to_json(),
+        "spent.txt": repr(spent),
+        "prices.json": json.dumps(prices),
+    }
 
 
 def has_next_choice(common: CommonPlan, i: int) -> bool:
@@ -246,7 +273,9 @@ def has_next_choice(common: CommonPlan, i: int) -> bool:
     return common.following is not None and i == len(common.options) - 1
 
 
-def _write(file: BinaryIO, receipt: Receipt, step: str, measurement: Measurement, texts: Mapping[str, str]) -> None:
+def _write(
+    file: BinaryIO, receipt: Receipt, step: str, measurement: Measurement, texts: Mapping[str, str]
+) -> None:
     header = {"format": FORMAT, "step": step}
     drawn, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
     write_archive(file, header, receipt, texts=texts, answers=drawn, estimates=estimates)
@@ -262,7 +291,9 @@ def _coordinate_shapes(plan: Plan) -> dict[Space, tuple[int, ...]]:
     return {space: tuple(n - 1 for n in plan.schema.sizes(space)) for space in plan.blocks}
 
 
-def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tuple[CommonPlan, Measurement, Paid]:
+def stored_look(
+    book: Ledger, key: str, common: CommonPlan | None = None
+) -> tuple[CommonPlan, Measurement, Paid]:
     """Return the options, the measurement of a look, and the costs up to it.
 
     ``common`` are the options, if the caller has them; otherwise they are read from the file.
@@ -280,7 +311,9 @@ def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tup
         paid = _stored_costs(archive, common)
         # the answers of a closer look are those of the previous residual; its estimates include
         # them
-        answers = archive.answers({} if "look.txt" in archive else _answer_shapes(common.look.blocks))
+        answers = archive.answers(
+            {} if "look.txt" in archive else _answer_shapes(common.look.blocks)
+        )
         estimates = archive.estimates(_coordinate_shapes(common.look))
     measurement = Measurement(
         plan=common.look,
@@ -296,9 +329,14 @@ def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tup
 
 def _stored_costs(archive: Archive, common: CommonPlan) -> Paid:
     """Return the costs in a file."""
-    spent, prices = archive.text("spent.txt").decode(), [repr(option_cost(option)) for option in common.options]
+    spent, prices = (
+        archive.text("spent.txt").decode(),
+        [repr(option_cost(option)) for option in common.options],
+    )
     told = [str(one) for one in parse_json(archive.text("prices.json"))]
-    if not np.allclose([float(one) for one in told], [float(one) for one in prices], rtol=GUARD - 1.0, atol=0.0):
+    if not np.allclose(
+        [float(one) for one in told], [float(one) for one in prices], rtol=GUARD - 1.0, atol=0.0
+    ):
         raise ValueError("these are the prices of other plans")
     return Paid(spent, tuple(told))
 
@@ -309,7 +347,9 @@ def stored_rest(book: Ledger, common: CommonPlan, i: int, key: str) -> Measureme
     Raises the errors of `stored_look`.
     """
     with Archive(path=book.result_path(key)) as archive:
-        header = archive.head(key=key, format=FORMAT, step=LOOK if has_next_choice(common, i) else REST)
+        header = archive.head(
+            key=key, format=FORMAT, step=LOOK if has_next_choice(common, i) else REST
+        )
         answers = archive.answers(_answer_shapes(common.residuals[i].blocks))
         estimates = archive.estimates(_coordinate_shapes(common.options[i]))
     return Measurement(

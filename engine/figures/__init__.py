@@ -25,8 +25,19 @@ from engine.figures.domain import (
     rows_picture,
 )
 from engine.figures.errors import error_picture, has_map, pairs_picture, spread_picture
-from engine.figures.plans import breakdown_picture, budget_picture, distance_picture, interval_picture, quality_picture
-from engine.figures.release import answers_picture, coverage_picture, published_picture, spending_picture
+from engine.figures.plans import (
+    breakdown_picture,
+    budget_picture,
+    distance_picture,
+    interval_picture,
+    quality_picture,
+)
+from engine.figures.release import (
+    answers_picture,
+    coverage_picture,
+    published_picture,
+    spending_picture,
+)
 from engine.figures.two_stage import (
     group_text,
     least_total,

@@ -54,7 +54,11 @@ def in_pcost(budget: Budget) -> str:
 
 def evenly_spaced(count: int, most: int) -> npt.NDArray[np.int64]:
     """Return at most ``most`` evenly spaced indices below ``count``."""
-    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
+    return (
+        np.arange(count)
+        if count <= most
+        else np.linspace(0, count - 1, most).round().astype(np.int64)
+    )
 
 
 def short_query_text(text: str, name: str) -> str:
@@ -65,7 +69,10 @@ def short_query_text(text: str, name: str) -> str:
 def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
     """Return axis labels with HTML escaped, shortened if they remain distinct."""
     shortened = [text if len(text) <= most else f"{text[: most - 1]}…" for text in texts]
-    return [html.escape(text) for text in (shortened if len(set(shortened)) == len(set(texts)) else texts)]
+    return [
+        html.escape(text)
+        for text in (shortened if len(set(shortened)) == len(set(texts)) else texts)
+    ]
 
 
 def wrap_label(text: str) -> str:
@@ -99,7 +106,9 @@ def set_margins(figure: go.Figure, top: int = 0) -> go.Figure:
 CHAR_WIDTH_PX, LINE_HEIGHT_PX = 6.5, 16.0
 
 
-def label_places(x: Sequence[float], y: Sequence[float], texts: Sequence[str], across: float = math.inf) -> list[str]:
+def label_places(
+    x: Sequence[float], y: Sequence[float], texts: Sequence[str], across: float = math.inf
+) -> list[str]:
     """Return plotly text positions of marker labels without overlaps.
 
     ``x`` and ``y`` are marker positions in pixels, to the right and up, and ``across`` is the width
@@ -113,35 +122,78 @@ def label_places(x: Sequence[float], y: Sequence[float], texts: Sequence[str], a
     ['top center', 'middle left', '']
     """
     occupied = [
-        (a - LINE_HEIGHT_PX / 2, b - LINE_HEIGHT_PX / 2, a + LINE_HEIGHT_PX / 2, b + LINE_HEIGHT_PX / 2)
+        (
+            a - LINE_HEIGHT_PX / 2,
+            b - LINE_HEIGHT_PX / 2,
+            a + LINE_HEIGHT_PX / 2,
+            b + LINE_HEIGHT_PX / 2,
+        )
         for a, b in zip(x, y, strict=True)
     ]
     mark_boxes, positions = list(occupied), []
     for number, (a, b, text) in enumerate(zip(x, y, texts, strict=True)):
         lines = text.split("<br>")
-        width, height = CHAR_WIDTH_PX * max(len(html.unescape(line)) for line in lines), LINE_HEIGHT_PX * len(lines)
+        width, height = (
+            CHAR_WIDTH_PX * max(len(html.unescape(line)) for line in lines),
+            LINE_HEIGHT_PX * len(lines),
+        )
         boxes = {
-            "top center": (a - width / 2, b + LINE_HEIGHT_PX / 2, a + width / 2, b + LINE_HEIGHT_PX / 2 + height),
-            "bottom center": (a - width / 2, b - LINE_HEIGHT_PX / 2 - height, a + width / 2, b - LINE_HEIGHT_PX / 2),
-            "middle right": (a + LINE_HEIGHT_PX / 2, b - height / 2, a + LINE_HEIGHT_PX / 2 + width, b + height / 2),
-            "middle left": (a - LINE_HEIGHT_PX / 2 - width, b - height / 2, a - LINE_HEIGHT_PX / 2, b + height / 2),
+            "top center": (
+                a - width / 2,
+                b + LINE_HEIGHT_PX / 2,
+                a + width / 2,
+                b + LINE_HEIGHT_PX / 2 + height,
+            ),
+            "bottom center": (
+                a - width / 2,
+                b - LINE_HEIGHT_PX / 2 - height,
+                a + width / 2,
+                b - LINE_HEIGHT_PX / 2,
+            ),
+            "middle right": (
+                a + LINE_HEIGHT_PX / 2,
+                b - height / 2,
+                a + LINE_HEIGHT_PX / 2 + width,
+                b + height / 2,
+            ),
+            "middle left": (
+                a - LINE_HEIGHT_PX / 2 - width,
+                b - height / 2,
+                a - LINE_HEIGHT_PX / 2,
+                b + height / 2,
+            ),
         }
         within_axes = {
-            name: box for name, box in boxes.items() if not across < math.inf or 0 <= box[0] < box[2] <= across
+            name: box
+            for name, box in boxes.items()
+            if not across < math.inf or 0 <= box[0] < box[2] <= across
         }
         others = [box for box in occupied if box is not mark_boxes[number]]
-        free = (name for name, box in within_axes.items() if not any(_overlap(box, other) for other in others))
+        free = (
+            name
+            for name, box in within_axes.items()
+            if not any(_overlap(box, other) for other in others)
+        )
         positions.append(next(free, ""))
         if positions[-1]:
             occupied.append(boxes[positions[-1]])
     return positions
 
 
-def _overlap(first: tuple[float, float, float, float], second: tuple[float, float, float, float]) -> bool:
-    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
+def _overlap(
+    first: tuple[float, float, float, float], second: tuple[float, float, float, float]
+) -> bool:
+    return (
+        first[0] < second[2]
+        and second[0] < first[2]
+        and first[1] < second[3]
+        and second[1] < first[3]
+    )
 
 
-def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, tickformat: str = "") -> go.Figure:
+def bars(
+    sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, tickformat: str = ""
+) -> go.Figure:
     texts = axis_labels(labels, 2 * MAX_LINE_CHARS)
     bar = {
         "type": "bar",
@@ -155,20 +207,30 @@ def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, t
     layout = {
         "height": 90 + (22 if tick_texts == texts else 32) * len(texts),
         "bargap": 0.3,
-        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True}
-        | ({} if tick_texts == texts else {"tickvals": texts, "ticktext": tick_texts}),
+        "yaxis": (
+            {"autorange": "reversed", "type": "category", "automargin": True}
+            | ({} if tick_texts == texts else {"tickvals": texts, "ticktext": tick_texts})
+        ),
         "xaxis": {"title": {"text": axis}} | ({"tickformat": tickformat} if tickformat else {}),
     }
     return set_margins(go.Figure([bar], layout))
 
 
-def line(values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, *, connected: bool) -> go.Figure:
+def line(
+    values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, *, connected: bool
+) -> go.Figure:
     texts = axis_labels(labels)
     trace = {
         "type": "scatter",
         "x": texts,
         "y": values,
-        "mode": "lines+markers" if connected and len(texts) <= 60 else "lines" if connected else "markers",
+        "mode": (
+            "lines+markers"
+            if connected and len(texts) <= 60
+            else "lines"
+            if connected
+            else "markers"
+        ),
         "marker": {"color": BLUE, "size": 8},
         "line": {"color": BLUE},
         "hovertemplate": f"{hover}<extra></extra>",
@@ -182,7 +244,12 @@ def line(values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, 
 
 
 def heat_map(
-    grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], hover: str, unit: str, **looks: Any
+    grid: Any,
+    labels: Sequence[Sequence[str]],
+    axes: Sequence[str],
+    hover: str,
+    unit: str,
+    **looks: Any,
 ) -> go.Figure:
     """Return a heat map with labels and axis titles for rows and columns.
 
@@ -199,7 +266,10 @@ def heat_map(
         "hoverongaps": False,
         "hovertemplate": f"{hover}<extra></extra>",
     }
-    x_title, y_title = {"text": axis_labels([axes[1]])[0]}, {"text": wrap_label(axis_labels([axes[0]])[0])}
+    x_title, y_title = (
+        {"text": axis_labels([axes[1]])[0]},
+        {"text": wrap_label(axis_labels([axes[0]])[0])},
+    )
     category_axis = {"type": "category", "automargin": True}
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),

@@ -66,13 +66,17 @@ def refusals(comparison: Comparison) -> pd.DataFrame:
     """Return the mechanisms without a result and the reasons."""
     failed = comparison.frame[comparison.frame["status"] != "ok"]
     titled = failed.assign(mechanism=[title_of(str(label)) for label in failed["mechanism"]])
-    return titled[["mechanism", "status"]].rename(columns={"status": "reason"}).reset_index(drop=True)
+    return (
+        titled[["mechanism", "status"]].rename(columns={"status": "reason"}).reset_index(drop=True)
+    )
 
 
 def costs(comparison: Comparison) -> dict[str, str]:
     """Return the error, planning time and memory of every mechanism with a result, as text."""
     return {
-        str(row["mechanism"]): f"{format_number(row['rmse'])} counts, {row['seconds']:.1f} s, {row['peak_mb']:,.0f} MB"
+        str(
+            row["mechanism"]
+        ): f"{format_number(row['rmse'])} counts, {row['seconds']:.1f} s, {row['peak_mb']:,.0f} MB"
         for _, row in comparison.frame[comparison.frame["status"] == "ok"].iterrows()
     }
 
@@ -122,7 +126,9 @@ class _RelativeErrors:
         large = [label for label in self.far if self.over[label] > MAX_NAMED_RATIO]
         titles = [title_of(label) for label in self.far if label not in large]
         sentences = [f"Over {MAX_DRAWN_RATIO:g} times: {', '.join(titles)}."] if titles else []
-        return " ".join([*sentences, f"Over {MAX_NAMED_RATIO:g} times: {len(large)}."] if large else sentences)
+        return " ".join(
+            [*sentences, f"Over {MAX_NAMED_RATIO:g} times: {len(large)}."] if large else sentences
+        )
 
 
 def _relative_errors(comparison: Comparison) -> _RelativeErrors:
@@ -131,17 +137,29 @@ def _relative_errors(comparison: Comparison) -> _RelativeErrors:
     gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
     rmses = dict(zip(labels, map(float, successful["rmse"]), strict=True))
     # The bound is on the weighted RMSE; the plain RMSE is shown if the two agree.
-    sizes = {label: comparison.bound * (1.0 + gaps[label]) for label in labels} if comparison.bound > 0 else rmses
+    sizes = (
+        {label: comparison.bound * (1.0 + gaps[label]) for label in labels}
+        if comparison.bound > 0
+        else rmses
+    )
     if all(
-        not sizes[mechanism] < math.inf or abs(sizes[mechanism] / rmses[mechanism] - 1.0) < 1e-6 for mechanism in labels
+        not sizes[mechanism] < math.inf or abs(sizes[mechanism] / rmses[mechanism] - 1.0) < 1e-6
+        for mechanism in labels
     ):
         sizes = rmses
     smallest = min(sizes.values(), default=1.0)
-    over = {label: 1.0 + gaps[label] if comparison.bound > 0 else sizes[label] / smallest for label in labels}
+    over = {
+        label: 1.0 + gaps[label] if comparison.bound > 0 else sizes[label] / smallest
+        for label in labels
+    }
     order = sorted(labels, key=over.__getitem__)
     limit = max(
         MAX_DRAWN_RATIO,
-        MAX_NAMED_RATIO * min(over.values(), default=1.0) if min(over.values(), default=1.0) > MAX_DRAWN_RATIO else 0.0,
+        (
+            MAX_NAMED_RATIO * min(over.values(), default=1.0)
+            if min(over.values(), default=1.0) > MAX_DRAWN_RATIO
+            else 0.0
+        ),
     )
     axis = "times the bound" if comparison.bound > 0 else "times the best of these"
     return _RelativeErrors(
@@ -161,9 +179,16 @@ def ranking_picture(comparison: Comparison) -> Picture:
     gaps = dict(zip(table["mechanism"], table["over the bound"], strict=True))
     for label in relative.near:
         style, text = mechanism_style(label), axis_labels([title_of(label)])[0]
-        error_text = f"{format_number(relative.sizes[label])} counts, {gap_words(float(gaps[label]))}"
+        error_text = (
+            f"{format_number(relative.sizes[label])} counts, {gap_words(float(gaps[label]))}"
+        )
         rows[text] = f"{wrap_label(text)}<br>{error_text.replace(' over the bound', ' over')}"
-        stem = {"x": [1.0, relative.over[label]], "y": [text] * 2, "mode": "lines", "line": {"color": GREY, "width": 2}}
+        stem = {
+            "x": [1.0, relative.over[label]],
+            "y": [text] * 2,
+            "mode": "lines",
+            "line": {"color": GREY, "width": 2},
+        }
         mark = {
             "x": [relative.over[label]],
             "y": [text],
@@ -174,7 +199,15 @@ def ranking_picture(comparison: Comparison) -> Picture:
         }
         traces += [{"type": "scatter", "hoverinfo": "skip"} | stem, {"type": "scatter"} | mark]
     width = relative.reach - 1.0
-    bound = {"type": "line", "x0": 1.0, "x1": 1.0, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"}
+    bound = {
+        "type": "line",
+        "x0": 1.0,
+        "x1": 1.0,
+        "xref": "x",
+        "y0": 0,
+        "y1": 1,
+        "yref": "y domain",
+    }
     # Numbers are printed below the names, which also fits narrow screens.
     ticks = {"tickvals": list(rows), "ticktext": list(rows.values())}
     layout = {
@@ -190,7 +223,9 @@ def ranking_picture(comparison: Comparison) -> Picture:
     best = min(relative.sizes, key=lambda label: relative.over[label])
     claim = f", {gap_words(float(gaps[best]))}" if comparison.bound > 0 else ""
     tied = [
-        label for label in relative.sizes if relative.over[label] <= relative.over[best] * (1.0 + EQUAL_ERROR_TOLERANCE)
+        label
+        for label in relative.sizes
+        if relative.over[label] <= relative.over[best] * (1.0 + EQUAL_ERROR_TOLERANCE)
     ]
     number = pluralize(len(table), "mechanism")
     headline = f"{title_of(best)} is the most exact of {number}"
@@ -245,7 +280,11 @@ def effort_picture(comparison: Comparison) -> Picture:
             "hovertemplate": f"{text}<br>%{{y:.4g}} times after %{{x:.3g}} s<extra></extra>",
         }
         traces.append(mark)
-    y_axis = {"title": {"text": relative.axis}, "range": [1.0 - margin, relative.reach + margin], "automargin": True}
+    y_axis = {
+        "title": {"text": relative.axis},
+        "range": [1.0 - margin, relative.reach + margin],
+        "automargin": True,
+    }
     layout = {
         "xaxis": {"title": {"text": "seconds to plan"}, "type": "log", "range": x_range},
         "yaxis": y_axis,
@@ -254,12 +293,19 @@ def effort_picture(comparison: Comparison) -> Picture:
         "legend": {"orientation": "h", "y": -0.3},
     }
     fastest = min(relative.near, key=lambda label: float(table["seconds"][label]), default="")
-    rows = [(title_of(label), float(table["seconds"][label]), relative.over[label]) for label in table.index]
+    rows = [
+        (title_of(label), float(table["seconds"][label]), relative.over[label])
+        for label in table.index
+    ]
     return Picture(
         title="What exactness costs in time",
         figure=set_margins(go.Figure(traces, layout)),
         table=pd.DataFrame(rows, columns=["mechanism", "seconds", relative.axis]),
-        alt=f"{title_of(fastest)} is the quickest of those drawn." if fastest else "None is near enough to be drawn.",
+        alt=(
+            f"{title_of(fastest)} is the quickest of those drawn."
+            if fastest
+            else "None is near enough to be drawn."
+        ),
         note="Further down is more exact, further left is quicker. " + relative.folded(),
     )
 
@@ -272,7 +318,9 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     errors = np.array([comparison.groups[label] for label in labels])
     with np.errstate(invalid="ignore", divide="ignore"):
         loss_ratios = np.where(errors > 0.0, errors / errors.min(axis=0), 1.0)
-    worst = np.minimum(np.nan_to_num(loss_ratios[:n_drawn], nan=MAX_NAMED_RATIO), MAX_NAMED_RATIO).max(axis=0)
+    worst = np.minimum(
+        np.nan_to_num(loss_ratios[:n_drawn], nan=MAX_NAMED_RATIO), MAX_NAMED_RATIO
+    ).max(axis=0)
     shown_groups = np.argsort(-worst, kind="stable")[:MAX_MAP_GROUPS]
     names = [f"{g}: {set_name(workload.groups[g].attributes)}" for g in range(len(workload.groups))]
     titles = [title_of(label) for label in labels]
@@ -284,15 +332,25 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
         "%{y}<br>%{x}<br>%{customdata:.3g} times the best here",
         "times<br>the best",
     )
-    figure.update_traces(zmin=1.0, zmax=max(1.1, min(MAX_DRAWN_RATIO, float(np.nanmax(shown)))), customdata=shown)
+    figure.update_traces(
+        zmin=1.0, zmax=max(1.1, min(MAX_DRAWN_RATIO, float(np.nanmax(shown)))), customdata=shown
+    )
     if len(shown_groups) <= 12:
-        figure.update_traces(text=[[f"{x:.2f}" for x in row] for row in shown], texttemplate="%{text}")
+        figure.update_traces(
+            text=[[f"{x:.2f}" for x in row] for row in shown], texttemplate="%{text}"
+        )
     rows = axis_labels(titles[:n_drawn])
     figure.update_yaxes(tickvals=rows, ticktext=[wrap_label(row) for row in rows])
     figure.update_layout(height=min(620, 190 + 34 * n_drawn))
-    table = pd.DataFrame({"group": names} | {title: loss_ratios[k] for k, title in enumerate(titles)})
+    table = pd.DataFrame(
+        {"group": names} | {title: loss_ratios[k] for k, title in enumerate(titles)}
+    )
     wins = np.isclose(loss_ratios, 1.0, rtol=TIE_TOLERANCE).sum(axis=1)
-    more = f" The {MAX_MAP_GROUPS} groups where they differ most are drawn." if len(names) > MAX_MAP_GROUPS else ""
+    more = (
+        f" The {MAX_MAP_GROUPS} groups where they differ most are drawn."
+        if len(names) > MAX_MAP_GROUPS
+        else ""
+    )
     return Picture(
         title="Who loses where: error of each group over its best mechanism here",
         figure=figure,
@@ -300,11 +358,16 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
         alt="Groups for which no other is more exact: "
         + ", ".join(f"{title} {number(int(k))}" for title, k in zip(titles, wins, strict=True))
         + f", of {number(len(names))}.",
-        note=f"Brighter is worse; {MAX_DRAWN_RATIO:g} stands for all that is more.{more} {relative.folded()}",
+        note=(
+            f"Brighter is worse; {MAX_DRAWN_RATIO:g} stands for all that is more.{more}"
+            f" {relative.folded()}"
+        ),
     )
 
 
-def budgets_picture(comparison: Comparison, budget: Budget, say: Callable[[Budget], str] = in_pcost) -> Picture:
+def budgets_picture(
+    comparison: Comparison, budget: Budget, say: Callable[[Budget], str] = in_pcost
+) -> Picture:
     """Return the errors of all mechanisms at other budgets, in counts, one line per mechanism.
 
     ``say`` formats a budget.  The custom data of a marker is (budget text, mechanism label, pcost).
@@ -324,19 +387,29 @@ def budgets_picture(comparison: Comparison, budget: Budget, say: Callable[[Budge
             name=text,
             line={"color": style.color, "dash": style.dash},
             marker={"color": style.color, "symbol": style.symbol, "size": 9},
-            customdata=[(budget_text, label, pcost) for budget_text, pcost in zip(budget_texts, pcosts, strict=True)],
+            customdata=[
+                (budget_text, label, pcost)
+                for budget_text, pcost in zip(budget_texts, pcosts, strict=True)
+            ],
             hovertemplate=f"{text}<br>%{{customdata[0]}}: %{{y:.4g}} counts<extra></extra>",
         )
-    figure.update_xaxes(title="budget", type="log", tickvals=pcosts[::2], ticktext=budget_texts[::2])
+    figure.update_xaxes(
+        title="budget", type="log", tickvals=pcosts[::2], ticktext=budget_texts[::2]
+    )
     figure.update_yaxes(title="typical error (counts)", type="log")
     figure.update_layout(height=380, legend={"orientation": "h", "y": -0.25})
     return Picture(
         title="Error at other budgets",
         figure=set_margins(figure),
         table=pd.DataFrame(table),
-        alt=f"Four times the pcost{pure} halves the error of every mechanism, so their order is the same at every "
-        "budget of this kind.",
-        note="Scaled from the present budget; what a release adds for rounding to its grids is below what is drawn.",
+        alt=(
+            f"Four times the pcost{pure} halves the error of every mechanism, so their order is the"
+            " same at every budget of this kind."
+        ),
+        note=(
+            "Scaled from the present budget; what a release adds for rounding to its grids is below"
+            " what is drawn."
+        ),
     )
 
 
@@ -345,7 +418,10 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
     distributions = {label: distribution.thinned() for label, distribution in spreads.items()}
     figure = go.Figure()
     for position, (label, distribution) in enumerate(distributions.items()):
-        style, finite = mechanism_style(label), distribution.errors[np.isfinite(distribution.errors)]
+        style, finite = (
+            mechanism_style(label),
+            distribution.errors[np.isfinite(distribution.errors)],
+        )
         text = axis_labels([title_of(label)])[0]
         line_style = {"color": style.color, "dash": style.dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(
@@ -356,10 +432,16 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
             line=line_style,
             legendgroup=label,
             showlegend=False,
-            hovertemplate=f"{text}: %{{y:.1%}} of the queries<br>have %{{x:.4g}} counts or less<extra></extra>",
+            hovertemplate=(
+                f"{text}: %{{y:.1%}} of the queries<br>have %{{x:.4g}} counts or"
+                " less<extra></extra>"
+            ),
         )
         # Markers of different mechanisms have different heights, so that they do not overlap.
-        heights = [(k + (position + 0.5) / len(distributions)) / MARKERS_PER_LINE for k in range(MARKERS_PER_LINE)]
+        heights = [
+            (k + (position + 0.5) / len(distributions)) / MARKERS_PER_LINE
+            for k in range(MARKERS_PER_LINE)
+        ]
         mark = {"color": style.color, "symbol": style.symbol, "size": 9}
         figure.add_scatter(
             x=[distribution.quantile(height) for height in heights],
@@ -373,9 +455,14 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
         legend_entry = {"x": [None], "y": [None], "mode": "lines+markers", "marker": mark}
         figure.add_scatter(**legend_entry, line=line_style, name=text, legendgroup=label)
     finite = np.concatenate(
-        [distribution.errors[np.isfinite(distribution.errors)] for distribution in distributions.values()]
+        [
+            distribution.errors[np.isfinite(distribution.errors)]
+            for distribution in distributions.values()
+        ]
     )
-    axes = spread_axes(wide=len(finite) > 0 and float(finite.max()) > LOG_AXIS_RATIO * float(finite.min()) > 0)
+    axes = spread_axes(
+        wide=len(finite) > 0 and float(finite.max()) > LOG_AXIS_RATIO * float(finite.min()) > 0
+    )
     axes["xaxis"]["rangemode"] = "normal"
     figure.update_layout(axes, height=480, legend={"orientation": "h", "y": -0.22})
     table = pd.DataFrame({"share of queries": [f"{q:.0%}" for q in QUANTILES]})
@@ -387,15 +474,22 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
         title="How standard errors spread over the queries",
         figure=set_margins(figure),
         table=table,
-        alt=f"Half of the queries are within {format_number(distributions[best_median].quantile(0.5))} counts under "
-        f"{title_of(best_median)}, the smallest such number; 95% are within "
-        f"{format_number(distributions[best_tail].quantile(0.95))} counts under {title_of(best_tail)}.",
+        alt=(
+            "Half of the queries are within"
+            f" {format_number(distributions[best_median].quantile(0.5))} counts under"
+            f" {title_of(best_median)}, the smallest such number; 95% are within"
+            f" {format_number(distributions[best_tail].quantile(0.95))} counts under"
+            f" {title_of(best_tail)}."
+        ),
         note="A line further left is better. " + next(iter(distributions.values())).how,
     )
 
 
 def ratio_picture(
-    plans: Mapping[str, Plan], group: int, across: Sequence[int] | None = None, fixed: Sequence[int] | None = None
+    plans: Mapping[str, Plan],
+    group: int,
+    across: Sequence[int] | None = None,
+    fixed: Sequence[int] | None = None,
 ) -> Picture:
     """Return the ratios of standard errors of two plans, first over second, for one group."""
     (first_name, first), (second_name, second) = plans.items()
@@ -403,10 +497,14 @@ def ratio_picture(
     grid = error_grid(first.workload, group, across, fixed)
     errors = [grid.standard_errors(plan) for plan in (first, second)]
     error_ratios = ratios(*errors)
-    figure = grid_figure(grid, error_ratios, f"{html.escape(first_name)} / {html.escape(second_name)}", "")
+    figure = grid_figure(
+        grid, error_ratios, f"{html.escape(first_name)} / {html.escape(second_name)}", ""
+    )
     shown = error_ratios[grid.shown]
     if len(grid.axes) > 1:
-        log_range = max(float(np.abs(np.log2(shown[(shown > 0) & np.isfinite(shown)])).max(initial=0.0)), 0.01)
+        log_range = max(
+            float(np.abs(np.log2(shown[(shown > 0) & np.isfinite(shown)])).max(initial=0.0)), 0.01
+        )
         ticks = [2.0 ** (log_range * k / 2) for k in range(-2, 3)]
         figure.update_traces(
             z=np.log2(np.where(error_ratios > 0, error_ratios, np.nan)),
@@ -425,24 +523,33 @@ def ratio_picture(
         figure.add_hline(y=1.0, line={"color": GREY, "dash": "dash"})
     worse, better = float(np.mean(shown > 1.0 + 1e-6)), float(np.mean(shown < 1.0 - 1e-6))
     columns = {
-        f"standard error, {label}": e[grid.shown] for label, e in zip((first_name, second_name), errors, strict=True)
+        f"standard error, {label}": e[grid.shown]
+        for label, e in zip((first_name, second_name), errors, strict=True)
     }
     return Picture(
-        title=f"{first_name} against {second_name}: ratio of standard errors of "
-        f"{f'all {grid.what}' if grid.axes else grid.what}",
+        title=(
+            f"{first_name} against {second_name}: ratio of standard errors of "
+            f"{f'all {grid.what}' if grid.axes else grid.what}"
+        ),
         figure=figure,
         table=pd.DataFrame(grid.columns() | columns | {"ratio": shown}),
-        alt=f"Of {shown.size:,} {grid.what}, {first_name} is less exact for {worse:.1%} and more exact for "
-        f"{better:.1%}; the ratio goes from {format_number(float(shown.min()))} to {format_number(float(shown.max()))}.",
-        note=f"Above 1, in vermilion on a map, {first_name} has the larger error; below 1, in blue, "
-        f"{second_name} has. {grid.note}",
+        alt=(
+            f"Of {shown.size:,} {grid.what}, {first_name} is less exact for {worse:.1%} and more"
+            f" exact for {better:.1%}; the ratio goes from {format_number(float(shown.min()))} to"
+            f" {format_number(float(shown.max()))}."
+        ),
+        note=(
+            f"Above 1, in vermilion on a map, {first_name} has the larger error; below 1, in blue, "
+            f"{second_name} has. {grid.note}"
+        ),
     )
 
 
 STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#0f141a}"
-    "table{border-collapse:collapse;margin:1rem 0;font-size:.9rem}caption{text-align:left;font-weight:bold}"
-    "th,td{border:1px solid #76838f;padding:.2rem .6rem;text-align:left}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0"
+    " 1rem;color:#0f141a}table{border-collapse:collapse;margin:1rem"
+    " 0;font-size:.9rem}caption{text-align:left;font-weight:bold}th,td{border:1px solid"
+    " #76838f;padding:.2rem .6rem;text-align:left}"
 )
 
 
@@ -452,31 +559,45 @@ def comparison_page(comparison: Comparison, workload: Workload, budget: Budget) 
     All names are HTML-escaped.  The page contains no numbers computed from records.
     """
     pieces = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Comparison of mechanisms</title>",
+        (
+            "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Comparison of"
+            " mechanisms</title>"
+        ),
         f"<style>{STYLE}</style></head><body><h1>Comparison of mechanisms</h1>",
         _text(
-            f"{pluralize(workload.queries, 'query', 'queries')} in {pluralize(len(workload.groups), 'group')} on "
-            f"{pluralize(len(workload.schema), 'attribute')}. Plans hold no data, and none was read for this page."
+            f"{pluralize(workload.queries, 'query', 'queries')} in"
+            f" {pluralize(len(workload.groups), 'group')} on"
+            f" {pluralize(len(workload.schema), 'attribute')}. Plans hold no data, and none was"
+            " read for this page."
         ),
         _text(budget.describe()),
     ]
     if comparison.plans:
-        pictures = (ranking_picture(comparison), effort_picture(comparison), where_picture(comparison, workload))
-        pieces += [_section(picture) for picture in (*pictures, budgets_picture(comparison, budget))]
+        pictures = (
+            ranking_picture(comparison),
+            effort_picture(comparison),
+            where_picture(comparison, workload),
+        )
+        pieces += [
+            _section(picture) for picture in (*pictures, budgets_picture(comparison, budget))
+        ]
     if len(reasons := refusals(comparison)):
         pieces.append(_table("Without a result", reasons))
     return "\n".join([*pieces, "</body></html>", ""])
 
 
 def _section(picture: Picture) -> str:
-    return "\n".join([f"<h2>{html.escape(picture.title)}</h2>", *map(_text, (picture.alt, picture.note))]) + _table(
-        picture.title, picture.table
-    )
+    return "\n".join(
+        [f"<h2>{html.escape(picture.title)}</h2>", *map(_text, (picture.alt, picture.note))]
+    ) + _table(picture.title, picture.table)
 
 
 def _table(title: str, table: pd.DataFrame) -> str:
     head = "".join(f"<th scope='col'>{html.escape(str(name))}</th>" for name in table.columns)
-    rows = ("".join(f"<td>{_cell(value)}</td>" for value in row) for row in table.itertuples(index=False))
+    rows = (
+        "".join(f"<td>{_cell(value)}</td>" for value in row)
+        for row in table.itertuples(index=False)
+    )
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -484,7 +605,9 @@ def _table(title: str, table: pd.DataFrame) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else format_number(value)
-    return html.escape(number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value))
+    return html.escape(
+        number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    )
 
 
 def _text(words: str) -> str:

@@ -44,10 +44,16 @@ MAX_ROWS = 128  # queries in a family figure
 def domain_picture(schema: Schema) -> Picture:
     """Return a bar chart of the number of cells of every attribute."""
     table = pd.DataFrame(
-        {"attribute": list(schema.names), "kind": [a.kind for a in schema.attributes], "cells": schema.sizes(schema)}
+        {
+            "attribute": list(schema.names),
+            "kind": [a.kind for a in schema.attributes],
+            "cells": schema.sizes(schema),
+        }
     )
     shown = table.head(MAX_BARS)
-    figure = bars(shown["cells"].tolist(), shown["attribute"].tolist(), "cells", "%{y}: %{x:,} cells")
+    figure = bars(
+        shown["cells"].tolist(), shown["attribute"].tolist(), "cells", "%{y}: %{x:,} cells"
+    )
     if max(shown["cells"]) > 50 * min(shown["cells"]):
         figure.update_xaxes(type="log", dtick=1)
     largest = max(schema.attributes, key=lambda a: a.size)
@@ -55,9 +61,15 @@ def domain_picture(schema: Schema) -> Picture:
         title="Cells of every attribute",
         figure=figure,
         table=table,
-        alt=f"Bars of the cells of {pluralize(len(schema), 'attribute')}; the largest, {largest.name}, has "
-        f"{largest.size:,}.",
-        note=f"The first {MAX_BARS} attributes are drawn; the table has all." if len(schema) > MAX_BARS else "",
+        alt=(
+            f"Bars of the cells of {pluralize(len(schema), 'attribute')}; the largest,"
+            f" {largest.name}, has {largest.size:,}."
+        ),
+        note=(
+            f"The first {MAX_BARS} attributes are drawn; the table has all."
+            if len(schema) > MAX_BARS
+            else ""
+        ),
     )
 
 
@@ -66,35 +78,54 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
     part_queries = group.parts[part]
     columns = [schema[group.attributes[a]] for a in part_queries.axes]
     if len(columns) == 2:
-        grid = part_queries.family.rows(part_queries.sizes, query, query + 1).reshape(part_queries.sizes)[
-            :MAX_SIDE, :MAX_SIDE
-        ]
+        grid = part_queries.family.rows(part_queries.sizes, query, query + 1).reshape(
+            part_queries.sizes
+        )[:MAX_SIDE, :MAX_SIDE]
         labels = [[c.label(i) for i in range(n)] for c, n in zip(columns, grid.shape, strict=True)]
         text = part_queries.family.text(columns, query)
-        title, axes = f"Query {query:,} of {part_queries.count:,}: {text}", [c.name for c in columns]
-        alt = f"{int(np.count_nonzero(grid)):,} of {grid.size:,} cells drawn are counted by the query {text}."
+        title, axes = (
+            f"Query {query:,} of {part_queries.count:,}: {text}",
+            [c.name for c in columns],
+        )
+        alt = (
+            f"{int(np.count_nonzero(grid)):,} of {grid.size:,} cells drawn are counted by the query"
+            f" {text}."
+        )
         complete = grid.size == math.prod(part_queries.sizes)
     else:
         positions = evenly_spaced(part_queries.count, MAX_ROWS)
         grid = np.concatenate(
-            [part_queries.family.rows(part_queries.sizes, int(i), int(i) + 1)[:, :MAX_SIDE] for i in positions]
+            [
+                part_queries.family.rows(part_queries.sizes, int(i), int(i) + 1)[:, :MAX_SIDE]
+                for i in positions
+            ]
         )
         cells = [columns[0].label(i) if len(columns) == 1 else str(i) for i in range(grid.shape[1])]
         name = set_name(c.name for c in columns)
         labels = [
-            [short_query_text(part_queries.family.text(columns, int(i)) or "all records", name) for i in positions],
+            [
+                short_query_text(part_queries.family.text(columns, int(i)) or "all records", name)
+                for i in positions
+            ],
             cells,
         ]
-        count_text, axes = pluralize(part_queries.count, "query", "queries"), ["query", f"cell of {name}"]
+        count_text, axes = (
+            pluralize(part_queries.count, "query", "queries"),
+            ["query", f"cell of {name}"],
+        )
         title = f"{part_queries.family.name} on {name}: {count_text}"
         alt = f"{len(positions):,} of {count_text} as rows; coloured cells of {name} are counted."
-        complete = len(positions) == part_queries.count and grid.shape[1] == math.prod(part_queries.sizes)
+        complete = len(positions) == part_queries.count and grid.shape[1] == math.prod(
+            part_queries.sizes
+        )
     style: dict[str, Any] = {"xgap": 1, "ygap": 1} if max(grid.shape) <= 40 else {}
     note = "Bright cells are counted." if set(np.unique(grid)) <= {0.0, 1.0} else ""
     if note:
         style["showscale"] = False
     figure = _coefficient_map(grid, labels, axes, **style)
-    table = pd.DataFrame(grid, index=pd.Index(labels[0], name=axes[0]), columns=labels[1]).reset_index()
+    table = pd.DataFrame(
+        grid, index=pd.Index(labels[0], name=axes[0]), columns=labels[1]
+    ).reset_index()
     if not complete:
         note += f" At most {MAX_ROWS} evenly spaced queries and {MAX_SIDE} cells a side are drawn."
     return Picture(title=title, figure=figure, table=table, alt=alt, note=note.strip())
@@ -113,11 +144,15 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
     """
     names = list(chosen)
     cells = [evenly_spaced(schema[name].size, MAX_SIDE) for name in names]
-    is_chosen = [(first <= c) & (c <= last) for c, (first, last) in zip(cells, chosen.values(), strict=True)]
+    is_chosen = [
+        (first <= c) & (c <= last) for c, (first, last) in zip(cells, chosen.values(), strict=True)
+    ]
     labels = [[schema[name].label(int(i)) for i in c] for name, c in zip(names, cells, strict=True)]
     is_single = len(names) == 1
     trace, layout = (
-        _bars(names[0], cells[0], is_chosen[0], labels[0]) if is_single else _plane(cells, is_chosen, labels)
+        _bars(names[0], cells[0], is_chosen[0], labels[0])
+        if is_single
+        else _plane(cells, is_chosen, labels)
     )
     for axis, name, c in zip("x" if is_single else "yx", names, cells, strict=True):
         ticks = evenly_spaced(len(c), DOMAIN_TICKS)
@@ -125,11 +160,17 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
             "title": {"text": axis_labels([name])[0]},
             "tickvals": [int(c[i]) for i in ticks],
             "ticktext": axis_labels([schema[name].label(int(c[i])) for i in ticks]),
-            "range": [-0.5, schema[name].size - 0.5] if axis == "x" else [schema[name].size - 0.5, -0.5],
+            "range": (
+                [-0.5, schema[name].size - 0.5] if axis == "x" else [schema[name].size - 0.5, -0.5]
+            ),
             "automargin": True,
             "ticklabeloverflow": "allow",
         }
-    layout |= {"dragmode": "select", "selectdirection": "h" if is_single else "any", "showlegend": False}
+    layout |= {
+        "dragmode": "select",
+        "selectdirection": "h" if is_single else "any",
+        "showlegend": False,
+    }
     text = box_workload(schema, chosen).describe(0)
     n_chosen = math.prod(last - first + 1 for first, last in chosen.values())
     complete = all(len(c) == schema[name].size for name, c in zip(names, cells, strict=True))
@@ -143,7 +184,9 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
     )
 
 
-def cells_in_box(schema: Schema, names: Sequence[str], box: Mapping[str, Sequence[float]]) -> dict[str, Run]:
+def cells_in_box(
+    schema: Schema, names: Sequence[str], box: Mapping[str, Sequence[float]]
+) -> dict[str, Run]:
     """Return the ranges of cells whose centers lie in a box drawn on `range_picture`.
 
     If a side of the box contains no center, the nearest cell is returned.
@@ -156,7 +199,10 @@ def cells_in_box(schema: Schema, names: Sequence[str], box: Mapping[str, Sequenc
     {'age': (8, 8), 'code': (0, 0)}
     """
     axes = ["x"] if len(names) == 1 else ["y", "x"]
-    return {name: _cell_range(box.get(axis, ()), schema[name].size) for name, axis in zip(names, axes, strict=True)}
+    return {
+        name: _cell_range(box.get(axis, ()), schema[name].size)
+        for name, axis in zip(names, axes, strict=True)
+    }
 
 
 def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
@@ -169,23 +215,38 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
     labels = [[c.label(int(i)) for i in indices] for c, indices in zip(columns, cells, strict=True)]
     text = Workload(schema, (group,)).describe(query)
     figure = _coefficient_map(grid, labels, group.attributes)
-    table = pd.DataFrame(grid, index=pd.Index(labels[0], name=group.attributes[0]), columns=labels[1]).reset_index()
+    table = pd.DataFrame(
+        grid, index=pd.Index(labels[0], name=group.attributes[0]), columns=labels[1]
+    ).reset_index()
     thinning_note = (
-        "" if grid.size == schema.cells(group.attributes) else f" At most {MAX_SIDE} cells a side are drawn."
+        ""
+        if grid.size == schema.cells(group.attributes)
+        else f" At most {MAX_SIDE} cells a side are drawn."
     )
     return Picture(
         title=f"Query {query:,} of {group.count:,}: {text}",
         figure=figure,
         table=table,
-        alt=f"{int(np.count_nonzero(grid)):,} of {grid.size:,} cells drawn are counted by the query {text}.",
+        alt=(
+            f"{int(np.count_nonzero(grid)):,} of {grid.size:,} cells drawn are counted by the query"
+            f" {text}."
+        ),
         note=f"Bright cells are counted.{thinning_note}",
     )
 
 
-def _coefficient_map(grid: Array, labels: Sequence[Sequence[str]], axes: Sequence[str], **style: Any) -> go.Figure:
+def _coefficient_map(
+    grid: Array, labels: Sequence[Sequence[str]], axes: Sequence[str], **style: Any
+) -> go.Figure:
     color_range = {"zmin": min(0.0, float(grid.min())), "zmax": max(1.0, float(grid.max()))}
     return heat_map(
-        grid, labels, axes, "%{y}<br>%{x}<br>counted %{z:g} times", "times<br>counted", **color_range, **style
+        grid,
+        labels,
+        axes,
+        "%{y}<br>%{x}<br>counted %{z:g} times",
+        "times<br>counted",
+        **color_range,
+        **style,
     )
 
 
@@ -211,7 +272,10 @@ _TraceAndLayout = tuple[dict[str, Any], dict[str, Any]]
 
 def _bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) -> _TraceAndLayout:
     texts = [html.escape(label) for label in labels]
-    hover_texts = [[text, "chosen" if chosen else "not chosen"] for text, chosen in zip(texts, is_chosen, strict=True)]
+    hover_texts = [
+        [text, "chosen" if chosen else "not chosen"]
+        for text, chosen in zip(texts, is_chosen, strict=True)
+    ]
     bar = {
         "type": "bar",
         "x": cells,
@@ -219,13 +283,17 @@ def _bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) -> _Trac
         "width": max(1.0, float(cells[-1] + 1) / len(cells)) * 0.9,
         "marker": {"color": [BLUE if chosen else GREY for chosen in is_chosen]},
         "customdata": hover_texts,
-        "hovertemplate": f"{html.escape(name)} %{{customdata[0]}}<br>%{{customdata[1]}}<extra></extra>",
+        "hovertemplate": (
+            f"{html.escape(name)} %{{customdata[0]}}<br>%{{customdata[1]}}<extra></extra>"
+        ),
     }
     y_axis = {"range": [0, 1.1], "showticklabels": False, "showgrid": False, "title": {"text": ""}}
     return bar, {"height": 230, "yaxis": y_axis}
 
 
-def _plane(cells: Sequence[Any], is_chosen: Sequence[Any], labels: Sequence[Sequence[str]]) -> _TraceAndLayout:
+def _plane(
+    cells: Sequence[Any], is_chosen: Sequence[Any], labels: Sequence[Sequence[str]]
+) -> _TraceAndLayout:
     rows, columns = (axis_labels(side) for side in labels)
     heat = {
         "type": "heatmap",
@@ -237,7 +305,9 @@ def _plane(cells: Sequence[Any], is_chosen: Sequence[Any], labels: Sequence[Sequ
         "colorscale": "Cividis",
         "showscale": False,
         # An array, because plotly would inspect every element of a list to infer its type.
-        "text": np.array([[f"{row}<br>{column}" for column in columns] for row in rows], dtype=object),
+        "text": np.array(
+            [[f"{row}<br>{column}" for column in columns] for row in rows], dtype=object
+        ),
         "hovertemplate": "%{text}<extra></extra>",
     }
     gaps = {"xgap": 1, "ygap": 1} if max(len(rows), len(columns)) <= 60 else {}
@@ -270,7 +340,8 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
     """Return texts with the attributes and shapes of the Kronecker factors of a block."""
     block = plan.blocks[key]
     return [
-        f"{set_name(block.attributes[a] for a in axes)}: {pluralize(len(s.rows), 'row')} on {pluralize(s.cells, 'cell')}"
+        f"{set_name(block.attributes[a] for a in axes)}: {pluralize(len(s.rows), 'row')} on"
+        f" {pluralize(s.cells, 'cell')}"
         for axes, s in block.factors
     ]
 
@@ -298,8 +369,10 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
         title=f"What is measured on {name}",
         figure=figure,
         table=table,
-        alt=f"{pluralize(m, 'row')} on {pluralize(n, 'cell')} of {name}; a record moves up to "
-        f"{max_rows_per_cell:,} of the {m:,} numbers.",
+        alt=(
+            f"{pluralize(m, 'row')} on {pluralize(n, 'cell')} of {name}; a record moves up to "
+            f"{max_rows_per_cell:,} of the {m:,} numbers."
+        ),
         note=f"One row is one noisy number. {_thinning_note(m, n)}".strip(),
     )
 
@@ -312,7 +385,13 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     shown = rows[:, cell_indices].T @ rows[:, cell_indices]
     cells = [labels[int(i)] for i in cell_indices]
     axes = [f"cell of {name}", f"cell of {name}"]
-    figure = heat_map(shown.astype(np.float32), [cells, cells], axes, "%{y}<br>%{x}<br>%{z:.4f}", "inner<br>product")
+    figure = heat_map(
+        shown.astype(np.float32),
+        [cells, cells],
+        axes,
+        "%{y}<br>%{x}<br>%{z:.4f}",
+        "inner<br>product",
+    )
     _set_color_range(figure, shown)
     diagonal = np.einsum("rc,rc->c", rows, rows)
     table = pd.DataFrame(shown, columns=_distinct(cells))
@@ -321,10 +400,15 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
         title=f"Gram matrix of the strategy on {name}",
         figure=figure,
         table=table,
-        alt=f"{pluralize(n, 'cell')}; the diagonal goes from {diagonal.min():.3f} to {diagonal.max():.3f}. A cell's "
-        "entry on it is what one of its records costs, and the largest one sets the price.",
-        note=f"Entry (c, d) is the inner product of what a record in c and one in d move. "
-        f"{_thinning_note(1, n)}".strip(),
+        alt=(
+            f"{pluralize(n, 'cell')}; the diagonal goes from {diagonal.min():.3f} to"
+            f" {diagonal.max():.3f}. A cell's entry on it is what one of its records costs, and the"
+            " largest one sets the price."
+        ),
+        note=(
+            "Entry (c, d) is the inner product of what a record in c and one in d move. "
+            f"{_thinning_note(1, n)}".strip()
+        ),
     )
 
 
@@ -351,7 +435,9 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
     columns = [plan.schema[block.attributes[a]] for a in axes]
     places = np.unravel_index(np.arange(strategy.cells), strategy.sizes)
     texts = [
-        ", ".join(column.label(int(position[i])) for column, position in zip(columns, places, strict=True))
+        ", ".join(
+            column.label(int(position[i])) for column, position in zip(columns, places, strict=True)
+        )
         for i in range(strategy.cells)
     ]
     return strategy.rows, texts, set_name(c.name for c in columns)
@@ -368,7 +454,9 @@ def _set_color_range(figure: go.Figure, shown: Array) -> None:
 
 
 def _distinct(texts: list[str]) -> list[str]:
-    return texts if len(set(texts)) == len(texts) else [f"{i}: {text}" for i, text in enumerate(texts)]
+    return (
+        texts if len(set(texts)) == len(texts) else [f"{i}: {text}" for i, text in enumerate(texts)]
+    )
 
 
 def _thinning_note(m: int, n: int) -> str:

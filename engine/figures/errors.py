@@ -38,7 +38,9 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 def has_map(workload: Workload) -> bool:
     """Return whether `pairs_picture` applies: pairs on at least 3 and at most 60 attributes."""
-    names = {name for group in workload.groups if len(group.attributes) == 2 for name in group.attributes}
+    names = {
+        name for group in workload.groups if len(group.attributes) == 2 for name in group.attributes
+    }
     return 3 <= len(names) <= MAX_MAP_ATTRIBUTES
 
 
@@ -50,15 +52,27 @@ def pairs_picture(plan: Plan) -> Picture:
     """
     errors = group_table(plan)["largest standard error"].to_numpy()
     worst: dict[frozenset[str], tuple[float, int]] = {}
-    for number, (group, error) in enumerate(zip(plan.workload.groups, errors.tolist(), strict=True)):
+    for number, (group, error) in enumerate(
+        zip(plan.workload.groups, errors.tolist(), strict=True)
+    ):
         if 1 <= len(group.attributes) <= 2:
             key = frozenset(group.attributes)
             worst[key] = max(worst.get(key, (-1.0, 0)), (error, number))
-    paired_names = dict.fromkeys(name for key in worst if len(key) == 2 for name in plan.schema.names if name in key)
-    names = sorted(paired_names, key=lambda name: -max(error for key, (error, _) in worst.items() if name in key))
-    entries = [[worst.get(frozenset((first, second)), (math.nan, None)) for second in names] for first in names]
+    paired_names = dict.fromkeys(
+        name for key in worst if len(key) == 2 for name in plan.schema.names if name in key
+    )
+    names = sorted(
+        paired_names,
+        key=lambda name: -max(error for key, (error, _) in worst.items() if name in key),
+    )
+    entries = [
+        [worst.get(frozenset((first, second)), (math.nan, None)) for second in names]
+        for first in names
+    ]
     grid = np.array([[error for error, _ in row] for row in entries])
-    figure = heat_map(grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:.4g} counts", "counts")
+    figure = heat_map(
+        grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:.4g} counts", "counts"
+    )
     (x_labels, y_labels), nonempty = (
         (figure.data[0].x, figure.data[0].y),
         [(i, j) for i, j in np.argwhere(~np.isnan(grid))],
@@ -78,10 +92,18 @@ def pairs_picture(plan: Plan) -> Picture:
     return Picture(
         title="Largest standard error, pair by pair",
         figure=figure,
-        table=pd.DataFrame(grid, columns=names).assign(attribute=names).set_index("attribute").reset_index(),
-        alt=f"{set_name([n for n in names if n in pair])} is the least exact pair, "
-        f"with {format_number(worst[pair][0])} counts.",
-        note="On the diagonal stand attributes alone; what is not asked is empty. Choose a cell to look at its group.",
+        table=pd.DataFrame(grid, columns=names)
+        .assign(attribute=names)
+        .set_index("attribute")
+        .reset_index(),
+        alt=(
+            f"{set_name([n for n in names if n in pair])} is the least exact pair, "
+            f"with {format_number(worst[pair][0])} counts."
+        ),
+        note=(
+            "On the diagonal stand attributes alone; what is not asked is empty. Choose a cell to"
+            " look at its group."
+        ),
     )
 
 
@@ -92,12 +114,19 @@ def error_picture(
     grid = error_grid(plan.workload, group, across, fixed)
     errors = grid.standard_errors(plan)
     shown = errors[grid.shown]
-    extent = f"standard errors from {format_number(float(shown.min()))} to {format_number(float(shown.max()))} counts."
+    extent = (
+        f"standard errors from {format_number(float(shown.min()))} to"
+        f" {format_number(float(shown.max()))} counts."
+    )
     return Picture(
         title=f"Standard error of {f'all {grid.what}' if grid.axes else grid.what}",
         figure=grid_figure(grid, errors, "standard error", "counts"),
         table=pd.DataFrame(grid.columns() | {"standard error": shown}),
-        alt=f"{shown.size:,} {grid.what}: {extent}" if grid.axes else f"It is {format_number(float(shown[0]))} counts.",
+        alt=(
+            f"{shown.size:,} {grid.what}: {extent}"
+            if grid.axes
+            else f"It is {format_number(float(shown[0]))} counts."
+        ),
         note=grid.note,
     )
 
@@ -115,7 +144,13 @@ def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figur
         hover = f"{grid.hover}<br>{hover_value.replace('%{z', '%{y')}"
         connected = len(values) > 1 and grid.ordered
         return line(values, grid.labels[0], (grid.axes[0], axis_title), hover, connected=connected)
-    return heat_map(values, grid.labels, grid.axes, f"{grid.hover}<br>{hover_value}", quantity.replace(" ", "<br>"))
+    return heat_map(
+        values,
+        grid.labels,
+        grid.axes,
+        f"{grid.hover}<br>{hover_value}",
+        quantity.replace(" ", "<br>"),
+    )
 
 
 def spread_picture(plan: Plan, tolerance: float) -> Picture:
@@ -129,7 +164,10 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
         "y": distribution.shares[indices],
         "mode": "lines",
         "line": {"shape": "hv", "color": BLUE, "width": 2.5},
-        "hovertemplate": "%{y:.1%} of the queries have a standard error<br>of %{x:.4g} counts or less<extra></extra>",
+        "hovertemplate": (
+            "%{y:.1%} of the queries have a standard error<br>of %{x:.4g} counts or"
+            " less<extra></extra>"
+        ),
         "showlegend": False,
     }
     is_log = len(finite) > 0 and finite[-1] > 20 * finite[0] > 0
@@ -146,8 +184,12 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
         title="How many queries are good enough",
         figure=set_margins(go.Figure([shares], layout | spread_axes(wide=is_log))),
         table=pd.DataFrame(rows, columns=["share of queries", "standard error at most"]),
-        alt=f"{distribution.within(tolerance):.1%} of {pluralize(plan.workload.queries, 'query', 'queries')} "
-        f"{'has' if plan.workload.queries == 1 else 'have'} a standard error of {format_number(tolerance)} counts or less.",
+        alt=(
+            f"{distribution.within(tolerance):.1%} of"
+            f" {pluralize(plan.workload.queries, 'query', 'queries')}"
+            f" {'has' if plan.workload.queries == 1 else 'have'} a standard error of"
+            f" {format_number(tolerance)} counts or less."
+        ),
         note=distribution.how,
     )
 
@@ -213,7 +255,10 @@ class Grid:
 
 
 def error_grid(
-    workload: Workload, group: int, across: Sequence[int] | None = None, fixed: Sequence[int] | None = None
+    workload: Workload,
+    group: int,
+    across: Sequence[int] | None = None,
+    fixed: Sequence[int] | None = None,
 ) -> Grid:
     """Return the queries of a group to draw: a line, a triangle of ranges, or a 2-D slice.
 
@@ -224,14 +269,26 @@ def error_grid(
     """
     queries = workload.groups[group]
     if not queries.parts:
-        return Grid(group=group, axes=(), labels=(), shown=np.ones((), bool), index=(), what="the total", hover="")
+        return Grid(
+            group=group,
+            axes=(),
+            labels=(),
+            shown=np.ones((), bool),
+            index=(),
+            what="the total",
+            hover="",
+        )
     drawn_parts = tuple(across) if across is not None else tuple(range(min(2, len(queries.parts))))
     fixed_queries = list(fixed) if fixed is not None else [0] * len(queries.parts)
     fixed_texts = [
-        part_text(workload, queries, p, fixed_queries[p]) for p in range(len(queries.parts)) if p not in drawn_parts
+        part_text(workload, queries, p, fixed_queries[p])
+        for p in range(len(queries.parts))
+        if p not in drawn_parts
     ]
     suffix = f", with {' and '.join(fixed_texts)}" if fixed_texts else ""
-    if len(drawn_parts) == 1 and isinstance(queries.parts[drawn_parts[0]].family, (Range, Circular)):
+    if len(drawn_parts) == 1 and isinstance(
+        queries.parts[drawn_parts[0]].family, (Range, Circular)
+    ):
         return _range_grid(workload, group, drawn_parts[0], fixed_queries, suffix)
     max_points = MAX_POINTS if len(drawn_parts) == 1 else MAX_SIDE
     indices = [evenly_spaced(queries.parts[p].count, max_points) for p in drawn_parts]
@@ -241,7 +298,9 @@ def error_grid(
         tuple(short_query_text(part_text(workload, queries, p, int(i)), name) for i in positions)
         for p, positions, name in zip(drawn_parts, indices, names, strict=True)
     ]
-    complete = all(len(c) == queries.parts[p].count for p, c in zip(drawn_parts, indices, strict=True))
+    complete = all(
+        len(c) == queries.parts[p].count for p, c in zip(drawn_parts, indices, strict=True)
+    )
     placeholders = ("%{x}",) if len(drawn_parts) == 1 else ("%{y}", "%{x}")
     return Grid(
         group=group,
@@ -249,16 +308,21 @@ def error_grid(
         labels=tuple(labels),
         shown=np.ones(mesh[0].shape, bool),
         index=_part_positions(
-            fixed_queries, {p: positions.ravel() for p, positions in zip(drawn_parts, mesh, strict=True)}
+            fixed_queries,
+            {p: positions.ravel() for p, positions in zip(drawn_parts, mesh, strict=True)},
         ),
         what=f"queries on {' and '.join(names)}{suffix}",
-        hover="<br>".join(f"{html.escape(name)} {mark}" for name, mark in zip(names, placeholders, strict=True)),
+        hover="<br>".join(
+            f"{html.escape(name)} {mark}" for name, mark in zip(names, placeholders, strict=True)
+        ),
         ordered=queries.parts[drawn_parts[0]].family.ordered,
         note="" if complete else f"{mesh[0].size:,} evenly spaced queries are drawn.",
     )
 
 
-def _range_grid(workload: Workload, group: int, part: int, fixed_queries: Sequence[int], suffix: str) -> Grid:
+def _range_grid(
+    workload: Workload, group: int, part: int, fixed_queries: Sequence[int], suffix: str
+) -> Grid:
     """Return ranges by first and last cell, or circular ranges by first cell and length."""
     queries = workload.groups[group]
     name, n = queries.attributes[queries.parts[part].axes[0]], queries.parts[part].sizes[0]
@@ -266,7 +330,9 @@ def _range_grid(workload: Workload, group: int, part: int, fixed_queries: Sequen
     cells = evenly_spaced(n, MAX_SIDE)
     first, second = np.meshgrid(cells, cells, indexing="ij")
     is_query = np.ones(first.shape, bool) if circular else first <= second
-    query = first * n + second if circular else first * n - first * (first - 1) // 2 + second - first
+    query = (
+        first * n + second if circular else first * n - first * (first - 1) // 2 + second - first
+    )
     labels = tuple(workload.schema[name].label(int(i)) for i in cells)
     return Grid(
         group=group,
@@ -276,19 +342,29 @@ def _range_grid(workload: Workload, group: int, part: int, fixed_queries: Sequen
         index=_part_positions(fixed_queries, {part: query[is_query]}),
         what=f"ranges of {name}{suffix}",
         hover="from %{y}, %{x} cells" if circular else "%{y} to %{x}",
-        note="" if len(cells) == n else f"Ranges between {len(cells)} evenly spaced cells are drawn.",
+        note=(
+            "" if len(cells) == n else f"Ranges between {len(cells)} evenly spaced cells are drawn."
+        ),
     )
 
 
-def _part_positions(fixed_queries: Sequence[int], positions_by_part: dict[int, Positions]) -> tuple[Positions, ...]:
+def _part_positions(
+    fixed_queries: Sequence[int], positions_by_part: dict[int, Positions]
+) -> tuple[Positions, ...]:
     size = len(next(iter(positions_by_part.values())))
-    return tuple(positions_by_part.get(p, np.full(size, position)) for p, position in enumerate(fixed_queries))
+    return tuple(
+        positions_by_part.get(p, np.full(size, position))
+        for p, position in enumerate(fixed_queries)
+    )
 
 
 def part_text(workload: Workload, group: Group, part: int, index: int) -> str:
     """Return the text of one query of one part of a group."""
     queries = group.parts[part]
-    return queries.family.text([workload.schema[group.attributes[a]] for a in queries.axes], index) or "all records"
+    return (
+        queries.family.text([workload.schema[group.attributes[a]] for a in queries.axes], index)
+        or "all records"
+    )
 
 
 def _part_name(group: Group, part: int) -> str:

@@ -13,7 +13,17 @@ from engine.analysis import NoiseScale, breakdown, half_width, quality_by_group
 from engine.analysis.error_targets import MechanismBound
 from engine.analysis.relative_error import quality_text
 from engine.analysis.variance_breakdown import breakdown_text
-from engine.figures.base import BLUE, GREY, ORANGE, PERCENT, Picture, axis_labels, bars, in_pcost, set_margins
+from engine.figures.base import (
+    BLUE,
+    GREY,
+    ORANGE,
+    PERCENT,
+    Picture,
+    axis_labels,
+    bars,
+    in_pcost,
+    set_margins,
+)
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import quantile
@@ -25,7 +35,9 @@ def budget_picture(plan: Plan) -> Picture:
     """Return a bar chart of the share of the privacy budget per residual space."""
     spaces = plan.by_space().sort_values("share", ascending=False, kind="stable")
     names = [set_name(a) for a in spaces["attributes"]]
-    table = spaces.assign(attributes=names).rename(columns={"noise": "noise (standard deviation, counts)"})
+    table = spaces.assign(attributes=names).rename(
+        columns={"noise": "noise (standard deviation, counts)"}
+    )
     shares, labels = table["share"].tolist()[:MAX_BARS], names[:MAX_BARS]
     if len(names) > MAX_BARS:
         shares, labels = (
@@ -33,15 +45,21 @@ def budget_picture(plan: Plan) -> Picture:
             [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"],
         )
     unit = "pcost" if plan.budget.pure_epsilon is None else "epsilon"
-    figure = bars(shares, labels, f"share of the {unit}", f"%{{y}}: %{{x:.2%}} of the {unit}", tickformat=PERCENT)
+    figure = bars(
+        shares,
+        labels,
+        f"share of the {unit}",
+        f"%{{y}}: %{{x:.2%}} of the {unit}",
+        tickformat=PERCENT,
+    )
     return Picture(
         title="Where the budget goes",
         figure=figure,
         table=table,
         alt=f"The largest of {len(names):,} shares, {shares[0]:.1%}, goes to {names[0]}.",
         note=(
-            f"One bar per set of attributes: what its table adds to all smaller tables. Shares of the {unit} sum to "
-            "100%."
+            "One bar per set of attributes: what its table adds to all smaller tables. Shares of"
+            f" the {unit} sum to 100%."
         ),
     )
 
@@ -50,7 +68,9 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     """Return stacked bars of publishable, doubtful and noisy answers per group, worst first."""
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)
-    labels = axis_labels([f"{g}: {a}" for g, a in zip(shown["group"], shown["attributes"], strict=True)])
+    labels = axis_labels(
+        [f"{g}: {a}" for g, a in zip(shown["group"], shown["attributes"], strict=True)]
+    )
     styles = {"publishable": (BLUE, ""), "doubtful": (ORANGE, "/"), "noise": (GREY, "x")}
     figure = go.Figure(
         [
@@ -72,13 +92,18 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     )
     figure.update_xaxes(tickformat=".0%", range=[0, 1.02])
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    thinning_note = f" The {MAX_BARS} worst of {len(table):,} groups are drawn." if len(table) > MAX_BARS else ""
+    thinning_note = (
+        f" The {MAX_BARS} worst of {len(table):,} groups are drawn."
+        if len(table) > MAX_BARS
+        else ""
+    )
     return Picture(
         title="What can be published, worst groups first",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
         alt=quality_text(plan, scale),
-        note="The last column of the table tells from which count on an answer is publishable." + thinning_note,
+        note="The last column of the table tells from which count on an answer is publishable."
+        + thinning_note,
     )
 
 
@@ -90,7 +115,10 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     """Return the contributions of residual spaces to the variance of a query or group."""
     contributions = breakdown(plan, group, query)
     names = [set_name(a) for a in contributions["attributes"]]
-    shares, labels = contributions["share"].tolist()[:MAX_BREAKDOWN_BARS], names[:MAX_BREAKDOWN_BARS]
+    shares, labels = (
+        contributions["share"].tolist()[:MAX_BREAKDOWN_BARS],
+        names[:MAX_BREAKDOWN_BARS],
+    )
     if len(names) > MAX_BREAKDOWN_BARS:
         shares, labels = (
             [*shares, 1.0 - sum(shares)],
@@ -106,20 +134,32 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
         figure=figure,
         table=table,
         alt=f"Shares of the variance: {breakdown_text(plan, group, query)}",
-        note="A bar is one set of attributes: what its table says beyond all smaller tables. The shares add up to all.",
+        note=(
+            "A bar is one set of attributes: what its table says beyond all smaller tables. The"
+            " shares add up to all."
+        ),
     )
 
 
-def interval_picture(plan: Plan, variance: float, say: Callable[[Budget], str] = in_pcost) -> Picture:
+def interval_picture(
+    plan: Plan, variance: float, say: Callable[[Budget], str] = in_pcost
+) -> Picture:
     """Return the half-width of the 95% interval of one query at other budgets.
 
     ``variance`` is the variance at the present budget, in counts^2; ``say`` formats a budget.
     """
     pcosts = plan.budget.pcost * np.array(BUDGET_FACTORS)
     half_widths = half_width(plan, variance) / np.sqrt(np.array(BUDGET_FACTORS))
-    present, larger, gaussian = BUDGET_FACTORS.index(1.0), BUDGET_FACTORS.index(4.0), plan.budget.pure_epsilon is None
+    present, larger, gaussian = (
+        BUDGET_FACTORS.index(1.0),
+        BUDGET_FACTORS.index(4.0),
+        plan.budget.pure_epsilon is None,
+    )
     budget_texts = [say(plan.budget.at(float(p))) for p in pcosts]
-    trace = {"type": "scatter", "hovertemplate": "%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>"}
+    trace = {
+        "type": "scatter",
+        "hovertemplate": "%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>",
+    }
     other_budgets = {
         "x": pcosts,
         "y": half_widths,
@@ -138,22 +178,39 @@ def interval_picture(plan: Plan, variance: float, say: Callable[[Budget], str] =
         "customdata": [budget_texts[present]],
     }
     layout = {
-        "xaxis": {"title": {"text": "budget"}, "type": "log", "tickvals": pcosts, "ticktext": budget_texts},
+        "xaxis": {
+            "title": {"text": "budget"},
+            "type": "log",
+            "tickvals": pcosts,
+            "ticktext": budget_texts,
+        },
         "yaxis": {"title": {"text": "interval ± (counts)"}, "rangemode": "tozero"},
         "height": 300,
         "legend": {"orientation": "h", "y": 1.15},
     }
     errors = half_widths / quantile(0.95, plan.budget.law)
     table = pd.DataFrame(
-        {"budget": budget_texts, "pcost": pcosts, "standard error": errors, "95% interval ± (counts)": half_widths}
+        {
+            "budget": budget_texts,
+            "pcost": pcosts,
+            "standard error": errors,
+            "95% interval ± (counts)": half_widths,
+        }
     )
     return Picture(
         title="The interval at other budgets",
         figure=set_margins(go.Figure([trace | other_budgets, trace | this_plan], layout)),
         table=table,
-        alt=f"At a budget of {budget_texts[present]} the interval is ± {format_number(half_widths[present])} counts; at "
-        f"{budget_texts[larger]} it is half as wide, ± {format_number(half_widths[larger])}.",
-        note="Half the error costs four times the pcost." if gaussian else "Half the error costs twice the epsilon.",
+        alt=(
+            f"At a budget of {budget_texts[present]} the interval is ±"
+            f" {format_number(half_widths[present])} counts; at {budget_texts[larger]} it is half"
+            f" as wide, ± {format_number(half_widths[larger])}."
+        ),
+        note=(
+            "Half the error costs four times the pcost."
+            if gaussian
+            else "Half the error costs twice the epsilon."
+        ),
     )
 
 
@@ -168,8 +225,13 @@ def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
         title="Distance to the best",
         figure=figure,
         table=table,
-        alt=f"This plan has a weighted RMSE of {format_number(sizes[0])} counts; plans of its class have at least "
-        f"{format_number(class_bound)}, matrix mechanisms of any kind at least {format_number(mechanism_bound)}.",
-        note=f"The bound for all matrix mechanisms was found by {bound.how}. How much of the distance lies in the "
-        "plan, and how much in the bound, is not known.",
+        alt=(
+            f"This plan has a weighted RMSE of {format_number(sizes[0])} counts; plans of its class"
+            f" have at least {format_number(class_bound)}, matrix mechanisms of any kind at least"
+            f" {format_number(mechanism_bound)}."
+        ),
+        note=(
+            f"The bound for all matrix mechanisms was found by {bound.how}. How much of the"
+            " distance lies in the plan, and how much in the bound, is not known."
+        ),
     )

@@ -18,7 +18,16 @@ from engine._validation import check_int, check_type
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import Coverage
 from engine.errors import PlanError
-from engine.figures.base import BLUE, GREEN, GREY, MAX_SIDE, ORANGE, Picture, axis_labels, set_margins
+from engine.figures.base import (
+    BLUE,
+    GREEN,
+    GREY,
+    MAX_SIDE,
+    ORANGE,
+    Picture,
+    axis_labels,
+    set_margins,
+)
 from engine.figures.compare import ranking_picture
 from engine.figures.errors import error_picture
 from engine.plans import Plan
@@ -36,7 +45,9 @@ REHEARSAL_WATERMARK = {
 }
 
 
-def spending_picture(total: float, spent: float, requested: float, counts: str = "pcost") -> Picture:
+def spending_picture(
+    total: float, spent: float, requested: float, counts: str = "pcost"
+) -> Picture:
     """Return a bar of the budget of a dataset: spent before, by this release, and remaining.
 
     ``counts`` is the unit of the budget.
@@ -46,7 +57,12 @@ def spending_picture(total: float, spent: float, requested: float, counts: str =
     remaining = available - requested if fits else available
     segments = [
         (f"was spent: {cost(spent)}", spent, GREY, "/"),
-        (f"this release: {cost(requested)}{'' if fits else ' (too much)'}", requested if fits else 0.0, ORANGE, "x"),
+        (
+            f"this release: {cost(requested)}{'' if fits else ' (too much)'}",
+            requested if fits else 0.0,
+            ORANGE,
+            "x",
+        ),
         (f"{'will be' if fits else 'is'} left: {remaining_text(remaining)}", remaining, GREEN, ""),
     ]
     bars = [
@@ -68,7 +84,10 @@ def spending_picture(total: float, spent: float, requested: float, counts: str =
         "xaxis": {"title": {"text": f"privacy cost ({counts})"}, "range": [0, total]},
         "yaxis": {"showticklabels": False},
     }
-    alt = f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes {cost(requested)}; "
+    alt = (
+        f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes"
+        f" {cost(requested)}; "
+    )
     alt += (
         f"{remaining_text(remaining)} will be left."
         if fits
@@ -76,7 +95,9 @@ def spending_picture(total: float, spent: float, requested: float, counts: str =
     )
     parts = ["was spent", "this release", "will be left" if fits else "is left"]
     table = pd.DataFrame({"part": parts, counts: [spent, requested, remaining]})
-    return Picture(title="What this spends", figure=set_margins(go.Figure(bars, layout)), table=table, alt=alt)
+    return Picture(
+        title="What this spends", figure=set_margins(go.Figure(bars, layout)), table=table, alt=alt
+    )
 
 
 def _lines(queries: pd.Series[str]) -> list[str]:
@@ -89,9 +110,15 @@ def _axis_labels(queries: pd.Series[str]) -> tuple[list[str], str | None]:
 
     If all queries are on one attribute, its name is the title and is omitted from the labels.
     """
-    parts = [text.partition(sign) for text in queries for sign in (" = ", " in ") if sign in text][: len(queries)]
+    parts = [text.partition(sign) for text in queries for sign in (" = ", " in ") if sign in text][
+        : len(queries)
+    ]
     names = {name for name, _, _ in parts}
-    if len(names) != 1 or len(parts) != len(queries) or any(" and " in cell for _, _, cell in parts):
+    if (
+        len(names) != 1
+        or len(parts) != len(queries)
+        or any(" and " in cell for _, _, cell in parts)
+    ):
         return _lines(queries), None
     return axis_labels([cell for _, _, cell in parts]), html.escape(names.pop())
 
@@ -116,11 +143,22 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
         "mode": "markers",
         "name": "noisy answer with interval",
         "marker": {"color": BLUE, "size": 6},
-        "error_y": {"type": "data", "array": half_width, "color": BLUE, "thickness": 1.2, "width": 0},
+        "error_y": {
+            "type": "data",
+            "array": half_width,
+            "color": BLUE,
+            "thickness": 1.2,
+            "width": 0,
+        },
         "hovertemplate": "%{x}<br>%{y:,.1f} counts<extra></extra>",
     }
     layout = {
-        "xaxis": {"type": "category", "nticks": _max_ticks(texts), "automargin": True, "title": {"text": name}},
+        "xaxis": {
+            "type": "category",
+            "nticks": _max_ticks(texts),
+            "automargin": True,
+            "title": {"text": name},
+        },
         "yaxis": {"title": {"text": "records (counts)"}},
         "legend": {"orientation": "h", "y": 1.12},
         "annotations": [REHEARSAL_WATERMARK] if rehearsal else None,
@@ -128,14 +166,31 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     coverage_text, traces = "", [noisy]
     if "truth" in shown:
         mark = {"color": ORANGE, "symbol": "line-ew-open", "size": 12, "line": {"width": 3}}
-        truth = {"type": "scatter", "x": texts, "y": shown["truth"], "mode": "markers", "name": "truth", "marker": mark}
+        truth = {
+            "type": "scatter",
+            "x": texts,
+            "y": shown["truth"],
+            "mode": "markers",
+            "name": "truth",
+            "marker": mark,
+        }
         traces = [truth, noisy]
-        n_covered = int(((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum())
+        n_covered = int(
+            ((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum()
+        )
         coverage_text = f" {n_covered:,} of the {len(shown):,} intervals drawn hold the truth."
     kind = "Rehearsal: noisy" if rehearsal else "Noisy"
     alt = f"{kind} answers to {pluralize(len(shown), 'query', 'queries')}.{coverage_text}"
-    note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
-    return Picture(title="Answers", figure=set_margins(go.Figure(traces, layout)), table=answers, alt=alt, note=note)
+    note = (
+        f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
+    )
+    return Picture(
+        title="Answers",
+        figure=set_margins(go.Figure(traces, layout)),
+        table=answers,
+        alt=alt,
+        note=note,
+    )
 
 
 def published_picture(
@@ -149,7 +204,15 @@ def published_picture(
     shown = answers.head(MAX_SIDE)
     texts = _lines(shown["query"])
     series = [
-        ("unbiased, exact interval", unbiased, shown["answer"], shown["low"], shown["high"], BLUE, "circle"),
+        (
+            "unbiased, exact interval",
+            unbiased,
+            shown["answer"],
+            shown["low"],
+            shown["high"],
+            BLUE,
+            "circle",
+        ),
         (
             "published, approximate interval",
             published,
@@ -163,7 +226,12 @@ def published_picture(
     figure = go.Figure()
     for name, is_drawn, value, low, high, color, symbol in series:
         if is_drawn:
-            bars = {"type": "data", "array": high - value, "arrayminus": value - low, "color": color}
+            bars = {
+                "type": "data",
+                "array": high - value,
+                "arrayminus": value - low,
+                "color": color,
+            }
             figure.add_scatter(
                 x=texts,
                 y=value,
@@ -178,14 +246,26 @@ def published_picture(
     figure.update_layout(legend={"orientation": "h", "y": 1.12}, scattermode="group")
     if rehearsal:
         figure.add_annotation(**REHEARSAL_WATERMARK)
-    n_negative, n_suppressed = int((shown["answer"] < 0).sum()), int(shown["published"].isna().sum())
+    n_negative, n_suppressed = (
+        int((shown["answer"] < 0).sum()),
+        int(shown["published"].isna().sum()),
+    )
     kind = "Rehearsal on simulated records: " if rehearsal else ""
     alt = (
-        f"{kind}{pluralize(len(shown), 'query', 'queries')}. {pluralize(n_negative, 'unbiased answer')} below zero, no "
-        f"published one; {n_suppressed:,} published suppressed and not drawn."
+        f"{kind}{pluralize(len(shown), 'query', 'queries')}."
+        f" {pluralize(n_negative, 'unbiased answer')} below zero, no published one;"
+        f" {n_suppressed:,} published suppressed and not drawn."
     )
-    note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
-    return Picture(title="Unbiased and published", figure=set_margins(figure), table=answers, alt=alt, note=note)
+    note = (
+        f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
+    )
+    return Picture(
+        title="Unbiased and published",
+        figure=set_margins(figure),
+        table=answers,
+        alt=alt,
+        note=note,
+    )
 
 
 def coverage_picture(coverage: Coverage) -> Picture:
@@ -212,7 +292,12 @@ def coverage_picture(coverage: Coverage) -> Picture:
     figure.update_xaxes(title="promised share of intervals that hold the truth", tickformat=".0%")
     figure.update_yaxes(title="share that did", tickformat=".0%")
     figure.update_layout(legend={"orientation": "h", "y": 1.12})
-    return Picture(title="Do the intervals hold?", figure=set_margins(figure), table=table, alt=coverage.sentence)
+    return Picture(
+        title="Do the intervals hold?",
+        figure=set_margins(figure),
+        table=table,
+        alt=coverage.sentence,
+    )
 
 
 MAX_ANSWERS = 100  # more intervals are not legible
@@ -231,10 +316,14 @@ def plot(value: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
     'standard error (counts)'
     """
     allowed = "a Plan, a Measurement, or what comparison() returns"
-    check_type("what to plot", value, (Plan, Comparison, Measurement), give=allowed, error=PlanError)
+    check_type(
+        "what to plot", value, (Plan, Comparison, Measurement), give=allowed, error=PlanError
+    )
     if isinstance(value, Comparison):
         return ranking_picture(value).figure
     if isinstance(value, Measurement):
-        return answers_picture(value.answers(group, 0, MAX_ANSWERS), rehearsal=value.rehearsal).figure
+        return answers_picture(
+            value.answers(group, 0, MAX_ANSWERS), rehearsal=value.rehearsal
+        ).figure
     check_int("number of the group", group, 0, len(value.workload.groups) - 1, error=PlanError)
     return error_picture(value, group).figure

@@ -53,7 +53,11 @@ def exact_sum(parts: Sequence[float]) -> str:
     """
     terms = [Decimal(repr(float(p))) for p in parts]
     total = sum(terms, Decimal(0)).normalize()
-    return f"{' + '.join(f'{t.normalize():f}' for t in terms)} = {total:f}" if len(terms) > 1 else f"{total:f}"
+    return (
+        f"{' + '.join(f'{t.normalize():f}' for t in terms)} = {total:f}"
+        if len(terms) > 1
+        else f"{total:f}"
+    )
 
 
 def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> Picture:
@@ -62,7 +66,10 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
     ``written`` formats the budgets that are printed on the bars.
     """
     table = common.budget_shares()
-    look_text, totals = written(common.look.budget), [written(plan.budget) for plan in common.options]
+    look_text, totals = (
+        written(common.look.budget),
+        [written(plan.budget) for plan in common.options],
+    )
     names = axis_labels(table["option"].tolist())
     bar = {"type": "bar", "y": names, "orientation": "h"}
     shared = {
@@ -89,7 +96,10 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
         "height": 130 + 40 * len(names),
         "legend": {"orientation": "h", "y": 1.25, "traceorder": "normal"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
-        "xaxis": {"title": {"text": "privacy cost (pcost, which adds up)"}, "range": [0.0, x_limit]},
+        "xaxis": {
+            "title": {"text": "privacy cost (pcost, which adds up)"},
+            "range": [0.0, x_limit],
+        },
     }
     return Picture(
         title="What every option costs",
@@ -103,8 +113,9 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
 def saved_text(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> str:
     """Return a text with the cost and the saving of the shared look."""
     return (
-        f"All options share {written(common.look.budget)}, {common.saved:.2%} of the largest pcost. A separate "
-        "look made of the same numbers would cost that much pcost in addition. Here it is a part of every option."
+        f"All options share {written(common.look.budget)}, {common.saved:.2%} of the largest pcost."
+        " A separate look made of the same numbers would cost that much pcost in addition. Here it"
+        " is a part of every option."
     )
 
 
@@ -113,17 +124,29 @@ def space_table(common: CommonPlan) -> pd.DataFrame:
     spaces = common.by_space()
     names = [set_name(space) for space in spaces["attributes"]]
     return spaces.assign(attributes=names).rename(
-        columns={"total": "cost (pcost)", "shared": "shared (pcost)", "found": "how the common part was found"}
+        columns={
+            "total": "cost (pcost)",
+            "shared": "shared (pcost)",
+            "found": "how the common part was found",
+        }
     )
 
 
 def spend_table(common: CommonPlan) -> pd.DataFrame:
     """Return one row per option: pcost of look, residual and total, as exact decimals."""
     rows = []
-    for name, (look, residual), plan in zip(common.names, common.spends, common.options, strict=True):
+    for name, (look, residual), plan in zip(
+        common.names, common.spends, common.options, strict=True
+    ):
         separate = f"{Decimal(repr(option_cost(plan))).normalize():f}"
         rows.append(
-            (name, f"{Decimal(repr(look)):f}", f"{Decimal(repr(residual)):f}", exact_sum([look, residual]), separate)
+            (
+                name,
+                f"{Decimal(repr(look)):f}",
+                f"{Decimal(repr(residual)):f}",
+                exact_sum([look, residual]),
+                separate,
+            )
         )
     columns = ["option", "look (now)", "rest (later)", "look + rest", "this analysis alone"]
     return pd.DataFrame(rows, columns=columns)
@@ -138,38 +161,52 @@ def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
     """Return a sentence with the exact pcost of all steps, and of the plan as one release."""
     separate = Decimal(repr(option_cost(common.options[common.position(option)])))
     equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == separate
-    comparison = "exactly what this analysis alone costs" if equal else f"while this analysis alone costs {separate:f}"
+    comparison = (
+        "exactly what this analysis alone costs"
+        if equal
+        else f"while this analysis alone costs {separate:f}"
+    )
     return f"Spent in {pluralize(len(paid), 'step')}: {exact_sum(paid)} pcost, {comparison}."
 
 
 def rule_text(rule: NestedPlanRule) -> str:
     """Return a description of a selection rule."""
     common = rule.common
-    coarse, finer = common.names[rule.common.position(rule.primary)], [common.names[i] for i in rule.finer]
+    coarse, finer = (
+        common.names[rule.common.position(rule.primary)],
+        [common.names[i] for i in rule.finer],
+    )
     target = f"'{finer[0]}'" if len(finer) == 1 else f"the finest of {', '.join(finer)}"
     if common.following is not None:
         target = f"the next analysis, '{common.following.names[0]}'"
     decision = "take that" if common.following is None else "look closer"
     margin = (
-        f"To be on the safe side, counts are taken {rule.sigmas:g} standard errors of the look lower than they look "
-        "when the finer option is judged, and as much higher when it comes to stopping."
+        f"To be on the safe side, counts are taken {rule.sigmas:g} standard errors of the look"
+        " lower than they look when the finer option is judged, and as much higher when it comes"
+        " to stopping."
         if rule.sigmas
         else "Counts are taken as they look."
     )
     return (
-        f"A cell of '{coarse}' stands out when its count is at least {rule.snr:g} standard errors of the answer it "
-        f"would get; 95% of such answers are off by {2 / rule.snr:.0%} at most. If at least {rule.share:.0%} of its "
-        f"{pluralize(rule.queries, 'cell')} still stand out in the answers of {target}, {decision}. If not even "
-        f"'{coarse}' can reach it, stop. Otherwise take '{coarse}'. {margin}"
+        f"A cell of '{coarse}' stands out when its count is at least {rule.snr:g} standard errors"
+        f" of the answer it would get; 95% of such answers are off by {2 / rule.snr:.0%} at most."
+        f" If at least {rule.share:.0%} of its {pluralize(rule.queries, 'cell')} still stand out in"
+        f" the answers of {target}, {decision}. If not even '{coarse}' can reach it, stop."
+        f" Otherwise take '{coarse}'. {margin}"
     )
 
 
 def group_text(group: Group) -> str:
     """Return the text of a group in a list."""
-    return f"{' × '.join(group.attributes) or 'total'}, {group.family_text} ({pluralize(group.count, 'cell')})"
+    return (
+        f"{' × '.join(group.attributes) or 'total'}, {group.family_text}"
+        f" ({pluralize(group.count, 'cell')})"
+    )
 
 
-def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: int | str) -> Picture:
+def snr_picture(
+    rule: NestedPlanRule, looked: Measurement, group: int, option: int | str
+) -> Picture:
     """Return the signal-to-noise ratios of a group under an option, estimated from the look."""
     table, queries = rule.signal_to_noise(looked, group, option), rule.groups[group]
     name = rule.common.names[rule.common.position(option)]
@@ -185,8 +222,10 @@ def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: i
         title=f"Signal-to-noise ratios on {where} with {name}",
         figure=set_margins(figure),
         table=table.rename(columns={"stands_out": "stands out"}),
-        alt=f"{_prefix(looked)}{n_above:,} of {pluralize(len(table), 'cell')} of {where} surely stand out with "
-        f"{name}, above {rule.snr:g}.",
+        alt=(
+            f"{_prefix(looked)}{n_above:,} of {pluralize(len(table), 'cell')} of {where} surely"
+            f" stand out with {name}, above {rule.snr:g}."
+        ),
         note=f"From the look alone: nothing of the rest was measured. {note}".strip(),
     )
 
@@ -215,19 +254,44 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
                 name=label,
                 legendgroup=label,
                 showlegend=bound == "estimate",
-                line={"color": color, "dash": dash, "shape": "vh", "width": 2.5 if bound == "estimate" else 1},
+                line={
+                    "color": color,
+                    "dash": dash,
+                    "shape": "vh",
+                    "width": 2.5 if bound == "estimate" else 1,
+                },
                 opacity=1.0 if bound == "estimate" else 0.7,
-                hovertemplate=f"{label}, {bound}<br>%{{y:.1%}} of the cells are above %{{x:.4g}}<extra></extra>",
+                hovertemplate=(
+                    f"{label}, {bound}<br>%{{y:.1%}} of the cells are above"
+                    " %{x:.4g}<extra></extra>"
+                ),
             )
         rows.append((name, *shares))
     figure.add_shape(
-        type="line", x0=rule.snr, x1=rule.snr, y0=0, y1=1, yref="paper", line={"color": GREY, "dash": "dot"}
+        type="line",
+        x0=rule.snr,
+        x1=rule.snr,
+        y0=0,
+        y1=1,
+        yref="paper",
+        line={"color": GREY, "dash": "dot"},
     )
     figure.add_shape(
-        type="line", x0=0, x1=1, xref="paper", y0=rule.share, y1=rule.share, line={"color": GREY, "dash": "dot"}
+        type="line",
+        x0=0,
+        x1=1,
+        xref="paper",
+        y0=rule.share,
+        y1=rule.share,
+        line={"color": GREY, "dash": "dot"},
     )
     figure.add_annotation(
-        x=rule.snr, y=1.02, yref="paper", yanchor="bottom", showarrow=False, text=f"wanted: {rule.snr:g}"
+        x=rule.snr,
+        y=1.02,
+        yref="paper",
+        yanchor="bottom",
+        showarrow=False,
+        text=f"wanted: {rule.snr:g}",
     )
     figure.update_xaxes(title="signal-to-noise ratio", range=_ratio_range(rule, estimate, options))
     figure.update_yaxes(title="share of cells above it", tickformat=".0%", range=[0, 1.02])
@@ -241,9 +305,14 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
         title="How many cells stand out",
         figure=set_margins(figure),
         table=table,
-        alt=f"{_prefix(looked)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)}; wanted are "
-        f"{rule.share:.0%}.",
-        note="Thick lines are estimates, thin ones the confidence bounds of the look. Dotted: what the rule asks for.",
+        alt=(
+            f"{_prefix(looked)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)};"
+            f" wanted are {rule.share:.0%}."
+        ),
+        note=(
+            "Thick lines are estimates, thin ones the confidence bounds of the look. Dotted: what"
+            " the rule asks for."
+        ),
     )
 
 
@@ -263,7 +332,11 @@ def _steps(ratios: Array) -> tuple[list[float], list[float]]:
     ordered = np.sort(ratios)
     indices = evenly_spaced(len(ordered), MAX_STEPS)
     first, last = min(0.0, float(ordered[0])), float(np.nextafter(ordered[-1], np.inf))
-    return [first, *ordered[indices].tolist(), last], [1.0, *(1.0 - indices / len(ordered)).tolist(), 0.0]
+    return [first, *ordered[indices].tolist(), last], [
+        1.0,
+        *(1.0 - indices / len(ordered)).tolist(),
+        0.0,
+    ]
 
 
 def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[go.Figure, str]:
@@ -277,7 +350,10 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
     ):
         selected = shown["stands_out"].to_numpy() == stands_out
         rows = shown[selected]
-        bars = {"array": rows["snr_high"] - rows["snr"], "arrayminus": rows["snr"] - rows["snr_low"]}
+        bars = {
+            "array": rows["snr_high"] - rows["snr"],
+            "arrayminus": rows["snr"] - rows["snr_low"],
+        }
         marks = {
             "type": "scatter",
             "x": [t for t, is_selected in zip(texts, selected, strict=True) if is_selected],
@@ -290,7 +366,13 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
         }
         traces.append(marks)
     limit = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": min_ratio, "y1": min_ratio}
-    cells = {"type": "category", "categoryorder": "array", "categoryarray": texts, "nticks": 20, "automargin": True}
+    cells = {
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": texts,
+        "nticks": 20,
+        "automargin": True,
+    }
     layout = {
         "shapes": [limit | {"line": {"color": GREY, "dash": "dot", "width": 2}}],
         "xaxis": cells | {"title": {"text": html.escape(name)}},
@@ -298,7 +380,10 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
         "legend": {"orientation": "h", "y": 1.12},
     }
     left_out = f" {len(shown):,} evenly spaced cells are drawn." if len(shown) < len(table) else ""
-    note = f"Bars are the confidence bounds of the look, the dotted line the ratio {min_ratio:g}.{left_out}"
+    note = (
+        "Bars are the confidence bounds of the look, the dotted line the ratio"
+        f" {min_ratio:g}.{left_out}"
+    )
     return go.Figure(traces, layout), note
 
 

@@ -10,9 +10,9 @@ Units of declared totals, and the charge of a spend in each unit.
     gdp    pcost (mu = root)    its pcost                          max(pcost, mu^2), see `Budget.mu`
     pure   epsilon              refused: it has no pure epsilon    its epsilon
 
-A total in (epsilon, delta) has kind gdp: it is a point on the privacy curve of Gaussian noise, which
-also holds for discrete noise (`engine.privacy.budget`). On that curve epsilon-DP costs more than
-epsilon^2 if delta is large, so a release with Laplace noise has a higher charge.
+A total in (epsilon, delta) has kind gdp: it is a point on the privacy curve of Gaussian noise,
+which also holds for discrete noise (`engine.privacy.budget`). On that curve epsilon-DP costs more
+than epsilon^2 if delta is large, so a release with Laplace noise has a higher charge.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class TotalDefinition:
         check_int("rows per person of the total", self.rows_per_person, error=LedgerError)
         check_choice("neighbours of the total", self.neighbours, NEIGHBOURS, error=LedgerError)
         if not isinstance(self.delta, float) or not 0.0 < self.delta < 1.0:
-            raise LedgerError(f"delta of the total was {self.delta!r}. Give a number between 0 and 1.")
+            raise LedgerError(
+                f"delta of the total was {self.delta!r}. Give a number between 0 and 1."
+            )
 
     @property
     def counts(self) -> str:
@@ -72,8 +74,12 @@ class TotalDefinition:
         >>> TotalDefinition(kind="pure").describe()
         'pure epsilon, for adding or removing a person of at most 1 row'
         """
-        kind = {"zcdp": "zCDP (pcost)", "gdp": "Gaussian DP (pcost)", "pure": "pure epsilon"}[self.kind]
-        delta = "" if self.delta == DEFAULT_DELTA else f", epsilon at delta {delta_text(self.delta)}"
+        kind = {"zcdp": "zCDP (pcost)", "gdp": "Gaussian DP (pcost)", "pure": "pure epsilon"}[
+            self.kind
+        ]
+        delta = (
+            "" if self.delta == DEFAULT_DELTA else f", epsilon at delta {delta_text(self.delta)}"
+        )
         return f"{kind}{delta}, for {self.whom}"
 
     @property
@@ -94,21 +100,25 @@ class TotalDefinition:
     def check_unit(self, budget: Budget) -> None:
         """Raise LedgerError unless a release within a budget has the guarantee of this total.
 
-        A guarantee for more rows per person implies the one for fewer; costs for different neighbours
-        are not comparable.
+        A guarantee for more rows per person implies the one for fewer; costs for different
+        neighbours are not comparable.
         """
         if self.unit(budget) != budget:
-            requested = replace(self, rows_per_person=budget.rows_per_person, neighbours=budget.neighbours)
+            requested = replace(
+                self, rows_per_person=budget.rows_per_person, neighbours=budget.neighbours
+            )
             raise LedgerError(
-                f"The total of this dataset is {self.describe()}; the plan is for {requested.whom}. Nothing was spent. "
-                f"Plan with a budget for rows_per_person={self.rows_per_person} and neighbours={self.neighbours!r}."
+                f"The total of this dataset is {self.describe()}; the plan is for {requested.whom}."
+                f" Nothing was spent. Plan with a budget for rows_per_person={self.rows_per_person}"
+                f" and neighbours={self.neighbours!r}."
             )
 
     def total(self, budget: Budget) -> str:
         """Return a total as decimal text; raise LedgerError if the budget is of another kind."""
         if (self.kind == "pure") != (budget.pure_epsilon is not None):
             raise LedgerError(
-                f"A total of kind {self.kind!r} cannot be given as {budget.describe()} Give a budget of its own kind."
+                f"A total of kind {self.kind!r} cannot be given as {budget.describe()} Give a"
+                " budget of its own kind."
             )
         return self.charge(budget.pcost, budget.pure_epsilon)
 
@@ -134,22 +144,32 @@ class TotalDefinition:
         if self.kind == "pure":
             if pure_epsilon is None:
                 raise LedgerError(
-                    "The total of this dataset is pure epsilon, which Gaussian noise does not keep at any cost. "
-                    "Nothing was spent. Plan with pure epsilon, by a mechanism with Laplace noise."
+                    "The total of this dataset is pure epsilon, which Gaussian noise does not keep"
+                    " at any cost. Nothing was spent. Plan with pure epsilon, by a mechanism with"
+                    " Laplace noise."
                 )
             return f"{_EPSILON}{Budget.pure(pure_epsilon).pure_epsilon!r}"
         cost = Budget(pcost).pcost
         if pure_epsilon is not None:
             implied = Budget.pure(pure_epsilon)
             # rounded up slightly, because mu is rounded and must not let a total be overdrawn
-            cost = max(cost, implied.mu**2 * (1 + 1e-12)) if self.kind == "gdp" else max(cost, implied.pcost)
-        # repr is the shortest text that parses to this double, so the displayed number is the exact cost
+            cost = (
+                max(cost, implied.mu**2 * (1 + 1e-12))
+                if self.kind == "gdp"
+                else max(cost, implied.pcost)
+            )
+        # repr is the shortest text that parses to this double, so the displayed number is the exact
+        # cost
         return repr(cost)
 
     def to_text(self) -> str:
         """Return the definition as stored in the ledger."""
         # without the default delta, as ledgers of earlier versions
-        stored = {name: value for name, value in vars(self).items() if (name, value) != ("delta", DEFAULT_DELTA)}
+        stored = {
+            name: value
+            for name, value in vars(self).items()
+            if (name, value) != ("delta", DEFAULT_DELTA)
+        }
         return json.dumps(stored, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -185,9 +205,9 @@ def same_charge(one: str, other: str) -> bool:
     >>> same_charge("0.3", "0.30000000000000004"), same_charge("0.3", "0.301"), same_charge("0.3", "epsilon 0.3")
     (True, False, False)
     """
-    return is_epsilon(one) == is_epsilon(other) and abs(exact(one) - exact(other)) <= RELATIVE_COST_TOLERANCE * exact(
-        one
-    )
+    return is_epsilon(one) == is_epsilon(other) and abs(
+        exact(one) - exact(other)
+    ) <= RELATIVE_COST_TOLERANCE * exact(one)
 
 
 def is_epsilon(text: str) -> bool:
@@ -228,19 +248,21 @@ class DatasetStatus:
 
         >>> DatasetStatus(dataset="a", total=1.0, spent=0.5, left=0.5, exact=("the exact totals on age",)).describe()
         ... # doctest: +NORMALIZE_WHITESPACE
-        'zCDP (pcost), for adding or removing a person of at most 1 row; for all releases together this is subspace
-        differential privacy beside the exact totals on age, which protect nobody'
+        'zCDP (pcost), for adding or removing a person of at most 1 row; for all releases together
+        this is subspace differential privacy beside the exact totals on age, which protect nobody'
         """
         if not self.exact:
             return self.definition.describe()
         tables = " and ".join(self.exact)
         return (
-            f"{self.definition.describe()}; for all releases together this is subspace differential privacy beside "
-            f"{tables}, which protect nobody"
+            f"{self.definition.describe()}; for all releases together this is subspace differential"
+            f" privacy beside {tables}, which protect nobody"
         )
 
     def takes(self, pcost: float, pure_epsilon: float | None = None) -> float:
-        """Return the charge of a release in the unit of this total; raise LedgerError if it has none."""
+        """Return the charge of a release in the unit of this total; raise LedgerError if it has
+        none.
+        """
         return float(exact(self.definition.charge(pcost, pure_epsilon)))
 
     def pays_for(self, pcost: float, pure_epsilon: float | None = None) -> int:
@@ -301,13 +323,17 @@ class Fingerprint:
 
     def to_text(self) -> str:
         """Return the fingerprint as one line, as stored in a row."""
-        return " ".join([self.tables, *(f"{name}={digest}" for name, digest in self.columns.items())])
+        return " ".join(
+            [self.tables, *(f"{name}={digest}" for name, digest in self.columns.items())]
+        )
 
     @classmethod
     def from_text(cls, text: str) -> Fingerprint:
         """Parse the output of `to_text`; the empty text gives an empty fingerprint."""
         tables, *columns = text.split(" ")
-        return cls(tables=tables, columns=dict(column.split("=", 1) for column in columns if "=" in column))
+        return cls(
+            tables=tables, columns=dict(column.split("=", 1) for column in columns if "=" in column)
+        )
 
 
 @dataclass(kw_only=True)
@@ -354,8 +380,14 @@ class Balance:
         """
         if dataset not in self.totals:
             names = ", ".join(map(repr, self.totals)) or "none"
-            raise LedgerError(f"Dataset {dataset!r} is not in the ledger (it has: {names}); declare it first.")
-        total, spent, left = float(exact(self.totals[dataset].pcost)), self.spent[dataset], self.left(dataset)
+            raise LedgerError(
+                f"Dataset {dataset!r} is not in the ledger (it has: {names}); declare it first."
+            )
+        total, spent, left = (
+            float(exact(self.totals[dataset].pcost)),
+            self.spent[dataset],
+            self.left(dataset),
+        )
         up, down = float(spent), float(left)
         while exact(repr(up)) < spent:
             up = math.nextafter(up, math.inf)
@@ -373,7 +405,8 @@ class Balance:
 
 
 def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance, list[str]]:
-    """Return the balance after some rows, and a description of every row that violates a budget rule.
+    """Return the balance after some rows, and a description of every row that violates a budget
+    rule.
 
     Parameters
     ----------
@@ -394,7 +427,9 @@ def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance,
             problem = _apply_row(state, row)
         # a damaged row is reported like any other violation, and reading continues
         except (ArithmeticError, TypeError, ValueError, LedgerError):
-            problem = "holds no number where its cost should be, or a total this program does not know"
+            problem = (
+                "holds no number where its cost should be, or a total this program does not know"
+            )
         if problem:
             problems.append(f"row {row.seq} ({row.kind}) {problem}")
     return state, problems
@@ -444,6 +479,8 @@ def _apply_row(state: Balance, row: Row) -> str:
     if row.kind.startswith("note:"):
         state.notes[row.kind, row.key] = (*state.notes.get((row.kind, row.key), ()), row)
         if row.kind == EXACT:
-            state.exact[row.dataset] = tuple(dict.fromkeys((*state.exact.get(row.dataset, ()), row.note)))
+            state.exact[row.dataset] = tuple(
+                dict.fromkeys((*state.exact.get(row.dataset, ()), row.note))
+            )
         return ""
     return "is of an unknown kind"

@@ -1,36 +1,38 @@
 """Durable ledger of privacy budgets: totals, spends, results and verification.
 
 A budget belongs to a *named* dataset, never to the content of a file. The order under any crash is:
-`spend` durably, draw the noise, `save_result`, publish. Of all calls that spend the same key exactly
-one returns ``fresh=True``, and only that caller may draw; all others read the saved result. A missing
-or damaged ledger refuses every spend; it is never a fresh budget. The ledger holds names, costs,
-hashes and notes, and no private values.
+`spend` durably, draw the noise, `save_result`, publish. Of all calls that spend the same key
+exactly one returns ``fresh=True``, and only that caller may draw; all others read the saved result.
+A missing or damaged ledger refuses every spend; it is never a fresh budget. The ledger holds names,
+costs, hashes and notes, and no private values.
 
 Incremental checks. Decisions use rows verified in memory, so editing the file cannot grant budget.
-Every transaction reads the rows after the verified ones and checks them from the last verified hash.
-It also detects edits of earlier rows: the timestamps of the file then differ from those after the
-last transaction, and all rows are compared with the copy in memory (about 2 ms per 1,000 rows; the
-same happens after a spend by another program). Opening the ledger and `verify` check everything.
+Every transaction reads the rows after the verified ones and checks them from the last verified
+hash. It also detects edits of earlier rows: the timestamps of the file then differ from those after
+the last transaction, and all rows are compared with the copy in memory (about 2 ms per 1,000 rows;
+the same happens after a spend by another program). Opening the ledger and `verify` check
+everything.
 
-Rows that this program wrote are kept in memory as well. The next transaction must read exactly these
-rows after the verified ones, so an earlier copy of the file is refused. Rows of other programs may
-follow them.
+Rows that this program wrote are kept in memory as well. The next transaction must read exactly
+these rows after the verified ones, so an earlier copy of the file is refused. Rows of other
+programs may follow them.
 
 Changes of a total. A total is raised or lowered by a new row with author and reason; earlier rows
-never change. A total is never below the amount spent and never changes its unit. Each spend is judged
-by the total at its time, so a later total neither hides an overspend nor makes it valid.
+never change. A total is never below the amount spent and never changes its unit. Each spend is
+judged by the total at its time, so a later total neither hides an overspend nor makes it valid.
 
-Limits. An open `Ledger` refuses a file that lacks a row it has read or written. It cannot detect two
-copies of a ledger used in parallel, or an old copy restored while no program has the ledger open,
-unless a saved result or an earlier receipt (`verify(receipts=...)`) reveals it. Anyone with write
-access can forge the file: the hashes detect accidents and careless edits, they are not a signature.
+Limits. An open `Ledger` refuses a file that lacks a row it has read or written. It cannot detect
+two copies of a ledger used in parallel, or an old copy restored while no program has the ledger
+open, unless a saved result or an earlier receipt (`verify(receipts=...)`) reveals it. Anyone with
+write access can forge the file: the hashes detect accidents and careless edits, they are not a
+signature.
 
 Dataset names that look alike: invisible characters and confusable letters.
 
 The invisible characters are those with Unicode's property Default_Ignorable_Code_Point, and further
 ones without a glyph.  The confusable letters are a selection of Unicode's security data
-(confusables.txt, UTS #39): letters of the scripts Latin, Greek, Cyrillic, Armenian, Coptic, Cherokee
-and Lisu that look like one letter, digit or hyphen of ASCII and that NFKC does not change.
+(confusables.txt, UTS #39): letters of the scripts Latin, Greek, Cyrillic, Armenian, Coptic,
+Cherokee and Lisu that look like one letter, digit or hyphen of ASCII and that NFKC does not change.
 """
 
 from __future__ import annotations
@@ -129,10 +131,14 @@ _CONFUSABLE = {
     "v": "\u03bd\u0474\u0475\u13d9\u1d20\ua4e6\uaba9",
     "w": "\u026f\u0461\u051c\u051d\u0561\u13b3\u13d4\u1d21\ua4ea\uab83",
     "x": "\u03a7\u0425\u0445\u2cac\ua4eb\ua7b3",
-    "y": "\u0263\u028f\u03a5\u03b3\u0423\u0443\u04ae\u04af\u13a9\u13bd\u1d8c\u1eff\u2ca8\ua4ec\uab5a",
+    "y": (
+        "\u0263\u028f\u03a5\u03b3\u0423\u0443\u04ae\u04af\u13a9\u13bd\u1d8c\u1eff\u2ca8\ua4ec\uab5a"
+    ),
     "z": "\u0396\u13c3\u1d22\ua4dc\uab93",
 }
-_SKELETON_LETTERS = str.maketrans({char: target for target, chars in _CONFUSABLE.items() for char in chars})
+_SKELETON_LETTERS = str.maketrans(
+    {char: target for target, chars in _CONFUSABLE.items() for char in chars}
+)
 _DIGITS = str.maketrans("01|", "oll")
 
 
@@ -190,14 +196,22 @@ class Checked:
     @property
     def last(self) -> tuple[int, str]:
         """Number and hash of the last row that the file must contain."""
-        return (self.written[-1][0], self.written[-1][-1]) if self.written else (self.head.seq, self.head.hash)
+        return (
+            (self.written[-1][0], self.written[-1][-1])
+            if self.written
+            else (self.head.seq, self.head.hash)
+        )
 
     def committed(self, path: Path, written: Iterable[RowCells]) -> Checked:
-        """Return the state after a commit of this program, which changes the timestamps of the file."""
+        """Return the state after a commit of this program, which changes the timestamps of the
+        file.
+        """
         return replace(self, times=_times(path), written=tuple(written))
 
 
-def check(connection: sqlite3.Connection, path: Path, verified: Checked | None) -> tuple[Checked | None, list[str]]:
+def check(
+    connection: sqlite3.Connection, path: Path, verified: Checked | None
+) -> tuple[Checked | None, list[str]]:
     """Verify the ledger inside a transaction; return its state, or None and all problems.
 
     Parameters
@@ -215,13 +229,17 @@ def check(connection: sqlite3.Connection, path: Path, verified: Checked | None) 
         cells = read_cells(connection)
     # restoring an older copy while the ledger is open would grant spent budget again
     if verified and cells[: len(verified.cells)] != verified.cells:
-        cut = len(cells) < len(verified.cells) or cells[len(verified.cells) - 1] != verified.cells[-1]
+        cut = (
+            len(cells) < len(verified.cells) or cells[len(verified.cells) - 1] != verified.cells[-1]
+        )
         problems, verified = [_REPLACED_TEXT if cut else _EDITED], None
     elif verified and tuple(cells[len(verified.cells) : verified.length]) != verified.written:
         problems, verified = [_REPLACED_TEXT], None
     rows = rows_of(cells[len(verified.cells) :] if verified else cells)
     book, rule_violations = balance(rows, verified.book if verified else None)
-    problems += chain_problems(connection, rows, verified.head if verified else None) + rule_violations
+    problems += (
+        chain_problems(connection, rows, verified.head if verified else None) + rule_violations
+    )
     head = rows[-1] if rows else verified.head if verified else None
     if problems or head is None:
         return None, problems
@@ -241,14 +259,18 @@ NAME, KEY, NOTE = 200, 500, 2000  # maximum number of characters of a dataset na
 
 
 def normalize_line(what: str, text: str, *, most: int, empty: bool = False) -> str:
-    """Return one line of printable text in normal form NFC, so that texts that look equal are equal."""
+    """Return one line of printable text in normal form NFC, so that texts that look equal are
+    equal.
+    """
     allowed = f"it must be one line of {'at most' if empty else '1 to'} {most} printable characters"
     if not isinstance(text, str):
         raise LedgerError(f"The {what} is of type {type(text).__name__}; {allowed}.")
     text = unicodedata.normalize("NFC", text)
     # categories C* and Zl, Zp: control, bidirectional, unassigned and line-breaking characters
     forbidden = [
-        char for char in text if unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp")
+        char
+        for char in text
+        if unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp")
     ]
     if forbidden or len(text) > most or text != text.strip() or not (text or empty):
         problem = (
@@ -268,7 +290,10 @@ def dataset_name(dataset: str) -> str:
 def hash_text(plan_hash: str) -> str:
     """Return the hash of a plan; raise LedgerError if it has other characters."""
     if not isinstance(plan_hash, str) or not re.fullmatch(r"[A-Za-z0-9:_.-]{1,128}", plan_hash):
-        raise LedgerError("The plan hash must be 1 to 128 letters, digits or any of : _ . - ; take it from the plan.")
+        raise LedgerError(
+            "The plan hash must be 1 to 128 letters, digits or any of : _ . - ; take it from the"
+            " plan."
+        )
     return plan_hash
 
 
@@ -277,13 +302,16 @@ def new_dataset_name(dataset: str) -> str:
     name = dataset_name(dataset)
     if invisible := INVISIBLE.search(name):
         raise LedgerError(
-            f"The dataset name contains the invisible character U+{ord(invisible[0]):04X}. Type it again without it."
+            f"The dataset name contains the invisible character U+{ord(invisible[0]):04X}. Type it"
+            " again without it."
         )
     return name
 
 
 def lookalike(name: str) -> str:
-    """Return a form of a name that is equal for names that differ in case, spaces or invisible signs."""
+    """Return a form of a name that is equal for names that differ in case, spaces or invisible
+    signs.
+    """
     return " ".join(visible_text(name).casefold().split())
 
 
@@ -300,9 +328,13 @@ class TotalChange:
     reason: str = ""
 
 
-def changed_total(book: Balance, dataset: str, total: Budget, by: str, reason: str) -> dict[str, str]:
+def changed_total(
+    book: Balance, dataset: str, total: Budget, by: str, reason: str
+) -> dict[str, str]:
     """Return the content of a row that changes a total; raise LedgerError for a forbidden change."""
-    check_type("total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError)
+    check_type(
+        "total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError
+    )
     status = book.status(dataset)
     unit, counted = (total.rows_per_person, total.neighbours), status.definition
     if unit != (counted.rows_per_person, counted.neighbours):
@@ -313,8 +345,8 @@ def changed_total(book: Balance, dataset: str, total: Budget, by: str, reason: s
     amount = counted.total(total)
     if exact(amount) < book.spent[dataset]:
         raise LedgerError(
-            f"{status.spent!r} {counted.counts} of {dataset!r} are spent, and what is spent cannot be taken back. "
-            f"{amount} was asked for; give at least what is spent."
+            f"{status.spent!r} {counted.counts} of {dataset!r} are spent, and what is spent cannot"
+            f" be taken back. {amount} was asked for; give at least what is spent."
         )
     if exact(amount) == exact(book.totals[dataset].pcost):
         raise LedgerError(f"The total of {dataset!r} is that already. Nothing was written.")
@@ -323,7 +355,12 @@ def changed_total(book: Balance, dataset: str, total: Budget, by: str, reason: s
         "reason": normalize_line("reason", reason, most=MAX_REASON_CHARS),
     }
     note = normalize_line("note", json.dumps(words, ensure_ascii=False, sort_keys=True), most=NOTE)
-    return {"dataset": dataset, "pcost": amount, "plan_hash": book.totals[dataset].plan_hash, "note": note}
+    return {
+        "dataset": dataset,
+        "pcost": amount,
+        "plan_hash": book.totals[dataset].plan_hash,
+        "note": note,
+    }
 
 
 def total_history(rows: Iterable[Row], dataset: str) -> tuple[TotalChange, ...]:
@@ -385,7 +422,13 @@ class Ledger:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, wait: float = 30.0) -> None:
-        check_type("ledger", path, (str, os.PathLike), give="a Ledger, or the path of one", error=LedgerError)
+        check_type(
+            "ledger",
+            path,
+            (str, os.PathLike),
+            give="a Ledger, or the path of one",
+            error=LedgerError,
+        )
         self.path = Path(path).resolve()
         self.wait = wait
         self._checked: Checked | None = None
@@ -408,13 +451,22 @@ class Ledger:
         place = Path(path).resolve()
         # results or a journal without a ledger: it was moved or lost, and a new one would grant its
         # budget again
-        for trace in (results_folder(place), key_file(place), place.with_name(place.name + "-journal")):
+        for trace in (
+            results_folder(place),
+            key_file(place),
+            place.with_name(place.name + "-journal"),
+        ):
             if trace.exists() and not place.exists():
-                raise LedgerError(f"{trace} shows that a ledger was at {place}; put it back, or choose another name.")
+                raise LedgerError(
+                    f"{trace} shows that a ledger was at {place}; put it back, or choose another"
+                    " name."
+                )
         create_file(place)
         return cls(place, wait=wait)
 
-    def add_dataset(self, dataset: str, *, total: Budget, note: str = "", kind: str | None = None) -> None:
+    def add_dataset(
+        self, dataset: str, *, total: Budget, note: str = "", kind: str | None = None
+    ) -> None:
         """Declare a dataset and the total cost of all its releases; see also `change_total`.
 
         Parameters
@@ -431,11 +483,13 @@ class Ledger:
         Raises
         ------
         LedgerError
-            The name, or one that differs only in case, spaces or invisible signs, exists already, or
-            it has invisible characters.
+            The name, or one that differs only in case, spaces or invisible signs, exists already,
+            or it has invisible characters.
         """
         name, note = new_dataset_name(dataset), normalize_line("note", note, most=NOTE, empty=True)
-        check_type("total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError)
+        check_type(
+            "total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError
+        )
         definition = TotalDefinition(
             kind=kind or ("zcdp" if total.pure_epsilon is None else "pure"),
             rows_per_person=total.rows_per_person,
@@ -447,8 +501,18 @@ class Ledger:
             for existing in book.totals:
                 # "Adult" and "adult" would be two budgets for the same persons
                 if lookalike(existing) == lookalike(name):
-                    raise LedgerError(f"Dataset {existing!r} is in the ledger already and has a budget; use that name.")
-            add(kind="dataset", dataset=name, key=name, pcost=amount, plan_hash=definition.to_text(), note=note)
+                    raise LedgerError(
+                        f"Dataset {existing!r} is in the ledger already and has a budget; use that"
+                        " name."
+                    )
+            add(
+                kind="dataset",
+                dataset=name,
+                key=name,
+                pcost=amount,
+                plan_hash=definition.to_text(),
+                note=note,
+            )
             similar = _confusable_names(book, name)
         for other in similar:
             warnings.warn(confusable_text(name, other), ConfusableName, stacklevel=2)
@@ -491,15 +555,17 @@ class Ledger:
         with transaction(self.path, write=False, wait=self.wait) as connection:
             return read_rows(connection)
 
-    def note(self, *, dataset: str, kind: str, text: str, key: str = "", earlier: int | None = None) -> None:
+    def note(
+        self, *, dataset: str, kind: str, text: str, key: str = "", earlier: int | None = None
+    ) -> None:
         """Store one line of text about a dataset, such as a decision.
 
         Parameters
         ----------
         kind : lower-case word.
         key : key of the release that the note refers to.
-        earlier : expected number of existing notes of this kind and key. Of two concurrent decisions
-            only one then succeeds.
+        earlier : expected number of existing notes of this kind and key. Of two concurrent
+            decisions only one then succeeds.
 
         Raises
         ------
@@ -507,14 +573,28 @@ class Ledger:
             The number of existing notes differs, or a text is not one printable line.
         """
         if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z-]{0,39}", kind):
-            raise LedgerError("The kind of a note must be a lower-case word of at most 40 letters, such as decision.")
-        text, key = normalize_line("note", text, most=NOTE), normalize_line("key", key, most=KEY, empty=True)
+            raise LedgerError(
+                "The kind of a note must be a lower-case word of at most 40 letters, such as"
+                " decision."
+            )
+        text, key = (
+            normalize_line("note", text, most=NOTE),
+            normalize_line("key", key, most=KEY, empty=True),
+        )
         with self._transaction(write=True) as (book, add):
             n_existing = len(book.notes.get((f"note:{kind}", key), ()))
             if earlier is not None and n_existing != earlier:
                 problem = f"key {key!r} has {n_existing} notes of this kind, not {earlier}"
-                raise LedgerError(f"{problem}: another person wrote one first. Nothing was written; read them first.")
-            add(kind=f"note:{kind}", dataset=book.status(dataset_name(dataset)).dataset, key=key, note=text)
+                raise LedgerError(
+                    f"{problem}: another person wrote one first. Nothing was written; read them"
+                    " first."
+                )
+            add(
+                kind=f"note:{kind}",
+                dataset=book.status(dataset_name(dataset)).dataset,
+                key=key,
+                note=text,
+            )
 
     def notes(self, *, kind: str, key: str) -> list[Row]:
         """Return the notes of one kind and key, oldest first."""
@@ -530,14 +610,28 @@ class Ledger:
         return sign_with(self.secret("signature"), content)
 
     def same_records(self, fingerprint: Fingerprint, *, dataset: str = "") -> list[Row]:
-        """Return spends on the same records in other datasets, and rehearsals on them in any dataset."""
+        """Return spends on the same records in other datasets, and rehearsals on them in any
+        dataset.
+        """
         with self._transaction(write=False) as (book, _):
-            rehearsed = (r for (kind, _), rows in book.notes.items() if kind == REHEARSED for r in rows)
+            rehearsed = (
+                r for (kind, _), rows in book.notes.items() if kind == REHEARSED for r in rows
+            )
             rows = [*book.spends.values(), *rehearsed]
-        texts = ((row, row.sha256 if row.kind == "spend" else row.note.partition(": ")[0]) for row in rows)
-        # compared column by column, because the same records may have been counted with another schema
-        matches = {(r.kind, r.dataset): r for r, text in texts if fingerprint.same_columns(Fingerprint.from_text(text))}
-        return [row for (kind, name), row in matches.items() if kind == REHEARSED or name != dataset]
+        texts = (
+            (row, row.sha256 if row.kind == "spend" else row.note.partition(": ")[0])
+            for row in rows
+        )
+        # compared column by column, because the same records may have been counted with another
+        # schema
+        matches = {
+            (r.kind, r.dataset): r
+            for r, text in texts
+            if fingerprint.same_columns(Fingerprint.from_text(text))
+        }
+        return [
+            row for (kind, name), row in matches.items() if kind == REHEARSED or name != dataset
+        ]
 
     def afford(self, *, dataset: str, pcost: float, pure_epsilon: float | None = None) -> None:
         """Raise the errors that `spend` would raise now, before any record is read; grants nothing.
@@ -568,8 +662,8 @@ class Ledger:
 
         Parameters
         ----------
-        pure_epsilon : epsilon of a release with Laplace noise; its charge depends on the unit of the
-            total.
+        pure_epsilon : epsilon of a release with Laplace noise; its charge depends on the unit of
+            the total.
         records : keyed digests of the records, stored in the row.
 
         Raises
@@ -583,28 +677,43 @@ class Ledger:
 
         Notes
         -----
-        Guarantee: when this returns, the row is on the disk. The spends of a dataset never exceed its
-        total. Of all calls with one key, from any thread or process, exactly one returns
+        Guarantee: when this returns, the row is on the disk. The spends of a dataset never exceed
+        its total. Of all calls with one key, from any thread or process, exactly one returns
         ``fresh=True``, and only that caller may draw. Nothing is written if an error is raised.
         """
         name, key = dataset_name(dataset), normalize_line("key", key, most=KEY)
         plan_hash, note = hash_text(plan_hash), normalize_line("note", note, most=NOTE, empty=True)
         with self._transaction(write=True) as (book, add):
-            # looked up under the write lock: of two programs with one key the second reads the row of
-            # the first
+            # looked up under the write lock: of two programs with one key the second reads the row
+            # of the first
             status, known = book.status(name), book.spends.get(key)
             if known is not None:
-                # a key used again after a crash must mean the same release; another one would be free
+                # a key used again after a crash must mean the same release; another one would be
+                # free
                 cost = status.definition.charge(pcost, pure_epsilon)
-                if not same_charge(known.pcost, cost) or (known.dataset, known.plan_hash) != (name, plan_hash):
+                if not same_charge(known.pcost, cost) or (known.dataset, known.plan_hash) != (
+                    name,
+                    plan_hash,
+                ):
                     raise LedgerError(
-                        f"Key {key!r} was spent in row {known.seq} for another dataset, plan or cost; "
-                        "the noise of a key never changes: use a new attempt."
+                        f"Key {key!r} was spent in row {known.seq} for another dataset, plan or"
+                        " cost; the noise of a key never changes: use a new attempt."
                     )
                 return Receipt.of(known, fresh=False)
             _enough(book, status, pcost, pure_epsilon)
-            digest, cost = records.to_text() if records else "", status.definition.charge(pcost, pure_epsilon)
-            row = add(kind="spend", dataset=name, key=key, pcost=cost, plan_hash=plan_hash, sha256=digest, note=note)
+            digest, cost = (
+                records.to_text() if records else "",
+                status.definition.charge(pcost, pure_epsilon),
+            )
+            row = add(
+                kind="spend",
+                dataset=name,
+                key=key,
+                pcost=cost,
+                plan_hash=plan_hash,
+                sha256=digest,
+                note=note,
+            )
         # after the commit, so that a fresh receipt is on the disk
         return Receipt.of(row, fresh=True)
 
@@ -639,7 +748,9 @@ class Ledger:
         with reserve_file(self.path, size_of(content) + _SPARE) as draft:
             yield draft
 
-    def save_result(self, *, receipt: Receipt, content: Content, draft: Draft | None = None) -> Path:
+    def save_result(
+        self, *, receipt: Receipt, content: Content, draft: Draft | None = None
+    ) -> Path:
         """Store the result of a fresh receipt and return its file.
 
         Parameters
@@ -660,28 +771,41 @@ class Ledger:
         """
         key = receipt.key
         if not receipt.fresh:
-            raise LedgerError(f"Only the call that spent key {key!r} may save; read it with load_result.")
+            raise LedgerError(
+                f"Only the call that spent key {key!r} may save; read it with load_result."
+            )
         with ExitStack() as stack:
             result = draft or stack.enter_context(reserve_file(self.path, 0))
             try:
                 result.write(content)
             except OSError as error:
                 raise LedgerError(
-                    f"The result of key {key!r} could not be saved: {error.strerror or error}. Its budget is spent. "
-                    "Make room; then the same release again, of the same records, ends it and spends nothing."
+                    f"The result of key {key!r} could not be saved: {error.strerror or error}. Its"
+                    " budget is spent. Make room; then the same release again, of the same"
+                    " records, ends it and spends nothing."
                 ) from error
             book, add = stack.enter_context(self._transaction(write=True))
             spend_row, saved_row = book.spends.get(key), book.saved.get(key)
             # the hash seals all rows before it, so a diverged copy of the ledger is refused
             if spend_row is None or spend_row.hash != receipt.hash:
-                raise LedgerError(f"The receipt of key {key!r} is from another ledger; save it there.")
+                raise LedgerError(
+                    f"The receipt of key {key!r} is from another ledger; save it there."
+                )
             if saved_row and (saved_row.sha256, saved_row.size) != (result.sha256, result.size):
-                raise LedgerError(f"Key {key!r} has another saved result already; results never change.")
-            # the file first, then its row: after a crash in between, saving again replaces the file by an
-            # identical one
+                raise LedgerError(
+                    f"Key {key!r} has another saved result already; results never change."
+                )
+            # the file first, then its row: after a crash in between, saving again replaces the file
+            # by an identical one
             result.publish(result_file(self.path, key))
             if not saved_row:
-                add(kind="saved", dataset=spend_row.dataset, key=key, sha256=result.sha256, size=result.size)
+                add(
+                    kind="saved",
+                    dataset=spend_row.dataset,
+                    key=key,
+                    sha256=result.sha256,
+                    size=result.size,
+                )
         return result_file(self.path, key)
 
     def result_path(self, key: str) -> Path:
@@ -700,8 +824,9 @@ class Ledger:
                 raise LedgerError(f"Nothing was ever spent under key {key!r}; spend first.")
         if key not in book.saved:
             raise ResultLost(
-                f"Budget was spent under key {key!r}, but no result was saved: its run is at work or was stopped. Ask "
-                "again with the same records, which ends it for nothing, or use a new attempt, which spends again."
+                f"Budget was spent under key {key!r}, but no result was saved: its run is at work"
+                " or was stopped. Ask again with the same records, which ends it for nothing, or"
+                " use a new attempt, which spends again."
             )
         if problem := result_problem(self.path, book.saved[key]):
             advice = "Restore that file, or use a new attempt (spends again)."
@@ -709,7 +834,9 @@ class Ledger:
         return result_file(self.path, key)
 
     def load_result(self, key: str) -> bytes:
-        """Return the content of a saved result; read large results from `result_path(key)` in pieces."""
+        """Return the content of a saved result; read large results from `result_path(key)` in
+        pieces.
+        """
         return self.result_path(key).read_bytes()
 
     def verify(self, *, receipts: Iterable[Receipt] = (), results: bool = True) -> tuple[str, ...]:
@@ -718,7 +845,9 @@ class Ledger:
         Also checks that the file contains the last row that this object has read or written.
         """
         hashes = [self._checked.last] if self._checked else []
-        return verify_ledger(self.path, receipts=receipts, hashes=hashes, results=results, wait=self.wait)
+        return verify_ledger(
+            self.path, receipts=receipts, hashes=hashes, results=results, wait=self.wait
+        )
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[tuple[Balance, _Add]]:
@@ -748,8 +877,8 @@ class Ledger:
 
     def _untrusted_error(self, problems: list[str]) -> LedgerError:
         return LedgerError(
-            f"The ledger {self.path} cannot be trusted: {problems[0]}. Nothing was granted. Restore its newest copy; "
-            "`verify_ledger` lists every problem."
+            f"The ledger {self.path} cannot be trusted: {problems[0]}. Nothing was granted. Restore"
+            " its newest copy; `verify_ledger` lists every problem."
         )
 
 
@@ -769,7 +898,8 @@ def verify_ledger(
 
     Parameters
     ----------
-    receipts : receipts stored outside the ledger; a missing one reveals that an old copy was restored.
+    receipts : receipts stored outside the ledger; a missing one reveals that an old copy was
+        restored.
     hashes : pairs (row number, hash) with the same purpose.
     results : whether to read every saved file and compare its SHA-256.
     wait : seconds to wait for other programs.
@@ -780,13 +910,20 @@ def verify_ledger(
             problems = file_problems(connection)
             rows = read_rows(connection)
             book, rule_violations = balance(rows)
-            # no program can spend during this transaction, so a result without a row is not a new one
-            problems += chain_problems(connection, rows) + rule_violations + stray_results(place, book.spends)
+            # no program can spend during this transaction, so a result without a row is not a new
+            # one
+            problems += (
+                chain_problems(connection, rows)
+                + rule_violations
+                + stray_results(place, book.spends)
+            )
     except LedgerError as error:
         return (str(error),)
     # only data stored outside reveals that the complete file was set back: inside, all hashes fit
     there = {row.seq: row.hash for row in rows}
-    expected = [(r.seq, r.hash, f" (key {r.key!r})") for r in receipts] + [(seq, found, "") for seq, found in hashes]
+    expected = [(r.seq, r.hash, f" (key {r.key!r})") for r in receipts] + [
+        (seq, found, "") for seq, found in hashes
+    ]
     for seq, found, what in expected:
         if there.get(seq) != found:
             problems.append(f"the receipt of row {seq}{what} is not in the ledger: it was set back")
@@ -798,8 +935,8 @@ def verify_ledger(
 def confusable_text(name: str, other: str) -> str:
     """Return the warning for a dataset name that looks like another one."""
     return (
-        f"The dataset name {name!r} looks like {other!r}, which has a separate budget in this ledger. If these are "
-        f"the same records, use the name {other!r}."
+        f"The dataset name {name!r} looks like {other!r}, which has a separate budget in this"
+        f" ledger. If these are the same records, use the name {other!r}."
     )
 
 
@@ -812,6 +949,7 @@ def _enough(book: Balance, status: DatasetStatus, pcost: float, pure_epsilon: fl
     # exact decimal numbers, because rounding of doubles could grant a spend beyond the total
     if exact(cost) > book.left(status.dataset):
         raise BudgetExceeded(
-            f"Dataset {status.dataset!r} has {status.definition.counts} {status.left!r} left of {status.total!r}; "
-            f"{cost} was asked for. Nothing was spent. Plan with a budget of at most what is left."
+            f"Dataset {status.dataset!r} has {status.definition.counts} {status.left!r} left of"
+            f" {status.total!r}; {cost} was asked for. Nothing was spent. Plan with a budget of at"
+            " most what is left."
         )

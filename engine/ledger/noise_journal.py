@@ -1,11 +1,11 @@
 """Noise journal: the random bits of an unfinished release.
 
-Once the spend is recorded, the same records and the journal reproduce the same noise, so finishing an
-interrupted release is not a second draw. Anyone with both the journal key and the result can subtract
-the noise. The key is therefore readable only by its owner, is stored in the folder of ledger and
-records, where the exact counts are accessible anyway, and is deleted when the result is saved. After
-a crash in between, it is deleted when the ledger is next opened. A copy of the folder made in the
-meantime contains the key: do not publish one.
+Once the spend is recorded, the same records and the journal reproduce the same noise, so finishing
+an interrupted release is not a second draw. Anyone with both the journal key and the result can
+subtract the noise. The key is therefore readable only by its owner, is stored in the folder of
+ledger and records, where the exact counts are accessible anyway, and is deleted when the result is
+saved. After a crash in between, it is deleted when the ledger is next opened. A copy of the folder
+made in the meantime contains the key: do not publish one.
 
 Only a run that holds the lock of a journal can use it, and every spend is made by a run that holds
 the lock. A journal without a spend has produced no noise: it is discarded together with its key.
@@ -43,15 +43,16 @@ class Journal:
         """Raise DataError unless these are the counts with which the release started."""
         if not hmac.compare_digest(self.digest, digest):
             raise DataError(
-                "This release was started and paid for with other records; nothing was drawn or spent now. Give the "
-                "earlier records, which finishes it at no further cost, or use a new attempt, which spends again."
+                "This release was started and paid for with other records; nothing was drawn or"
+                " spent now. Give the earlier records, which finishes it at no further cost, or use"
+                " a new attempt, which spends again."
             )
 
     def bits(self, row_hash: str) -> Callable[[int], bytes]:
         """Return the bit source of the spend in a row, determined by seed, counts and row.
 
-        The bits are SHAKE-256 of the seed, a digest of the purpose and the number of the request, so
-        no two requests have the same input.
+        The bits are SHAKE-256 of the seed, a digest of the purpose and the number of the request,
+        so no two requests have the same input.
 
         >>> journal = Journal(seed=bytes(32), digest="d", place=Path("j"))
         >>> one, again, other = journal.bits("row 1"), journal.bits("row 1"), journal.bits("row 2")
@@ -59,7 +60,9 @@ class Journal:
         >>> first == again(8), first == one(8), first == other(8)
         (True, False, False)
         """
-        purpose = hashlib.sha256(json.dumps([FORMAT, self.place.name, self.digest, row_hash]).encode()).digest()
+        purpose = hashlib.sha256(
+            json.dumps([FORMAT, self.place.name, self.digest, row_hash]).encode()
+        ).digest()
         requests = 0
 
         def stream(size: int) -> bytes:
@@ -77,7 +80,12 @@ class Journal:
 
 @contextmanager
 def journal(
-    ledger: Path, key: str, *, seed: bytes, digest: Callable[[bytes], str], spent: Callable[[], object]
+    ledger: Path,
+    key: str,
+    *,
+    seed: bytes,
+    digest: Callable[[bytes], str],
+    spent: Callable[[], object],
 ) -> Iterator[tuple[Journal | None, bool]]:
     """Lock the journal of a release; yield it and whether the release was already spent for.
 
@@ -108,12 +116,14 @@ def journal(
         new = Journal(seed=seed, digest=digest(seed), place=place)
         # without file locks a stale journal cannot be recognised, so none is stored
         if LOCKS:
-            content = json.dumps({"format": FORMAT, "seed": seed.hex(), "digest": new.digest}).encode()
+            content = json.dumps(
+                {"format": FORMAT, "seed": seed.hex(), "digest": new.digest}
+            ).encode()
             draft = locks.enter_context(reserve_file(ledger, len(content)))
             draft.write(content)
             try:
-                # link fails if the name exists, where rename would replace: only one of two concurrent
-                # runs gets the name
+                # link fails if the name exists, where rename would replace: only one of two
+                # concurrent runs gets the name
                 os.link(draft.path, place)
             except FileExistsError:
                 raise _busy(place) from None
@@ -134,7 +144,9 @@ def remove_ended(ledger: Path, unfinished: Callable[[], Collection[str]]) -> Non
     for place in results_folder(ledger).glob(f"*{_ENDING}"):
         with ExitStack() as locks, suppress(OSError, LedgerError):
             # evaluated under the lock, because a run spends only while it holds the lock
-            if _open_locked(place, locks) and place not in {_place(ledger, key) for key in unfinished()}:
+            if _open_locked(place, locks) and place not in {
+                _place(ledger, key) for key in unfinished()
+            }:
                 place.unlink()
                 sync_folder(place.parent)
 
@@ -175,6 +187,6 @@ def _read(file: BinaryIO, place: Path) -> Journal | None:
 
 def _busy(place: Path) -> LedgerError:
     return LedgerError(
-        f"Another run is at work on this release and holds {place.name}. This one spent nothing. Wait for it and ask "
-        "again: the same attempt returns its result."
+        f"Another run is at work on this release and holds {place.name}. This one spent nothing."
+        " Wait for it and ask again: the same attempt returns its result."
     )

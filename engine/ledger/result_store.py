@@ -99,8 +99,8 @@ def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
                     os.unlink(place)
     except OSError as error:
         raise LedgerError(
-            f"A result could not be saved in {folder}: {error.strerror or error}. Make room, or make the folder "
-            "writable, and try again."
+            f"A result could not be saved in {folder}: {error.strerror or error}. Make room, or"
+            " make the folder writable, and try again."
         ) from error
 
 
@@ -215,7 +215,11 @@ def stray_results(ledger: Path, keys: Iterable[str]) -> list[str]:
     """Return results without a spend: rows were lost, or the folder is from another ledger."""
     expected = {result_file(ledger, key).name for key in keys}
     names = sorted(file.name for file in results_folder(ledger).glob("*.result"))
-    return [f"result {name} has no spend in the ledger: rows were lost" for name in names if name not in expected]
+    return [
+        f"result {name} has no spend in the ledger: rows were lost"
+        for name in names
+        if name not in expected
+    ]
 
 
 def _digest(path: Path) -> str:

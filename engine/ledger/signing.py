@@ -1,8 +1,8 @@
 """Signing keys of a ledger.
 
-A plain digest of exact counts would confirm guesses of the counts, so digests are keyed; neither key
-nor digest is part of any release. The key file is created at first use. If it is lost, records can
-no longer be recognised.
+A plain digest of exact counts would confirm guesses of the counts, so digests are keyed; neither
+key nor digest is part of any release. The key file is created at first use. If it is lost, records
+can no longer be recognised.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def secret(ledger: Path, purpose: str) -> bytes:
             f"The key file {file} cannot be read or created: {error.strerror}. Nothing was spent."
         ) from None
     except (ValueError, KeyError, TypeError):
-        raise LedgerError(f"The key file {file} is damaged. Restore it from a copy. Nothing was spent.") from None
+        raise LedgerError(
+            f"The key file {file} is damaged. Restore it from a copy. Nothing was spent."
+        ) from None
     # a separate key per purpose, so that digests never help to forge a signature
     return hmac.digest(seed, purpose.encode(), hashlib.sha256)
 
@@ -73,7 +75,9 @@ def good_signature(public_key: str, signature: str, content: bytes) -> bool:
     (True, False)
     """
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(bytes.fromhex(signature), content)
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(
+            bytes.fromhex(signature), content
+        )
     except (InvalidSignature, ValueError):
         return False
     return True

@@ -66,7 +66,40 @@ from engine.residuals import DualProblem, Factor, FullDomain, Lift, Options, Spa
 from engine.workload import Attribute, Family, Schema, Workload, subsets
 from engine.workload.families import family
 
-SPARSE = (0, 2, 9, 24, 41, 38, 22, 13, 8, 5, 3, 2, 1, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1)
+SPARSE = (
+    0,
+    2,
+    9,
+    24,
+    41,
+    38,
+    22,
+    13,
+    8,
+    5,
+    3,
+    2,
+    1,
+    1,
+    0,
+    1,
+    0,
+    0,
+    0,
+    1,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    1,
+)
 WIDTHS = (1, 2, 4, 8)  # cells per bin
 
 
@@ -119,7 +152,9 @@ def clipping_example(counts: npt.ArrayLike, std: float) -> ClippingExample:
     cdf, density = scipy.special.ndtr(a), np.exp(-(a**2) / 2) / math.sqrt(2 * math.pi)
     means = true_counts * cdf + std * density
     mean_squares = std**2 * (cdf - a * density) + true_counts**2 * scipy.special.ndtr(-a)
-    return ClippingExample(counts=true_counts, std=float(std), means=means, errors=np.sqrt(mean_squares))
+    return ClippingExample(
+        counts=true_counts, std=float(std), means=means, errors=np.sqrt(mean_squares)
+    )
 
 
 def binned(width: int) -> Array:
@@ -168,7 +203,8 @@ class CentersExample:
         """Return the center of every attribute in the tuned plan, shape (n,), with sum 1."""
         schema, tuned_centers = self.tuned.workload.schema, self.tuned.split.centers
         return {
-            name: tuned_centers.get(name, np.full(schema[name].size, 1.0 / schema[name].size)) for name in schema.names
+            name: tuned_centers.get(name, np.full(schema[name].size, 1.0 / schema[name].size))
+            for name in schema.names
         }
 
 
@@ -218,10 +254,11 @@ def left_text(example: CentersExample) -> str:
         return f"{gain_text} **Plan and bound meet**: nobody can do better, whatever they measure."
     n_tables = len(example.tuned.blocks)
     return (
-        f"{gain_text} **{example.left:.2%}** is left above the bound. Part of it may be the **plan**: it measures "
-        f"{n_tables} tables with noise of their own, while the best mechanism could tie all of them together. Part "
-        f"of it may be the **bound**: it was found by {example.how}, and better weights might prove more. Which part is "
-        "which, nobody knows; no mechanism can win more than both."
+        f"{gain_text} **{example.left:.2%}** is left above the bound. Part of it may be the"
+        f" **plan**: it measures {n_tables} tables with noise of their own, while the best"
+        " mechanism could tie all of them together. Part of it may be the **bound**: it was found"
+        f" by {example.how}, and better weights might prove more. Which part is which, nobody"
+        " knows; no mechanism can win more than both."
     )
 
 
@@ -294,7 +331,9 @@ def contest(name: str, cells: int) -> Contest:
     (1.826, True)
     """
     if name not in FAMILIES or cells not in SIZES:
-        raise PlanError(f"The lessons have the families {FAMILIES} on {SIZES} cells, not {name!r} on {cells!r}.")
+        raise PlanError(
+            f"The lessons have the families {FAMILIES} on {SIZES} cells, not {name!r} on {cells!r}."
+        )
     query_family, problem = family(name), _problem(name, cells)
     queries, gram = query_family.rows((cells,)), query_family.gram((cells,))
     mass, status = problem.maximise(Options(gap=1e-9))
@@ -334,7 +373,9 @@ def wavelet_rows(cells: int) -> Array:
     blocks = [np.ones((1, cells))]
     for k in range(cells.bit_length() - 1):
         nodes, half = np.eye(2**k), cells >> (k + 1)
-        blocks.append(np.repeat(nodes, 2 * half, axis=1) * np.tile(np.repeat([1.0, -1.0], half), 2**k))
+        blocks.append(
+            np.repeat(nodes, 2 * half, axis=1) * np.tile(np.repeat([1.0, -1.0], half), 2**k)
+        )
     return np.concatenate(blocks)
 
 
@@ -407,7 +448,9 @@ def caps_table(budget: Budget) -> pd.DataFrame:
     """
     rows = []
     for cap in CAPS:
-        rows_lost = sum((n_rows - cap) * persons for n_rows, persons in VISITS.items() if n_rows > cap)
+        rows_lost = sum(
+            (n_rows - cap) * persons for n_rows, persons in VISITS.items() if n_rows > cap
+        )
         noise = cap / math.sqrt(budget.row_pcost)
         rows.append((cap, rows_lost, noise, math.hypot(rows_lost, noise)))
     return pd.DataFrame(rows, columns=CAP_COLUMNS)
@@ -422,7 +465,16 @@ def best_cap(budget: Budget) -> int:
 NOISE_GRID_STEPS = 1024  # grid steps per count
 MAX_CELLS = 512
 MEANING_COLUMNS = ["term", "value", "in words"]
-INVENTED = {"0-9": 41, "10-19": 52, "20-29": 88, "30-39": 97, "40-49": 74, "50-59": 63, "60-69": 35, "70+": 12}
+INVENTED = {
+    "0-9": 41,
+    "10-19": 52,
+    "20-29": 88,
+    "30-39": 97,
+    "40-49": 74,
+    "50-59": 63,
+    "60-69": 35,
+    "70+": 12,
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -461,7 +513,9 @@ class QueryDecomposition:
 
     def added(self, count: int | None = None) -> Array:
         """Return the sum of the first ``count`` pieces, by default of all."""
-        return np.asarray(np.sum([np.zeros_like(self.query), *(p.spread for p in self.pieces[:count])], axis=0))
+        return np.asarray(
+            np.sum([np.zeros_like(self.query), *(p.spread for p in self.pieces[:count])], axis=0)
+        )
 
     @property
     def misfit(self) -> float:
@@ -521,7 +575,9 @@ class TwoAnalyses:
             look, residual = self.shared.spends[number]
             rows.append((f"shared look, then {name}", look, residual, look + residual))
             full_cost = (self.coarse, self.fine)[number].pcost
-            rows.append((f"separate look, then {name}", self.separate, full_cost, self.separate + full_cost))
+            rows.append(
+                (f"separate look, then {name}", self.separate, full_cost, self.separate + full_cost)
+            )
         return pd.DataFrame(rows, columns=["path", "look", "rest", "all"])
 
 
@@ -548,10 +604,15 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
         table = np.asarray(query, dtype=float)
     except (TypeError, ValueError):
         table = np.full((), np.nan)
-    if table.shape != sizes or not np.isfinite(table).all() or not table.any() or table.size > MAX_CELLS:
+    if (
+        table.shape != sizes
+        or not np.isfinite(table).all()
+        or not table.any()
+        or table.size > MAX_CELLS
+    ):
         raise WorkloadError(
-            f"The query must be a table of numbers of shape {sizes}, at most {MAX_CELLS}, that are not all 0. "
-            "Choose at least one cell."
+            f"The query must be a table of numbers of shape {sizes}, at most {MAX_CELLS}, that are"
+            " not all 0. Choose at least one cell."
         )
     pieces = tuple(
         QueryPiece(attributes=space, table=coefficients[0], spread=spread[0])
@@ -570,14 +631,20 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
     (0.707, 0.0)
     """
     if schema.size > MAX_CELLS:
-        raise WorkloadError(f"The table has {schema.size:,} cells; at most {MAX_CELLS} are drawn. Take fewer.")
+        raise WorkloadError(
+            f"The table has {schema.size:,} cells; at most {MAX_CELLS} are drawn. Take fewer."
+        )
     labels: list[str] = []
     tables: list[str] = []
     query_rows: list[Array] = []
     for space in subsets(schema.names):
         rows = table_rows(schema, space)
-        query_rows.append(_pieces_by_space(schema, rows)[space][1].reshape(rows.shape) if split else rows)
-        cells = itertools.product(*([schema[name].label(i) for i in range(schema[name].size)] for name in space))
+        query_rows.append(
+            _pieces_by_space(schema, rows)[space][1].reshape(rows.shape) if split else rows
+        )
+        cells = itertools.product(
+            *([schema[name].label(i) for i in range(schema[name].size)] for name in space)
+        )
         labels += [" ".join(cell) or "all" for cell in cells]
         tables += [" × ".join(space) or "total"] * len(rows)
     unit_rows = np.concatenate(query_rows)
@@ -596,7 +663,9 @@ def draw_releases(counts: Sequence[int], budget: Budget, draws: int) -> Array:
     """
     # Every record is in one cell, so the sensitivity is 1 and the variance is 1 / pcost.
     variance = Fraction(NOISE_GRID_STEPS) ** 2 / Fraction(budget.pcost)
-    noise = discrete_gaussian(variance=variance, size=draws * len(counts)).reshape(draws, len(counts))
+    noise = discrete_gaussian(variance=variance, size=draws * len(counts)).reshape(
+        draws, len(counts)
+    )
     return np.asarray(counts, dtype=float) + noise / NOISE_GRID_STEPS
 
 
@@ -612,10 +681,14 @@ def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbour
     sigma = 1.0 / budget.mu
     values = np.linspace(-4 * sigma, rows + 4 * sigma, points)
     without, with_one = (
-        np.exp(-((values - middle) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi)) for middle in (0, rows)
+        np.exp(-((values - middle) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+        for middle in (0, rows)
     )
     return Neighbours(
-        values=values, without=without, with_one=with_one, guess=float(scipy.special.ndtr(rows * budget.mu / 2))
+        values=values,
+        without=without,
+        with_one=with_one,
+        guess=float(scipy.special.ndtr(rows * budget.mu / 2)),
     )
 
 
@@ -625,16 +698,25 @@ def budget_table(budget: Budget) -> pd.DataFrame:
     epsilon = budget.epsilon(delta)
     mu_text = f"the shift itself: whoever guesses is right at most {budget.guess:g}% of the time"
     rows = [
-        ("pcost", budget.pcost, "the square of the largest shift one person can cause, in units of the noise"),
+        (
+            "pcost",
+            budget.pcost,
+            "the square of the largest shift one person can cause, in units of the noise",
+        ),
         ("rho (zCDP)", budget.rho, "half of pcost; releases add up"),
         ("mu (Gaussian DP)", budget.mu, mu_text),
         (
             f"epsilon at delta {delta_text(delta)}",
             epsilon,
-            f"but for {delta_text(delta)}, no output gets more than {_factor_text(epsilon)} times as likely",
+            (
+                f"but for {delta_text(delta)}, no output gets more than {_factor_text(epsilon)}"
+                " times as likely"
+            ),
         ),
     ]
-    return pd.DataFrame([(term, cost(value), meaning) for term, value, meaning in rows], columns=MEANING_COLUMNS)
+    return pd.DataFrame(
+        [(term, cost(value), meaning) for term, value, meaning in rows], columns=MEANING_COLUMNS
+    )
 
 
 def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnalyses:
@@ -651,8 +733,8 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
     """
     if not 1 < fine_ways <= attributes <= 7:
         raise PlanError(
-            f"{attributes} attributes and {fine_ways}-way tables were given; take 2 to 7 attributes, 2 ways or more, "
-            "not more ways than attributes."
+            f"{attributes} attributes and {fine_ways}-way tables were given; take 2 to 7"
+            " attributes, 2 ways or more, not more ways than attributes."
         )
     schema = yes_or_no(attributes)
 
@@ -667,7 +749,9 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
 
 def yes_or_no(attributes: int) -> Schema:
     """Return a schema of attributes with the values yes and no."""
-    return Schema([Attribute.categorical(f"question {i + 1}", ["yes", "no"]) for i in range(attributes)])
+    return Schema(
+        [Attribute.categorical(f"question {i + 1}", ["yes", "no"]) for i in range(attributes)]
+    )
 
 
 def table_rows(schema: Schema, space: Space) -> Array:
@@ -695,7 +779,9 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
 
 def _factor_text(epsilon: float) -> str:
     factor = math.exp(min(epsilon, 700.0))
-    return f"{factor:,.2f}" if factor < 10 else f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
+    return (
+        f"{factor:,.2f}" if factor < 10 else f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
+    )
 
 
 SECRETS = (1, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1)
@@ -758,7 +844,11 @@ def published_answers(count: int, budget: Budget | None = None) -> Array:
     truth = group_questions(count) @ np.asarray(SECRETS, dtype=float)
     if budget is None:
         return np.asarray(truth)
-    variance = Fraction(NOISE_GRID_STEPS) ** 2 * _max_questions_per_person(count) / Fraction(budget.row_pcost)
+    variance = (
+        Fraction(NOISE_GRID_STEPS) ** 2
+        * _max_questions_per_person(count)
+        / Fraction(budget.row_pcost)
+    )
     return np.asarray(truth + discrete_gaussian(variance=variance, size=count) / NOISE_GRID_STEPS)
 
 

@@ -63,13 +63,18 @@ def in_html(text: str) -> str:
     for mark, tag in ((r"\*\*(.+?)\*\*", "b"), (r"`(.+?)`", "code"), (r"\*(.+?)\*", "i")):
         markup = re.sub(mark, rf"<{tag}>\1</{tag}>", markup)
     lines = [
-        f"<li>{line[2:]}</li>" if line.startswith("- ") else f"<p>{line}</p>" for line in markup.split("\n") if line
+        f"<li>{line[2:]}</li>" if line.startswith("- ") else f"<p>{line}</p>"
+        for line in markup.split("\n")
+        if line
     ]
     return "\n".join(lines)
 
 
 def handout_html(
-    title: str, words: Sequence[str], pictures: Sequence[Picture], sections: Sequence[tuple[str, str]]
+    title: str,
+    words: Sequence[str],
+    pictures: Sequence[Picture],
+    sections: Sequence[tuple[str, str]],
 ) -> str:
     """Return an HTML page with a title, paragraphs, captioned figures and titled sections.
 
@@ -81,14 +86,21 @@ def handout_html(
     for number, picture in enumerate(pictures):
         # Only the first figure includes the plotly library.
         figure_html = picture.figure.to_html(
-            full_html=False, include_plotlyjs=number == 0, config={"staticPlot": True}, default_width="46rem"
+            full_html=False,
+            include_plotlyjs=number == 0,
+            config={"staticPlot": True},
+            default_width="46rem",
         )
         caption = in_html(f"**{picture.title}.** {picture.alt} {picture.note}")
         parts.append(f"<figure>{figure_html}<figcaption>{caption}</figcaption></figure>")
-    parts += [f"<section><h2>{html.escape(head)}</h2>{in_html(body)}</section>" for head, body in sections]
+    parts += [
+        f"<section><h2>{html.escape(head)}</h2>{in_html(body)}</section>" for head, body in sections
+    ]
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
+        '<!doctype html>\n<html lang="en"><head><meta'
+        f' charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style></head><body>\n'
+        + "\n".join(parts)
+        + "\n</body></html>\n"
     )
 
 
@@ -112,9 +124,14 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
     shown, partial_sum = decomposition.pieces[:pieces], decomposition.added(pieces)
     panels = [("the query", decomposition.query, decomposition.schema.names)]
     panels += [(f"piece: {p.name}", p.table, p.attributes) for p in shown]
-    panels += [("pieces so far, added up", partial_sum, decomposition.schema.names)] if pieces else []
+    panels += (
+        [("pieces so far, added up", partial_sum, decomposition.schema.names)] if pieces else []
+    )
     rows = -(-len(panels) // PANELS_PER_ROW)
-    sizes, traces = dict(zip(decomposition.schema.names, decomposition.query.shape, strict=True)), []
+    sizes, traces = (
+        dict(zip(decomposition.schema.names, decomposition.query.shape, strict=True)),
+        [],
+    )
     layout = deepcopy(_panel_layout(tuple(html.escape(title) for title, _, _ in panels), rows))
     for number, (title, table, names) in enumerate(panels):
         trace_axes = {axis: f"{axis[0]}{_axis_suffix(number)}" for axis in ("xaxis", "yaxis")}
@@ -122,7 +139,14 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
         grid = np.reshape(table, (n_rows, n_columns))
         texts = [fraction_text(v, decomposition.query.size) for v in grid.ravel()]
         row, column = np.indices(grid.shape).reshape(2, -1)
-        heat = {"type": "heatmap", "z": grid, "colorscale": "Cividis", "zmin": -1, "zmax": 1, "showscale": False}
+        heat = {
+            "type": "heatmap",
+            "z": grid,
+            "colorscale": "Cividis",
+            "zmin": -1,
+            "zmax": 1,
+            "showscale": False,
+        }
         numbers = {
             "type": "scatter",
             "x": column,
@@ -130,16 +154,27 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
             "text": texts,
             "mode": "text",
             # Black or white, for contrast with the color of the cell.
-            "textfont": {"size": 16, "color": ["black" if v > DARK_BELOW else "white" for v in grid.ravel()]},
+            "textfont": {
+                "size": 16,
+                "color": ["black" if v > DARK_BELOW else "white" for v in grid.ravel()],
+            },
             "hovertemplate": f"{html.escape(title)}<br>%{{text}}<extra></extra>",
             "showlegend": False,
         }
-        traces += [heat | {"xgap": 2, "ygap": 2, "hoverinfo": "skip"} | trace_axes, numbers | trace_axes]
+        traces += [
+            heat | {"xgap": 2, "ygap": 2, "hoverinfo": "skip"} | trace_axes,
+            numbers | trace_axes,
+        ]
         for axis, name, n in zip(("yaxis", "xaxis"), sizes, sizes.values(), strict=True):
             labels = _cell_labels(decomposition.schema, name) if name in names else []
             # Every panel has the extent of the full table, so all cells have the same size.
             extent = [n - 0.5, -0.5] if axis == "yaxis" else [-0.5, n - 0.5]
-            ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
+            ticks = {
+                "tickvals": list(range(len(labels))),
+                "ticktext": labels,
+                "showgrid": False,
+                "zeroline": False,
+            }
             layout[f"{axis}{_axis_suffix(number)}"] |= ticks | {"range": extent}
     layout["height"] = 80 + rows * (70 + 44 * decomposition.query.shape[0])
     remainder = float(np.max(np.abs(partial_sum - decomposition.query)))
@@ -155,7 +190,10 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
         figure=set_margins(go.Figure(traces, layout)),
         table=_coefficient_table(decomposition, pieces),
         alt=f"The query's table beside its pieces so far ({piece_names}); added up, {sum_text}.",
-        note="Bright cells add, dark cells take away. A piece adds up to 0 along each of its attributes.",
+        note=(
+            "Bright cells add, dark cells take away. A piece adds up to 0 along each of its"
+            " attributes."
+        ),
     )
 
 
@@ -168,29 +206,53 @@ def _axis_suffix(panel: int) -> str:
 @lru_cache(maxsize=64)
 def _panel_layout(titles: tuple[str, ...], rows: int) -> dict[str, Any]:
     """Return the layout of titled panels; callers copy it, because the result is cached."""
-    figure = make_subplots(rows=rows, cols=PANELS_PER_ROW, subplot_titles=titles, horizontal_spacing=0.09)
-    return {name: value for name, value in figure.layout.to_plotly_json().items() if name != "template"}
+    figure = make_subplots(
+        rows=rows, cols=PANELS_PER_ROW, subplot_titles=titles, horizontal_spacing=0.09
+    )
+    return {
+        name: value for name, value in figure.layout.to_plotly_json().items() if name != "template"
+    }
 
 
 def overlap_picture(overlaps: Overlaps) -> Picture:
     """Return a heat map of the cosines between the cells of all tables."""
-    labels = [f"{table}: {label}" for table, label in zip(overlaps.tables, overlaps.labels, strict=True)]
+    labels = [
+        f"{table}: {label}" for table, label in zip(overlaps.tables, overlaps.labels, strict=True)
+    ]
     shown = np.where(np.abs(overlaps.cosines) < 1e-12, 0.0, overlaps.cosines)
     column_labels = list(overlaps.labels) if len(set(overlaps.labels)) == len(labels) else labels
     style = {"zmin": -1, "zmax": 1, "xgap": 1, "ygap": 1, "colorscale": DIVERGING_SCALE}
-    figure = heat_map(shown, [labels, column_labels], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine", **style)
+    figure = heat_map(
+        shown,
+        [labels, column_labels],
+        ["", ""],
+        "%{y}<br>%{x}<br>cosine %{z:.3f}",
+        "cosine",
+        **style,
+    )
     line = {"type": "line", "line": {"color": ORANGE, "width": 2}}
-    starts = [i - 0.5 for i in range(1, len(labels)) if overlaps.tables[i] != overlaps.tables[i - 1]]
-    vertical_lines = [line | {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"} for x in starts]
-    horizontal_lines = [line | {"x0": 0, "x1": 1, "xref": "x domain", "y0": y, "y1": y, "yref": "y"} for y in starts]
+    starts = [
+        i - 0.5 for i in range(1, len(labels)) if overlaps.tables[i] != overlaps.tables[i - 1]
+    ]
+    vertical_lines = [
+        line | {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"} for x in starts
+    ]
+    horizontal_lines = [
+        line | {"x0": 0, "x1": 1, "xref": "x domain", "y0": y, "y1": y, "yref": "y"} for y in starts
+    ]
     all_ticks = {"nticks": len(labels)}
-    figure.update_layout(shapes=[*vertical_lines, *horizontal_lines], xaxis=all_ticks, yaxis=all_ticks)
+    figure.update_layout(
+        shapes=[*vertical_lines, *horizontal_lines], xaxis=all_ticks, yaxis=all_ticks
+    )
     tables = list(dict.fromkeys(overlaps.tables))
     is_orthogonal = overlaps.largest < 1e-9
     cosine_text = (
         "every cosine between different tables is 0: the blocks on the diagonal stand alone"
         if is_orthogonal
-        else f"cosines between different tables reach {overlaps.largest:.2f}: the tables repeat each other"
+        else (
+            f"cosines between different tables reach {overlaps.largest:.2f}: the tables repeat each"
+            " other"
+        )
     )
     table = pd.DataFrame(shown, columns=labels)
     table.insert(0, "query", labels)
@@ -206,14 +268,18 @@ def overlap_picture(overlaps: Overlaps) -> Picture:
 def cost_picture(decomposition: QueryDecomposition) -> Picture:
     """Return a bar chart of the privacy cost of each piece of a query, at a standard error of 1."""
     names, costs = [p.name for p in decomposition.pieces], [p.cost for p in decomposition.pieces]
-    figure = _bars(names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:.4g} pcost")
+    figure = _bars(
+        names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:.4g} pcost"
+    )
     most_expensive = max(decomposition.pieces, key=lambda p: p.cost)
     return Picture(
         title="What each piece costs on its own",
         figure=figure,
         table=pd.DataFrame({"piece": names, "pcost": costs}),
-        alt=f"Bars of the cost of {len(names)} pieces; the dearest is {most_expensive.name} with "
-        f"{cost(most_expensive.cost)} pcost.",
+        alt=(
+            f"Bars of the cost of {len(names)} pieces; the dearest is {most_expensive.name} with "
+            f"{cost(most_expensive.cost)} pcost."
+        ),
         note="The square of a piece's largest coefficient: how far one record can move its answer.",
     )
 
@@ -251,7 +317,12 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
         "line": {"color": GREEN, "width": 3},
         "hovertemplate": "true count %{y}<extra></extra>",
     }
-    ticks = {"tickvals": list(range(len(counts))), "ticktext": texts, "title": {"text": "age"}, "showgrid": False}
+    ticks = {
+        "tickvals": list(range(len(counts))),
+        "ticktext": texts,
+        "title": {"text": "age"},
+        "showgrid": False,
+    }
     layout = {
         "xaxis": ticks,
         "yaxis": {"title": {"text": "records (counts)"}},
@@ -266,8 +337,11 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
         title="Releases that could come out",
         figure=set_margins(go.Figure([all_draws, last_draw, true_counts], layout), top=40),
         table=table,
-        alt=f"{draws} noisy histograms of {len(counts)} invented counts; half of the answers are off by less than "
-        f"{format_number(float(np.median(errors)))}, the worst by {format_number(float(errors.max()))}.",
+        alt=(
+            f"{draws} noisy histograms of {len(counts)} invented counts; half of the answers are"
+            f" off by less than {format_number(float(np.median(errors)))}, the worst by"
+            f" {format_number(float(errors.max()))}."
+        ),
         note="Only one of them would ever be published.",
     )
 
@@ -291,20 +365,29 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
         )
     ]
     layout = {
-        "xaxis": {"title": {"text": "published count minus the true count without the person (counts)"}},
+        "xaxis": {
+            "title": {"text": "published count minus the true count without the person (counts)"}
+        },
         "yaxis": {"title": {"text": "how likely"}, "showticklabels": False, "rangemode": "tozero"},
         "height": 340,
         "legend": {"orientation": "h", "y": 1.15},
     }
     table = pd.DataFrame(
-        {"noisy count": neighbours.values, "density without": neighbours.without, "density with": neighbours.with_one}
+        {
+            "noisy count": neighbours.values,
+            "density without": neighbours.without,
+            "density with": neighbours.with_one,
+        }
     )
     return Picture(
         title="The same release with and without one person",
         figure=set_margins(go.Figure(traces, layout), top=40),
         table=table,
-        alt="Two bell curves, as far apart as the person has rows; whoever guesses from the answer whether the "
-        f"person is in the data is right at most {guess_text(neighbours)} of the time.",
+        alt=(
+            "Two bell curves, as far apart as the person has rows; whoever guesses from the answer"
+            f" whether the person is in the data is right at most {guess_text(neighbours)} of the"
+            " time."
+        ),
         note="The more the curves overlap, the less an answer says about the person.",
     )
 
@@ -333,7 +416,10 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
             "marker": {"color": color, "pattern": {"shape": shape}},
             "hovertemplate": f"{label}: %{{x:.4g}} pcost<extra></extra>",
         }
-        for name, label, color, shape in (("look", "the look", ORANGE, "x"), ("rest", "the rest", BLUE, ""))
+        for name, label, color, shape in (
+            ("look", "the look", ORANGE, "x"),
+            ("rest", "the rest", BLUE, ""),
+        )
     ]
     limit = {"type": "line", "x0": budget, "x1": budget, "y0": 0, "y1": 1, "yref": "paper"}
     name = {"x": budget, "y": 1.0, "yref": "paper", "yanchor": "bottom", "showarrow": False}
@@ -351,8 +437,11 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
         title="Look first, decide then",
         figure=set_margins(go.Figure(bars, layout), top=60),
         table=table,
-        alt=f"A shared look of {cost(look)} pcost and the rest make {cost(table['all'].iloc[0])}; a separate look as "
-        f"exact as that would make {cost(table['all'].iloc[1])}, {analyses.shared.saved:.1%} of the pcost more.",
+        alt=(
+            f"A shared look of {cost(look)} pcost and the rest make {cost(table['all'].iloc[0])}; a"
+            f" separate look as exact as that would make {cost(table['all'].iloc[1])},"
+            f" {analyses.shared.saved:.1%} of the pcost more."
+        ),
     )
 
 
@@ -416,9 +505,14 @@ def strategy_picture(tried: StrategyResult) -> Picture:
         title=f"{tried.name}: what is measured",
         figure=figure,
         table=table,
-        alt=f"{m} rows on {n} cells; a record moves up to {max_rows_per_cell} of the {m} measured numbers.",
-        note="One row is one noisy number; its weights are scaled so that the whole strategy has privacy cost 1. "
-        "White is zero.",
+        alt=(
+            f"{m} rows on {n} cells; a record moves up to {max_rows_per_cell} of the {m} measured"
+            " numbers."
+        ),
+        note=(
+            "One row is one noisy number; its weights are scaled so that the whole strategy has"
+            " privacy cost 1. White is zero."
+        ),
     )
 
 
@@ -431,15 +525,28 @@ def range_errors_picture(contest: Contest, number: int) -> Picture:
     labels = [str(i) for i in range(n)]
     hover = "%{y} to %{x}<br>standard error %{z:.3f} counts"
     color_range = {"zmin": 0.0, "zmax": max(float(t.errors.max()) for t in contest.tried)}
-    figure = heat_map(grid, [labels, labels], ["first cell", "last cell"], hover, "standard<br>error", **color_range)
+    figure = heat_map(
+        grid,
+        [labels, labels],
+        ["first cell", "last cell"],
+        hover,
+        "standard<br>error",
+        **color_range,
+    )
     figure.update_layout(height=PAIR_HEIGHT_PX)
     worst = int(np.argmax(tried.errors))
     return Picture(
         title=f"{tried.name}: standard error of every range",
         figure=figure,
-        table=pd.DataFrame({"first cell": first, "last cell": last, "standard error": tried.errors}),
-        alt=f"{len(first):,} ranges; standard errors from {format_number(float(tried.errors.min()))} to "
-        f"{format_number(float(tried.errors.max()))} counts, the largest for cells {first[worst]} to {last[worst]}.",
+        table=pd.DataFrame(
+            {"first cell": first, "last cell": last, "standard error": tried.errors}
+        ),
+        alt=(
+            f"{len(first):,} ranges; standard errors from"
+            f" {format_number(float(tried.errors.min()))} to"
+            f" {format_number(float(tried.errors.max()))} counts, the largest for cells"
+            f" {first[worst]} to {last[worst]}."
+        ),
         note="The colours mean the same for every strategy, so that pictures can be compared.",
     )
 
@@ -468,7 +575,9 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
             showlegend=False,
         )
     )
-    for (name, bound), dash, color in zip(bounds.items(), ("dash", "dot"), (GREY, GREEN), strict=False):
+    for (name, bound), dash, color in zip(
+        bounds.items(), ("dash", "dot"), (GREY, GREEN), strict=False
+    ):
         figure.add_scatter(
             x=[bound, bound],
             y=[names[0], names[-1]],
@@ -480,17 +589,23 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
         )
     low, high = min(*sizes, *bounds.values()), max(sizes)
     margin = 0.06 * low + 0.1 * (high - low)
-    figure.update_xaxes(title="RMSE over all queries (counts)", range=[low - margin / 2, high + 2 * margin])
+    figure.update_xaxes(
+        title="RMSE over all queries (counts)", range=[low - margin / 2, high + 2 * margin]
+    )
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
     figure.update_layout(height=320, legend={"orientation": "h", "y": 1.15})
     best = min(contest.tried, key=lambda t: t.rmse)
-    table = pd.DataFrame({"strategy or bound": [*names, *bounds], "RMSE": [*sizes, *bounds.values()]})
+    table = pd.DataFrame(
+        {"strategy or bound": [*names, *bounds], "RMSE": [*sizes, *bounds.values()]}
+    )
     return Picture(
         title=f"Who wins on all {contest.asked.name} queries over {contest.cells} cells",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
-        alt=f"{best.name} has the smallest RMSE, {best.rmse:.4f} counts; no strategy can be below "
-        f"{max(bounds.values()):.4f}.",
+        alt=(
+            f"{best.name} has the smallest RMSE, {best.rmse:.4f} counts; no strategy can be below "
+            f"{max(bounds.values()):.4f}."
+        ),
         note="All strategies have privacy cost 1. The axis does not begin at 0.",
     )
 
@@ -502,10 +617,14 @@ def proof_text(contest: Contest, share: float) -> str:
     """
     gap = contest.tried[-1].rmse / contest.bound(share) - 1.0
     if gap < 1e-6:
-        return "**Strategy and bound meet:** these weights prove that the optimal strategy cannot be improved."
+        return (
+            "**Strategy and bound meet:** these weights prove that the optimal strategy cannot be"
+            " improved."
+        )
     return (
-        f"The optimal strategy is **{gap:.2%}** above the bound that these weights prove. So far you only know that no "
-        "strategy is better by more than that; move the weights to learn more."
+        f"The optimal strategy is **{gap:.2%}** above the bound that these weights prove. So far"
+        " you only know that no strategy is better by more than that; move the weights to learn"
+        " more."
     )
 
 
@@ -529,7 +648,9 @@ def attack_picture(attack: Attack) -> Picture:
         {
             "type": "scatter",
             "x": [p for p, r in zip(persons, is_correct, strict=True) if r is correct],
-            "y": [float(v) for v, r in zip(attack.estimate, is_correct, strict=True) if r is correct],
+            "y": [
+                float(v) for v, r in zip(attack.estimate, is_correct, strict=True) if r is correct
+            ],
             "mode": "markers",
             "name": name,
             "marker": {"color": color, "size": 10, "symbol": symbol},
@@ -540,23 +661,44 @@ def attack_picture(attack: Attack) -> Picture:
             (False, "guessed wrong", ORANGE, "x"),
         )
     ]
-    threshold = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": 0.5, "y1": 0.5, "yref": "y"}
+    threshold = {
+        "type": "line",
+        "x0": 0,
+        "x1": 1,
+        "xref": "x domain",
+        "y0": 0.5,
+        "y1": 0.5,
+        "yref": "y",
+    }
     layout = {
         "shapes": [threshold | {"line": {"color": GREY, "dash": "dash"}}],
-        "xaxis": {"type": "category", "categoryarray": persons, "categoryorder": "array", "showgrid": False},
+        "xaxis": {
+            "type": "category",
+            "categoryarray": persons,
+            "categoryorder": "array",
+            "showgrid": False,
+        },
         "yaxis": {"title": {"text": "reply, as the attacker works it out"}},
         "height": 360,
         "legend": LEGEND,
     }
     table = pd.DataFrame(
-        {"person": persons, "said": SECRETS, "estimate": attack.estimate, "guess": attack.guesses, "right": is_correct}
+        {
+            "person": persons,
+            "said": SECRETS,
+            "estimate": attack.estimate,
+            "guess": attack.guesses,
+            "right": is_correct,
+        }
     )
     return Picture(
         title="What an attacker learns of every person",
         figure=set_margins(go.Figure([replies, *guesses], layout), top=40),
         table=table,
-        alt=f"From {len(attack.answers)} answers the attacker has {attack.right} of {PERSONS} replies right; half of "
-        "them would be right by tossing a coin.",
+        alt=(
+            f"From {len(attack.answers)} answers the attacker has {attack.right} of {PERSONS}"
+            " replies right; half of them would be right by tossing a coin."
+        ),
         note="Above the dashed line the attacker guesses yes. The replies are invented.",
     )
 
@@ -588,14 +730,23 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
         title="What a cap on rows costs and saves",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
-        alt=f"Rows lost fall and noise grows with the cap; the total is best at a cap of {best}, off by {error}.",
-        note="Every cap makes the same promise to a whole person. The dashed line is the cap that you chose.",
+        alt=(
+            f"Rows lost fall and noise grows with the cap; the total is best at a cap of {best},"
+            f" off by {error}."
+        ),
+        note=(
+            "Every cap makes the same promise to a whole person. The dashed line is the cap that"
+            " you chose."
+        ),
     )
 
 
 def clipping_picture(example: ClippingExample, width: int) -> Picture:
     """Return true counts and the expected published counts after clipping at zero."""
-    bins = [f"{i * width}" if width == 1 else f"{i * width}-{(i + 1) * width - 1}" for i in range(len(example.counts))]
+    bins = [
+        f"{i * width}" if width == 1 else f"{i * width}-{(i + 1) * width - 1}"
+        for i in range(len(example.counts))
+    ]
     figure = go.Figure()
     figure.add_bar(
         x=bins,
@@ -617,14 +768,22 @@ def clipping_picture(example: ClippingExample, width: int) -> Picture:
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(height=380, legend=LEGEND)
     table = pd.DataFrame(
-        {"cells": bins, "true count": example.counts, "published on average": example.means, "error": example.errors}
+        {
+            "cells": bins,
+            "true count": example.counts,
+            "published on average": example.means,
+            "error": example.errors,
+        }
     )
     return Picture(
         title="What putting negative counts up to zero does",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
-        alt=f"{len(bins)} counts with a standard error of {format_number(example.std)}; put up to zero they add up to "
-        f"{format_number(example.bias)} too many on average, and a cell is off by {format_number(example.rmse)} counts.",
+        alt=(
+            f"{len(bins)} counts with a standard error of {format_number(example.std)}; put up to"
+            f" zero they add up to {format_number(example.bias)} too many on average, and a cell is"
+            f" off by {format_number(example.rmse)} counts."
+        ),
         note="Bars of the diamonds: root mean squared error of the published count.",
     )
 
@@ -640,10 +799,16 @@ def centers_example_picture(example: CentersExample) -> Picture:
             y=names,
             mode="markers+text",
             text=[
-                f"  {size:.4f} counts, {share:.2f}% above" for size, share in zip(sizes, excess_percent, strict=True)
+                f"  {size:.4f} counts, {share:.2f}% above"
+                for size, share in zip(sizes, excess_percent, strict=True)
             ],
             textposition="middle right",
-            marker={"size": 15, "color": [BLUE, ORANGE], "symbol": ["circle", "diamond"], "opacity": 1},
+            marker={
+                "size": 15,
+                "color": [BLUE, ORANGE],
+                "symbol": ["circle", "diamond"],
+                "opacity": 1,
+            },
             hovertemplate="%{y}: %{x:.3f}% above the bound<extra></extra>",
             showlegend=False,
         )
@@ -666,7 +831,10 @@ def centers_example_picture(example: CentersExample) -> Picture:
         title="What tuning wins, and what is left",
         figure=set_margins(figure),
         table=table,
-        alt=f"Equal centers are {excess_percent[0]:.2f}% above the bound, tuned ones {excess_percent[1]:.2f}%.",
+        alt=(
+            f"Equal centers are {excess_percent[0]:.2f}% above the bound, tuned ones"
+            f" {excess_percent[1]:.2f}%."
+        ),
         note=f"The dashed line is the bound: {example.bound:.4f} counts, found by {example.how}.",
     )
 
@@ -676,7 +844,13 @@ def centers_picture(example: CentersExample, name: str) -> Picture:
     center = example.centers()[name]
     cells = [str(i) for i in range(len(center))]
     figure = go.Figure(
-        go.Bar(x=cells, y=center, marker_color=BLUE, name="tuned", hovertemplate="cell %{x}: %{y:.4f}<extra></extra>")
+        go.Bar(
+            x=cells,
+            y=center,
+            marker_color=BLUE,
+            name="tuned",
+            hovertemplate="cell %{x}: %{y:.4f}<extra></extra>",
+        )
     )
     figure.add_scatter(
         x=cells,
@@ -694,7 +868,9 @@ def centers_picture(example: CentersExample, name: str) -> Picture:
         title=f"How the total of a query is passed down along {name}",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=pd.DataFrame({"cell": cells, "tuned": center, "equal": 1.0 / len(center)}),
-        alt=f"Tuned shares go from {center.min():.3f} to {center.max():.3f}, the largest at cell {largest}; equal ones "
-        f"are {1 / len(center):.3f}.",
+        alt=(
+            f"Tuned shares go from {center.min():.3f} to {center.max():.3f}, the largest at cell"
+            f" {largest}; equal ones are {1 / len(center):.3f}."
+        ),
         note="Both add up to 1, so that both split every query exactly.",
     )

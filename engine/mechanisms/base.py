@@ -60,13 +60,20 @@ class Limits:
             missing = value is None and name == "memory_limit"
             # `not value > 0` also rejects nan.
             if missing or (
-                value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0)
+                value is not None
+                and (
+                    isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0
+                )
             ):
                 raise PlanError(f"{name} was {value!r}. Give a number above 0, or leave it out.")
         if self.workers is not None and (
-            isinstance(self.workers, bool) or not isinstance(self.workers, int) or not 1 <= self.workers <= 1024
+            isinstance(self.workers, bool)
+            or not isinstance(self.workers, int)
+            or not 1 <= self.workers <= 1024
         ):
-            raise PlanError(f"workers was {self.workers!r}. Give an integer from 1 to 1024, or leave it out.")
+            raise PlanError(
+                f"workers was {self.workers!r}. Give an integer from 1 to 1024, or leave it out."
+            )
         if not isinstance(self.cache, bool):
             raise PlanError(f"cache was {self.cache!r}. Give True or False.")
 
@@ -173,25 +180,35 @@ class Mechanism(ABC):
             or not 1 <= self.power <= LARGEST_POWER
         ):
             raise PlanError(
-                f"power was {self.power!r}. Give a number from 1 to {LARGEST_POWER:g}, or the objective 'max'."
+                f"power was {self.power!r}. Give a number from 1 to {LARGEST_POWER:g}, or the"
+                " objective 'max'."
             )
         if self.targets is not None:
             if self.objective != "max":
-                raise PlanError(f"targets was {str(self.targets)[:60]}, but only the objective 'max' takes targets.")
+                raise PlanError(
+                    f"targets was {str(self.targets)[:60]}, but only the objective 'max' takes"
+                    " targets."
+                )
             object.__setattr__(self, "targets", check_targets(self.targets))
         if (
             isinstance(self.max_records, bool)
             or not isinstance(self.max_records, int)
             or not 1 <= self.max_records < 2**50
         ):
-            raise PlanError(f"max_records was {self.max_records!r}. Give an integer from 1 to 2^50.")
+            raise PlanError(
+                f"max_records was {self.max_records!r}. Give an integer from 1 to 2^50."
+            )
 
     def options(self) -> dict[str, Any]:
         """Return the options as JSON-compatible data, without redundant ones."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
         # The hash of a plan includes its options.  Options added later are omitted at the value
         # that older plans imply, so that the hashes of older plans remain valid.
-        out = {name: value for name, value in out.items() if name not in self.unsaid or value != self.unsaid[name]}
+        out = {
+            name: value
+            for name, value in out.items()
+            if name not in self.unsaid or value != self.unsaid[name]
+        }
         if self.objective != "lp":
             del out["power"]
         if self.targets is None:
@@ -213,8 +230,9 @@ class Mechanism(ABC):
         """Raise NotApplicable if the schema has exact totals and they are not supported."""
         if workload.schema.invariants and not self.keeps_invariants:
             raise NotApplicable(
-                f"The mechanism '{self.name}' does not measure residual spaces separately, which exact totals of the "
-                "schema require. Choose 'querysmasher', 'residualplanner' or 'wff', or declare no invariants."
+                f"The mechanism '{self.name}' does not measure residual spaces separately, which"
+                " exact totals of the schema require. Choose 'querysmasher', 'residualplanner' or"
+                " 'wff', or declare no invariants."
             )
 
     @abstractmethod
@@ -248,10 +266,14 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
         raise PlanError("All queries have weight zero. Give at least one group a weight above 0.")
     if budget.law not in laws:
         raise NotApplicable(
-            "This mechanism draws Gaussian noise, which keeps no budget of pure epsilon. Give the budget in rho, mu or "
-            "(epsilon, delta), or choose a mechanism with Laplace noise, such as 'hdmm'."
+            "This mechanism draws Gaussian noise, which keeps no budget of pure epsilon. Give the"
+            " budget in rho, mu or (epsilon, delta), or choose a mechanism with Laplace noise, such"
+            " as 'hdmm'."
             if budget.law == "laplace"
-            else "This mechanism draws Laplace noise and needs a budget of pure epsilon, Budget.pure(epsilon)."
+            else (
+                "This mechanism draws Laplace noise and needs a budget of pure epsilon,"
+                " Budget.pure(epsilon)."
+            )
         )
 
 
@@ -264,8 +286,9 @@ def check_size(workload: Workload, memory_limit: float, *, closed_form: bool = F
         group = workload.groups[group_class.numbers[0]]
         if len(group.attributes) > MAX_ATTRIBUTES:
             raise LimitExceeded(
-                f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)} residual spaces "
-                f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Use smaller groups."
+                f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)}"
+                f" residual spaces inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Use"
+                " smaller groups."
             )
         for part in group.parts:
             cells, classes = part.cells, math.prod([n - 1 for n in part.sizes])
@@ -273,12 +296,17 @@ def check_size(workload: Workload, memory_limit: float, *, closed_form: bool = F
             # queries.
             if closed_form and has_identity_gram(part, group.query_weights):
                 continue
-            entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
+            entries = (
+                6 * cells**2
+                if len(part.sizes) == 1
+                else 8 * cells + 2 * min(part.count, classes) * classes
+            )
             if 8 * entries > memory_limit:
                 raise LimitExceeded(
-                    f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells needs about "
-                    f"{format_number(8 * entries / 1e9)} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. "
-                    "Merge cells into coarser ones, or raise memory_limit."
+                    f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells"
+                    f" needs about {format_number(8 * entries / 1e9)} GB of memory, more than the"
+                    f" limit of {memory_limit / 1e9:g} GB. Merge cells into coarser ones, or raise"
+                    " memory_limit."
                 )
 
 
@@ -292,7 +320,8 @@ def check_tight(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
     for sub, cost in zip(subs, costs, strict=True):
         if cost.turns:
             raise NotApplicable(
-                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells is too large for a joint search of its "
-                "attributes, and alternating searches give weak bounds. Choose the objective 'sum', merge cells of "
-                "these attributes, or remove one kind of queries on them together."
+                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells is too large for a joint"
+                " search of its attributes, and alternating searches give weak bounds. Choose the"
+                " objective 'sum', merge cells of these attributes, or remove one kind of queries"
+                " on them together."
             )

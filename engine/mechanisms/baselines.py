@@ -44,11 +44,18 @@ class Identity(ExplicitMechanism):
 
     name: ClassVar[str] = "identity"
     title: ClassVar[str] = "Identity"
-    meaning: ClassVar[str] = "Noise on every cell of the full table; sums of many cells become very noisy."
+    meaning: ClassVar[str] = (
+        "Noise on every cell of the full table; sums of many cells become very noisy."
+    )
 
-    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+    def design(
+        self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
+    ) -> Design:
         attributes = used_attributes(workload)
-        factors = tuple(((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes)))
+        factors = tuple(
+            ((axis,), identity_strategy(n))
+            for axis, n in enumerate(workload.schema.sizes(attributes))
+        )
         return one_component(workload, attributes, factors)
 
 
@@ -78,7 +85,9 @@ class GaussianQueries(ExplicitMechanism):
         super().__post_init__()
         check_choice("option charge", self.charge, ("cell", "groups"), error=PlanError, public=True)
 
-    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+    def design(
+        self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
+    ) -> Design:
         components, sensitivities = [], []
         for number, group in enumerate(workload.groups):
             order = group.ranks(workload.schema)
@@ -86,8 +95,9 @@ class GaussianQueries(ExplicitMechanism):
             for part in group.parts:
                 if part.count * math.prod(part.sizes) > MAX_PART_ENTRIES:
                     raise NotApplicable(
-                        f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells, too many to measure "
-                        "each of them. Use 'querysmasher', or coarser attributes."
+                        f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells,"
+                        " too many to measure each of them. Use 'querysmasher', or coarser"
+                        " attributes."
                     )
                 strategy, norm = _rows(part, law)
                 factors.append((tuple(order.index(a) for a in part.axes), strategy))
@@ -97,10 +107,15 @@ class GaussianQueries(ExplicitMechanism):
             sensitivities.append(sensitivity)
         # Groups of zero rows need no noise; a tiny share keeps their noise scale finite.
         most = max(sensitivities)
-        shares = [max(s, 1e-6 * most) if law == "laplace" else max(s, 1e-6 * most) ** 2 for s in sensitivities]
+        shares = [
+            max(s, 1e-6 * most) if law == "laplace" else max(s, 1e-6 * most) ** 2
+            for s in sensitivities
+        ]
         total, joint = math.fsum(shares), self.charge == "cell"
         if joint:
-            total = joint_sensitivity(((a, f, share) for (a, f, _), share in zip(components, shares, strict=True)), law)
+            total = joint_sensitivity(
+                ((a, f, share) for (a, f, _), share in zip(components, shares, strict=True)), law
+            )
         return Design(
             components=tuple(
                 Component(attributes=a, factors=f, share=share / total, groups=(number,))
@@ -124,7 +139,9 @@ class LaplaceQueries(GaussianQueries):
 def _rows(part: Part, law: str) -> tuple[Strategy, float]:
     """Return the rows of a part scaled to column norm 1, and their original norm."""
     rows = part.family.rows(part.sizes)
-    norm = float(abs(rows).sum(axis=0).max() if law == "laplace" else (rows**2).sum(axis=0).max() ** 0.5)
+    norm = float(
+        abs(rows).sum(axis=0).max() if law == "laplace" else (rows**2).sum(axis=0).max() ** 0.5
+    )
     return explicit_strategy(rows, part.sizes, law), norm
 
 
@@ -143,22 +160,34 @@ class Optimum(ExplicitMechanism):
 
     name: ClassVar[str] = "optimum"
     title: ClassVar[str] = "Global optimum"
-    meaning: ClassVar[str] = "The best any matrix mechanism can do, for domains of a few thousand cells."
+    meaning: ClassVar[str] = (
+        "The best any matrix mechanism can do, for domains of a few thousand cells."
+    )
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
     gap: float = 1e-5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 0 < self.gap < 1:
+        if (
+            isinstance(self.gap, bool)
+            or not isinstance(self.gap, (int, float))
+            or not 0 < self.gap < 1
+        ):
             raise PlanError(f"gap was {self.gap!r}. Give a number between 0 and 1, such as 1e-5.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         cells = check_dense(workload, used_attributes(workload), "The global optimum")
         text = f"one problem on {cells:,} cells"
-        return Forecast(seconds=0.1 + 60 * 5.0 * cells**3 / FLOPS_PER_S, memory=120e6 + 100.0 * cells**2, text=text)
+        return Forecast(
+            seconds=0.1 + 60 * 5.0 * cells**3 / FLOPS_PER_S,
+            memory=120e6 + 100.0 * cells**2,
+            text=text,
+        )
 
-    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+    def design(
+        self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
+    ) -> Design:
         attributes = used_attributes(workload)
         cells = check_dense(workload, attributes, "The global optimum")
         sizes = workload.schema.sizes(attributes)
@@ -174,20 +203,33 @@ class Optimum(ExplicitMechanism):
 
                 def watch(gap: float) -> None:
                     done[0] += 1
-                    limits.tell(1.0 - math.exp(-done[0] / 40.0), f"Solving {cells:,} cells, gap {gap:.1e}")
+                    limits.tell(
+                        1.0 - math.exp(-done[0] / 40.0), f"Solving {cells:,} cells, gap {gap:.1e}"
+                    )
 
                 mass, _ = problem.maximise(options, watch=watch)
             solution = problem.solution(mass, "")
             strategy = explicit_strategy(solution.strategy.rows, sizes)
         factors = ((tuple(range(len(sizes))), strategy),) if sizes else ()
         design = one_component(workload, attributes, factors)
-        statement = "" if solution.gap <= 1.01 * self.gap else "The search stopped before it reached the required gap."
-        return Design(components=design.components, statement=statement, bound=solution.bound, matrices=(mass,))
+        statement = (
+            ""
+            if solution.gap <= 1.01 * self.gap
+            else "The search stopped before it reached the required gap."
+        )
+        return Design(
+            components=design.components,
+            statement=statement,
+            bound=solution.bound,
+            matrices=(mass,),
+        )
 
 
 def marginal_component(workload: Workload, attributes: Space, share: float) -> Component:
     """Return the component that measures every cell of a marginal table."""
-    factors = tuple(((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes)))
+    factors = tuple(
+        ((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes))
+    )
     return Component(attributes=attributes, factors=factors, share=share, groups=())
 
 
@@ -197,16 +239,21 @@ class DataCube(ExplicitMechanism):
 
     name: ClassVar[str] = "datacube"
     title: ClassVar[str] = "DataCube"
-    meaning: ClassVar[str] = "Measures a few large marginals and sums all others from them; marginals only."
+    meaning: ClassVar[str] = (
+        "Measures a few large marginals and sums all others from them; marginals only."
+    )
 
-    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+    def design(
+        self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
+    ) -> Design:
         attributes = used_attributes(workload)
         for group in workload.groups:
             for part in group.parts:
                 if part.family.name not in ("marginal", "total"):
                     raise NotApplicable(
-                        f"DataCube answers marginals only, but a group has '{part.family.name}' queries on "
-                        f"{' x '.join(group.attributes)}. Use 'querysmasher', or marginals only."
+                        f"DataCube answers marginals only, but a group has '{part.family.name}'"
+                        f" queries on {' x '.join(group.attributes)}. Use 'querysmasher', or"
+                        " marginals only."
                     )
         marginals = [
             tuple(
@@ -223,12 +270,17 @@ class DataCube(ExplicitMechanism):
         chosen = data_cube(workload.schema.sizes(attributes), marginals, noise)
         tables = [tuple(attributes[a] for a in axes) for axes in chosen]
         return Design(
-            components=tuple(marginal_component(workload, t, 1.0 / len(tables)) for t in tables), full_tables=True
+            components=tuple(marginal_component(workload, t, 1.0 / len(tables)) for t in tables),
+            full_tables=True,
         )
 
 
 def data_cube(
-    sizes: Sequence[int], queried_sets: Sequence[Axes], noise: NoiseLaw = "laplace", *, limit: int | None = None
+    sizes: Sequence[int],
+    queried_sets: Sequence[Axes],
+    noise: NoiseLaw = "laplace",
+    *,
+    limit: int | None = None,
 ) -> tuple[Axes, ...]:
     """Return the marginals to measure, with equal noise, for a workload of marginals.
 
@@ -251,7 +303,11 @@ def data_cube(
     sums = np.array(
         [
             [
-                math.prod(sizes[i] for i in big if i not in small) if set(small) <= set(big) else math.inf
+                (
+                    math.prod(sizes[i] for i in big if i not in small)
+                    if set(small) <= set(big)
+                    else math.inf
+                )
                 for small in wanted
             ]
             for big in wanted
@@ -288,19 +344,28 @@ def marginals_error(
     spaces = sorted({B for axes in queried_sets for B in subsets(sorted(axes))})
 
     def eigenvalues(sets: Sequence[Axes]) -> Array:
-        inside = np.array([[i in axes for i in range(len(sizes))] for axes in sets], dtype=float).reshape(len(sets), -1)
-        spanned = np.array([[i in B for i in range(len(sizes))] for B in spaces], dtype=float).reshape(len(spaces), -1)
+        inside = np.array(
+            [[i in axes for i in range(len(sizes))] for axes in sets], dtype=float
+        ).reshape(len(sets), -1)
+        spanned = np.array(
+            [[i in B for i in range(len(sizes))] for B in spaces], dtype=float
+        ).reshape(len(spaces), -1)
         # Products of sizes as sums of logarithms, in one matrix product for all sets.
         outside = np.exp((1.0 - inside) @ np.log(np.asarray(sizes, dtype=float)))
         held = spanned @ (1.0 - inside).T == 0.0
         out: Array = held @ outside
         return out
 
-    measured_values, dimensions = eigenvalues(measured), [math.prod(sizes[i] - 1 for i in B) for B in spaces]
+    measured_values, dimensions = (
+        eigenvalues(measured),
+        [math.prod(sizes[i] - 1 for i in B) for B in spaces],
+    )
     # A residual space outside all measured tables cannot be answered.
     if not measured_values.all():
         return math.inf
-    total = float(np.sum(np.array(dimensions, dtype=float) * eigenvalues(queried_sets) / measured_values))
+    total = float(
+        np.sum(np.array(dimensions, dtype=float) * eigenvalues(queried_sets) / measured_values)
+    )
     # k tables at budget 1: each has epsilon 1/k and variance k^2 (Laplace), or pcost 1/k and
     # variance k.
     return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

@@ -59,7 +59,12 @@ from engine.mechanisms.kronecker import (
     unit_seconds,
     weighted_groups,
 )
-from engine.mechanisms.table_mechanism import Design, ExplicitMechanism, identity_strategy, used_attributes
+from engine.mechanisms.table_mechanism import (
+    Design,
+    ExplicitMechanism,
+    identity_strategy,
+    used_attributes,
+)
 from engine.plans.blocks import MIN_JOINT_SAVING, joint_share
 from engine.plans.table_plan import Component
 from engine.residuals import Space
@@ -81,7 +86,8 @@ class MarginalStrategy:
     Attributes
     ----------
     noise : "gaussian" or "laplace".
-    shares : set of attributes -> share of the budget: theta^2 of the pcost (Gaussian), theta of epsilon (Laplace).
+    shares : set of attributes -> share of the budget: theta^2 of the pcost (Gaussian), theta of
+        epsilon (Laplace).
     precision : residual space -> f_B at budget 1; a residual row c of space B has variance |c|^2 /
         f_B (twice that for Laplace noise).
     squared_error : weighted, in counts^2, at pcost 1 or epsilon 1.
@@ -146,7 +152,9 @@ class Lattice:
                 rows.append(number[inner])
                 columns.append(a)
                 values.append(1.0 / math.prod(self.sizes[x] for x in s if x not in inner))
-        self.matrix = scipy.sparse.csr_matrix((values, (rows, columns)), shape=(len(self.sets),) * 2)
+        self.matrix = scipy.sparse.csr_matrix(
+            (values, (rows, columns)), shape=(len(self.sets),) * 2
+        )
 
     def precision(self, v: Array) -> Array:
         """Return f, shape (sets,)."""
@@ -154,7 +162,11 @@ class Lattice:
 
     def transposed(self, by_precision: Array) -> Array:
         """Return the derivative by v for a derivative by f, both of shape (sets,)."""
-        return self._along(by_precision, forward=False) if self.full else np.asarray(self.matrix.T @ by_precision)
+        return (
+            self._along(by_precision, forward=False)
+            if self.full
+            else np.asarray(self.matrix.T @ by_precision)
+        )
 
     def inverse(self, f: Array) -> Array:
         """Return v with precision(v) = f, both of shape (sets,); v may be negative."""
@@ -199,8 +211,8 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
             closed.update(subsets(members))
         if len(members) > MAX_FULL_LATTICE_AXES or len(closed) > MAX_SETS:
             raise NotApplicable(
-                f"The attribute sets of the groups have more than {MAX_SETS:,} subsets, too many for OPT_marginals. "
-                "Use smaller groups, or choose querysmasher."
+                f"The attribute sets of the groups have more than {MAX_SETS:,} subsets, too many"
+                " for OPT_marginals. Use smaller groups, or choose querysmasher."
             )
     return Lattice(sizes, sorted(closed, key=lambda s: (len(s), s)))
 
@@ -247,7 +259,9 @@ def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
     return float(np.sum(np.sqrt(traces * freedom / cells)) ** 2)
 
 
-def marginal_objective(theta: Array, lattice: Lattice, traces: Array, noise: str) -> tuple[float, Array]:
+def marginal_objective(
+    theta: Array, lattice: Lattice, traces: Array, noise: str
+) -> tuple[float, Array]:
     """Return log(sensitivity^2 * sum t / f) and its derivative by theta >= 0, shape (sets,)."""
     f = lattice.precision(theta**2)
     measured = traces > 0
@@ -265,7 +279,10 @@ def marginal_objective(theta: Array, lattice: Lattice, traces: Array, noise: str
 
 
 def marginal_strategy(
-    workload: Workload, noise: str = "gaussian", restarts: int = 4, seed: int | np.random.Generator = 0
+    workload: Workload,
+    noise: str = "gaussian",
+    restarts: int = 4,
+    seed: int | np.random.Generator = 0,
 ) -> MarginalStrategy:
     """Return the best weighted marginals for a workload (OPT_marginals).
 
@@ -315,7 +332,9 @@ def marginal_strategy(
     )
 
 
-def _search(lattice: Lattice, traces: Array, noise: str, restarts: int, rng: np.random.Generator) -> tuple[Array, str]:
+def _search(
+    lattice: Lattice, traces: Array, noise: str, restarts: int, rng: np.random.Generator
+) -> tuple[Array, str]:
     """Return the best v of several starts; the Gaussian problem is convex and needs one start."""
     import scipy.optimize
 
@@ -354,7 +373,9 @@ def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -
     """Drop negligible shares of v, unless the error at sensitivity 1 increases."""
 
     def at_one(values: Array) -> Array:
-        return np.asarray(values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2))
+        return np.asarray(
+            values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2)
+        )
 
     def error(values: Array) -> float:
         f = lattice.precision(values)[traces > 0]
@@ -504,10 +525,14 @@ def merge_clusters(
     return present
 
 
-def _union_cells(workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, int]:
+def _union_cells(
+    workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]
+) -> tuple[float, int]:
     """Return the cells of the union of two clusters, relative to the larger one and absolute."""
     one, other = ({a for k in cluster for a in workload.groups[k].attributes} for cluster in pair)
-    union, *separate = (math.prod(workload.schema.sizes(names)) for names in (one | other, one, other))
+    union, *separate = (
+        math.prod(workload.schema.sizes(names)) for names in (one | other, one, other)
+    )
     return union / max(separate), union
 
 
@@ -536,7 +561,9 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
         add(cluster)
     if 1 < len(maximal) <= MAX_MERGE_CLUSTERS:
         pairs = itertools.combinations((tuple(sorted(c)) for c in maximal), 2)
-        for one, other in heapq.nsmallest(MAX_MERGE_TRIALS, pairs, key=partial(_union_cells, workload)):
+        for one, other in heapq.nsmallest(
+            MAX_MERGE_TRIALS, pairs, key=partial(_union_cells, workload)
+        ):
             add(tuple(sorted(one + other)))
     return list(problems.values())
 
@@ -548,18 +575,23 @@ def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     cells = math.prod(builder.workload.schema[a].size for a in names)
     if cells > MAX_EXPLICIT_CELLS:
         raise NotApplicable(
-            f"The attributes of the workload have {cells:,} cells; OPT_0 takes at most {MAX_EXPLICIT_CELLS}."
+            f"The attributes of the workload have {cells:,} cells; OPT_0 takes at most"
+            f" {MAX_EXPLICIT_CELLS}."
         )
     problem = builder.build(groups, units=(names,) if names else ())
     strategy = _assemble(builder, [problem], solver, "OPT_0: one explicit strategy on all cells")
     bound = None
     if solver.noise == "gaussian" and names:
-        bound = min(strategy.squared_error, float(getattr(solver.solve(problem).factors[0], "bound", 0.0)))
+        bound = min(
+            strategy.squared_error, float(getattr(solver.solve(problem).factors[0], "bound", 0.0))
+        )
     return replace(strategy, bound=bound)
 
 
 def _kron(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
-    return plus_strategy(builder, [weighted_groups(builder.workload)], solver, "OPT_kron: one product strategy")
+    return plus_strategy(
+        builder, [weighted_groups(builder.workload)], solver, "OPT_kron: one product strategy"
+    )
 
 
 def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
@@ -587,7 +619,9 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
         except NotApplicable:
             return best
         if len(fewer) < len(best.components):
-            description = f"a product strategy for each of {len(fewer)} clusters of groups, merged by search"
+            description = (
+                f"a product strategy for each of {len(fewer)} clusters of groups, merged by search"
+            )
             # the search for clusters minimises the error at the summed costs
             best = min(
                 plus_strategy(builder, fewer, solver, f"OPT_plus: {description}"),
@@ -598,7 +632,9 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
 
 
 def _marginals(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
-    strategy = marginal_strategy(builder.workload, solver.noise, restarts=max(4, solver.restarts), seed=solver.seed)
+    strategy = marginal_strategy(
+        builder.workload, solver.noise, restarts=max(4, solver.restarts), seed=solver.seed
+    )
     schema = builder.workload.schema
     components = tuple(
         Component(
@@ -673,11 +709,16 @@ def best_of(
         raise PlanError(f"noise was {noise!r}. Choose one of {', '.join(NOISES)}.")
     unknown = [o for o in operators if o not in OPERATORS]
     if unknown or not operators:
-        raise PlanError(f"The operators were {', '.join(map(repr, operators))}. Choose from {', '.join(OPERATORS)}.")
+        raise PlanError(
+            f"The operators were {', '.join(map(repr, operators))}. Choose from"
+            f" {', '.join(OPERATORS)}."
+        )
     if not weighted_groups(workload):
         raise PlanError("All queries have weight zero. Give at least one group a weight above 0.")
     builder = GramBuilder(workload, max_cells)
-    solver = KroneckerSolver(noise, restarts=restarts, seed=seed, gap=gap, deadline=deadline, tell=tell)
+    solver = KroneckerSolver(
+        noise, restarts=restarts, seed=seed, gap=gap, deadline=deadline, tell=tell
+    )
     strategies: dict[str, HDMMStrategy] = {}
     refused: dict[str, str] = {}
     for operator in operators:
@@ -688,9 +729,13 @@ def best_of(
         except (NotApplicable, LimitExceeded) as refusal:
             refused[operator] = str(refusal)
     if not strategies:
-        raise NotApplicable(" ".join(f"{operator}: {reason}" for operator, reason in refused.items()))
+        raise NotApplicable(
+            " ".join(f"{operator}: {reason}" for operator, reason in refused.items())
+        )
     best = min(strategies.values(), key=lambda s: s.squared_error)
-    return OperatorChoice(best=best, errors={o: s.squared_error for o, s in strategies.items()}, refused=refused)
+    return OperatorChoice(
+        best=best, errors={o: s.squared_error for o, s in strategies.items()}, refused=refused
+    )
 
 
 # For forecasts: number of groups up to which all problems are listed, and seconds per group for
@@ -714,7 +759,9 @@ class HDMM(ExplicitMechanism):
 
     name: ClassVar[str] = "hdmm"
     title: ClassVar[str] = "HDMM"
-    meaning: ClassVar[str] = "The best of product, clustered and marginal strategies on whole tables, by search."
+    meaning: ClassVar[str] = (
+        "The best of product, clustered and marginal strategies on whole tables, by search."
+    )
 
     operator: str = "best"
     restarts: int = 2
@@ -722,7 +769,9 @@ class HDMM(ExplicitMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("option operator", self.operator, ("best", *OPERATORS), error=PlanError, public=True)
+        check_choice(
+            "option operator", self.operator, ("best", *OPERATORS), error=PlanError, public=True
+        )
         for name in ("restarts", "seed"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
@@ -735,7 +784,9 @@ class HDMM(ExplicitMechanism):
         seconds = 0.05 + 5e-4 * len(workload.groups) + math.fsum(1.5e-8 * n**3 for n in set(sizes))
         seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= MAX_EXPLICIT_CELLS else 0.0
         if len(workload.groups) > MAX_LISTED_GROUPS:
-            return replace(base, seconds=seconds + GROUP_SECONDS * len(workload.groups), text=self._text)
+            return replace(
+                base, seconds=seconds + GROUP_SECONDS * len(workload.groups), text=self._text
+            )
         # Without product strategies OPT_marginals remains, or `plan` raises the reason.
         with contextlib.suppress(NotApplicable):
             problems = planned_problems(workload, self.operator)
@@ -746,13 +797,19 @@ class HDMM(ExplicitMechanism):
     def _text(self) -> str:
         return f"{len(OPERATORS)} operators, {self.restarts} restarts"
 
-    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+    def design(
+        self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
+    ) -> Design:
         if not bases:
             bases = self._search(workload, law, limits).arrays(workload.schema)
         design = Design.from_arrays(bases, workload, law)
         return replace(
             design,
-            components=design.components if design.full_tables else _assign_unweighted(workload, design.components),
+            components=(
+                design.components
+                if design.full_tables
+                else _assign_unweighted(workload, design.components)
+            ),
             statement=f"The strategy is the result of {list(OPERATORS)[design.origin]}.",
         )
 
@@ -764,22 +821,40 @@ class HDMM(ExplicitMechanism):
             calls[0] += 1
             limits.tell(1.0 - 0.5 ** (calls[0] / PROGRESS_HALF_CALLS), f"Searching: {text}")
 
-        deadline = limits.deadline() if limits.time_limit is None else time.monotonic() + 0.8 * limits.time_limit
+        deadline = (
+            limits.deadline()
+            if limits.time_limit is None
+            else time.monotonic() + 0.8 * limits.time_limit
+        )
         best = best_of(
-            workload, law, operators=operators, restarts=self.restarts, seed=self.seed, deadline=deadline, tell=tell
+            workload,
+            law,
+            operators=operators,
+            restarts=self.restarts,
+            seed=self.seed,
+            deadline=deadline,
+            tell=tell,
         ).best
         origin = list(OPERATORS).index(best.operator.split(":")[0])
         full_tables = best.marginals is not None
-        return Design(components=best.components, full_tables=full_tables, origin=origin, joint=best.joint)
+        return Design(
+            components=best.components, full_tables=full_tables, origin=origin, joint=best.joint
+        )
 
 
-def _assign_unweighted(workload: Workload, components: Sequence[Component]) -> tuple[Component, ...]:
+def _assign_unweighted(
+    workload: Workload, components: Sequence[Component]
+) -> tuple[Component, ...]:
     """Assign groups without a component, those of weight 0, to the first that covers them."""
     answered = {g for c in components for g in c.groups}
     extra_groups: dict[int, list[int]] = {}
     for number, group in enumerate(workload.groups):
         if number not in answered:
-            covering = (k for k, c in enumerate(components) if set(group.attributes) <= set(c.attributes))
+            covering = (
+                k for k, c in enumerate(components) if set(group.attributes) <= set(c.attributes)
+            )
             if (first := next(covering, None)) is not None:
                 extra_groups.setdefault(first, []).append(number)
-    return tuple(replace(c, groups=(*c.groups, *extra_groups.get(k, []))) for k, c in enumerate(components))
+    return tuple(
+        replace(c, groups=(*c.groups, *extra_groups.get(k, []))) for k, c in enumerate(components)
+    )

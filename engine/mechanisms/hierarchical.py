@@ -124,7 +124,8 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
     log_branching(n) levels, one more with the root.  Without the root the total of all cells is not
     measured separately.
 
-    Source: Hay and others (2010), H2 for two branches; Qardaji and others (2013) leave the root out.
+    Source: Hay and others (2010), H2 for two branches; Qardaji and others (2013) leave the root
+    out.
 
     >>> hierarchy(3)
     array([[1., 1., 1.],
@@ -216,14 +217,20 @@ def quadtree(sizes: Sequence[int]) -> Array:
         row = np.zeros(cells.size)
         row[cells[tuple(slice(*ends) for ends in box)].ravel()] = 1.0
         rows.append(row)
-        halves = [_parts(first, end, 2) if end - first > 1 else [(first, end)] for first, end in box]
+        halves = [
+            _parts(first, end, 2) if end - first > 1 else [(first, end)] for first, end in box
+        ]
         if any(len(h) > 1 for h in halves):
             waiting.extend(itertools.product(*halves))
     return np.array(rows)
 
 
 def greedy_hierarchy(
-    gram: Array, noise: NoiseLaw = "laplace", *, squared: bool | None = None, discount: float | None = None
+    gram: Array,
+    noise: NoiseLaw = "laplace",
+    *,
+    squared: bool | None = None,
+    discount: float | None = None,
 ) -> Array:
     """Return a binary tree with nodes weighted for the workload, shape (nodes, cells).
 
@@ -248,8 +255,15 @@ def greedy_hierarchy(
     """
     _check_noise(noise)
     gram = np.asarray(gram, dtype=float)
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram) or not np.isfinite(gram).all():
-        raise WorkloadError(f"The Gram matrix has shape {gram.shape}. Give a square matrix of finite numbers.")
+    if (
+        gram.ndim != 2
+        or gram.shape[0] != gram.shape[1]
+        or not len(gram)
+        or not np.isfinite(gram).all()
+    ):
+        raise WorkloadError(
+            f"The Gram matrix has shape {gram.shape}. Give a square matrix of finite numbers."
+        )
     powers = (False, True) if squared is None else (squared,)
     trees = [
         _greedy_tree(gram @ gram if power else gram, 0, len(gram), noise, chosen, 0)[0]
@@ -279,7 +293,9 @@ def _greedy_tree(
     remainder = (1.0 - share) ** 2 if noise == "laplace" else 1.0 - share**2
     ratio = share**2 / remainder
     # (rest C^-1 + share^2 11^T)^-1 = (C - ratio u u^T / (1 + ratio 1^T u)) / rest
-    errors = (error1 + error2 - gain_scale * fade * ratio / (1.0 + fade * ratio * spread)) / remainder
+    errors = (
+        error1 + error2 - gain_scale * fade * ratio / (1.0 + fade * ratio * spread)
+    ) / remainder
     best = int(np.argmin(errors))
     C = (C - ratio[best] / (1.0 + ratio[best] * spread) * np.outer(u, u)) / remainder[best]
     rows = math.sqrt(remainder[best]) * scipy.linalg.block_diag(above, below)
@@ -397,14 +413,18 @@ def search(
     """
     cells = sum(math.prod(part.sizes) for part in parts)
     # A level contains every cell once, so the squared column norm is the number of levels.
-    norm = round(sum(k * math.prod(np.subtract(high, low)) for (low, high), k in boxes.items()) / cells)
+    norm = round(
+        sum(k * math.prod(np.subtract(high, low)) for (low, high), k in boxes.items()) / cells
+    )
     best, least, without_gain, start, boxes = boxes, norm * trace, 0, norm, boxes.copy()
     while norm < options.levels:
         if time.monotonic() > options.deadline:
             return best, "stopped at the time limit"
         if gram is not None and norm > start and (norm - start) % REFRESH == 0:
             weights = np.sqrt(np.array(list(boxes.values())))
-            parts[0].R = scipy.linalg.inv(precision_of(np.array(list(boxes)), weights, parts[0].sizes))
+            parts[0].R = scipy.linalg.inv(
+                precision_of(np.array(list(boxes)), weights, parts[0].sizes)
+            )
             parts[0].M = parts[0].R @ gram @ parts[0].R
             trace = float(np.sum(gram * parts[0].R))
         for part in parts:
@@ -466,7 +486,9 @@ class Level:
                 m11, m12, m22 = _half_sums(now_M, tuple(shape), axis)
                 # Splitting p = p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P: Woodbury with a 2 x
                 # 2 system, at every cut.
-                split_gains = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (r11 * r22 - (1.0 - r12) ** 2)
+                split_gains = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (
+                    r11 * r22 - (1.0 - r12) ** 2
+                )
                 cut = np.argmax(split_gains, axis=1)
                 best = split_gains[np.arange(len(chosen)), cut]
                 better = best > gains[chosen]
@@ -500,7 +522,9 @@ def indicator(boxes: Boxes, sizes: tuple[int, ...]) -> scipy.sparse.csr_array:
     members = [cells[tuple(slice(*ends) for ends in box.T)].ravel() for box in boxes]
     starts = np.cumsum([0, *(len(m) for m in members)])
     columns = np.concatenate(members)
-    return scipy.sparse.csr_array((np.ones(len(columns)), columns, starts), shape=(len(boxes), cells.size))
+    return scipy.sparse.csr_array(
+        (np.ones(len(columns)), columns, starts), shape=(len(boxes), cells.size)
+    )
 
 
 def single_cells(sizes: tuple[int, ...]) -> Boxes:
@@ -639,7 +663,9 @@ def level_selection(
     bound, single = svd_bound(gram), count_boxes(single_cells(shape))
     part = LevelPart(first=0, sizes=shape, R=np.eye(len(gram)), M=gram)
     with threads_for(len(gram)):
-        boxes, status = search([part], single, float(np.trace(gram)), options or LevelOptions(), bound, gram)
+        boxes, status = search(
+            [part], single, float(np.trace(gram)), options or LevelOptions(), bound, gram
+        )
     return _strategy_of(gram, shape, boxes, bound, status)
 
 
@@ -696,21 +722,37 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         precision = shares[1:] / spread
         others = shares[0] + precision.sum() - precision
         # (s X + o 11^T)^-1 = (R - o u u^T / (s + o k)) / s
-        return float(np.sum((separate_errors - others * common / (shares[1:] + others * spread)) / shares[1:]))
+        return float(
+            np.sum(
+                (separate_errors - others * common / (shares[1:] + others * spread)) / shares[1:]
+            )
+        )
 
     start = np.concatenate(
-        [[-1.0], 0.5 * np.log(np.maximum(separate_errors, 1e-9 * separate_errors.max(initial=1e-300)))]
+        [
+            [-1.0],
+            0.5 * np.log(np.maximum(separate_errors, 1e-9 * separate_errors.max(initial=1e-300))),
+        ]
     )
     if not separate_errors.any():
-        return SeparateAxes(total=0.0, shares=(1.0 / len(parts),) * len(parts), parts=parts, error=0.0)
-    optimum = scipy.optimize.minimize(error, start, method="L-BFGS-B", bounds=[(-20.0, None)] * len(start))
+        return SeparateAxes(
+            total=0.0, shares=(1.0 / len(parts),) * len(parts), parts=parts, error=0.0
+        )
+    optimum = scipy.optimize.minimize(
+        error, start, method="L-BFGS-B", bounds=[(-20.0, None)] * len(start)
+    )
     shares = scipy.special.softmax(optimum.x)
     return SeparateAxes(
-        total=float(shares[0]), shares=tuple(float(s) for s in shares[1:]), parts=parts, error=error(optimum.x)
+        total=float(shares[0]),
+        shares=tuple(float(s) for s in shares[1:]),
+        parts=parts,
+        error=error(optimum.x),
     )
 
 
-def interval_strategy(gram: Array, groups: int | None = None, options: LevelOptions | None = None) -> SelectedLevels:
+def interval_strategy(
+    gram: Array, groups: int | None = None, options: LevelOptions | None = None
+) -> SelectedLevels:
     """Return a strategy for one axis by two-stage level selection on intervals of cells.
 
     The first search is on merged intervals of cells, the second one inside every interval.  It is
@@ -731,7 +773,9 @@ def interval_strategy(gram: Array, groups: int | None = None, options: LevelOpti
     n, bound = len(gram), svd_bound(gram)
     count = round(n ** (1 / 3)) if groups is None else groups
     if not 1 <= count <= n:
-        raise WorkloadError(f"groups was {count} for {n} cells. Give a number from 1 to the number of cells.")
+        raise WorkloadError(
+            f"groups was {count} for {n} cells. Give a number from 1 to the number of cells."
+        )
     edges = np.linspace(0, n, count + 1).round().astype(np.int64)
     spread = np.zeros((n, count))
     for k, (first, end) in enumerate(itertools.pairwise(edges)):
@@ -757,7 +801,9 @@ def interval_strategy(gram: Array, groups: int | None = None, options: LevelOpti
     return _strategy_of(gram, (n,), boxes, bound, f"generalised over {count} runs of cells")
 
 
-def _strategy_of(gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: float, status: str) -> SelectedLevels:
+def _strategy_of(
+    gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: float, status: str
+) -> SelectedLevels:
     """Return the strategy of boxes with multiplicities, or the single cells if they are better."""
     cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)
     levels = round(float(np.dot(cells, list(counts.values()))) / len(gram))
@@ -769,25 +815,41 @@ def _strategy_of(gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: 
         weights = np.ones(len(boxes))
         status += "; the single cells alone are better"
     return SelectedLevels(
-        sizes=sizes, boxes=boxes, weights=weights, error=error, bound=bound, levels=levels, status=status
+        sizes=sizes,
+        boxes=boxes,
+        weights=weights,
+        error=error,
+        bound=bound,
+        levels=levels,
+        status=status,
     )
 
 
 def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
     """Return the Gram matrix as floats; raise if it is invalid."""
     gram = np.asarray(gram, dtype=float)
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram) or not np.isfinite(gram).all():
-        raise WorkloadError(f"The Gram matrix has shape {gram.shape}. Give a square matrix of finite numbers.")
+    if (
+        gram.ndim != 2
+        or gram.shape[0] != gram.shape[1]
+        or not len(gram)
+        or not np.isfinite(gram).all()
+    ):
+        raise WorkloadError(
+            f"The Gram matrix has shape {gram.shape}. Give a square matrix of finite numbers."
+        )
     if np.abs(gram - gram.T).max() > 1e-9 * np.abs(gram).max():
-        raise WorkloadError("The Gram matrix is not symmetric. Give W^T W of the workload's rows W.")
+        raise WorkloadError(
+            "The Gram matrix is not symmetric. Give W^T W of the workload's rows W."
+        )
     if sizes is not None and math.prod(sizes) != len(gram):
         raise WorkloadError(
-            f"The Gram matrix has {len(gram)} cells, which differs from the product of the sizes {tuple(sizes)}."
+            f"The Gram matrix has {len(gram)} cells, which differs from the product of the sizes"
+            f" {tuple(sizes)}."
         )
     if len(gram) > MAX_CELLS:
         raise LimitExceeded(
-            f"The Gram matrix has {len(gram):,} cells, but level selection takes at most {MAX_CELLS:,}. Separate the "
-            "workload by attributes or merge cells."
+            f"The Gram matrix has {len(gram):,} cells, but level selection takes at most"
+            f" {MAX_CELLS:,}. Separate the workload by attributes or merge cells."
         )
     return gram
 
@@ -813,7 +875,9 @@ class PerAttribute(ExplicitMechanism):
         ``gram`` is the Gram matrix of the parts on the attribute, shape (n, n).
         """
 
-    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+    def design(
+        self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
+    ) -> Design:
         attributes = used_attributes(workload)
         factors = []
         for axis, name in enumerate(attributes):
@@ -822,7 +886,11 @@ class PerAttribute(ExplicitMechanism):
             factors.append(
                 (
                     (axis,),
-                    identity_strategy(n) if use_identity else self.strategy(n, _attribute_gram(workload, name), law),
+                    (
+                        identity_strategy(n)
+                        if use_identity
+                        else self.strategy(n, _attribute_gram(workload, name), law)
+                    ),
                 )
             )
         return one_component(workload, attributes, tuple(factors))
@@ -839,7 +907,9 @@ class Hierarchical(PerAttribute):
 
     name: ClassVar[str] = "hierarchical"
     title: ClassVar[str] = "Hierarchical"
-    meaning: ClassVar[str] = "Measures a tree of intervals; a range is then a sum of few noisy numbers."
+    meaning: ClassVar[str] = (
+        "Measures a tree of intervals; a range is then a sum of few noisy numbers."
+    )
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"branching": "best"})
     choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"branching": (2, 4, 8, 16, "best")}
 
@@ -848,7 +918,9 @@ class Hierarchical(PerAttribute):
     def __post_init__(self) -> None:
         super().__post_init__()
         branching = self.branching
-        if branching != "best" and (isinstance(branching, bool) or not isinstance(branching, int) or branching < 2):
+        if branching != "best" and (
+            isinstance(branching, bool) or not isinstance(branching, int) or branching < 2
+        ):
             raise PlanError(f"branching was {branching!r}. Give an integer from 2, or 'best'.")
 
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:
@@ -886,7 +958,9 @@ class LevelSelection(ExplicitMechanism):
 
     name: ClassVar[str] = "lsa"
     title: ClassVar[str] = "Level selection (LSA)"
-    meaning: ClassVar[str] = "Adds levels of boxes greedily while they pay, for domains of a few thousand cells."
+    meaning: ClassVar[str] = (
+        "Adds levels of boxes greedily while they pay, for domains of a few thousand cells."
+    )
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
@@ -898,9 +972,14 @@ class LevelSelection(ExplicitMechanism):
         )
         return Forecast(seconds=seconds, memory=120e6 + 80.0 * cells**2, text=text)
 
-    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+    def design(
+        self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
+    ) -> Design:
         attributes = used_attributes(workload)
-        cells, sizes = check_dense(workload, attributes, "Level selection"), workload.schema.sizes(attributes)
+        cells, sizes = (
+            check_dense(workload, attributes, "Level selection"),
+            workload.schema.sizes(attributes),
+        )
         if bases:
             rows = bases[0]
             if rows.ndim != 2 or rows.shape[1] != cells:
@@ -908,7 +987,9 @@ class LevelSelection(ExplicitMechanism):
         else:
 
             def watch(levels: int, gap: float) -> None:
-                limits.tell(1.0 - 1.0 / (1.0 + levels / 10.0), f"Level {levels}, {gap:.0%} above the bound")
+                limits.tell(
+                    1.0 - 1.0 / (1.0 + levels / 10.0), f"Level {levels}, {gap:.0%} above the bound"
+                )
 
             options = LevelOptions(deadline=limits.deadline(), watch=watch)
             rows = level_selection(domain_gram(workload), sizes or (1,), options).square_rows
@@ -925,8 +1006,16 @@ def count_split_evaluations(workload: Workload, cells: int) -> float:
     groups = [group for group in workload.groups if group.weight > 0.0]
     families = {type(part.family) for group in groups for part in group.parts}
     queries = sum(group.count for group in groups)
-    share = MARGINALS_EVALUATION_SHARE if families <= {Marginal, Total} else min(1.0, math.sqrt(queries / cells))
-    return EXPECTED_EVALUATIONS * share * math.sqrt(max((len(group.attributes) for group in groups), default=1))
+    share = (
+        MARGINALS_EVALUATION_SHARE
+        if families <= {Marginal, Total}
+        else min(1.0, math.sqrt(queries / cells))
+    )
+    return (
+        EXPECTED_EVALUATIONS
+        * share
+        * math.sqrt(max((len(group.attributes) for group in groups), default=1))
+    )
 
 
 def _attribute_gram(workload: Workload, name: str) -> Array:

@@ -176,10 +176,18 @@ class GramBuilder:
             grams.append(tuple(unit_grams))
         # The query weight of a group without attributes is in no Gram; include it in the group
         # weight.
-        single = [float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0 for g in chosen]
+        single = [
+            float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0
+            for g in chosen
+        ]
         weights = np.array([g.weight * s for g, s in zip(chosen, single, strict=True)])
         return ProductGrams(
-            attributes=names, units=sets, grams=tuple(grams), choice=choice, weights=weights, groups=numbers
+            attributes=names,
+            units=sets,
+            grams=tuple(grams),
+            choice=choice,
+            weights=weights,
+            groups=numbers,
         )
 
     def _check(self, unit: Space) -> None:
@@ -187,8 +195,9 @@ class GramBuilder:
         if (cells := math.prod(sizes)) > self.max_cells:
             shape = f"{' x '.join(map(str, sizes))} = {cells:,}" if len(sizes) > 1 else f"{cells:,}"
             raise NotApplicable(
-                f"The queries on {' and '.join(unit)} need one dense strategy on {shape} cells; this mechanism solves "
-                f"at most {self.max_cells:,}. Merge cells into coarser ones, or choose querysmasher."
+                f"The queries on {' and '.join(unit)} need one dense strategy on {shape} cells;"
+                f" this mechanism solves at most {self.max_cells:,}. Merge cells into coarser ones,"
+                " or choose querysmasher."
             )
 
     def _gram(self, group: Group, parts: Sequence[Part], unit: Space) -> Gram:
@@ -199,7 +208,9 @@ class GramBuilder:
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
         # An unweighted total has the same Gram as a unit without queries.
         placed_parts = [
-            (position, p) for position, p in zip(positions, inside, strict=True) if p.family.key != TOTAL or digest
+            (position, p)
+            for position, p in zip(positions, inside, strict=True)
+            if p.family.key != TOTAL or digest
         ]
         key = (sizes, tuple((position, p.key) for position, p in placed_parts), digest)
         if key not in self._cache:
@@ -209,7 +220,11 @@ class GramBuilder:
 
 def _parts(group: Group) -> tuple[Part, ...]:
     """Return the parts of a group, or one part if weights of single queries couple them."""
-    return (joint_part(group),) if len(group.parts) > 1 and group.query_weights is not None else group.parts
+    return (
+        (joint_part(group),)
+        if len(group.parts) > 1 and group.query_weights is not None
+        else group.parts
+    )
 
 
 def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
@@ -224,11 +239,15 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
     return tuple(tuple(n for n in names if label[n] == k) for k in sorted(set(label.values())))
 
 
-def _unit_gram(sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Part]], weights: Array | None) -> Array:
+def _unit_gram(
+    sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Part]], weights: Array | None
+) -> Array:
     """Return the Gram on the cells of a unit; the product within a unit is formed explicitly."""
     out, order = np.ones((1, 1)), list[int]()
     for places, part in parts:
-        out = np.asarray(np.multiply.outer(out, part.family.gram(part.sizes, weights)).swapaxes(1, 2))
+        out = np.asarray(
+            np.multiply.outer(out, part.family.gram(part.sizes, weights)).swapaxes(1, 2)
+        )
         out = out.reshape(math.prod(out.shape[:2]), -1)
         order += places
     other_axes = [axis for axis in range(len(sizes)) if axis not in order]
@@ -238,7 +257,9 @@ def _unit_gram(sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Pa
     # Parts are in the order of the group, cells of a unit in schema order.
     inverse_order = [order.index(axis) for axis in range(len(order))]
     shape = [sizes[axis] for axis in order]
-    moved = out.reshape(*shape, *shape).transpose(*inverse_order, *(len(order) + b for b in inverse_order))
+    moved = out.reshape(*shape, *shape).transpose(
+        *inverse_order, *(len(order) + b for b in inverse_order)
+    )
     return np.ascontiguousarray(moved.reshape(out.shape))
 
 
@@ -385,7 +406,9 @@ def default_p(gram: Array) -> int:
     n = len(gram)
     off = gram - np.diag(np.diag(gram))
     mean = off.sum() / max(1, n * (n - 1))
-    plain = np.allclose(off, mean * (1 - np.eye(n)), rtol=0, atol=1e-9 * np.abs(gram).max(initial=0.0))
+    plain = np.allclose(
+        off, mean * (1 - np.eye(n)), rtol=0, atol=1e-9 * np.abs(gram).max(initial=0.0)
+    )
     if plain and np.allclose(np.diag(gram), gram[0, 0], rtol=1e-9, atol=0):
         return 1
     return max(n // 16, min(n, 8))
@@ -453,7 +476,12 @@ def p_identity_strategy(
     s = 1.0 + best.sum(axis=0)
     Y = np.linalg.solve(np.eye(p) + best @ best.T, best)
     inverse = (np.eye(n) - best.T @ Y) * np.outer(s, s)
-    return PIdentity(rows=p_identity_rows(best), inverse=inverse, error=p_identity_error(best, gram)[0], theta=best)
+    return PIdentity(
+        rows=p_identity_rows(best),
+        inverse=inverse,
+        error=p_identity_error(best, gram)[0],
+        theta=best,
+    )
 
 
 def _scaled(x: Array, gram: Array, scale: float, n: int) -> tuple[float, Array]:
@@ -483,7 +511,9 @@ MIN_SWEEP_GAIN = 1e-7
 Tell = Callable[[str], object]
 
 
-def gaussian_strategy(gram: Array, options: Options | None = None, start: Array | None = None) -> Solution:
+def gaussian_strategy(
+    gram: Array, options: Options | None = None, start: Array | None = None
+) -> Solution:
     """Return the optimal strategy for Gaussian noise and one Gram (OPT_0), with a certificate.
 
     Parameters
@@ -561,10 +591,14 @@ class KroneckerSolver:
             # is convex, so one start suffices.
             independent = all(len(unit) == 1 for unit in problem.grams)
             strategies: list[KroneckerStrategy] = []
-            for attempt in range(1 if independent and self.noise == "gaussian" else max(1, self.restarts)):
+            for attempt in range(
+                1 if independent and self.noise == "gaussian" else max(1, self.restarts)
+            ):
                 if attempt == 0 or time.monotonic() < self.deadline:
                     strategies.append(
-                        self._descend(problem, self._mixtures(problem, attempt, rng), rng, low=attempt > 0)
+                        self._descend(
+                            problem, self._mixtures(problem, attempt, rng), rng, low=attempt > 0
+                        )
                     )
             best = min(strategies, key=lambda k: k.squared_error)
             self._cache[problem.key] = KroneckerStrategy(
@@ -572,7 +606,8 @@ class KroneckerSolver:
             )
         strategy = self._cache[problem.key]
         return KroneckerStrategy(
-            factors=strategy.factors, squared_error=strategy.squared_error * float(problem.weights.max())
+            factors=strategy.factors,
+            squared_error=strategy.squared_error * float(problem.weights.max()),
         )
 
     @staticmethod
@@ -589,7 +624,13 @@ class KroneckerSolver:
             correction = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)
             out.append(
                 np.array(
-                    [max(np.trace(g.matrix) - correction * g.matrix.sum(), np.trace(g.matrix) / n**2) for g in unit]
+                    [
+                        max(
+                            np.trace(g.matrix) - correction * g.matrix.sum(),
+                            np.trace(g.matrix) / n**2,
+                        )
+                        for g in unit
+                    ]
                 )
                 / (a * a)
             )
@@ -613,13 +654,17 @@ class KroneckerSolver:
                 # With the other units fixed, the error is that of one weighted sum of the unit's
                 # Grams.
                 coefficients = _gram_weights(problem, costs, u)
-                strategy = solved[u] = self._improve([g.matrix for g in unit], coefficients, solved.get(u), rng, low)
+                strategy = solved[u] = self._improve(
+                    [g.matrix for g in unit], coefficients, solved.get(u), rng, low
+                )
                 costs[u] = np.array([float(np.sum(_covariance(strategy) * g.matrix)) for g in unit])
             previous, error = error, float(weights @ problem.group_costs(costs))
             if error > previous * (1.0 - MIN_SWEEP_GAIN) or time.monotonic() > self.deadline:
                 break
         error = float(weights @ problem.group_costs(costs))
-        return KroneckerStrategy(factors=tuple(solved[u] for u in range(len(grams))), squared_error=error)
+        return KroneckerStrategy(
+            factors=tuple(solved[u] for u in range(len(grams))), squared_error=error
+        )
 
     def _improve(
         self,
@@ -629,7 +674,9 @@ class KroneckerSolver:
         rng: np.random.Generator,
         low: bool,
     ) -> Solution | PIdentity:
-        total = sum(c * g for c, g in zip(coefficients, grams, strict=True)) + np.zeros_like(grams[0])
+        total = sum(c * g for c, g in zip(coefficients, grams, strict=True)) + np.zeros_like(
+            grams[0]
+        )
         if self.noise == "gaussian":
             start = present.dual if isinstance(present, Solution) else None
             return gaussian_strategy(total, self.options, start)
@@ -659,7 +706,9 @@ def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Arra
             # A group of zero rows has cost 0.
             logs = logs + np.log(np.maximum(unit_costs[problem.choice[:, other]], 1e-300))
     terms = np.exp(logs - logs.max())
-    return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(float)
+    return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(
+        float
+    )
 
 
 def product_component(
@@ -671,7 +720,9 @@ def product_component(
         (tuple(place[a] for a in unit), replace(f.strategy, sizes=workload.schema.sizes(unit)))
         for unit, f in zip(problem.units, strategy.factors, strict=True)
     )
-    return Component(attributes=problem.attributes, factors=factors, share=share, groups=problem.groups)
+    return Component(
+        attributes=problem.attributes, factors=factors, share=share, groups=problem.groups
+    )
 
 
 def search_seconds(problem: ProductGrams, restarts: int) -> float:
@@ -703,7 +754,11 @@ def table_seconds(workload: Workload) -> float:
     >>> table_seconds(pair), table_seconds(Workload(pair.schema).add(("a", "b"), "prefix")) < 0.1
     (inf, True)
     """
-    attributes = {index for group_class in workload.group_classes for index in np.unique(group_class.places).tolist()}
+    attributes = {
+        index
+        for group_class in workload.group_classes
+        for index in np.unique(group_class.places).tolist()
+    }
     if math.prod(workload.schema.attributes[index].size for index in attributes) > MAX_TABLE_CELLS:
         return math.inf
     try:
@@ -722,7 +777,9 @@ def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
     problem = GramBuilder(workload).build(weighted_groups(workload))
     component = product_component(workload, problem, solver.solve(problem), 1.0)
     # The component also answers groups without weight.
-    able = (k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes))
+    able = (
+        k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes)
+    )
     component = replace(component, groups=tuple(able))
     arrays = Design(components=(component,)).arrays(workload.schema)
     return Design.from_arrays(arrays, workload, "gaussian")

@@ -28,9 +28,9 @@ strategies, which take one step.  At the end the budget is divided optimally amo
 Lower bound
 -----------
 The optimal weighted sum for any query weights, divided by their dual norm, bounds every plan.  The
-weights are replaced by products within each group, so the Gram matrix of a space is a sum of products, and
-the minimum of a sum is at least the sum of the minima of its terms.  Plans are assembled and
-bounded by the same code after a search and from a plan file.
+weights are replaced by products within each group, so the Gram matrix of a space is a sum of
+products, and the minimum of a sum is at least the sum of the minima of its terms.  Plans are
+assembled and bounded by the same code after a search and from a plan file.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def line_queries(workload: Workload, goal: Objective, split: Split) -> int:
     if any(g.query_weights is not None or any(len(p.axes) > 1 for p in g.parts) for g in groups):
         return 0
     uneven = [
-        [p for p in g.parts if not is_symmetric_part(p, split.centers.get(g.attributes[p.axes[0]]))] for g in groups
+        [p for p in g.parts if not is_symmetric_part(p, split.centers.get(g.attributes[p.axes[0]]))]
+        for g in groups
     ]
     rows = {p.key: p.count * p.cells for lines in uneven for p in lines}
     n_points = sum(math.prod(p.count for p in lines) for lines in uneven)
@@ -133,20 +134,36 @@ class Arranged:
     """
 
     def __init__(
-        self, workload: Workload, spaces: Sequence[Space], goal: Objective, labels: Mapping[str, Hashable], split: Split
+        self,
+        workload: Workload,
+        spaces: Sequence[Space],
+        goal: Objective,
+        labels: Mapping[str, Hashable],
+        split: Split,
     ) -> None:
-        labels_of = {n: (str(labels.get(n)), str(digest(split.centers.get(n)))) for n in workload.schema.names}
+        labels_of = {
+            n: (str(labels.get(n)), str(digest(split.centers.get(n))))
+            for n in workload.schema.names
+        }
         space_classes: Mapping[Space, int] = {}
         # The second pass breaks ties between equal parts by the class of their attribute.
         for _ in range(2):
-            self.orders = [self._order(group, labels_of, space_classes) for group in workload.groups]
-            arranged = [_reorder(g, order) for g, order in zip(workload.groups, self.orders, strict=True)]
+            self.orders = [
+                self._order(group, labels_of, space_classes) for group in workload.groups
+            ]
+            arranged = [
+                _reorder(g, order) for g, order in zip(workload.groups, self.orders, strict=True)
+            ]
             self.workload = Workload(workload.schema, tuple(arranged))
-            self.same: Symmetry = symmetry(self.workload, spaces, goal, labels, split, ordered=False)
+            self.same: Symmetry = symmetry(
+                self.workload, spaces, goal, labels, split, ordered=False
+            )
             space_classes = self.same.spaces
 
     @staticmethod
-    def _order(group: Group, labels_of: Mapping[str, Hashable], space_classes: Mapping[Space, int]) -> tuple[int, ...]:
+    def _order(
+        group: Group, labels_of: Mapping[str, Hashable], space_classes: Mapping[Space, int]
+    ) -> tuple[int, ...]:
         names = [group.attributes[part.axes[0]] for part in group.parts]
         keys = [
             (repr(part.key), labels_of[name], space_classes.get((name,), -1))
@@ -165,7 +182,8 @@ class Arranged:
             kinds=kinds,
             weights=np.array([emphasis.weights[kind] for kind, _ in numbers]),
             uses=tuple(
-                tuple(emphasis.uses[kind][order.index(p)] for p in range(len(order))) for kind, order in numbers
+                tuple(emphasis.uses[kind][order.index(p)] for p in range(len(order)))
+                for kind, order in numbers
             ),
             single_vector=tuple(emphasis.single_vector[kind] for kind, _ in numbers),
             vectors=emphasis.vectors,
@@ -231,7 +249,8 @@ class Layout:
         self._rows: dict[Hashable, Array] = {}
         spaces = list(same.spaces)
         self.curved = {
-            name: any(not self._is_flat(p, name) for p in parts) or len(parts) > 1 for name, parts in self.parts.items()
+            name: any(not self._is_flat(p, name) for p in parts) or len(parts) > 1
+            for name, parts in self.parts.items()
         }
         separate = {self._key(s, name, True): 0 for s in spaces for name in s if self.curved[name]}
         self.apart = len(separate) <= MAX_SEPARATE_LINES
@@ -256,7 +275,11 @@ class Layout:
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
         """Return a key that is equal for spaces sharing the line of an attribute."""
         classes = {n: self.same.spaces.get((n,), n) for n in space}
-        axis_key = (classes[name], tuple(p.key for p in self.parts[name]), digest(self.split.centers.get(name)))
+        axis_key = (
+            classes[name],
+            tuple(p.key for p in self.parts[name]),
+            digest(self.split.centers.get(name)),
+        )
         if separate or len(space) <= MAX_SEPARATE_AXES:
             return axis_key, self.same.spaces[space]
         # Other attributes without a line enter through their number only: their cells are
@@ -277,9 +300,16 @@ class Layout:
         lines = tuple(k for k, name in enumerate(names) if self.curved[name])
         outside, inside = [], []
         for part, name in zip(group.parts, names, strict=True):
-            outside.append(part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name))) ** 2)
+            outside.append(
+                part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name)))
+                ** 2
+            )
             # The identity is optimal for equivalent cells; at uniform centers its cost is 1 - 1/n.
-            rows = part.family.rows(part.sizes) if not self.curved[name] else np.zeros((1, part.sizes[0]))
+            rows = (
+                part.family.rows(part.sizes)
+                if not self.curved[name]
+                else np.zeros((1, part.sizes[0]))
+            )
             centered = (rows - rows.mean(axis=1, keepdims=True))[0]
             inside.append(float(centered @ centered) * (1.0 - 1.0 / part.sizes[0]))
         spaces, factors, line_indices = [], [], []
@@ -289,8 +319,12 @@ class Layout:
                 continue
             spaces.append(same.spaces[space])
             others = [k for k in range(len(names)) if k not in lines]
-            factors.append(math.prod(inside[k] if names[k] in space else float(outside[k][0]) for k in others))
-            line_indices.append(tuple(self.numbers[space, names[k]] if names[k] in space else -1 for k in lines))
+            factors.append(
+                math.prod(inside[k] if names[k] in space else float(outside[k][0]) for k in others)
+            )
+            line_indices.append(
+                tuple(self.numbers[space, names[k]] if names[k] in space else -1 for k in lines)
+            )
         starts = []
         for k in lines:
             before = 0
@@ -362,7 +396,9 @@ class Line:
         total = float(sizes.sum())
         costs = ((V * V) @ sizes) / self.mass
         self.variances = ((projected @ V) ** 2) @ (total / sizes)
-        mass = np.maximum(self.mass * (costs / total) ** CELL_WEIGHT_EXPONENT, MIN_CELL_WEIGHT / len(self.mass))
+        mass = np.maximum(
+            self.mass * (costs / total) ** CELL_WEIGHT_EXPONENT, MIN_CELL_WEIGHT / len(self.mass)
+        )
         self.mass = mass / mass.sum()
         return float(costs.max()) / total - 1.0
 
@@ -432,7 +468,11 @@ def strategies_of_weights(
                 search = _search(_gram(parts[name], None if number < 0 else weights[number]), pi)
                 near = None if masses is None or number < 0 else masses[number]
                 with threads_for(1):
-                    mass = _initial_mass(search.problem(), near) if recorded is None else _next_recorded(recorded)
+                    mass = (
+                        _initial_mass(search.problem(), near)
+                        if recorded is None
+                        else _next_recorded(recorded)
+                    )
                 solved[key] = search.replay(mass, "optimal"), mass
                 duals.append(mass)
             keys.append(key)
@@ -503,7 +543,11 @@ def proof(
             total += value
         totals.append(total)
     total_root = math.fsum(math.sqrt(scale * totals[k]) for k, scale in parts.spaces.values()) ** 2
-    return Proof(emphasis=emphasis, bound=total_root / dual_norm(workload, goal, emphasis)[0], duals=tuple(duals))
+    return Proof(
+        emphasis=emphasis,
+        bound=total_root / dual_norm(workload, goal, emphasis)[0],
+        duals=tuple(duals),
+    )
 
 
 def rebuild_proof(
@@ -525,7 +569,9 @@ def rebuild_proof(
     if lines is None or not is_applicable(workload, goal, split):
         raise ValueError("lines of a workload that has none")
     spaces = list(decompose(workload, split, labels).spaces)
-    if len(lines.uses) != len(spaces) or any(len(s) != len(u) for s, u in zip(spaces, lines.uses, strict=True)):
+    if len(lines.uses) != len(spaces) or any(
+        len(s) != len(u) for s, u in zip(spaces, lines.uses, strict=True)
+    ):
         raise ValueError("recorded lines do not fit")
     numbers = {
         (space, name): number
@@ -536,7 +582,9 @@ def rebuild_proof(
     rows = {name: sum(p.count for p in parts) for name, parts in parts_of(workload).items()}
     if any(len(lines.weights[number]) != rows[name] for (_, name), number in numbers.items()):
         raise ValueError("recorded lines are on other queries")
-    measured = strategies_of_weights(workload, split, spaces, lines.weights, numbers, None, recorded)
+    measured = strategies_of_weights(
+        workload, split, spaces, lines.weights, numbers, None, recorded
+    )
     tradeoff.emphasis.check(workload)
     lower_bound = proof(workload, goal, split, labels, tradeoff.emphasis, lambda *_: None, recorded)
     return measured.parts, measured.solutions, lower_bound.bound
@@ -557,7 +605,9 @@ def _search(factor: Factor, pi: Array | None) -> Search:
     return Search(factor=factor, centers=(pi,))
 
 
-def _initial_mass(problem: DualProblem, near: Array | None, steps: int = 0, deadline: float = math.inf) -> Array:
+def _initial_mass(
+    problem: DualProblem, near: Array | None, steps: int = 0, deadline: float = math.inf
+) -> Array:
     """Return orbit weights, shape (orbits,), after at most ``steps`` iterations.
 
     The iteration starts from cell weights, or from uniform weights if there are none.
@@ -712,7 +762,12 @@ class _Balance:
         variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
         self.tables = [
             [
-                np.stack([out if indices[p] < 0 else variances[indices[p]][window] for indices in kind.lines])
+                np.stack(
+                    [
+                        out if indices[p] < 0 else variances[indices[p]][window]
+                        for indices in kind.lines
+                    ]
+                )
                 for p, (out, window) in enumerate(zip(outside, kind.windows, strict=True))
             ]
             for kind, outside in zip(self.kinds, self.outside, strict=True)
@@ -723,7 +778,9 @@ class _Balance:
         weighted_variances = np.zeros(len(self.counts))
         for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
             sums = _weighted_sums(weights, tables) * kind.factors
-            weighted_variances += np.bincount(kind.spaces, sums / kind.target, minlength=len(weighted_variances))
+            weighted_variances += np.bincount(
+                kind.spaces, sums / kind.target, minlength=len(weighted_variances)
+            )
         best = np.sqrt(self.counts / np.maximum(weighted_variances, 1e-300))
         return np.asarray(best * float(np.sum(self.counts / best)), dtype=float)
 
@@ -750,12 +807,16 @@ class _Balance:
         mean = math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, variances, strict=True))
         self.pace = pace
         self.log_steps = [
-            _log_step(pace, w, v / mean, m) for w, v, m in zip(self.weights, variances, self.log_steps, strict=True)
+            _log_step(pace, w, v / mean, m)
+            for w, v, m in zip(self.weights, variances, self.log_steps, strict=True)
         ]
         self.weights = [w * np.exp(m) for w, m in zip(self.weights, self.log_steps, strict=True)]
         total = math.fsum(float(w.sum()) for w in self.weights)
         means = [max(float(w.mean()) / total, self.least) for w in self.weights]
-        self.weights = [np.maximum(w / total, pace.least * mean) for w, mean in zip(self.weights, means, strict=True)]
+        self.weights = [
+            np.maximum(w / total, pace.least * mean)
+            for w, mean in zip(self.weights, means, strict=True)
+        ]
 
     def emphasis(self, same: Symmetry) -> Emphasis:
         """Return the weights as products over attributes, separately for every class."""
@@ -770,7 +831,9 @@ class _Balance:
             for k, part in enumerate(group.parts):
                 if k in kind.parts:
                     axis = kind.parts.index(k)
-                    vector = weights.sum(axis=tuple(a for a in range(weights.ndim) if a != axis), dtype=float)
+                    vector = weights.sum(
+                        axis=tuple(a for a in range(weights.ndim) if a != axis), dtype=float
+                    )
                     group_uses.append(len(vectors))
                     vectors.append(vector / vector.sum())
                 else:
@@ -792,7 +855,10 @@ class _Balance:
 def max_rounds(workload: Workload, goal: Objective, split: Split) -> int:
     """Return the largest number of plans of a search, 0 if it does not apply; for forecasts."""
     n_points = line_queries(workload, goal, split)
-    return min(n_points, 1 if n_points > FEW else 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS)
+    return min(
+        n_points,
+        1 if n_points > FEW else 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS,
+    )
 
 
 def minimax_search(
@@ -805,7 +871,8 @@ def minimax_search(
 ) -> MinimaxResult:
     """Search until the deadline for the best plan at privacy cost 1 and the best lower bound.
 
-    The first `MIN_ITERATIONS` iterations run regardless of the deadline, because a plan requires them.
+    The first `MIN_ITERATIONS` iterations run regardless of the deadline, because a plan requires
+    them.
     """
     spaces = list(decompose(workload, split, labels).spaces)
     arranged = Arranged(workload, spaces, goal, labels, split)
@@ -814,7 +881,11 @@ def minimax_search(
     best: MinimaxResult | None = None
     done, gap, stalled = 0, math.inf, 0
     many = line_queries(workload, goal, split) > FEW
-    first, most = (SINGLE_PLAN_ITERATIONS, SINGLE_PLAN_ITERATIONS) if many else (FIRST_ITERATIONS, MAX_ITERATIONS)
+    first, most = (
+        (SINGLE_PLAN_ITERATIONS, SINGLE_PLAN_ITERATIONS)
+        if many
+        else (FIRST_ITERATIONS, MAX_ITERATIONS)
+    )
     while True:
         for _ in range(first if best is None else SEARCH_ITERATIONS):
             message = "Weighing the queries" + ("" if best is None else f", gap {gap:.1e}")
@@ -825,11 +896,19 @@ def minimax_search(
             done += 1
             if time.monotonic() > deadline and done >= MIN_ITERATIONS:
                 break
-        plan, previous_gap = _plan_and_bound(workload, goal, split, labels, arranged, balance, deadline), gap
+        plan, previous_gap = (
+            _plan_and_bound(workload, goal, split, labels, arranged, balance, deadline),
+            gap,
+        )
         best = plan if best is None else _best_of(best, plan)
         gap = math.sqrt(best.value / best.proof.bound) - 1.0
         stalled = stalled + 1 if gap > STALLED_GAP_RATIO * previous_gap else 0
-        if done >= most or gap <= STOP_GAP or stalled == MAX_STALLED_PLANS or time.monotonic() > deadline:
+        if (
+            done >= most
+            or gap <= STOP_GAP
+            or stalled == MAX_STALLED_PLANS
+            or time.monotonic() > deadline
+        ):
             return best
 
 
@@ -875,7 +954,9 @@ def _plan_and_bound(
     return MinimaxResult(plan=measured, shares=shares, value=allocation.value, proof=lower_bound)
 
 
-def _line_mass(masses: list[Array], numbers: Mapping[tuple[Space, str], int], space: Space, name: str) -> Array | None:
+def _line_mass(
+    masses: list[Array], numbers: Mapping[tuple[Space, str], int], space: Space, name: str
+) -> Array | None:
     number = numbers.get((space, name))
     return None if number is None else masses[number]
 
@@ -893,11 +974,15 @@ def _log_step(pace: _Pace, weights: Array, ratio: Array, previous: Array) -> Arr
     momentum.  All arrays have the same shape.
     """
     light_weight = LIGHT_WEIGHT * float(weights.mean())
-    power = pace.power + np.where(ratio > 1.0, pace.rise * light_weight / (light_weight + weights), 0.0).astype(
-        weights.dtype
-    )
+    power = pace.power + np.where(
+        ratio > 1.0, pace.rise * light_weight / (light_weight + weights), 0.0
+    ).astype(weights.dtype)
     return np.asarray(
-        np.clip(power * np.log(np.maximum(ratio, 1e-30)) + pace.momentum * previous, -MAX_LOG_STEP, MAX_LOG_STEP)
+        np.clip(
+            power * np.log(np.maximum(ratio, 1e-30)) + pace.momentum * previous,
+            -MAX_LOG_STEP,
+            MAX_LOG_STEP,
+        )
     )
 
 
@@ -910,7 +995,11 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], but: int = -1) -> Ar
         weights = np.moveaxis(weights, but, 0)
     others = [t for k, t in enumerate(tables) if k != but]
     if not others:
-        return np.broadcast_to(weights, (len(tables[but]), *weights.shape)) if but >= 0 else weights.reshape(1)
+        return (
+            np.broadcast_to(weights, (len(tables[but]), *weights.shape))
+            if but >= 0
+            else weights.reshape(1)
+        )
     # SIMD units raise the flag on unused lanes of a register; the result is checked below.
     with np.errstate(invalid="ignore"):
         out = weights @ others[-1].T

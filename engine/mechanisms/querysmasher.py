@@ -21,7 +21,13 @@ from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, check_request, check_size
 from engine.mechanisms.kronecker import table_design, table_seconds
-from engine.mechanisms.residual_base import BASE_BYTES, CandidatePlan, ResidualMechanism, SpaceSolver, with_stop_reasons
+from engine.mechanisms.residual_base import (
+    BASE_BYTES,
+    CandidatePlan,
+    ResidualMechanism,
+    SpaceSolver,
+    with_stop_reasons,
+)
 from engine.mechanisms.reweighting import checked_keep, constrained_search, most_allowed
 from engine.mechanisms.table_mechanism import Design, explicit_plan
 from engine.plans import Plan
@@ -34,7 +40,12 @@ from engine.residuals.strategy_search import PROBLEMS
 from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.residuals.tuning.center_objective import Allowance
 from engine.residuals.tuning.tune import SplitMemory, split_seconds, ways_to_split
-from engine.residuals.tuning.unions import choose_unions, strategy_seconds, union_bytes, union_seconds
+from engine.residuals.tuning.unions import (
+    choose_unions,
+    strategy_seconds,
+    union_bytes,
+    union_seconds,
+)
 from engine.workload import Workload
 
 # Number of repeated solves of all subworkloads by tuning that take as long as a union of all
@@ -77,9 +88,14 @@ class QuerySmasher(ResidualMechanism):
 
     name: ClassVar[str] = "querysmasher"
     title: ClassVar[str] = "QuerySmasher"
-    meaning: ClassVar[str] = "Optimal noise for every group of attributes, whatever the queries look like."
+    meaning: ClassVar[str] = (
+        "Optimal noise for every group of attributes, whatever the queries look like."
+    )
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"centers": "tuned"})
-    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"centers": CENTERS, "solver": tuple(PROBLEMS)}
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "centers": CENTERS,
+        "solver": tuple(PROBLEMS),
+    }
 
     unsaid: ClassVar[Mapping[str, Any]] = {"keep": None}
 
@@ -94,9 +110,16 @@ class QuerySmasher(ResidualMechanism):
         if self.keep is not None:
             object.__setattr__(self, "keep", checked_keep(self.keep))
             if self.centers != "tuned" or self.objective != "sum":
-                raise PlanError('keep limits the effect of tuning on single groups. Give it with centers="tuned" only.')
+                raise PlanError(
+                    "keep limits the effect of tuning on single groups. Give it with"
+                    ' centers="tuned" only.'
+                )
         check_choice("option solver", self.solver, PROBLEMS, error=PlanError, public=True)
-        if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
+        if (
+            isinstance(self.gap, bool)
+            or not isinstance(self.gap, (int, float))
+            or not 1e-9 <= self.gap <= 1
+        ):
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
     @property
@@ -114,15 +137,22 @@ class QuerySmasher(ResidualMechanism):
         if self.centers != "tuned":
             return base
         unions = self._choose_unions(workload, parts.spaces, limits)
-        peak_bytes = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
-        covers_all, tuning_seconds = _covers_all(unions, parts.spaces), MIN_TUNING_SECONDS * len(parts.subworkloads)
+        peak_bytes = max(
+            (union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0
+        )
+        covers_all, tuning_seconds = (
+            _covers_all(unions, parts.spaces),
+            MIN_TUNING_SECONDS * len(parts.subworkloads),
+        )
         # With unions, the other spaces are solved again, and once more if some unions are rejected.
         seconds, step = (
             base.seconds * (3.0 if unions and not covers_all else 1.0) + tuning_seconds,
             tuning_seconds + base.seconds,
         )
         for attributes, spaces in unions.items():
-            searched = strategy_seconds(workload, attributes, spaces) + union_seconds(workload, attributes, spaces)
+            searched = strategy_seconds(workload, attributes, spaces) + union_seconds(
+                workload, attributes, spaces
+            )
             seconds, step = seconds + searched, step + searched
         seconds += 0.0 if self.keep is None else CONSTRAINED_PLANS * step
         if not covers_all:
@@ -132,9 +162,13 @@ class QuerySmasher(ResidualMechanism):
             seconds += table if math.isfinite(table) else 0.0
             # Other objectives take one search with tuned centers and one with uniform centers.
             seconds += 0.0 if self.goal(workload).linear else base.seconds
-        return replace(base, seconds=seconds, memory=base.memory + min(peak_bytes, limits.memory_limit))
+        return replace(
+            base, seconds=seconds, memory=base.memory + min(peak_bytes, limits.memory_limit)
+        )
 
-    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> CandidatePlan:
+    def best(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float
+    ) -> CandidatePlan:
         if self.centers != "tuned":
             return super().best(workload, budget, limits, deadline)
         if not self.goal(workload).linear:
@@ -150,9 +184,14 @@ class QuerySmasher(ResidualMechanism):
             limits.tell(0.8 + 0.2 * done, text)
 
         def make(split: Split) -> list[CandidatePlan]:
-            return self._try_split(workload, budget, replace(limits, progress=in_time), deadline, split, allowance)
+            return self._try_split(
+                workload, budget, replace(limits, progress=in_time), deadline, split, allowance
+            )
 
-        candidates = sorted(self._candidates(workload, uniform, make, limits, allowance), key=lambda plan: plan.error)
+        candidates = sorted(
+            self._candidates(workload, uniform, make, limits, allowance),
+            key=lambda plan: plan.error,
+        )
         # Tuned plans may lose light queries in rounding; a loss with uniform centers raises an
         # error.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
@@ -160,7 +199,9 @@ class QuerySmasher(ResidualMechanism):
             best = self._better_with_product(workload, budget, limits, allowance, best)
         if self.keep is not None and best is not uniform:
             best = self._constrained(workload, budget, limits, deadline, uniform, best)
-        return replace(best, assemble=lambda: with_stop_reasons(best.plan, frozenset(allowance.stopped)))
+        return replace(
+            best, assemble=lambda: with_stop_reasons(best.plan, frozenset(allowance.stopped))
+        )
 
     def _try_split(
         self,
@@ -185,7 +226,9 @@ class QuerySmasher(ResidualMechanism):
             allowance.stopped.add("memory")
             return []
 
-    def _uniform_last(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> CandidatePlan:
+    def _uniform_last(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float
+    ) -> CandidatePlan:
         """Return the best plan for an objective other than the sum, trying uniform centers last.
 
         A search for weights stops when its bound excludes a better plan than the current best.
@@ -198,11 +241,16 @@ class QuerySmasher(ResidualMechanism):
         third = (deadline - started) / 3.0
 
         def between(low: float, high: float) -> Limits:
-            return replace(limits, progress=lambda done, text: limits.tell(low + (high - low) * done, text))
+            return replace(
+                limits, progress=lambda done, text: limits.tell(low + (high - low) * done, text)
+            )
 
         allowance, best = Allowance(memory=limits.memory_limit, deadline=started + third), None
         for split in self._splits(workload, between(0.0, 0.7).tell, limits, allowance):
-            best_error, until = math.inf if best is None else best.error / best.joint, started + 2.0 * third
+            best_error, until = (
+                math.inf if best is None else best.error / best.joint,
+                started + 2.0 * third,
+            )
             if split.centers or split.complements:
                 for candidate in self._try_split(
                     workload, budget, between(0.7, 0.9), until, split, allowance, best_error
@@ -210,9 +258,13 @@ class QuerySmasher(ResidualMechanism):
                     better = best is None or candidate.error < best.error
                     best = candidate if better and self._is_answerable(candidate) else best
         best_error = math.inf if best is None else best.error / best.joint
-        uniform = self.candidate_plan(workload, budget, between(0.9, 1.0), deadline, UNIFORM, best_error)
+        uniform = self.candidate_plan(
+            workload, budget, between(0.9, 1.0), deadline, UNIFORM, best_error
+        )
         chosen = uniform if best is None or uniform.error <= best.error else best
-        return replace(chosen, assemble=lambda: with_stop_reasons(chosen.plan, frozenset(allowance.stopped)))
+        return replace(
+            chosen, assemble=lambda: with_stop_reasons(chosen.plan, frozenset(allowance.stopped))
+        )
 
     def _constrained(
         self,
@@ -240,7 +292,9 @@ class QuerySmasher(ResidualMechanism):
             split = best.split.towards_uniform(share)
 
             def make(factors: Array, split: Split = split) -> CandidatePlan:
-                return self.weighted_plan(workload, budget, limits, deadline, split, weights * factors, most)
+                return self.weighted_plan(
+                    workload, budget, limits, deadline, split, weights * factors, most
+                )
 
             plan = constrained_search(make, most, go_on)
             if plan is not None and plan.error < uniform.error:
@@ -258,21 +312,32 @@ class QuerySmasher(ResidualMechanism):
         return seconds if (seconds := table_seconds(workload)) <= PRODUCT else math.inf
 
     def _better_with_product(
-        self, workload: Workload, budget: Budget, limits: Limits, allowance: Allowance, best: CandidatePlan
+        self,
+        workload: Workload,
+        budget: Budget,
+        limits: Limits,
+        allowance: Allowance,
+        best: CandidatePlan,
     ) -> CandidatePlan:
         """Return the product strategy on the full table if it is better than ``best``."""
         seconds = self._table_seconds(workload, limits)
         if math.isinf(seconds) or not allowance.lasts(seconds):
             return best
         try:
-            design = table_design(workload, allowance.deadline, lambda text: limits.tell(0.95, text))
+            design = table_design(
+                workload, allowance.deadline, lambda text: limits.tell(0.95, text)
+            )
             plan = self._table_plan(workload, budget, design)
         except (NotApplicable, LimitExceeded):
             return best
         # Compare the errors after rounding the noise to its grid.
-        if plan.weighted_rmse >= best.plan.weighted_rmse * (1.0 - max(self.gap, MIN_PRODUCT_SAVING)):
+        if plan.weighted_rmse >= best.plan.weighted_rmse * (
+            1.0 - max(self.gap, MIN_PRODUCT_SAVING)
+        ):
             return best
-        return CandidatePlan(split=UNIFORM, error=plan.weighted_rmse, values={}, assemble=lambda: plan)
+        return CandidatePlan(
+            split=UNIFORM, error=plan.weighted_rmse, values={}, assemble=lambda: plan
+        )
 
     def _table_plan(self, workload: Workload, budget: Budget, design: Design) -> Plan:
         return explicit_plan(self, workload, budget, replace(design, statement=OF_TABLE))
@@ -281,7 +346,9 @@ class QuerySmasher(ResidualMechanism):
         if not solved.matrices:
             return super().rebuild(workload, budget, solved)
         check_request(workload, budget)
-        design = replace(Design.from_arrays(solved.matrices, workload, budget.law), bound=solved.bound)
+        design = replace(
+            Design.from_arrays(solved.matrices, workload, budget.law), bound=solved.bound
+        )
         return with_stop_reasons(self._table_plan(workload, budget, design), solved.split.stopped)
 
     @staticmethod
@@ -300,7 +367,9 @@ class QuerySmasher(ResidualMechanism):
     ) -> list[CandidatePlan]:
         """Return the plan with uniform centers and all tuned candidates."""
         limits.tell(0.1, "Choosing spaces to measure together")
-        unions = _in_time(workload, self._choose_unions(workload, uniform.values, limits), allowance)
+        unions = _in_time(
+            workload, self._choose_unions(workload, uniform.values, limits), allowance
+        )
         if _covers_all(unions, uniform.values):
             united = _united(uniform, unions, make)
             # Rounding noise to a grid costs slightly more for one strategy than for several.
@@ -308,7 +377,9 @@ class QuerySmasher(ResidualMechanism):
                 return united
             unions = {}
         candidates = [uniform]
-        for split in self._splits(workload, lambda done, text: limits.tell(0.1 + 0.7 * done, text), limits, allowance):
+        for split in self._splits(
+            workload, lambda done, text: limits.tell(0.1 + 0.7 * done, text), limits, allowance
+        ):
             candidates += make(split) if split.centers or split.complements else []
         unions = _in_time(workload, unions, allowance)
         return candidates + _united(min(candidates, key=lambda plan: plan.error), unions, make)
@@ -322,7 +393,10 @@ class QuerySmasher(ResidualMechanism):
             return {}
 
         def separate_seconds() -> float:
-            parts, allowance = decompose(workload), Allowance(memory=limits.memory_limit, deadline=limits.deadline())
+            parts, allowance = (
+                decompose(workload),
+                Allowance(memory=limits.memory_limit, deadline=limits.deadline()),
+            )
             uniform = replace(self, centers="uniform", keep=None).expected(workload, parts, limits)
             searched = split_seconds(workload, parts.subworkloads, parts.factors, allowance)
             return max(TUNING * (uniform.seconds - self.overhead(workload)), searched)
@@ -331,10 +405,16 @@ class QuerySmasher(ResidualMechanism):
         # Accuracy constraints of groups take many searches.
         if self.keep is not None:
             time_limit = min(time_limit, separate_seconds())
-        return choose_unions(workload, tuple(spaces), limits.memory_limit, separate_seconds, time_limit)
+        return choose_unions(
+            workload, tuple(spaces), limits.memory_limit, separate_seconds, time_limit
+        )
 
     def _splits(
-        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, allowance: Allowance
+        self,
+        workload: Workload,
+        tell: Callable[[float, str], None],
+        limits: Limits,
+        allowance: Allowance,
     ) -> Iterator[Split]:
         memory = SplitMemory(workload, limits.solve_cache(), allowance)
         joint, products = ways_to_split(workload, allowance)
@@ -343,7 +423,9 @@ class QuerySmasher(ResidualMechanism):
         if products:
             yield memory.centers(tell)
 
-    def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
+    def space_solver(
+        self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
+    ) -> SpaceSolver:
         return SubworkloadSolver(
             factors=parts.factors,
             method=self.solver,
@@ -370,7 +452,9 @@ def _in_time(
 
 
 def _united(
-    separate: CandidatePlan, unions: Mapping[Space, tuple[Space, ...]], make: Callable[[Split], list[CandidatePlan]]
+    separate: CandidatePlan,
+    unions: Mapping[Space, tuple[Space, ...]],
+    make: Callable[[Split], list[CandidatePlan]],
 ) -> list[CandidatePlan]:
     """Return the plan with the unions that are better than their spaces measured separately.
 
@@ -381,7 +465,8 @@ def _united(
         retained = {
             attributes: together
             for attributes, together in unions.items()
-            if math.sqrt(united.values[attributes]) < math.fsum(math.sqrt(separate.values[space]) for space in together)
+            if math.sqrt(united.values[attributes])
+            < math.fsum(math.sqrt(separate.values[space]) for space in together)
         }
         return [united] if len(retained) == len(unions) else _united(separate, retained, make)
     return []

@@ -1,8 +1,8 @@
 """Registry of mechanisms, planning and default options.
 
 `MECHANISMS` lists all mechanisms.  `plan` makes a plan, `forecast` predicts its cost, and
-`load_plan` rebuilds a plan from a file.  `default_options` adds default options: tuned centers if the
-predicted additional planning time is small.
+`load_plan` rebuilds a plan from a file.  `default_options` adds default options: tuned centers if
+the predicted additional planning time is small.
 
 Parsing and validation of plan files.
 """
@@ -58,35 +58,58 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     try:
         data = parse_json(text, max_memory=MAX_JSON_MEMORY if untrusted else math.inf)
     except ValueError:
-        message = "The plan is not valid JSON. Give the text that to_json wrote, not the name of a file."
+        message = (
+            "The plan is not valid JSON. Give the text that to_json wrote, not the name of a file."
+        )
         raise PlanError(message) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise PlanError(f'This is not a plan file. Give JSON with "format": "{FORMAT}".')
     solved = data.get("solved")
     needed = ("mechanism", "options", "budget", "max_records", "workload")
-    if any(k not in data for k in needed) or not isinstance(solved, dict) or not isinstance(solved.get("duals"), list):
+    if (
+        any(k not in data for k in needed)
+        or not isinstance(solved, dict)
+        or not isinstance(solved.get("duals"), list)
+    ):
         raise PlanError(f"The plan file lacks one of {', '.join(needed)}, solved. Export it again.")
     if untrusted and (entries := _packed_entries(data["workload"])) > max(
         MAX_ENTRIES, MAX_ENTRIES_PER_BYTE * len(text)
     ):
-        raise PlanError(f"The custom matrices of the plan file unfold to {entries:,} numbers; so many are not read.")
+        raise PlanError(
+            f"The custom matrices of the plan file unfold to {entries:,} numbers; so many are not"
+            " read."
+        )
     try:
         duals = [unpack(d) for d in solved["duals"]]
         split = Split(
             centers={name: unpack(pi) for name, pi in solved["centers"].items()},
             complements=_unpacked_complements(solved["complements"]),
-            unions={tuple(map(str, a)): tuple(tuple(map(str, s)) for s in spaces) for a, spaces in solved["unions"]},
+            unions={
+                tuple(map(str, a)): tuple(tuple(map(str, s)) for s in spaces)
+                for a, spaces in solved["unions"]
+            },
             stopped=frozenset(map(str, solved.get("stopped", ()))),
         )
         matrices = tuple(unpack(m["values"]).reshape(m["shape"]) for m in solved["matrices"])
         tradeoff = _unpacked_tradeoff(solved.get("tradeoff"))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, binascii.Error):
-        raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
-    if not all(len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals):
-        raise PlanError("The solver weights in the plan file are not probabilities. Export it again.")
-    tuned = [*split.centers.values(), *(a for c in split.complements.values() for a in (*c.by_axis, c.by_total))]
+        raise PlanError(
+            "The solver weights in the plan file are damaged. Export it again."
+        ) from None
+    if not all(
+        len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals
+    ):
+        raise PlanError(
+            "The solver weights in the plan file are not probabilities. Export it again."
+        )
+    tuned = [
+        *split.centers.values(),
+        *(a for c in split.complements.values() for a in (*c.by_axis, c.by_total)),
+    ]
     if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
-        raise PlanError("The centers or matrices in the plan file are not numbers below 1e6. Export it again.")
+        raise PlanError(
+            "The centers or matrices in the plan file are not numbers below 1e6. Export it again."
+        )
     endings, limit = solved.get("endings"), solved.get("memory_limit")
     if (
         "memory_limit" not in solved
@@ -95,11 +118,13 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         or not all(isinstance(e, str) for e in endings)
         or not (limit is None or (type(limit) in (int, float) and limit > 0))
     ):
-        raise PlanError("The endings or the memory limit in the plan file are damaged. Export it again.")
+        raise PlanError(
+            "The endings or the memory limit in the plan file are damaged. Export it again."
+        )
     if not isinstance(joint := solved.get("joint", False), bool):
         raise PlanError(
-            "The field 'joint' of the plan file decides how blocks are charged and must be true or false. "
-            "Export it again."
+            "The field 'joint' of the plan file decides how blocks are charged and must be true or"
+            " false. Export it again."
         )
     return data, SolverState(
         duals=tuple(duals),
@@ -137,10 +162,14 @@ def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
         stored = solved.get(name)
         if not isinstance(stored, float) or not math.isclose(stored, mine, rel_tol=1e-6):
             raise PlanError(
-                f"The plan file promises {name} {stored!r}, but its matrices give {mine}. The file was changed."
+                f"The plan file promises {name} {stored!r}, but its matrices give {mine}. The file"
+                " was changed."
             )
     if solved.get("hash") != plan.hash:
-        raise PlanError("The plan file was changed after it was written: its hash does not match. Export it again.")
+        raise PlanError(
+            "The plan file was changed after it was written: its hash does not match. Export it"
+            " again."
+        )
     return plan
 
 
@@ -200,13 +229,17 @@ def mechanism_class(name: str) -> type[Mechanism]:
     by_name = {m.name: m for m in MECHANISMS}
     if not isinstance(name, str) or name not in by_name:
         near = near_matches(name, by_name)
-        raise PlanError(f"There is no mechanism {repr(name)[:60]}{near}. Choose one of {', '.join(by_name)}.")
+        raise PlanError(
+            f"There is no mechanism {repr(name)[:60]}{near}. Choose one of {', '.join(by_name)}."
+        )
     return by_name[name]
 
 
 def _mechanism_of(name: str, options: Mapping[str, Any], max_records: int) -> Mechanism:
     """Return the mechanism of a plan, configured by the options in the plan."""
-    return _configured(name, {**mechanism_class(name).unsaid, **options, "max_records": max_records})
+    return _configured(
+        name, {**mechanism_class(name).unsaid, **options, "max_records": max_records}
+    )
 
 
 def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechanism, Limits]:
@@ -221,11 +254,16 @@ def _configured(name: str, options: dict[str, Any]) -> Mechanism:
     names = [*(f.name for f in fields(cls)), *LIMITS]
     if unknown := [k for k in options if k not in names]:
         near = near_matches(unknown[0], names)
-        raise PlanError(f"The mechanism '{name}' has no option {unknown[0]}{near}. Its options are {', '.join(names)}.")
+        raise PlanError(
+            f"The mechanism '{name}' has no option {unknown[0]}{near}. Its options are"
+            f" {', '.join(names)}."
+        )
     try:
         return cls(**options)
     except TypeError as error:
-        raise PlanError(f"An option of the mechanism '{name}' has a value of the wrong type: {error}.") from None
+        raise PlanError(
+            f"An option of the mechanism '{name}' has a value of the wrong type: {error}."
+        ) from None
 
 
 def plan(
@@ -275,7 +313,9 @@ def plan(
     if isinstance(workload, Workload):
         configured.check_facts(workload)
     if aim == AIMS[0] and reference is not None:
-        raise PlanError('A reference is for the aim "published" alone. Leave it out, or choose that aim.')
+        raise PlanError(
+            'A reference is for the aim "published" alone. Leave it out, or choose that aim.'
+        )
     if aim != AIMS[0]:
         # The weights come from simulated releases, in a package above this one; see the import
         # layers in pyproject.toml.
@@ -287,9 +327,17 @@ def plan(
         return configured.plan(workload, budget, limits)
 
 
-def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]) -> Forecast:
+def forecast(
+    workload: Workload, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]
+) -> Forecast:
     """Predict the time and memory of `plan` with the same arguments, without planning."""
-    check_type("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
+    check_type(
+        "workload",
+        workload,
+        Workload,
+        give="a Workload, such as Workload.all_ways(schema)",
+        error=PlanError,
+    )
     configured, limits = checked_options(mechanism, options)
     configured.check_facts(workload)
     return configured.forecast(workload, limits)
@@ -348,7 +396,9 @@ def _load(text: str | bytes, untrusted: bool) -> Plan:
     workload, budget = Workload.from_dict(data["workload"]), Budget.from_dict(data["budget"])
     for name, pi in solved.split.centers.items():
         if len(pi) != workload.schema[name].size or abs(pi.sum() - 1.0) > 1e-9:
-            raise PlanError(f"The center of '{name}' in the plan file is not a vector on its cells with sum 1.")
+            raise PlanError(
+                f"The center of '{name}' in the plan file is not a vector on its cells with sum 1."
+            )
     configured.check_facts(workload)
     try:
         with threads_for(1):
@@ -356,7 +406,9 @@ def _load(text: str | bytes, untrusted: bool) -> Plan:
     except (IndexError, ValueError, FloatingPointError) as error:
         if isinstance(error, PlanError):
             raise
-        raise PlanError("The solver weights in the plan file do not fit its workload. Export it again.") from None
+        raise PlanError(
+            "The solver weights in the plan file do not fit its workload. Export it again."
+        ) from None
     return check_rebuilt(rebuilt, data)
 
 
@@ -368,8 +420,12 @@ def label_of(name: str, options: Mapping[str, Any]) -> str:
     >>> label_of("querysmasher", {"objective": "sum", "centers": "tuned"}), label_of("wff", {"embedding": "cells"})
     ('querysmasher (centers=tuned)', 'wff')
     """
-    defaults = {f.name: getattr(m(), f.name) for m in MECHANISMS if m.name == name for f in fields(m)}
-    text = ", ".join(f"{k}={v}" for k, v in options.items() if k not in defaults or not _is_equal(v, defaults[k]))
+    defaults = {
+        f.name: getattr(m(), f.name) for m in MECHANISMS if m.name == name for f in fields(m)
+    }
+    text = ", ".join(
+        f"{k}={v}" for k, v in options.items() if k not in defaults or not _is_equal(v, defaults[k])
+    )
     return f"{name} ({text})" if text else name
 
 
@@ -395,7 +451,9 @@ def title_of(label: str) -> str:
 
 def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Return every mechanism with each of its variants as (name, options), by label."""
-    return {label_of(m.name, options): (m.name, options) for m in MECHANISMS for options in m.variants}
+    return {
+        label_of(m.name, options): (m.name, options) for m in MECHANISMS for options in m.variants
+    }
 
 
 # Predicted time in seconds up to which centers are tuned by default.
@@ -423,7 +481,9 @@ class DefaultOptions:
     expected: Forecast | None = None
 
 
-def default_options(workload: Workload, mechanism: str, options: Mapping[str, Any]) -> DefaultOptions:
+def default_options(
+    workload: Workload, mechanism: str, options: Mapping[str, Any]
+) -> DefaultOptions:
     """Add the default centers to the options of a mechanism, as the app and the command line do.
 
     `plan` has uniform centers by default, as in the paper.  This function chooses tuned centers if
@@ -444,13 +504,17 @@ def default_options(workload: Workload, mechanism: str, options: Mapping[str, An
     uniform centers, as in the paper: they are tuned by default only for the sum of all errors
     """
     options = implied_options(options)
-    if CENTERS_OPTION in options or CENTERS_OPTION not in mechanism_class(mechanism).__dataclass_fields__:
+    if (
+        CENTERS_OPTION in options
+        or CENTERS_OPTION not in mechanism_class(mechanism).__dataclass_fields__
+    ):
         return DefaultOptions(options=options)
     configured, limits = checked_options(mechanism, options)
     uniform, tuned = (options | {CENTERS_OPTION: centers} for centers in ("uniform", "tuned"))
     if configured.objective != "sum" or options.get("solver", "optimal") != "optimal":
         return DefaultOptions(
-            options=uniform, reason=f"{UNIFORM_REASON}: they are tuned by default only for the sum of all errors"
+            options=uniform,
+            reason=f"{UNIFORM_REASON}: they are tuned by default only for the sum of all errors",
         )
     try:
         tuned_forecast = forecast(workload, mechanism, **tuned)
@@ -473,8 +537,12 @@ def default_options(workload: Workload, mechanism: str, options: Mapping[str, An
         )
     text = f"takes about {_duration(tuned_forecast)} in place of {_duration(uniform_forecast)}"
     if tuned_forecast.seconds <= TUNING_TIME_RATIO * uniform_forecast.seconds:
-        return DefaultOptions(options=tuned, reason=f"tuned centers: planning {text}", expected=tuned_forecast)
-    return DefaultOptions(options=uniform, reason=f"{UNIFORM_REASON}: tuning them {text}", expected=uniform_forecast)
+        return DefaultOptions(
+            options=tuned, reason=f"tuned centers: planning {text}", expected=tuned_forecast
+        )
+    return DefaultOptions(
+        options=uniform, reason=f"{UNIFORM_REASON}: tuning them {text}", expected=uniform_forecast
+    )
 
 
 def implied_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -483,7 +551,9 @@ def implied_options(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> implied_options({"keep": 0.0})
     {'centers': 'tuned', 'keep': 0.0}
     """
-    return {CENTERS_OPTION: "tuned", **options} if options.get("keep") is not None else dict(options)
+    return (
+        {CENTERS_OPTION: "tuned", **options} if options.get("keep") is not None else dict(options)
+    )
 
 
 def _duration(prediction: Forecast) -> str:

@@ -1,6 +1,7 @@
 """Base class of mechanisms with independent noise on residual spaces.
 
-With L_B the weighted squared error of residual space B at privacy cost 1, the best shares of a budget beta are
+With L_B the weighted squared error of residual space B at privacy cost 1, the best shares of a
+budget beta are
 
     noise_B^2 = (sum over B' of sqrt(L_B')) / (beta sqrt(L_B)),      objective (sum over B of sqrt(L_B))^2 / beta.
 
@@ -26,8 +27,21 @@ import numpy as np
 from engine._arrays import Array
 from engine.bounds.lower_bounds import independent_bound
 from engine.errors import PlanError, Unanswered
-from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size, check_tight
-from engine.mechanisms.minimax import MinimaxResult, is_applicable, max_rounds, minimax_search, rebuild_proof
+from engine.mechanisms.base import (
+    Forecast,
+    Limits,
+    Mechanism,
+    check_request,
+    check_size,
+    check_tight,
+)
+from engine.mechanisms.minimax import (
+    MinimaxResult,
+    is_applicable,
+    max_rounds,
+    minimax_search,
+    rebuild_proof,
+)
 from engine.mechanisms.reweighting import (
     EVALUATIONS,
     MAX_FULL_DOMAIN_QUERIES,
@@ -61,7 +75,10 @@ from engine.workload import Workload
 STOPPED = {
     "memory": " The memory limit left some queries or spaces out of the search for a split.",
     "time": " The time limit ended the search for a split.",
-    "work": " Pairs that would take long were left out of the search for a split; a longer time limit includes them.",
+    "work": (
+        " Pairs that would take long were left out of the search for a split; a longer time limit"
+        " includes them."
+    ),
 }
 
 
@@ -80,8 +97,8 @@ class CandidatePlan:
     values : weighted squared error of every block, in counts^2; the sum of their roots is the error
         with separate sensitivities.  Empty for objectives other than the weighted sum.
     assemble : function that builds the plan.
-    joint : joint privacy cost of all blocks over the sum of their separate costs; ``error`` includes
-        it.
+    joint : joint privacy cost of all blocks over the sum of their separate costs; ``error``
+        includes it.
     """
 
     split: Split
@@ -117,9 +134,13 @@ JOINT_SECONDS = 6e-3
 MINIMAX_STEPS_PER_PLAN, POWER_STEPS = EVALUATIONS / 34.0, EVALUATIONS / 15.0
 # Strategies on disjoint axes of a space; their product measures the space.
 Factored = tuple[tuple[Axes, Strategy], ...]
-TUNED_TEXT = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
+TUNED_TEXT = (
+    " Tuned splits are better in total; single groups may be less exact than with uniform centers."
+)
 JOINT_TEXT = " The cost is that of the costliest cell in all spaces together."
-CONSTRAINTS_TEXT = " The bound holds among plans that satisfy the accuracy constraints of single groups."
+CONSTRAINTS_TEXT = (
+    " The bound holds among plans that satisfy the accuracy constraints of single groups."
+)
 
 
 class SpaceSolver(Protocol):
@@ -157,15 +178,17 @@ class ResidualMechanism(Mechanism):
 
     keeps_invariants: ClassVar[bool] = True
     bound_text: ClassVar[str] = (
-        "No strategy that measures the residual spaces of uniform centers independently can have a smaller weighted "
-        "RMSE than the bound."
+        "No strategy that measures the residual spaces of uniform centers independently can have a"
+        " smaller weighted RMSE than the bound."
     )
 
     # Whether the strategies are optimal for any weights of single queries.
     by_lines: ClassVar[bool] = False
 
     @abstractmethod
-    def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
+    def space_solver(
+        self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
+    ) -> SpaceSolver:
         """Return the solver of the subworkloads."""
 
     def nearing(self, gap: float) -> Self:
@@ -193,22 +216,35 @@ class ResidualMechanism(Mechanism):
         is not the sum.
         """
         uneven = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
-        return JOINT_SECONDS * len(parts.spaces) if uneven and len(parts.spaces) <= MAX_JOINT else 0.0
+        return (
+            JOINT_SECONDS * len(parts.spaces) if uneven and len(parts.spaces) <= MAX_JOINT else 0.0
+        )
 
     def expected(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
         """Return the forecast for one split with its decomposition."""
-        costs = (solver := self.space_solver(workload, parts, limits, math.inf)).forecast(parts.subworkloads)
+        costs = (solver := self.space_solver(workload, parts, limits, math.inf)).forecast(
+            parts.subworkloads
+        )
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
-        seconds, memory = math.fsum(c.seconds for c in costs), BASE_BYTES + math.fsum(c.saved for c in costs) + peak
+        seconds, memory = (
+            math.fsum(c.seconds for c in costs),
+            BASE_BYTES + math.fsum(c.saved for c in costs) + peak,
+        )
         # The query weights of a step break all symmetries between spaces.
         if not self.goal(workload).linear:
             check_tight(parts.subworkloads, costs)
-            separate_seconds = math.fsum(solver.forecast([sub])[0].seconds for sub in parts.subworkloads)
+            separate_seconds = math.fsum(
+                solver.forecast([sub])[0].seconds for sub in parts.subworkloads
+            )
             plans = max_rounds(workload, self.goal(workload), UNIFORM) if self.by_lines else 0
             steps = MINIMAX_STEPS_PER_PLAN * (1 + plans) if plans else EVALUATIONS
-            if math.isfinite(self.goal(workload).power) and all(len(sub.terms) == 1 for sub in parts.subworkloads):
+            if math.isfinite(self.goal(workload).power) and all(
+                len(sub.terms) == 1 for sub in parts.subworkloads
+            ):
                 steps = POWER_STEPS
-            seconds = 0.1 + steps * (SEPARATE_SOLVE_FACTOR * separate_seconds + 2e-4 * len(parts.spaces))
+            seconds = 0.1 + steps * (
+                SEPARATE_SOLVE_FACTOR * separate_seconds + 2e-4 * len(parts.spaces)
+            )
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
 
@@ -222,7 +258,9 @@ class ResidualMechanism(Mechanism):
         limits.tell(1.0, "Planned")
         return candidate.plan
 
-    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> CandidatePlan:
+    def best(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float
+    ) -> CandidatePlan:
         """Return the best plan of the mechanism: in the base class, with the split of the paper."""
         return self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
 
@@ -248,7 +286,9 @@ class ResidualMechanism(Mechanism):
     ) -> CandidatePlan:
         """Return the plan for the weighted sum of variances."""
         labels = self.axis_labels(workload)
-        parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, 0.0, hurry=True)
+        parts, solutions, solver = self._solve(
+            workload, split, labels, limits, deadline, 0.0, hurry=True
+        )
         state = SolverState(
             split=split,
             memory_limit=min(solver.dense_limit, limits.memory_limit),
@@ -287,14 +327,20 @@ class ResidualMechanism(Mechanism):
         """
         emphasis = Emphasis.of_groups(workload, weights.tolist())
         labels = self.axis_labels(workload)
-        parts, solutions, solver = self._solve(emphasis.apply(workload), split, labels, limits, deadline, 0.9)
-        shares = noise_shares({s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()})
+        parts, solutions, solver = self._solve(
+            emphasis.apply(workload), split, labels, limits, deadline, 0.9
+        )
+        shares = noise_shares(
+            {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+        )
         state = SolverState(
             split=split,
             memory_limit=min(solver.dense_limit, limits.memory_limit),
             duals=tuple(solver.duals),
             endings=tuple(solver.endings),
-            tradeoff=Tradeoff(shares=np.array(list(shares.values())), emphasis=emphasis, limits=most),
+            tradeoff=Tradeoff(
+                shares=np.array(list(shares.values())), emphasis=emphasis, limits=most
+            ),
         )
         bound = constrained_bound(workload, weights, most, separate_bound(parts, solutions))
         plan = self._assemble(workload, budget, parts, solutions, state, bound)
@@ -303,7 +349,13 @@ class ResidualMechanism(Mechanism):
         return CandidatePlan(split=split, error=error, values={}, assemble=lambda: plan)
 
     def _emphasised(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, best_error: float
+        self,
+        workload: Workload,
+        budget: Budget,
+        limits: Limits,
+        deadline: float,
+        split: Split,
+        best_error: float,
     ) -> CandidatePlan:
         """Return the plan for an objective other than the weighted sum."""
         labels = self.axis_labels(workload)
@@ -319,8 +371,8 @@ class ResidualMechanism(Mechanism):
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
         tell = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
-        # Solves within a step call the progress callback for cancellation only. They are not cached,
-        # because each of them is used once.
+        # Solves within a step call the progress callback for cancellation only. They are not
+        # cached, because each of them is used once.
         quiet = replace(
             limits,
             progress=limits.progress and (lambda _, text: limits.tell(0.0, text)),
@@ -331,12 +383,18 @@ class ResidualMechanism(Mechanism):
         if self.by_lines and is_applicable(workload, self.goal(workload), split):
             # Weights that lose queries in rounding: continue with the other search.
             with contextlib.suppress(Unanswered):
-                results = [minimax := minimax_search(workload, self.goal(workload), split, labels, tell, deadline)]
+                results = [
+                    minimax := minimax_search(
+                        workload, self.goal(workload), split, labels, tell, deadline
+                    )
+                ]
                 bound, tradeoff = minimax.proof.bound, minimax.tradeoff
         # Separate weights for all queries may prove a better bound than products.
         few = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         if not results or (minimax.far and few and time.monotonic() < deadline):
-            steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, tell, deadline, best_error)
+            steps = TradeoffSearch(
+                workload, self.goal(workload), split, labels, solve, tell, deadline, best_error
+            )
             single = steps.run()
             if not results or single.value < results[0].value:
                 witness = single if steps.witness is None else steps.witness
@@ -355,7 +413,9 @@ class ResidualMechanism(Mechanism):
             split=split,
             error=joint * best.value,
             values={},
-            assemble=lambda: self._assemble(workload, budget, best.parts, best.solutions, state, bound),
+            assemble=lambda: self._assemble(
+                workload, budget, best.parts, best.solutions, state, bound
+            ),
             joint=joint,
         )
 
@@ -373,7 +433,11 @@ class ResidualMechanism(Mechanism):
     ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
         # The memory limit in a plan file may be derived from a time limit, which does not apply to
         # unions.
-        memory = limits.memory_limit if recorded is None else max(limits.memory_limit, Limits().memory_limit)
+        memory = (
+            limits.memory_limit
+            if recorded is None
+            else max(limits.memory_limit, Limits().memory_limit)
+        )
         parts = unite(decompose(workload, split, labels), workload, split, memory)
         _check_spaces(workload, parts)
         solver = self.space_solver(workload, parts, limits, deadline)
@@ -386,13 +450,18 @@ class ResidualMechanism(Mechanism):
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
             parallel_share, message = (1.0 - first) * 0.9, "Solving side by side"
-            watch = lambda ended: limits.tell(first + parallel_share * ended, f"{message}, {ended:.0%} done")  # noqa: E731
+
+            def watch(ended: float) -> None:
+                limits.tell(first + parallel_share * ended, f"{message}, {ended:.0%} done")
+
             solver.ahead(parts.subworkloads, costs, limits.workers, watch)
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
             done = first + (1.0 - first) * float(work[i] / work[-1])
             where = " x ".join(map(str, sub.sizes)) or "the total"
-            solver.watch = lambda gap, done=done, where=where: limits.tell(done, f"Solving {where}, gap {gap:.1e}")
+            solver.watch = lambda gap, done=done, where=where: limits.tell(
+                done, f"Solving {where}, gap {gap:.1e}"
+            )
             limits.tell(done, f"Solving {where}")
             solutions.append(solver.solve(sub))
         return parts, solutions, solver
@@ -409,24 +478,39 @@ class ResidualMechanism(Mechanism):
         if solved.split.unions and not goal.linear:
             raise ValueError("unions require the weighted sum as the objective")
         if tradeoff is None:
-            parts, solutions, _ = self._solve(workload, solved.split, labels, limits, math.inf, 0.0, recorded)
+            parts, solutions, _ = self._solve(
+                workload, solved.split, labels, limits, math.inf, 0.0, recorded
+            )
             bound = None
         elif tradeoff.lines is not None and self.by_lines:
-            parts, solutions, bound = rebuild_proof(workload, goal, solved.split, labels, tradeoff, recorded)
+            parts, solutions, bound = rebuild_proof(
+                workload, goal, solved.split, labels, tradeoff, recorded
+            )
         else:
             # A search for another objective ends with weights for a weighted sum, and the plan is
             # the solution for these weights.
             weighted = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
-            parts, solutions, _ = self._solve(weighted, solved.split, labels, limits, math.inf, 0.0, recorded)
+            parts, solutions, _ = self._solve(
+                weighted, solved.split, labels, limits, math.inf, 0.0, recorded
+            )
             if constraints is None:
                 bound = norm_bound(workload, goal, tradeoff.emphasis, parts, solutions)
             else:
-                weights = np.array([tradeoff.emphasis.weights[k] if k >= 0 else 0.0 for k in tradeoff.emphasis.kinds])
-                bound = constrained_bound(workload, weights, constraints, separate_bound(parts, solutions))
+                weights = np.array(
+                    [
+                        tradeoff.emphasis.weights[k] if k >= 0 else 0.0
+                        for k in tradeoff.emphasis.kinds
+                    ]
+                )
+                bound = constrained_bound(
+                    workload, weights, constraints, separate_bound(parts, solutions)
+                )
             # The best bound may come from other weights than the best plan.
             if tradeoff.witness is not None:
                 weighted = tradeoff.witness.apply(tradeoff.witness.check(workload))
-                other, better, _ = self._solve(weighted, solved.split, labels, limits, math.inf, 0.0, recorded)
+                other, better, _ = self._solve(
+                    weighted, solved.split, labels, limits, math.inf, 0.0, recorded
+                )
                 bound = norm_bound(workload, goal, tradeoff.witness, other, better)
         if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
             raise ValueError("recorded shares do not fit")
@@ -434,7 +518,10 @@ class ResidualMechanism(Mechanism):
         if recorded:
             raise ValueError("more recorded weights than solves")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
-        if constraints is not None and (np.array(plan.totals) * budget.row_pcost > constraints * (1.0 + SLACK)).any():
+        if (
+            constraints is not None
+            and (np.array(plan.totals) * budget.row_pcost > constraints * (1.0 + SLACK)).any()
+        ):
             raise ValueError("the plan violates the accuracy constraints of its groups")
         return with_stop_reasons(plan, solved.split.stopped)
 
@@ -455,7 +542,11 @@ class ResidualMechanism(Mechanism):
             bound = separate_bound(parts, solutions)
         else:
             ideal = tradeoff.shares
-        share = 1.0 if solved.joint is False else _joint_share(parts, solutions, ideal, always=solved.joint is True)
+        share = (
+            1.0
+            if solved.joint is False
+            else _joint_share(parts, solutions, ideal, always=solved.joint is True)
+        )
         joint = share < 1.0
         if joint:
             ideal, bound = share * ideal, self._joint_bound(workload, solved)
@@ -469,7 +560,9 @@ class ResidualMechanism(Mechanism):
             options=self.options(),
             blocks=self._calibrated(strategies, ideal, budget, solved.split, joint),
             bound=bound,
-            statement=self._statement(solved.split, len(strategies) == 1 and not workload.schema.invariants, stopped)
+            statement=self._statement(
+                solved.split, len(strategies) == 1 and not workload.schema.invariants, stopped
+            )
             + (JOINT_TEXT if joint else "")
             + (CONSTRAINTS_TEXT if tradeoff is not None and tradeoff.limits is not None else ""),
             duals=solved.duals,
@@ -498,13 +591,23 @@ class ResidualMechanism(Mechanism):
         return constrained_bound(workload, weights, tradeoff.limits, total)
 
     def _calibrated(
-        self, strategies: Mapping[Space, Factored], ideal: Array, budget: Budget, split: Split, joint: bool
+        self,
+        strategies: Mapping[Space, Factored],
+        ideal: Array,
+        budget: Budget,
+        split: Split,
+        joint: bool,
     ) -> Mapping[Space, Block]:
         """Return blocks with the ideal noise for the budget, rounded to grids within the budget."""
         pcost = budget.row_pcost
         noises = {s: math.sqrt(v / pcost) for s, v in zip(strategies, ideal.tolist(), strict=True)}
         return calibrate(
-            strategies, noises, pcost, self.max_records, unions=split.unions, pcost=row_pcosts(budget, joint)
+            strategies,
+            noises,
+            pcost,
+            self.max_records,
+            unions=split.unions,
+            pcost=row_pcosts(budget, joint),
         )
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
@@ -512,7 +615,9 @@ class ResidualMechanism(Mechanism):
             # Accuracy constraints of groups are checked again at every budget.
             return super().at_budget(plan, budget)
         check_request(plan.workload, budget)
-        noisy = self._calibrated(strategies_of(plan.blocks), plan.ideal, budget, plan.split, plan.joint)
+        noisy = self._calibrated(
+            strategies_of(plan.blocks), plan.ideal, budget, plan.split, plan.joint
+        )
         return plan.renoised(budget, noisy)
 
     def _statement(self, split: Split, covers_all: bool, stopped: Sequence[str]) -> str:
@@ -539,9 +644,12 @@ def _check_spaces(workload: Workload, parts: Decomposition) -> None:
         return
     if exact := workload.schema.exact_text:
         raise PlanError(
-            f"Every weighted query follows from {exact}, so there is nothing to measure. Add other queries."
+            f"Every weighted query follows from {exact}, so there is nothing to measure. Add other"
+            " queries."
         )
-    raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
+    raise PlanError(
+        "The weighted queries count no record at all. Add a query that counts something."
+    )
 
 
 def _joint_share(
@@ -552,10 +660,13 @@ def _joint_share(
     Parameters
     ----------
     ideal : squared noise of the blocks, shape (blocks,).
-    always : whether to return the ratio even if it saves less than `MIN_JOINT_SAVING`; otherwise it is 1 then.
+    always : whether to return the ratio even if it saves less than `MIN_JOINT_SAVING`; otherwise it
+        is 1 then.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
     numbers = [(space, factors[k]) for space, (k, _) in parts.spaces.items()]
     noises = np.sqrt(ideal).tolist()
-    share = joint_share([(space, f, 1.0 / noise**2) for (space, f), noise in zip(numbers, noises, strict=True)])
+    share = joint_share(
+        [(space, f, 1.0 / noise**2) for (space, f), noise in zip(numbers, noises, strict=True)]
+    )
     return share if always or share < 1.0 - MIN_JOINT_SAVING else 1.0

@@ -33,7 +33,16 @@ from engine.errors import LimitExceeded, PlanError
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual_base import CandidatePlan, ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
-from engine.residuals import DualProblem, Factor, FullDomain, Options, Split, Strategy, basis, contract
+from engine.residuals import (
+    DualProblem,
+    Factor,
+    FullDomain,
+    Options,
+    Split,
+    Strategy,
+    basis,
+    contract,
+)
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, IdentityFactor, Subworkload
 from engine.residuals.dual_solver import Solution, Watch
@@ -59,7 +68,9 @@ class WeightedFourier(ResidualMechanism):
 
     name: ClassVar[str] = "wff"
     title: ClassVar[str] = "Weighted Fourier Factorizations"
-    meaning: ClassVar[str] = "Noise on Fourier coefficients: instant, and optimal for marginals and circular ranges."
+    meaning: ClassVar[str] = (
+        "Noise on Fourier coefficients: instant, and optimal for marginals and circular ranges."
+    )
 
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"embedding": "circle"})
 
@@ -69,7 +80,9 @@ class WeightedFourier(ResidualMechanism):
         super().__post_init__()
         check_choice("option embedding", self.embedding, EMBEDDINGS, error=PlanError, public=True)
 
-    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> CandidatePlan:
+    def best(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float
+    ) -> CandidatePlan:
         return self.candidate_plan(workload, budget, limits, deadline, self.split(workload))
 
     def split(self, workload: Workload) -> Split:
@@ -87,7 +100,9 @@ class WeightedFourier(ResidualMechanism):
             centers[name][[0, -1]] = 0.5
         return Split(centers=centers)
 
-    def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
+    def space_solver(
+        self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
+    ) -> SpaceSolver:
         return SubworkloadSolver(
             factors=parts.factors,
             method="fourier",
@@ -130,7 +145,11 @@ class AxisSolver:
         """Return the expected cost of each subworkload; strategies of attributes are shared."""
         # marginals on wide attributes have a closed form
         dense = [
-            [n for n, label in zip(s.sizes, s.labels, strict=True) if not is_wide(n) or not self.is_equal_noise(label)]
+            [
+                n
+                for n, label in zip(s.sizes, s.labels, strict=True)
+                if not is_wide(n) or not self.is_equal_noise(label)
+            ]
             for s in subs
         ]
         widest = [max(sizes, default=1) for sizes in dense]
@@ -152,7 +171,9 @@ class AxisSolver:
         """Return the product strategy with its value and the sum of singular value bounds."""
         if self.watch is not None:
             self.watch(0.0)
-        strategies = [self._strategy(label, n) for label, n in zip(sub.labels, sub.sizes, strict=True)]
+        strategies = [
+            self._strategy(label, n) for label, n in zip(sub.labels, sub.sizes, strict=True)
+        ]
         value = bound = 0.0
         for term in sub.terms:
             cost = floor = term.coefficient
@@ -164,7 +185,10 @@ class AxisSolver:
                 floor *= self._svd_bound(number)
             value, bound = value + cost, bound + floor
         solved = tuple(
-            ((a,), Solution(strategy=s, value=1.0, bound=0.0, dual=np.ones(1), status="closed form"))
+            (
+                (a,),
+                Solution(strategy=s, value=1.0, bound=0.0, dual=np.ones(1), status="closed form"),
+            )
             for a, s in enumerate(strategies)
         )
         return SpaceSolution(factors=solved, value=value, bound=bound, status="optimal")
@@ -175,9 +199,9 @@ class AxisSolver:
         if (label, n) not in self._strategies:
             if (needed := dense_bytes(n, n, n)) > self.memory_limit:
                 raise LimitExceeded(
-                    f"A strategy for an attribute with {n} cells needs about {needed / 1e9:.1f} GB, more than the limit "
-                    f"of {self.memory_limit / 1e9:.1f} GB. Choose the base family 'marginal', merge cells, or raise "
-                    "memory_limit."
+                    f"A strategy for an attribute with {n} cells needs about {needed / 1e9:.1f} GB,"
+                    f" more than the limit of {self.memory_limit / 1e9:.1f} GB. Choose the base"
+                    " family 'marginal', merge cells, or raise memory_limit."
                 )
             with threads_for(n):
                 X = self.axis(label, n)
@@ -186,7 +210,9 @@ class AxisSolver:
                 norm = math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
                 # A triangular solve is more accurate than an inversion of X.
                 pinv = scipy.linalg.solve_triangular(root, np.eye(n - 1)) * norm
-                self._strategies[label, n] = Strategy(sizes=(n,), rows=rows / norm, pinv=pinv, complete=True)
+                self._strategies[label, n] = Strategy(
+                    sizes=(n,), rows=rows / norm, pinv=pinv, complete=True
+                )
         return self._strategies[label, n]
 
     def _svd_bound(self, number: int) -> float:
@@ -210,7 +236,11 @@ def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
     if len(shape) == 1:
         return float(np.sum(factor.dense() * strategies[0].covariance))
     if factor.low_rank:
-        return float(np.sum(contract(factor.matrix.reshape(-1, *shape), [s.pinv for s in strategies], 1) ** 2))
+        return float(
+            np.sum(
+                contract(factor.matrix.reshape(-1, *shape), [s.pinv for s in strategies], 1) ** 2
+            )
+        )
     out = contract(factor.matrix.reshape(-1, *shape), [s.covariance for s in strategies], 1)
     return float(np.trace(out.reshape(factor.dimension, factor.dimension)))
 
@@ -223,8 +253,12 @@ class ResidualPlanner(ResidualMechanism):
     title: ClassVar[str] = "ResidualPlanner"
     meaning: ClassVar[str] = "Equal noise within every group of attributes: optimal for marginals."
 
-    def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
-        return AxisSolver(parts.factors, lambda _, n: np.eye(n - 1), lambda _: True, limits.memory_limit)
+    def space_solver(
+        self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
+    ) -> SpaceSolver:
+        return AxisSolver(
+            parts.factors, lambda _, n: np.eye(n - 1), lambda _: True, limits.memory_limit
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,8 +274,12 @@ class ResidualPlannerPlus(ResidualMechanism):
 
     name: ClassVar[str] = "residualplanner+"
     title: ClassVar[str] = "ResidualPlanner+"
-    meaning: ClassVar[str] = "A good strategy for each attribute, combined by products; the user may choose it."
-    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"base": ("prefix", "range", "circular", "marginal")}
+    meaning: ClassVar[str] = (
+        "A good strategy for each attribute, combined by products; the user may choose it."
+    )
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "base": ("prefix", "range", "circular", "marginal")
+    }
 
     base: Mapping[str, str] = field(default_factory=dict)
 
@@ -249,12 +287,14 @@ class ResidualPlannerPlus(ResidualMechanism):
         super().__post_init__()
         if not isinstance(self.base, Mapping):
             raise PlanError(
-                f"base was {self.base!r}. Give a mapping from attribute to family, such as {{'age': 'range'}}."
+                f"base was {self.base!r}. Give a mapping from attribute to family, such as {{'age':"
+                " 'range'}."
             )
         for value in self.base.values():
             if family(value).arity != 1:
                 raise PlanError(
-                    f"The base family {value!r} takes several attributes. Choose prefix, range or marginal."
+                    f"The base family {value!r} takes several attributes. Choose prefix, range or"
+                    " marginal."
                 )
         object.__setattr__(self, "base", dict(self.base))
 
@@ -262,7 +302,12 @@ class ResidualPlannerPlus(ResidualMechanism):
         family_counts: dict[str, dict[Family, int]] = {name: {} for name in workload.schema.names}
         for group in workload.groups:
             for part in group.parts:
-                if len(part.axes) == 1 and part.family.name in ("prefix", "range", "circular", "marginal"):
+                if len(part.axes) == 1 and part.family.name in (
+                    "prefix",
+                    "range",
+                    "circular",
+                    "marginal",
+                ):
                     counts = family_counts[group.attributes[part.axes[0]]]
                     counts[part.family] = counts.get(part.family, 0) + 1
         out: dict[str, Hashable] = {}
@@ -273,16 +318,24 @@ class ResidualPlannerPlus(ResidualMechanism):
             out[name] = family(value).bind([workload.schema[name]])
         return out
 
-    def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
-        return AxisSolver(parts.factors, base_strategy, lambda base: base.name == "marginal", limits.memory_limit)
+    def space_solver(
+        self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
+    ) -> SpaceSolver:
+        return AxisSolver(
+            parts.factors, base_strategy, lambda base: base.name == "marginal", limits.memory_limit
+        )
 
 
 @lru_cache(maxsize=64)
 def base_strategy(base: Any, n: int) -> Array:
-    """Return N^T V N, shape (n - 1,) * 2, V optimal with unit diagonal for the rows 1^T and W C of a base family."""
+    """Return N^T V N, shape (n - 1,) * 2, V optimal with unit diagonal for the rows 1^T and W C of
+    a base family.
+    """
     N = basis(n)
     centered = N @ (N.T @ base.gram((n,)) @ N) @ N.T
-    problem = DualProblem(lift=FullDomain(n), factor=Factor(sizes=(n,), matrix=centered + np.ones((n, n))))
+    problem = DualProblem(
+        lift=FullDomain(n), factor=Factor(sizes=(n,), matrix=centered + np.ones((n, n)))
+    )
     solution = problem.solution(*problem.maximise(Options(gap=1e-7)))
     X: Array = N.T @ (solution.strategy.rows.T @ solution.strategy.rows) @ N
     return X

@@ -45,7 +45,15 @@ import numpy as np
 from engine._arrays import Array
 from engine.errors import PlanError
 from engine.plans import Block
-from engine.plans.objectives import ClassQueries, Emphasis, Objective, Symmetry, best_shares, footprints, symmetry
+from engine.plans.objectives import (
+    ClassQueries,
+    Emphasis,
+    Objective,
+    Symmetry,
+    best_shares,
+    footprints,
+    symmetry,
+)
 from engine.plans.solver_state import Tradeoff
 from engine.plans.variance import Footprint, VarianceBuilder, footprint
 from engine.residuals import Space, Split, contract
@@ -84,16 +92,22 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
     except (TypeError, ValueError):
         numbers = [-1]
     shares = list(keep.values()) if several else [keep]
-    real = all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0.0 <= v < math.inf for v in shares)
+    real = all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) and 0.0 <= v < math.inf
+        for v in shares
+    )
     if not real or min(numbers, default=0) < 0:
         raise PlanError(
-            f"keep was {str(keep)[:60]}. Give the share by which the error of a group may rise, from 0: one "
-            "number for all groups, or a mapping from group numbers to shares, such as {0: 0.05}."
+            f"keep was {str(keep)[:60]}. Give the share by which the error of a group may rise,"
+            " from 0: one number for all groups, or a mapping from group numbers to shares, such"
+            " as {0: 0.05}."
         )
     return dict(sorted(zip(numbers, map(float, shares), strict=True))) if several else float(keep)
 
 
-def most_allowed(keep: float | Mapping[int, float], workload: Workload, uniform: Sequence[float]) -> Array:
+def most_allowed(
+    keep: float | Mapping[int, float], workload: Workload, uniform: Sequence[float]
+) -> Array:
     """Return the largest allowed sum of variances of every group, infinity without constraint.
 
     Parameters
@@ -113,7 +127,9 @@ def most_allowed(keep: float | Mapping[int, float], workload: Workload, uniform:
     count = len(workload.groups)
     shares = keep if isinstance(keep, Mapping) else dict.fromkeys(range(count), keep)
     if max(shares, default=0) >= count:
-        raise PlanError(f"keep names group {max(shares)}, but the workload has groups 0 to {count - 1}.")
+        raise PlanError(
+            f"keep names group {max(shares)}, but the workload has groups 0 to {count - 1}."
+        )
     most = np.full(count, math.inf)
     for number, share in shares.items():
         # Groups answered by exact totals have no error.
@@ -136,7 +152,9 @@ class WeightedPlan(Protocol):
 M = TypeVar("M", bound=WeightedPlan)
 
 
-def constrained_search(make: Callable[[Array], M], most: Array, go_on: Callable[[float], bool]) -> M | None:
+def constrained_search(
+    make: Callable[[Array], M], most: Array, go_on: Callable[[float], bool]
+) -> M | None:
     """Search for the best plan that satisfies the constraints; None if there is no such plan.
 
     Parameters
@@ -161,7 +179,9 @@ def constrained_search(make: Callable[[Array], M], most: Array, go_on: Callable[
         # method.
         if previous is not None:
             moved = np.abs(logs - previous[0]) > 1e-6
-            slopes[moved] = ((excess - previous[1])[moved] / (logs - previous[0])[moved]).clip(-1.0, MAX_SLOPE)
+            slopes[moved] = ((excess - previous[1])[moved] / (logs - previous[0])[moved]).clip(
+                -1.0, MAX_SLOPE
+            )
         previous = logs, excess
         logs = np.maximum(0.0, logs + (-excess / slopes).clip(-MAX_LOG_STEP, MAX_LOG_STEP))
     return best
@@ -182,7 +202,9 @@ def separate_bound(parts: Decomposition, solutions: Sequence[SpaceSolution]) -> 
 
     The privacy cost is the sum of the costs of the blocks.
     """
-    return math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
+    return (
+        math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
+    )
 
 
 def constrained_bound(
@@ -209,8 +231,8 @@ POWER = 3.0
 # Index letters of the tables in Einstein sums.
 AXES = "abcdefgh"
 LOST = (
-    "Some queries weigh so little compared with others that they are lost in rounding. Bring the weights closer "
-    "together, or give those queries the weight 0."
+    "Some queries weigh so little compared with others that they are lost in rounding. Bring the"
+    " weights closer together, or give those queries the weight 0."
 )
 # Largest number of separate query weights.
 MAX_POINT_WEIGHTS = 8_000_000
@@ -229,13 +251,18 @@ def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Sp
     """Return the strategies as blocks with noise scale 1."""
     return {
         space: Block(
-            attributes=space, factors=tuple((a, f.strategy) for a, f in solutions[k].factors), noise=1.0, grid=1.0
+            attributes=space,
+            factors=tuple((a, f.strategy) for a, f in solutions[k].factors),
+            noise=1.0,
+            grid=1.0,
         )
         for space, (k, _) in parts.spaces.items()
     }
 
 
-def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[float, Array, list[Array]]:
+def dual_norm(
+    workload: Workload, goal: Objective, emphasis: Emphasis
+) -> tuple[float, Array, list[Array]]:
     """Return the dual norm of the weights and its gradient.
 
     The gradient is with respect to the logarithms of the class weights, shape (class weights,), and
@@ -244,7 +271,10 @@ def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[
     q = goal.conjugate
     first = {kind: i for i, kind in reversed(list(enumerate(emphasis.kinds)))}
     sizes = np.bincount([k for k in emphasis.kinds if k >= 0], minlength=len(emphasis.weights))
-    by_kind, by_vector = np.zeros(len(emphasis.weights)), [np.zeros(len(v)) for v in emphasis.vectors]
+    by_kind, by_vector = (
+        np.zeros(len(emphasis.weights)),
+        [np.zeros(len(v)) for v in emphasis.vectors],
+    )
     for kind, numbers in enumerate(emphasis.uses):
         group, query_factors = workload.groups[first[kind]], np.ones(1)
         scale = sizes[kind] * emphasis.weights[kind] ** q
@@ -254,7 +284,9 @@ def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[
             scale *= group.weight ** (1.0 - q)
             if group.query_weights is not None:
                 used = group.query_weights > 0
-                query_factors = np.power(group.query_weights, 1.0 - q, where=used, out=np.zeros(group.count))
+                query_factors = np.power(
+                    group.query_weights, 1.0 - q, where=used, out=np.zeros(group.count)
+                )
         masses = [query_factors * emphasis.vectors[n] ** q for n in numbers]
         sums = [float(m.sum()) for m in masses]
         by_kind[kind] = scale * math.prod(sums)
@@ -267,7 +299,11 @@ def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[
 
 
 def norm_bound(
-    workload: Workload, goal: Objective, emphasis: Emphasis, parts: Decomposition, solutions: list[SpaceSolution]
+    workload: Workload,
+    goal: Objective,
+    emphasis: Emphasis,
+    parts: Decomposition,
+    solutions: list[SpaceSolution],
 ) -> float:
     """Return the lower bound on the norm of the variances at privacy cost 1.
 
@@ -298,7 +334,8 @@ class PointWeights:
     def fits(class_queries: Sequence[ClassQueries]) -> bool:
         """Return whether the number of queries is within the limit."""
         return all(len(one.queries.tables) <= len(AXES) for one in class_queries) and (
-            sum(math.prod(len(t.T) for t in one.queries.tables) for one in class_queries) <= MAX_POINT_WEIGHTS
+            sum(math.prod(len(t.T) for t in one.queries.tables) for one in class_queries)
+            <= MAX_POINT_WEIGHTS
         )
 
     def follow(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
@@ -314,13 +351,20 @@ class PointWeights:
             s = noises[list(queries.spaces)] / queries.target
             variances.append(np.einsum(f"{terms}->{axes}", s, *tables, optimize=True))
         total = math.fsum(float(m.sum()) for m in self.masses)
-        mean = math.fsum(float(np.vdot(m, v)) for m, v in zip(self.masses, variances, strict=True)) / total
+        mean = (
+            math.fsum(float(np.vdot(m, v)) for m, v in zip(self.masses, variances, strict=True))
+            / total
+        )
         self.masses = [m * (v / mean) ** POWER for m, v in zip(self.masses, variances, strict=True)]
         total = math.fsum(float(m.sum()) for m in self.masses)
         self.masses = [m / total for m in self.masses]
 
     def weighted_variances(
-        self, class_queries: Sequence[ClassQueries], counts: Array, noises: Array, emphasis: Emphasis
+        self,
+        class_queries: Sequence[ClassQueries],
+        counts: Array,
+        noises: Array,
+        emphasis: Emphasis,
     ) -> tuple[list[Array], Array]:
         """Return the weighted variances by vector of the emphasis, and the optimal squared noise.
 
@@ -333,14 +377,23 @@ class PointWeights:
             axes = AXES[: len(tables)]
             for c, (together, table) in enumerate(zip(queries.queries.sets, tables, strict=True)):
                 others = [i for i in range(len(tables)) if i != c]
-                terms, ends = ",".join([axes, *("s" + axes[i] for i in others)]), "s" * bool(others) + axes[c]
-                weighted = np.einsum(f"{terms}->{ends}", mass, *(tables[i] for i in others), optimize=True)
+                terms, ends = (
+                    ",".join([axes, *("s" + axes[i] for i in others)]),
+                    "s" * bool(others) + axes[c],
+                )
+                weighted = np.einsum(
+                    f"{terms}->{ends}", mass, *(tables[i] for i in others), optimize=True
+                )
                 by_query = weighted * table / queries.target
                 if c == 0:
                     sums += np.bincount(queries.spaces, by_query.sum(axis=1), minlength=len(counts))
-                tensor = (noises[list(queries.spaces)] @ by_query).reshape([len(out[numbers[p]]) for p in together])
+                tensor = (noises[list(queries.spaces)] @ by_query).reshape(
+                    [len(out[numbers[p]]) for p in together]
+                )
                 for i, p in enumerate(together):
-                    out[numbers[p]] += tensor.sum(axis=tuple(a for a in range(len(together)) if a != i))
+                    out[numbers[p]] += tensor.sum(
+                        axis=tuple(a for a in range(len(together)) if a != i)
+                    )
         best = np.sqrt(counts / np.maximum(sums, 1e-300))
         return out, best * float(np.sum(counts / best))
 
@@ -437,7 +490,13 @@ class TradeoffSearch:
         deadline: float,
         best_error: float = math.inf,
     ) -> None:
-        self.workload, self.goal, self.split, self.labels, self.known = workload, goal, split, labels, best_error
+        self.workload, self.goal, self.split, self.labels, self.known = (
+            workload,
+            goal,
+            split,
+            labels,
+            best_error,
+        )
         self.solve, self.tell, self.deadline, self.started = solve, tell, deadline, time.monotonic()
         spaces = list(decompose(workload, split, labels).spaces)
         self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
@@ -471,15 +530,19 @@ class TradeoffSearch:
             self.whole.append(per_query)
             if per_query:
                 keys: list[Any] = [("group", kind)]
-                initial = [np.ones(group.count) if group.query_weights is None else group.query_weights]
+                initial = [
+                    np.ones(group.count) if group.query_weights is None else group.query_weights
+                ]
             else:
                 keys, initial = [], []
-                # One vector shared by all groups keeps the weights of every space a product.  Groups
-                # with at most one uneven part need other weights, for which a second vector does the
-                # same.
+                # One vector shared by all groups keeps the weights of every space a product.
+                # Groups with at most one uneven part need other weights, for which a second vector
+                # does the same.
                 uneven = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
-                    roles = tuple(self.same.spaces.get((group.attributes[a],), -1) for a in part.axes)
+                    roles = tuple(
+                        self.same.spaces.get((group.attributes[a],), -1) for a in part.axes
+                    )
                     names = tuple(self.workload.schema[group.attributes[a]].name for a in part.axes)
                     shared = (uneven > 1, part.key, roles if min(roles) >= 0 else names)
                     keys.append(("group", kind) if len(group.parts) == 1 else shared)
@@ -528,7 +591,9 @@ class TradeoffSearch:
             raise TimeoutError
         emphasis = self.emphasis(x)
         self.evaluations += 1
-        parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload), self.last, self._strategy_gap())
+        parts, solutions, duals, endings = self.solve(
+            emphasis.apply(self.workload), self.last, self._strategy_gap()
+        )
         self.last = duals
         # Very different weights lose spaces in rounding: the point has no plan, the search
         # backtracks.
@@ -569,18 +634,25 @@ class TradeoffSearch:
 
     def _strategy_gap(self) -> float:
         """Return the target gap of the next strategies, in proportion to that of the weights."""
-        return 0.0 if self.best is None else min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.moved**2)
+        return (
+            0.0 if self.best is None else min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.moved**2)
+        )
 
     def _share_gap(self) -> float:
         """Return the target gap of the shares of this step, coarse in the first steps."""
         if self.best is None or self.witness is None:
             return FIRST_SHARE_GAP
         # A tenth of the target gap is not visible in the result.
-        return min(FIRST_SHARE_GAP, max(0.1 * STOP_GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)))
+        return min(
+            FIRST_SHARE_GAP,
+            max(0.1 * STOP_GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)),
+        )
 
     def _optimise_shares(self, candidate: Candidate, gap: float) -> Array:
         """Optimise the shares of a candidate and update the best plan; return the class masses."""
-        allocation = best_shares(candidate.class_queries, self.same.counts, self.goal, candidate.noises, gap)
+        allocation = best_shares(
+            candidate.class_queries, self.same.counts, self.goal, candidate.noises, gap
+        )
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             shared = replace(candidate, noises=allocation.noises, value=allocation.value)
@@ -594,7 +666,9 @@ class TradeoffSearch:
         """Update the best plan and bound; return the class masses, or sizes without new shares."""
         progress = False
         if self.witness is None or candidate.bound > self.witness.bound:
-            progress = self.witness is None or candidate.bound > self.witness.bound * (1.0 + MIN_PROGRESS)
+            progress = self.witness is None or candidate.bound > self.witness.bound * (
+                1.0 + MIN_PROGRESS
+            )
             self.witness = candidate
         if self.pending is None or candidate.unrest < self.pending.unrest:
             self.pending = candidate
@@ -602,16 +676,26 @@ class TradeoffSearch:
         # Optimising shares takes as long as a step and gains little while weights still change
         # much.
         if candidate.unrest <= max(RESHARE_STEP_RATIO * self.shared, SMALL_STEP):
-            self.shared, before = candidate.unrest, math.inf if self.best is None else self.best.value
+            self.shared, before = (
+                candidate.unrest,
+                math.inf if self.best is None else self.best.value,
+            )
             mass = self._optimise_shares(candidate, self._share_gap())
-            progress = progress or self.best is None or self.best.value < before * (1.0 - MIN_PROGRESS)
+            progress = (
+                progress or self.best is None or self.best.value < before * (1.0 - MIN_PROGRESS)
+            )
         self.stale = 0 if progress else self.stale + 1
         # No shares of the budget give all queries a finite error: `run` raises.
         if self.best is None:
             raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
         self.tell(self.evaluations / EVALUATIONS, f"Weighing the queries, gap {gap:.1e}")
-        if gap <= STOP_GAP or self.stale > MAX_STALE_STEPS or self.evaluations >= EVALUATIONS or self._cannot_improve():
+        if (
+            gap <= STOP_GAP
+            or self.stale > MAX_STALE_STEPS
+            or self.evaluations >= EVALUATIONS
+            or self._cannot_improve()
+        ):
             raise StopIteration
         return mass
 
@@ -620,7 +704,11 @@ class TradeoffSearch:
         return self.witness is not None and self.witness.bound >= self.known
 
     def _variance_gradient(
-        self, emphasis: Emphasis, builder: VarianceBuilder, queries: list[ClassQueries], noises: Array
+        self,
+        emphasis: Emphasis,
+        builder: VarianceBuilder,
+        queries: list[ClassQueries],
+        noises: Array,
     ) -> Array:
         """Return the gradient of the weighted sum of variances at fixed strategies and shares."""
         out = np.zeros(self.variables)
@@ -628,11 +716,17 @@ class TradeoffSearch:
             group = self.workload.groups[self.same.examples[kind]]
             group_variances = builder.group(group)
             flat: Footprint = (
-                footprint(group_variances, np.ones(group.count)) if self.whole[kind] else queries[kind].queries
+                footprint(group_variances, np.ones(group.count))
+                if self.whole[kind]
+                else queries[kind].queries
             )
             s = noises[list(queries[kind].spaces)] * self.same.sizes[kind] * emphasis.weights[kind]
             sets = [tuple(range(1))] if self.whole[kind] else flat.sets
-            shapes = [(group.count,)] if self.whole[kind] else [tuple(group.parts[p].count for p in t) for t in sets]
+            shapes = (
+                [(group.count,)]
+                if self.whole[kind]
+                else [tuple(group.parts[p].count for p in t) for t in sets]
+            )
             if not numbers:
                 out[kind] += float(s @ flat.tables[0][:, 0])
                 continue
@@ -657,9 +751,18 @@ class TradeoffSearch:
         """Return the best candidate; the attribute ``witness`` proves the best bound."""
         with contextlib.suppress(StopIteration, TimeoutError):
             *_, mass = self.evaluate(np.zeros(self.variables))
-            counts = np.array([self.workload.groups[i].count for i in self.same.examples]) * self.same.sizes
-            level = np.log(np.maximum(mass / counts, 1e-5 * (mass / counts).max()) / self.weights / self.targets)
-            self._climb(np.concatenate([level - level.max(), np.zeros(self.variables - len(level))]))
+            counts = (
+                np.array([self.workload.groups[i].count for i in self.same.examples])
+                * self.same.sizes
+            )
+            level = np.log(
+                np.maximum(mass / counts, 1e-5 * (mass / counts).max())
+                / self.weights
+                / self.targets
+            )
+            self._climb(
+                np.concatenate([level - level.max(), np.zeros(self.variables - len(level))])
+            )
         if self.best is None or self.witness is None:
             raise PlanError(LOST)
         if (
@@ -687,7 +790,11 @@ class TradeoffSearch:
             if self.best is None or self.witness is None:
                 return
             gained, gap = self.witness.bound - before, self.best.value - self.witness.bound
-            if self._should_sharpen() and self.moved <= SMALL_STEP and gained < SMALL_GAIN_SHARE * gap:
+            if (
+                self._should_sharpen()
+                and self.moved <= SMALL_STEP
+                and gained < SMALL_GAIN_SHARE * gap
+            ):
                 self._sharpen(self.best)
             if not math.isfinite(value) or value < good[0] - MAX_LOG_SETBACK:
                 # Backtrack from the last good point without acceleration, with half the step each
@@ -696,13 +803,18 @@ class TradeoffSearch:
                 x, points, moves = self._clip_range(good[1] + shorter * good[2]), [], []
                 continue
             shorter, good = 1.0, (value, x, step * ratio)
-            points, moves = [*points[1 - ANDERSON_MEMORY :], x], [*moves[1 - ANDERSON_MEMORY :], step * ratio]
+            points, moves = (
+                [*points[1 - ANDERSON_MEMORY :], x],
+                [*moves[1 - ANDERSON_MEMORY :], step * ratio],
+            )
             x = points[-1] + moves[-1]
             if len(points) > 1:
                 dx, df = np.diff(points, axis=0).T, np.diff(moves, axis=0).T
                 # Weights that tend to zero never converge; scaling by cost ignores them.
                 heavy = np.sqrt(costs)
-                gamma = np.linalg.lstsq(heavy[:, None] * df, heavy * moves[-1], rcond=ANDERSON_CUTOFF)[0]
+                gamma = np.linalg.lstsq(
+                    heavy[:, None] * df, heavy * moves[-1], rcond=ANDERSON_CUTOFF
+                )[0]
                 x = x - (dx + df) @ gamma
             x = self._clip_range(x)
 
@@ -720,8 +832,12 @@ class TradeoffSearch:
             # An infinite last step makes every step optimise its shares.
             before, self.stale, self.shared = self.best.value, 0, math.inf
             single.follow(now.class_queries, noises)
-            earned, best = single.weighted_variances(now.class_queries, self.same.counts, noises, now.emphasis)
-            current = self._variance_gradient(now.emphasis, self._builder(now), now.class_queries, noises)
+            earned, best = single.weighted_variances(
+                now.class_queries, self.same.counts, noises, now.emphasis
+            )
+            current = self._variance_gradient(
+                now.emphasis, self._builder(now), now.class_queries, noises
+            )
             x = now.point.copy()
             for window, vector in zip(self.windows, earned, strict=True):
                 x[window] += log_gains(vector, current[window])

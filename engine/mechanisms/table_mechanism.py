@@ -69,7 +69,11 @@ class Design:
         # plan files without the fourth number charge the sum of the costs
         out: list[Any] = [[*header, 1.0] if self.joint else header]
         for c in self.components:
-            out += [[c.share, len(c.factors)], c.groups, [schema.names.index(a) for a in c.attributes]]
+            out += [
+                [c.share, len(c.factors)],
+                c.groups,
+                [schema.names.index(a) for a in c.attributes],
+            ]
             for axes, strategy in c.factors:
                 out += [axes, strategy.rows]
         return tuple(np.ascontiguousarray(a, dtype=float) for a in out)
@@ -114,10 +118,17 @@ class Design:
                 # Equal factors share one object, so that least squares runs once and caches
                 # recognise it.
                 if (axis_sizes, rows.tobytes()) not in strategies:
-                    strategies[axis_sizes, rows.tobytes()] = explicit_strategy(rows, axis_sizes, law)
+                    strategies[axis_sizes, rows.tobytes()] = explicit_strategy(
+                        rows, axis_sizes, law
+                    )
                 factor_list.append((axes, strategies[axis_sizes, rows.tobytes()]))
             components.append(
-                Component(attributes=attributes, factors=tuple(factor_list), share=float(share), groups=groups)
+                Component(
+                    attributes=attributes,
+                    factors=tuple(factor_list),
+                    share=float(share),
+                    groups=groups,
+                )
             )
         return cls(
             components=tuple(components),
@@ -138,12 +149,14 @@ class ExplicitMechanism(Mechanism):
         super().__post_init__()
         if self.objective != "sum":
             raise PlanError(
-                f"The mechanism '{self.name}' has no objective {self.objective!r}, only 'sum'. Use 'querysmasher', "
-                "'residualplanner+' or 'wff'."
+                f"The mechanism '{self.name}' has no objective {self.objective!r}, only 'sum'. Use"
+                " 'querysmasher', 'residualplanner+' or 'wff'."
             )
 
     @abstractmethod
-    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+    def design(
+        self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
+    ) -> Design:
         """Return the components to measure.
 
         ``bases`` contains the matrices of an earlier design, with shapes defined by the mechanism,
@@ -154,9 +167,13 @@ class ExplicitMechanism(Mechanism):
         check_request(workload, budget, self.laws)
         check_size(workload, limits.memory_limit)
         if not any(g.weight > 0 and _has_nonzero_query(g) for g in workload.groups):
-            raise PlanError("The weighted queries count no records. Add a query that counts records.")
+            raise PlanError(
+                "The weighted queries count no records. Add a query that counts records."
+            )
         limits.tell(0.0, "Choosing the strategy")
-        result = explicit_plan(self, workload, budget, self.design(workload, budget.law, limits, ()))
+        result = explicit_plan(
+            self, workload, budget, self.design(workload, budget.law, limits, ())
+        )
         limits.tell(1.0, "Planned")
         return result
 
@@ -177,9 +194,11 @@ def explicit_plan(mechanism: Mechanism, workload: Workload, budget: Budget, desi
         "blocks": component_blocks(design.components, budget, mechanism.max_records, design.joint),
         "bound": _cached_bound(workload, budget.law) if design.bound is None else design.bound,
         "statement": (
-            f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
-            "than the bound."
-        ).strip(),
+            (
+                f"{design.statement} No matrix mechanism whatsoever with this noise can have a"
+                " smaller weighted RMSE than the bound."
+            ).strip()
+        ),
         "duals": (),
         "matrices": design.matrices,
         "max_records": mechanism.max_records,
@@ -202,7 +221,9 @@ def _has_nonzero_query(group: Group) -> bool:
     for part in group.parts:
         nonzero = np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)])
         marks = (
-            np.logical_and.outer(marks, nonzero).ravel() if group.query_weights is not None else marks & nonzero.any()
+            np.logical_and.outer(marks, nonzero).ravel()
+            if group.query_weights is not None
+            else marks & nonzero.any()
         )
     return bool((marks & (True if group.query_weights is None else group.query_weights > 0)).any())
 
@@ -213,10 +234,16 @@ def used_attributes(workload: Workload) -> Space:
     return tuple(name for name in workload.schema.names if name in used)
 
 
-def one_component(workload: Workload, attributes: Space, factors: tuple[tuple[Axes, Strategy], ...]) -> Design:
+def one_component(
+    workload: Workload, attributes: Space, factors: tuple[tuple[Axes, Strategy], ...]
+) -> Design:
     """Return the design with one strategy for all groups."""
     everything = tuple(range(len(workload.groups)))
-    return Design(components=(Component(attributes=attributes, factors=factors, share=1.0, groups=everything),))
+    return Design(
+        components=(
+            Component(attributes=attributes, factors=factors, share=1.0, groups=everything),
+        )
+    )
 
 
 @lru_cache(maxsize=256)
@@ -230,7 +257,7 @@ def check_dense(workload: Workload, attributes: Space, what: str) -> int:
     cells = math.prod(workload.schema.sizes(attributes))
     if cells > MAX_DENSE_CELLS:
         raise NotApplicable(
-            f"{what} takes at most {MAX_DENSE_CELLS:,} cells, but {' x '.join(attributes)} has {cells:,}. Use "
-            "'querysmasher', or use fewer or coarser attributes."
+            f"{what} takes at most {MAX_DENSE_CELLS:,} cells, but {' x '.join(attributes)} has"
+            f" {cells:,}. Use 'querysmasher', or use fewer or coarser attributes."
         )
     return cells

@@ -150,7 +150,9 @@ class Block:
 
     def cell_pcosts(self, max_records: int) -> Array:
         """Privacy cost of the block for a record in each cell, shape (n_1, ..., n_k)."""
-        return np.asarray((self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2)
+        return np.asarray(
+            (self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2
+        )
 
     def _released(self, norm: Any, max_records: int) -> Any:
         """Add the effects of grid rounding and floating-point errors to column norms of B."""
@@ -189,7 +191,9 @@ class LazyBlocks(Mapping[Space, Block]):
         block = self._blocks.get(key)
         if block is None:
             prototype = self.kinds[self.numbers[key]]
-            block = replace(prototype, attributes=self.attributes.get(key, key), union=self.unions.get(key, ()))
+            block = replace(
+                prototype, attributes=self.attributes.get(key, key), union=self.unions.get(key, ())
+            )
             block = self._blocks.setdefault(key, block)  # the same object for all threads
         return block
 
@@ -279,7 +283,13 @@ def _classes_of(blocks: Mapping[Space, Block]) -> list[tuple[Block, int]]:
     classes: dict[Any, tuple[Block, int]] = {}
     for block in blocks.values():
         # a block with weights is its own class because arrays are not hashable
-        key = (block.factors, block.noise, block.grid, block.law, block if block.weights is not None else None)
+        key = (
+            block.factors,
+            block.noise,
+            block.grid,
+            block.law,
+            block if block.weights is not None else None,
+        )
         classes[key] = block, classes.get(key, (block, 0))[1] + 1
     return list(classes.values())
 
@@ -290,7 +300,9 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     laplace = any(block.law == "laplace" for block, _ in classes)
     costs = [(block.pcost(max_records), times) for block, times in classes]
     # with independent noise rho of zCDP (Bun and Steinke 2016) and epsilon add up
-    single = (itertools.repeat(math.sqrt(cost) if laplace else cost, times) for cost, times in costs)
+    single = (
+        itertools.repeat(math.sqrt(cost) if laplace else cost, times) for cost, times in costs
+    )
     total = math.fsum(itertools.chain.from_iterable(single)) * GUARD
     return total**2 if laplace else total
 
@@ -302,9 +314,15 @@ def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
     there is no condition.
     """
     classes = [
-        block_class for blocks in parts for block_class in _classes_of(blocks) if block_class[0].law == "gaussian"
+        block_class
+        for blocks in parts
+        for block_class in _classes_of(blocks)
+        if block_class[0].law == "gaussian"
     ]
-    load = math.fsum(size * block.measurements / block.grid_noise**2 for block, size in classes) * GUARD
+    load = (
+        math.fsum(size * block.measurements / block.grid_noise**2 for block, size in classes)
+        * GUARD
+    )
     step = max((1.0 / block.grid_noise**2 for block, _ in classes), default=0.0)
     return load <= LOAD * pcost and step <= STEP * max(1.0, pcost)
 
@@ -322,11 +340,18 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
         return 0.0
     law = block_list[0].law
     scales = [DEVIATION[law] / b.noise for b in block_list]
-    norms = [math.prod(s.column_sum for _, s in b.factors) if law == "laplace" else b.column_norm for b in block_list]
-    extra = [(b.sensitivity(max_records) - n) * s for b, n, s in zip(block_list, norms, scales, strict=True)]
+    norms = [
+        math.prod(s.column_sum for _, s in b.factors) if law == "laplace" else b.column_norm
+        for b in block_list
+    ]
+    extra = [
+        (b.sensitivity(max_records) - n) * s
+        for b, n, s in zip(block_list, norms, scales, strict=True)
+    ]
     power = 1 if law == "laplace" else 2
     ideal = joint_sensitivity(
-        ((b.attributes, _unweighted(b), s**power) for b, s in zip(block_list, scales, strict=True)), law
+        ((b.attributes, _unweighted(b), s**power) for b, s in zip(block_list, scales, strict=True)),
+        law,
     )
     if law == "laplace":
         return ((ideal + math.fsum(extra)) * GUARD) ** 2
@@ -353,10 +378,14 @@ def joint_share(parts: Sequence[MeasuredPart]) -> float:
     if len(parts) > MAX_JOINT:
         return 1.0
     distinct = {s for _, factors, _ in parts for _, s in factors}
-    unequal = {s for s in distinct if np.ptp(s.column_costs("gaussian")) > UNEQUAL_NORMS * s.column_norm**2}
+    unequal = {
+        s for s in distinct if np.ptp(s.column_costs("gaussian")) > UNEQUAL_NORMS * s.column_norm**2
+    }
     if sum(any(s in unequal for _, s in factors) for _, factors, _ in parts) < 2:
         return 1.0
-    total = math.fsum(scale * math.prod(s.column_norm**2 for _, s in factors) for _, factors, scale in parts)
+    total = math.fsum(
+        scale * math.prod(s.column_norm**2 for _, s in factors) for _, factors, scale in parts
+    )
     return min(1.0, joint_sensitivity(parts, "gaussian") / total)
 
 
@@ -437,14 +466,19 @@ def calibrate(
     for space, noise in noises.items():
         if not 1e-100 < noise < 1e100:  # its square and the inverse of that must be finite
             raise PlanError(
-                f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is refused. Give "
+                f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is"
+                " refused. Give "
                 + ("less budget." if noise < 1.0 else "more budget, or weights that differ less.")
             )
     # spaces with equal strategies and noises form one class with one grid; plans have few classes
     classes: dict[tuple[tuple[tuple[Axes, Strategy], ...], float], int] = {}
-    numbers = {space: classes.setdefault((strategies[space], noise), len(classes)) for space, noise in noises.items()}
+    numbers = {
+        space: classes.setdefault((strategies[space], noise), len(classes))
+        for space, noise in noises.items()
+    }
     grids = [
-        noise_grid(noise, max_records * math.prod(f.column_norm for _, f in factors)) for factors, noise in classes
+        noise_grid(noise, max_records * math.prod(f.column_norm for _, f in factors))
+        for factors, noise in classes
     ]
     steps = [grid / noise for (_, noise), grid in zip(classes, grids, strict=True)]
     # ``step`` is the largest grid spacing relative to the noise
@@ -460,14 +494,16 @@ def calibrate(
             Block(attributes=(), factors=factors, noise=noise, grid=grid, law=law)
             for (factors, _), noise, grid in zip(classes, raised, grids, strict=True)
         ]
-        blocks = LazyBlocks(kinds=prototypes, numbers=numbers, attributes=attributes or {}, unions=unions or {})
+        blocks = LazyBlocks(
+            kinds=prototypes, numbers=numbers, attributes=attributes or {}, unions=unions or {}
+        )
         cost = pcost(blocks, max_records)
         if cost <= budget:
             return blocks
         stretch *= math.sqrt(cost / budget) * (1.0 + step)
     raise PlanError(
-        f"The privacy cost of the matrices to be released is {cost}, over the budget of {budget}; the plan is refused. "
-        "Lower max_records, or remove queries."
+        f"The privacy cost of the matrices to be released is {cost}, over the budget of {budget};"
+        " the plan is refused. Lower max_records, or remove queries."
     )
 
 

@@ -93,7 +93,9 @@ class Objective:
         return math.sqrt(total) / (1.0 if math.isinf(self.power) else queries ** (0.5 / self.power))
 
 
-def objective(name: str, power: float = 2.0, targets: Any = None, workload: Workload | None = None) -> Objective:
+def objective(
+    name: str, power: float = 2.0, targets: Any = None, workload: Workload | None = None
+) -> Objective:
     """Return the objective with this name.
 
     ``targets`` are standard errors: one for all groups, or one per group.
@@ -107,8 +109,8 @@ def objective(name: str, power: float = 2.0, targets: Any = None, workload: Work
     values = (targets,) * len(workload.groups) if isinstance(targets, float) else tuple(targets)
     if len(values) != len(workload.groups):
         raise PlanError(
-            f"There are {len(values)} targets for {len(workload.groups)} groups. Give one for each group, or one "
-            "number for all."
+            f"There are {len(values)} targets for {len(workload.groups)} groups. Give one for each"
+            " group, or one number for all."
         )
     # users give targets as standard errors; the objective is in terms of variances
     return Objective(power=math.inf, targets=tuple(v * v for v in values))
@@ -127,8 +129,8 @@ def check_targets(targets: Any) -> float | tuple[float, ...]:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, real) or not 1e-50 < value < 1e50:
             raise PlanError(
-                f"targets was {str(targets)[:60]}. Give the largest acceptable standard error, in counts and "
-                "above 0: one number, or one per group."
+                f"targets was {str(targets)[:60]}. Give the largest acceptable standard error, in"
+                " counts and above 0: one number, or one per group."
             )
     return tuple(float(v) for v in values) if several else float(values[0])
 
@@ -188,7 +190,11 @@ def symmetry(
             space_roles = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in touching]
             if not space_roles and workload.schema.invariants:
                 continue  # answered from public tables
-            space_roles = space_roles if ordered else [(tuple(sorted(role, key=repr)), s) for role, s in space_roles]
+            space_roles = (
+                space_roles
+                if ordered
+                else [(tuple(sorted(role, key=repr)), s) for role, s in space_roles]
+            )
             inside[i] = [(numbers.setdefault(role, len(numbers)), s) for role, s in space_roles]
             for role, space in inside[i]:
                 touching[space].append((i, role))
@@ -204,7 +210,8 @@ def symmetry(
         }
     )
     signatures = {
-        s: [(workload.schema[n].size, labels.get(n), digest(split.centers.get(n))) for n in s] for s in spaces
+        s: [(workload.schema[n].size, labels.get(n), digest(split.centers.get(n))) for n in s]
+        for s in spaces
     }
     space_classes = _class_numbers(
         {
@@ -216,10 +223,22 @@ def symmetry(
     # convex problem has an optimum that is constant on its classes.
     while True:
         split_groups = _class_numbers(
-            {i: (group_classes[i], tuple(sorted((role, space_classes[s]) for role, s in inside[i]))) for i in inside}
+            {
+                i: (
+                    group_classes[i],
+                    tuple(sorted((role, space_classes[s]) for role, s in inside[i])),
+                )
+                for i in inside
+            }
         )
         split_spaces = _class_numbers(
-            {s: (space_classes[s], tuple(sorted((split_groups[i], role) for i, role in touching[s]))) for s in spaces}
+            {
+                s: (
+                    space_classes[s],
+                    tuple(sorted((split_groups[i], role) for i, role in touching[s])),
+                )
+                for s in spaces
+            }
         )
         stable = len(set(split_groups.values())) == len(set(group_classes.values())) and len(
             set(split_spaces.values())
@@ -297,10 +316,16 @@ def footprints(
             if not np.isfinite(variances.values(0, group.count)[weighted]).all():
                 return None
         queries = footprint(variances, query_weights)
-        spaces = tuple(same.spaces[tuple(group.attributes[a] for a in s.axes)] for s in variances.summands)
+        spaces = tuple(
+            same.spaces[tuple(group.attributes[a] for a in s.axes)] for s in variances.summands
+        )
         classes.append(
             ClassQueries(
-                queries=queries, spaces=spaces, groups=float(groups), weight=group.weight, target=goal.target(example)
+                queries=queries,
+                spaces=spaces,
+                groups=float(groups),
+                weight=group.weight,
+                target=goal.target(example),
             )
         )
     return classes
@@ -329,11 +354,15 @@ def variance_norm(
         return max(v / t for v, t in zip(largest, targets, strict=True))
     # relative to the largest variance, high powers neither overflow nor underflow
     scale = max(largest)
-    total = math.fsum(w * f.power_sum(f.noises, goal.power, scale)[0] for w, f in zip(weights, asked, strict=True))
+    total = math.fsum(
+        w * f.power_sum(f.noises, goal.power, scale)[0] for w, f in zip(weights, asked, strict=True)
+    )
     return scale * float(total ** (1.0 / goal.power))
 
 
-def achieved_norm(workload: Workload, variance: Callable[[int], GroupVariance], goal: Objective) -> float:
+def achieved_norm(
+    workload: Workload, variance: Callable[[int], GroupVariance], goal: Objective
+) -> float:
     """Return the norm of the variances of all queries with positive weight.
 
     In counts^2, or relative to the targets.  ``variance`` returns the variances of a group by its
@@ -407,7 +436,8 @@ class Emphasis:
     ----------
     kinds : class of every group, shape (groups,); -1 for groups without weighted queries.
     weights : weight of a group of each class, shape (classes,).
-    uses : for each class, the indices in `vectors` of its parts; a single index if ``single_vector``.
+    uses : for each class, the indices in `vectors` of its parts; a single index if
+        ``single_vector``.
     single_vector : for each class, whether it has a single vector over all queries of a group.
     vectors : query weights, each of shape (queries of a part or of a group,).
     """
@@ -505,7 +535,10 @@ class Emphasis:
             or not all(type(n) is int for n in numbers)
             or not all(-1 <= k < count for k in emphasis.kinds)
             or not all(0 <= n < len(emphasis.vectors) for u in emphasis.uses for n in u)
-            or not all(np.isfinite(v).all() and (v >= 0).all() for v in (emphasis.weights, *emphasis.vectors))
+            or not all(
+                np.isfinite(v).all() and (v >= 0).all()
+                for v in (emphasis.weights, *emphasis.vectors)
+            )
         ):
             raise ValueError("invalid emphasis: a class, an index or a weight is out of range")
         return emphasis
@@ -518,7 +551,11 @@ class Emphasis:
             if omitted or (group_class >= 0 and group.weight == 0):
                 raise ValueError("the emphasis is for other groups")
             if group_class >= 0:
-                lengths = [group.count] if self.single_vector[group_class] else [p.count for p in group.parts]
+                lengths = (
+                    [group.count]
+                    if self.single_vector[group_class]
+                    else [p.count for p in group.parts]
+                )
                 if [len(self.vectors[n]) for n in self.uses[group_class]] != lengths:
                     raise ValueError("the emphasis is for other numbers of queries")
         return workload
@@ -611,8 +648,12 @@ def _largest(classes: Sequence[ClassQueries], counts: Array, start: Array, gap: 
         # only a few queries attain the largest variance: solve for these, then add violated ones
         s, lam = _interior(np.array(rows), counts, start, gap)
         s = s * float(np.sum(counts / s))
-        maxima = [group_class.queries.largest(s[list(group_class.spaces)]) for group_class in classes]
-        worst = np.array([v / group_class.target for (v, _), group_class in zip(maxima, classes, strict=True)])
+        maxima = [
+            group_class.queries.largest(s[list(group_class.spaces)]) for group_class in classes
+        ]
+        worst = np.array(
+            [v / group_class.target for (v, _), group_class in zip(maxima, classes, strict=True)]
+        )
         slopes = np.maximum(np.array(rows).T @ lam, 0.0)
         # the multipliers give a valid bound, as any nonnegative weights do
         bound = float(np.sum(np.sqrt(counts * slopes))) ** 2 / float(lam.sum())
@@ -622,7 +663,9 @@ def _largest(classes: Sequence[ClassQueries], counts: Array, start: Array, gap: 
         if value < best.value:
             best = Shares(noises=s, value=value, bound=max(bound, best.bound), mass=mass)
         else:
-            best = Shares(noises=best.noises, value=best.value, bound=max(bound, best.bound), mass=best.mass)
+            best = Shares(
+                noises=best.noises, value=best.value, bound=max(bound, best.bound), mass=best.mass
+            )
         if best.value <= best.bound * (1.0 + gap):
             break
         # queries below the bound are not active at the optimum
@@ -654,7 +697,10 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
         residual = -cost / z**2 + scaled.T @ lam
         centered = float(lam @ slack) / len(rows)
         value = float(np.sum(cost / z))
-        if centered * len(rows) <= 0.02 * gap * value and float(np.max(np.abs(residual) * z)) <= 0.02 * gap * value:
+        if (
+            centered * len(rows) <= 0.02 * gap * value
+            and float(np.max(np.abs(residual) * z)) <= 0.02 * gap * value
+        ):
             break
         # a target of 0 would step outside the feasible region; reduce the complementarity to 15%
         target = 0.15 * centered
@@ -670,7 +716,11 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
         if not np.isfinite(step).all() or not np.isfinite(lam_step).all():
             break
         alpha = 1.0
-        for vector, move, fraction in ((z, step, 0.8), (slack, change, 0.97), (lam, lam_step, 0.97)):
+        for vector, move, fraction in (
+            (z, step, 0.8),
+            (slack, change, 0.97),
+            (lam, lam_step, 0.97),
+        ):
             down = move < 0
             if down.any():
                 alpha = min(alpha, fraction * float(np.min(-vector[down] / move[down])))
@@ -718,14 +768,21 @@ def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch
     return out, unexpanded
 
 
-def _powers(classes: Sequence[ClassQueries], counts: Array, p: float, start: Array, gap: float) -> Shares:
+def _powers(
+    classes: Sequence[ClassQueries], counts: Array, p: float, start: Array, gap: float
+) -> Shares:
     import scipy.optimize
 
-    spaces, weights = len(counts), np.array([group_class.groups * group_class.weight for group_class in classes])
+    spaces, weights = (
+        len(counts),
+        np.array([group_class.groups * group_class.weight for group_class in classes]),
+    )
     best = Shares(noises=start, value=math.inf, bound=0.0, mass=np.ones(len(classes)))
     batches, unexpanded = _batches(classes, p)
     # powers up to 100 of unscaled variances would leave the range of doubles
-    scale = max(group_class.queries.largest(start[list(group_class.spaces)])[0] for group_class in classes)
+    scale = max(
+        group_class.queries.largest(start[list(group_class.spaces)])[0] for group_class in classes
+    )
 
     def sums(s: Array) -> tuple[Array, Array]:
         """Return the power sum of every class, and the weighted slopes by class of spaces."""
@@ -738,7 +795,9 @@ def _powers(classes: Sequence[ClassQueries], counts: Array, p: float, start: Arr
             slopes = weights[b.members, None] * (terms @ b.exponents) / at / p
             space_slopes += np.bincount(b.spaces.ravel(), slopes.ravel(), minlength=spaces)
         for k in unexpanded:
-            power_sums[k], slopes = classes[k].queries.power_sum(s[list(classes[k].spaces)], p, scale)
+            power_sums[k], slopes = classes[k].queries.power_sum(
+                s[list(classes[k].spaces)], p, scale
+            )
             space_slopes += weights[k] * np.bincount(classes[k].spaces, slopes, minlength=spaces)
         return power_sums, space_slopes
 

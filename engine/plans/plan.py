@@ -23,7 +23,14 @@ from engine._validation import check_int, check_slice
 from engine._values import FrozenValue
 from engine.bounds.lower_bounds import best_bound
 from engine.errors import PlanError, Unanswered
-from engine.plans.blocks import Block, apply_factors, block_of_space, is_on_curve, measures_piece, table_of_blocks
+from engine.plans.blocks import (
+    Block,
+    apply_factors,
+    block_of_space,
+    is_on_curve,
+    measures_piece,
+    table_of_blocks,
+)
 from engine.plans.objectives import Objective, achieved_norm, objective, pack
 from engine.plans.reconstruction import (
     Answers,
@@ -35,7 +42,12 @@ from engine.plans.reconstruction import (
 )
 from engine.plans.replace_one import ReplaceOne, person_pcost, replace_one_cost
 from engine.plans.solver_state import Certificate, SolverState, Tradeoff, canonical_json, pack_split
-from engine.plans.variance import GroupVariance, VarianceBuilder, table_of_groups, variances_by_class
+from engine.plans.variance import (
+    GroupVariance,
+    VarianceBuilder,
+    table_of_groups,
+    variances_by_class,
+)
 from engine.privacy import Budget
 from engine.privacy.budget import DEFAULT_DELTA, delta_text
 from engine.residuals import Space, Split
@@ -107,17 +119,22 @@ class Plan(FrozenValue):
     def __post_init__(self) -> None:
         if not self.pcost <= self.budget.pcost:
             raise PlanError(
-                f"The privacy cost of the matrices to be released is {self.pcost}, over the budget of "
-                f"{self.budget.pcost}. The plan is refused; please report it."
+                f"The privacy cost of the matrices to be released is {self.pcost}, over the budget"
+                f" of {self.budget.pcost}. The plan is refused; please report it."
             )
         groups = self.workload.groups
-        for i in range(len(groups)) if self.full_tables else self._variances.partial_groups(self.workload).tolist():
+        for i in (
+            range(len(groups))
+            if self.full_tables
+            else self._variances.partial_groups(self.workload).tolist()
+        ):
             group = groups[i]
             if group.weight > 0 and not self._answers(i):
                 raise Unanswered(
-                    f"The plan would not answer the {group.family_text} queries on "
-                    f"{' x '.join(group.attributes) or 'nothing'}, group {i}, which have a weight; they may be lost in "
-                    "the rounding of heavier queries. Choose weights that differ less, or another mechanism."
+                    f"The plan would not answer the {group.family_text} queries on"
+                    f" {' x '.join(group.attributes) or 'nothing'}, group {i}, which have a weight;"
+                    " they may be lost in the rounding of heavier queries. Choose weights that"
+                    " differ less, or another mechanism."
                 )
 
     def _answers(self, group: int) -> bool:
@@ -127,7 +144,9 @@ class Plan(FrozenValue):
             return True
         variances = self.group_variance(group)
         if variances.unmeasured and queries.query_weights is not None:
-            return bool(np.isfinite(variances.values(0, queries.count)[queries.query_weights > 0]).all())
+            return bool(
+                np.isfinite(variances.values(0, queries.count)[queries.query_weights > 0]).all()
+            )
         return not variances.unmeasured or math.isfinite(variances.total())
 
     @property
@@ -232,7 +251,10 @@ class Plan(FrozenValue):
     @property
     def rmses(self) -> list[float]:
         """Root of the mean variance of the queries of every group, in counts."""
-        return [math.sqrt(total / g.count) for total, g in zip(self.totals, self.workload.groups, strict=True)]
+        return [
+            math.sqrt(total / g.count)
+            for total, g in zip(self.totals, self.workload.groups, strict=True)
+        ]
 
     @cached_property
     def rmse(self) -> float:
@@ -266,13 +288,18 @@ class Plan(FrozenValue):
         goal = self._goal
         if goal.linear:
             return self.weighted_rmse
-        return goal.mean(achieved_norm(self.workload, self.group_variance, goal), self.workload.queries)
+        return goal.mean(
+            achieved_norm(self.workload, self.group_variance, goal), self.workload.queries
+        )
 
     @cached_property
     def _goal(self) -> Objective:
         options = self.options
         return objective(
-            options.get("objective", "sum"), options.get("power", 2.0), options.get("targets"), self.workload
+            options.get("objective", "sum"),
+            options.get("power", 2.0),
+            options.get("targets"),
+            self.workload,
         )
 
     @cached_property
@@ -303,7 +330,9 @@ class Plan(FrozenValue):
         privacy cost, and must not turn one release into two.
         """
         budget = replace(self.budget, report_delta=DEFAULT_DELTA).to_dict()
-        return hashlib.sha256(canonical_json(self._request() | {"budget": budget}).encode()).hexdigest()
+        return hashlib.sha256(
+            canonical_json(self._request() | {"budget": budget}).encode()
+        ).hexdigest()
 
     def by_group(self) -> pd.DataFrame:
         """Return one row per group: attributes, family, queries, rmse and max_std in counts."""
@@ -327,7 +356,10 @@ class Plan(FrozenValue):
 
         With weight 0, queries that the plan cannot answer are allowed.
         """
-        return replace(self, workload=Workload(self.schema, tuple(replace(group, weight=0.0) for group in groups)))
+        return replace(
+            self,
+            workload=Workload(self.schema, tuple(replace(group, weight=0.0) for group in groups)),
+        )
 
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return variances of queries ``start:stop``, shape (stop - start,), in counts^2.
@@ -362,7 +394,9 @@ class Plan(FrozenValue):
     def checked(self, query: NamedQuery) -> tuple[Space, npt.ArrayLike]:
         """Return the attributes and the tensor of a query; raise PlanError unless it is a pair."""
         if not isinstance(query, (tuple, list)) or len(query) != 2:
-            raise PlanError(f"A query was given as {type(query).__name__}. Give a pair of attributes and table.")
+            raise PlanError(
+                f"A query was given as {type(query).__name__}. Give a pair of attributes and table."
+            )
         return self.schema.named(query[0], error=PlanError), query[1]
 
     def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
@@ -374,7 +408,9 @@ class Plan(FrozenValue):
         """
         return finite_table(names, self.schema.sizes(names), query_tensor)
 
-    def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
+    def class_pieces(
+        self, attributes: Sequence[str], query_tensor: npt.ArrayLike
+    ) -> dict[Space, Array]:
         """Return the components of a query by residual space, shapes (n_1 - 1, ...).
 
         The attributes of every space are in schema order.
@@ -391,12 +427,18 @@ class Plan(FrozenValue):
         """State of the search, enough to rebuild the plan at this or another budget."""
         return SolverState(**{f.name: getattr(self, f.name) for f in fields(SolverState)})
 
-    def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
+    def _reconstruction(
+        self, attributes: Sequence[str], query_tensor: npt.ArrayLike
+    ) -> dict[Space, Array]:
         components = self.class_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
         by_block: dict[Space, dict[Space, Array]] = {}
         for space, piece in components.items():
-            if not piece.size or self.schema.is_exact(space) or np.linalg.norm(piece) <= ROUNDING * size:
+            if (
+                not piece.size
+                or self.schema.is_exact(space)
+                or np.linalg.norm(piece) <= ROUNDING * size
+            ):
                 continue
             if space not in self.home:
                 raise unmeasured_error(attributes, space)
@@ -415,7 +457,10 @@ class Plan(FrozenValue):
                 if not measures_piece(block, block_pieces[home]):
                     raise unmeasured_error(attributes, home)
                 solved = apply_factors(block, block_pieces[home], lambda s: s.pinv.T)
-                out[home] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
+                out[home] = (
+                    block.noise
+                    * (solved if block.weights is None else solved / block.weights).ravel()
+                )
         return out
 
     def headline(self) -> dict[str, str]:
@@ -430,7 +475,9 @@ class Plan(FrozenValue):
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, Plan) and self.hash == other.hash and self.to_json() == other.to_json()
+            isinstance(other, Plan)
+            and self.hash == other.hash
+            and self.to_json() == other.to_json()
         )
 
     def __hash__(self) -> int:

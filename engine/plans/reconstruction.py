@@ -34,8 +34,8 @@ def finite_table(names: Space, sizes: Sequence[int], values: npt.ArrayLike) -> A
         tensor = np.full((), np.nan)
     if tensor.shape != tuple(sizes) or not np.isfinite(tensor).all():
         raise PlanError(
-            f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {tuple(sizes)}; "
-            f"it has shape {tensor.shape}."
+            f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of"
+            f" shape {tuple(sizes)}; it has shape {tensor.shape}."
         )
     return tensor
 
@@ -43,8 +43,9 @@ def finite_table(names: Space, sizes: Sequence[int], values: npt.ArrayLike) -> A
 def unmeasured_error(attributes: Sequence[str], space: Space) -> NotAnswerable:
     """Return the exception for a query whose component in a residual space is not measured."""
     return NotAnswerable(
-        f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
-        "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
+        f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)}"
+        " that the plan does not measure. Add the query, or the marginal on these attributes, to"
+        " the workload."
     )
 
 
@@ -63,7 +64,8 @@ def class_pieces(
     row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
     table = pieces(row, shape, split.centers_of(ranked), split.inside(ranked)).reshape(1, *shape)
     return {
-        tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0] for axes in subsets(range(len(ranked)))
+        tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0]
+        for axes in subsets(range(len(ranked)))
     }
 
 
@@ -74,7 +76,10 @@ def union_rows(schema: Schema, block: Block, given: Mapping[Space, Array]) -> Ar
     """
     count = len(next(iter(given.values())))
     dimensions = {s: math.prod(n - 1 for n in schema.sizes(s)) for s in block.spaces}
-    rows = [given[s].reshape(count, -1) if s in given else np.zeros((count, n)) for s, n in dimensions.items()]
+    rows = [
+        given[s].reshape(count, -1) if s in given else np.zeros((count, n))
+        for s, n in dimensions.items()
+    ]
     return np.concatenate(rows, axis=1)
 
 
@@ -138,7 +143,9 @@ class SpaceAnswers:
             table = schema.exact_table(space).astype(float)
             complement = split.complement(space)
             complements: dict[Axes, Complement] = {} if complement is None else {(0, 1): complement}
-            lift = SplitLift(table.shape, split.centers_of(space), (tuple(range(table.ndim)),), complements)
+            lift = SplitLift(
+                table.shape, split.centers_of(space), (tuple(range(table.ndim)),), complements
+            )
             out[space] = lift.classes(table.reshape(1, -1)).reshape([n - 1 for n in table.shape])
         for home, values in self.estimates.items():
             at = 0
@@ -174,10 +181,14 @@ class SpaceAnswers:
         ``query_tensor`` has the shape of the marginal table on the attributes.
         """
         if self.schema.is_exact(attributes):
-            return float(np.sum(np.asarray(query_tensor) * self.schema.exact_table(tuple(attributes))))
+            return float(
+                np.sum(np.asarray(query_tensor) * self.schema.exact_table(tuple(attributes)))
+            )
         return math.fsum(
             float(np.sum(piece * self.by_space[space]))
-            for space, piece in class_pieces(self.schema, self.split, attributes, query_tensor).items()
+            for space, piece in class_pieces(
+                self.schema, self.split, attributes, query_tensor
+            ).items()
             if space in self.by_space
         )
 
@@ -213,5 +224,7 @@ class SpaceAnswers:
                 coordinates[part_of(len(ranked), inside)] = estimate
         with threads_for(max(sizes, default=1)):
             split = self.split
-            table = tables(coordinates, sizes, split.centers_of(ranked), split.inside(ranked)).reshape(sizes)
+            table = tables(
+                coordinates, sizes, split.centers_of(ranked), split.inside(ranked)
+            ).reshape(sizes)
         return table.transpose([ranked.index(name) for name in attributes])

@@ -57,7 +57,9 @@ class ReplaceOne(NamedTuple):
     worst: Pair
 
 
-def row_pcosts(budget: Budget, joint: bool = False) -> Callable[[Mapping[Space, Block], int], float]:
+def row_pcosts(
+    budget: Budget, joint: bool = False
+) -> Callable[[Mapping[Space, Block], int], float]:
     """Return the cost of one row, as a function of blocks and records, for a budget's neighbours.
 
     ``joint`` selects the maximum over cells of the summed costs of the blocks, instead of the sum
@@ -67,7 +69,9 @@ def row_pcosts(budget: Budget, joint: bool = False) -> Callable[[Mapping[Space, 
     return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added
 
 
-def person_pcost(blocks: Mapping[Space, Block], budget: Budget, max_records: int, joint: bool = False) -> float:
+def person_pcost(
+    blocks: Mapping[Space, Block], budget: Budget, max_records: int, joint: bool = False
+) -> float:
     """Return the privacy cost of all blocks for one person with a budget's neighbours, rounded up.
 
     Guarantee: k rows of one person move the answers by at most k times as much as one row, so the
@@ -77,11 +81,17 @@ def person_pcost(blocks: Mapping[Space, Block], budget: Budget, max_records: int
 
 
 def replace_one_cost(
-    blocks: Mapping[Space, Block], budget: Budget, max_records: int, schema: Schema, joint: bool = False
+    blocks: Mapping[Space, Block],
+    budget: Budget,
+    max_records: int,
+    schema: Schema,
+    joint: bool = False,
 ) -> ReplaceOne:
     """Return the privacy cost of replacing all rows of one person; see `ReplaceOne`."""
     measured = {name for block in blocks.values() for name in block.attributes}
-    row_pair = worst_pair(blocks, {name: schema[name].size for name in schema.names if name in measured})
+    row_pair = worst_pair(
+        blocks, {name: schema[name].size for name in schema.names if name in measured}
+    )
     pair = replace(row_pair, pcost=row_pair.pcost * budget.rows_per_person**2)
     bound = replaced_pcost(blocks, max_records, cells_pcost if joint else total_pcost)
     return ReplaceOne(bound=budget.of_person(bound), worst=pair)
@@ -100,9 +110,13 @@ def replaced_pcost(
     block_list, added_pcost = list(blocks.values()), added(blocks, max_records)
     if any(b.law == "laplace" for b in block_list):  # L1 norm: at most twice the sensitivity
         return 4.0 * added_pcost
-    product_blocks = [b for b in block_list if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)]
+    product_blocks = [
+        b for b in block_list if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)
+    ]
     ideal = Distances(product_blocks).bound() if product_blocks else 0.0
-    ideal += math.fsum(_block_bound(b) for b in block_list if not any(b is p for p in product_blocks))
+    ideal += math.fsum(
+        _block_bound(b) for b in block_list if not any(b is p for p in product_blocks)
+    )
     # Minkowski's inequality for |d + e|, with d the distances of the columns in all blocks and e
     # the effect of rounding on each
     extra = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
@@ -152,13 +166,19 @@ class Distances:
         interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
         # bins need no matrix where all strategies of an attribute have one product for all pairs
-        symbolic = set(self.names) - {name for name, s in factors if not isinstance(s, MarginalStrategy)}
+        symbolic = set(self.names) - {
+            name for name, s in factors if not isinstance(s, MarginalStrategy)
+        }
         for k, block in enumerate(blocks):
             for j, ((axis,), strategy) in enumerate(block.factors):
                 name = block.attributes[axis]
                 self.attribute[k, j] = place[name]
                 key = (strategy, name)
-                if key not in interval_cache and name in symbolic and isinstance(strategy, MarginalStrategy):
+                if (
+                    key not in interval_cache
+                    and name in symbolic
+                    and isinstance(strategy, MarginalStrategy)
+                ):
                     interval_cache[key] = _symbolic_intervals(strategy)
                 elif key not in interval_cache:
                     gram = strategy.column_gram()
@@ -183,7 +203,9 @@ class Distances:
         for j in range(bins.shape[1]):
             # entries may be negative: the ends of a product of intervals are among the products of
             # ends
-            ends = np.stack([least * low[:, j], least * high[:, j], most * low[:, j], most * high[:, j]])
+            ends = np.stack(
+                [least * low[:, j], least * high[:, j], most * low[:, j], most * high[:, j]]
+            )
             least, most = ends.min(axis=0), ends.max(axis=0)
         # records that agree on all attributes of a block have the same column
         moved = (bins != 1).any(axis=1)
@@ -215,7 +237,9 @@ def _binned(gram: Array) -> Index:
         # quantiles instead of equal widths: narrow bins where there are many pairs
         cuts = np.unique(np.quantile(gram[different], np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
         # the margin puts entries that differ only by rounding on the same side of a cut
-        out[different] = 2 + np.searchsorted(cuts, gram[different] - 1e-12 * float(np.abs(gram).max()))
+        out[different] = 2 + np.searchsorted(
+            cuts, gram[different] - 1e-12 * float(np.abs(gram).max())
+        )
     return out
 
 
@@ -260,7 +284,9 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
             improved = False
             for name in names:
                 for record, other in ((x, y), (y, x)):
-                    costs = _added_costs(touching[name], record, other, name, np.arange(sizes[name]))
+                    costs = _added_costs(
+                        touching[name], record, other, name, np.arange(sizes[name])
+                    )
                     # a gain within rounding could make the search cycle
                     if float(costs.max()) > costs[record[name]] * (1.0 + 1e-12):
                         record[name], improved = int(costs.argmax()), True
@@ -271,7 +297,9 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
     return best
 
 
-def pair_pcost(blocks: Mapping[Space, Block], first: Mapping[str, int], second: Mapping[str, int]) -> float:
+def pair_pcost(
+    blocks: Mapping[Space, Block], first: Mapping[str, int], second: Mapping[str, int]
+) -> float:
     """Return the cost of replacing a record by one in another cell, without grid rounding."""
     # for Laplace noise epsilons add up and are squared at the end; costs in zCDP add up directly
     total = float(_added_costs(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0])
@@ -279,7 +307,11 @@ def pair_pcost(blocks: Mapping[Space, Block], first: Mapping[str, int], second: 
 
 
 def _added_costs(
-    blocks: Sequence[Block], record: Mapping[str, int], other: Mapping[str, int], name: str, values: Index
+    blocks: Sequence[Block],
+    record: Mapping[str, int],
+    other: Mapping[str, int],
+    name: str,
+    values: Index,
 ) -> Array:
     """Return the summed costs of a pair for every value of one attribute of the first record.
 
@@ -288,7 +320,9 @@ def _added_costs(
     total = np.zeros(len(values))
     for block in blocks:
         if block.law == "laplace" or block.weights is not None:
-            difference = _columns(block, record, name, values) - _columns(block, other, "", values[:1])
+            difference = _columns(block, record, name, values) - _columns(
+                block, other, "", values[:1]
+            )
             if block.law == "laplace":
                 total += np.abs(difference).sum(axis=1) * DEVIATION["laplace"] / block.noise
             else:
@@ -298,15 +332,23 @@ def _added_costs(
     return total
 
 
-def _cells(block: Block, axes: Axes, record: Mapping[str, int], name: str, values: Index, sizes: Axes) -> Index:
+def _cells(
+    block: Block, axes: Axes, record: Mapping[str, int], name: str, values: Index, sizes: Axes
+) -> Index:
     """Return the cell of a record in the table of one factor, for every value of one attribute."""
-    coordinates = [values if block.attributes[a] == name else record[block.attributes[a]] for a in axes]
+    coordinates = [
+        values if block.attributes[a] == name else record[block.attributes[a]] for a in axes
+    ]
     return (
-        np.atleast_1d(np.ravel_multi_index(np.broadcast_arrays(*coordinates), sizes)) if axes else np.zeros(1, np.int64)
+        np.atleast_1d(np.ravel_multi_index(np.broadcast_arrays(*coordinates), sizes))
+        if axes
+        else np.zeros(1, np.int64)
     )
 
 
-def _distances(block: Block, record: Mapping[str, int], other: Mapping[str, int], name: str, values: Index) -> Array:
+def _distances(
+    block: Block, record: Mapping[str, int], other: Mapping[str, int], name: str, values: Index
+) -> Array:
     """Return |B (e_x - e_y)|^2 for every value of one attribute of x, as products over factors."""
     square_x, square_y, inner = np.ones(1), 1.0, np.ones(1)
     for axes, strategy in block.factors:
@@ -321,6 +363,10 @@ def _columns(block: Block, record: Mapping[str, int], name: str, values: Index) 
     """Return a block's columns for every value of an attribute, shape (values, rows)."""
     out = np.ones((1, 1))
     for axes, strategy in block.factors:
-        factor_columns = strategy.rows[:, _cells(block, axes, record, name, values, strategy.sizes)].T
-        out = (out[:, :, None] * factor_columns[:, None, :]).reshape(max(len(out), len(factor_columns)), -1)
+        factor_columns = strategy.rows[
+            :, _cells(block, axes, record, name, values, strategy.sizes)
+        ].T
+        out = (out[:, :, None] * factor_columns[:, None, :]).reshape(
+            max(len(out), len(factor_columns)), -1
+        )
     return out if block.weights is None else out * block.weights.ravel()

@@ -40,7 +40,9 @@ class Lines:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Lines:
         """Rebuild from `to_dict`; raise ValueError if the data is invalid."""
-        lines = cls(weights=tuple(map(unpack, data["weights"])), uses=tuple(map(tuple, data["uses"])))
+        lines = cls(
+            weights=tuple(map(unpack, data["weights"])), uses=tuple(map(tuple, data["uses"]))
+        )
         numbers = [n for indices in lines.uses for n in indices]
         if not all(type(n) is int and -1 <= n < len(lines.weights) for n in numbers):
             raise ValueError("an index of the attribute weights is out of range")
@@ -161,7 +163,13 @@ class Certificate:
             statement = "No bound is proved for neighbours that replace a record."
         elif exact:
             search, statement = float, f"{statement} All of them keep {exact}."
-        return cls(lower_bound=bound, gap=gap, statement=statement, weighted_rmse=weighted_rmse, search=search)
+        return cls(
+            lower_bound=bound,
+            gap=gap,
+            statement=statement,
+            weighted_rmse=weighted_rmse,
+            search=search,
+        )
 
     @cached_property
     def global_bound(self) -> float:
@@ -186,7 +194,8 @@ def pack_split(split: Split) -> dict[str, Any]:
     distinct: dict[bytes, dict[str, Any]] = {}
     for pair, c in split.complements.items():
         packed = distinct.setdefault(
-            c.key, {"by_axis": [pack(D) for D in c.by_axis], "by_total": pack(c.by_total), "pairs": []}
+            c.key,
+            {"by_axis": [pack(D) for D in c.by_axis], "by_total": pack(c.by_total), "pairs": []},
         )
         packed["pairs"].append(list(pair))
     stopped = {"stopped": sorted(split.stopped)} if split.stopped else {}
@@ -199,4 +208,6 @@ def pack_split(split: Split) -> dict[str, Any]:
 
 def canonical_json(data: Any) -> str:
     """Return canonical JSON text: equal data have equal text and equal hashes."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )

@@ -67,13 +67,19 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
         (parts, _forms(group, part_axes, parts, factors))
         for parts, factors in connected_components(part_axes, block.factors)
     ]
-    unmeasured_marks = [_outside_span(group, part_axes, axes, s) for axes, s in block.factors if not s.complete]
+    unmeasured_marks = [
+        _outside_span(group, part_axes, axes, s) for axes, s in block.factors if not s.complete
+    ]
     unmeasured_marks = [(parts, nonzero) for parts, nonzero in unmeasured_marks if nonzero.any()]
-    nonzero = nonzero_parts(group) if unmeasured_marks else []  # a query of zeros needs no measurement
+    nonzero = (
+        nonzero_parts(group) if unmeasured_marks else []
+    )  # a query of zeros needs no measurement
     unmeasured_summands = [
         Summand(
             coefficient=1.0,
-            arrays=tuple(([(parts, a)] if parts else []) + [m for m in nonzero if m[0][0] not in parts]),
+            arrays=tuple(
+                ([(parts, a)] if parts else []) + [m for m in nonzero if m[0][0] not in parts]
+            ),
         )
         for parts, a in unmeasured_marks
     ]
@@ -129,7 +135,9 @@ def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool
             others = tuple(a for a in range(table.ndim) if a not in table_axes)
             residual = contract(group_axes(table, [tuple(table_axes), others]), [rows, None])
             # the norm of a query on all cells of the factor
-            if np.linalg.norm(residual) > LEAVING * np.linalg.norm(table) * math.sqrt(strategy.cells / len(rows)):
+            if np.linalg.norm(residual) > LEAVING * np.linalg.norm(table) * math.sqrt(
+                strategy.cells / len(rows)
+            ):
                 return True
     return False
 
@@ -139,12 +147,16 @@ def is_table_unmeasured(block: Block, attributes: Sequence[str]) -> bool:
     for axes, strategy in block.factors:
         if not strategy.complete:
             common_axes = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
-            if np.linalg.norm(unmeasured_rows(strategy, common_axes)) > LEAVING * math.sqrt(strategy.cells):
+            if np.linalg.norm(unmeasured_rows(strategy, common_axes)) > LEAVING * math.sqrt(
+                strategy.cells
+            ):
                 return True
     return False
 
 
-def _outside_span(group: Group, part_axes: Sequence[Axes], axes: Axes, strategy: Strategy) -> tuple[Parts, Array]:
+def _outside_span(
+    group: Group, part_axes: Sequence[Axes], axes: Axes, strategy: Strategy
+) -> tuple[Parts, Array]:
     """Return marks of the query combinations outside a factor's span, and their parts.
 
     A mark is 1 for a combination with an unmeasured component and else 0; the array has one axis
@@ -153,7 +165,9 @@ def _outside_span(group: Group, part_axes: Sequence[Axes], axes: Axes, strategy:
     parts = tuple(p for p, part in enumerate(part_axes) if set(part) & set(axes))
     counts = tuple(group.parts[p].count for p in parts)
     inside = [[i for i, a in enumerate(part_axes[p]) if a in axes] for p in parts]
-    common_axes = [axes.index(part_axes[p][i]) for p, places in zip(parts, inside, strict=True) for i in places]
+    common_axes = [
+        axes.index(part_axes[p][i]) for p, places in zip(parts, inside, strict=True) for i in places
+    ]
     residual_rows = unmeasured_rows(strategy, common_axes)
     sides = strategy.cells / len(residual_rows)
     # this norm times the norm of a query bounds its unmeasured component
@@ -162,7 +176,10 @@ def _outside_span(group: Group, part_axes: Sequence[Axes], axes: Axes, strategy:
     if len(residual_rows) < strategy.cells:
         # only norms are needed, and the triangular factor preserves them with fewer columns
         residual_rows = np.asarray(np.linalg.qr(residual_rows.T, mode="r")).T
-    shape = [math.prod(group.parts[p].sizes[i] for i in places) for p, places in zip(parts, inside, strict=True)]
+    shape = [
+        math.prod(group.parts[p].sizes[i] for i in places)
+        for p, places in zip(parts, inside, strict=True)
+    ]
     residual_rows, squares, tolerance = (
         residual_rows.reshape(*shape, -1),
         np.zeros(counts),
@@ -177,7 +194,9 @@ def _outside_span(group: Group, part_axes: Sequence[Axes], axes: Axes, strategy:
         squares += np.sum(table**2, axis=tuple(range(len(parts), table.ndim)))
     for p in parts:
         part = group.parts[p]
-        tolerance = np.multiply.outer(tolerance, part.family.quadratic(part.sizes, np.eye(math.prod(part.sizes))))
+        tolerance = np.multiply.outer(
+            tolerance, part.family.quadratic(part.sizes, np.eye(math.prod(part.sizes)))
+        )
     return parts, (squares > tolerance).astype(float)
 
 
@@ -191,7 +210,9 @@ def _applied(part: Part, inside: Sequence[int], table: Array) -> Array:
         return part.family.dot(part.sizes, table)
     outside = [i for i in range(len(part.axes)) if i not in inside]
     rows = part.family.rows(part.sizes).reshape(part.count, *part.sizes)
-    rows = rows.transpose(0, *(1 + i for i in outside), *(1 + i for i in inside)).reshape(-1, len(table))
+    rows = rows.transpose(0, *(1 + i for i in outside), *(1 + i for i in inside)).reshape(
+        -1, len(table)
+    )
     product = np.tensordot(rows, table, axes=1).reshape(part.count, -1, *table.shape[1:])
     return np.moveaxis(product, 1, -1)
 
@@ -199,7 +220,12 @@ def _applied(part: Part, inside: Sequence[int], table: Array) -> Array:
 def nonzero_parts(group: Group) -> list[tuple[Parts, Array]]:
     """Return for every part 1 for queries with a nonzero entry, else 0, shape (queries,) each."""
     return [
-        ((p,), np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)]).astype(float))
+        (
+            (p,),
+            np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)]).astype(
+                float
+            ),
+        )
         for p, part in enumerate(group.parts)
     ]
 
@@ -209,7 +235,8 @@ def connected_components(
 ) -> list[tuple[Parts, list[tuple[Axes, Strategy]]]]:
     """Return the connected components of parts and factors that share attributes.
 
-    Factors that share no attribute with a part are omitted.  ``part_axes`` holds the axes of every part.
+    Factors that share no attribute with a part are omitted.  ``part_axes`` holds the axes of every
+    part.
     """
     label = list(range(len(part_axes)))
     for axes, _ in factors:
@@ -224,7 +251,9 @@ def connected_components(
     return out
 
 
-def sum_axes(matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> Array:
+def sum_axes(
+    matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Sequence[int]
+) -> Array:
     """Return a matrix on cells x cells summed over all axes but ``rows`` and ``columns``.
 
     ``rows`` and ``columns`` are positions of axes on the left and on the right; the result has
@@ -238,14 +267,18 @@ def sum_axes(matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: 
     )
 
 
-def _forms(group: Group, part_axes: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]]) -> Array:
+def _forms(
+    group: Group, part_axes: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]]
+) -> Array:
     """Return the quadratic forms of all combinations of the parts' queries, one axis per part."""
     order = [a for p in parts for a in part_axes[p]]
     reduced = []
     for axes, strategy in factors:
         common_axes = [i for i, a in enumerate(axes) if a in order]
         matrix = sum_axes(strategy.covariance, strategy.sizes, common_axes, common_axes)
-        reduced.append(([axes[i] for i in common_axes], [strategy.sizes[i] for i in common_axes], matrix))
+        reduced.append(
+            ([axes[i] for i in common_axes], [strategy.sizes[i] for i in common_axes], matrix)
+        )
     if len(parts) == 1 and len(reduced) == 1 and reduced[0][0] == order:
         part = group.parts[parts[0]]
         return np.maximum(part.family.quadratic(part.sizes, reduced[0][2]), 0.0)
@@ -263,7 +296,9 @@ def _forms(group: Group, part_axes: Sequence[Axes], parts: Parts, factors: Seque
     for k, p in enumerate(parts):
         # the first k axes already run over queries
         table = np.moveaxis(table, (k, k + 1), (0, 1))
-        table = np.moveaxis(_contract(group.parts[p].family.rows(group.parts[p].sizes), table), 0, k)
+        table = np.moveaxis(
+            _contract(group.parts[p].family.rows(group.parts[p].sizes), table), 0, k
+        )
     return np.maximum(table, 0.0)
 
 
@@ -294,7 +329,9 @@ def _contract(rows: Array, table: Array) -> Array:
     return out.reshape(len(rows), *table.shape[2:])
 
 
-def covariance_of(block: Block, left: tuple[Sequence[str], Array], right: tuple[Sequence[str], Array]) -> float:
+def covariance_of(
+    block: Block, left: tuple[Sequence[str], Array], right: tuple[Sequence[str], Array]
+) -> float:
     """Return the covariance of the answers to two queries on attributes of a block, in counts^2.
 
     Parameters
@@ -312,12 +349,16 @@ def covariance_of(block: Block, left: tuple[Sequence[str], Array], right: tuple[
     left_sets, right_sets, matrices = [], [], []
     for axes, strategy in block.factors:
         # a query without attributes of a factor has an axis of length 1: the sum over its cells
-        rows, columns = ([i for i, a in enumerate(axes) if a in side] for side in (left_axes, right_axes))
+        rows, columns = (
+            [i for i, a in enumerate(axes) if a in side] for side in (left_axes, right_axes)
+        )
         left_sets.append(tuple(left_axes.index(axes[i]) for i in rows))
         right_sets.append(tuple(right_axes.index(axes[i]) for i in columns))
         matrices.append(sum_axes(strategy.covariance, strategy.sizes, rows, columns).T)
     right_image = contract(group_axes(np.asarray(right_table, dtype=float), right_sets), matrices)
-    return block.noise**2 * float(np.sum(group_axes(np.asarray(left_table, dtype=float), left_sets) * right_image))
+    return block.noise**2 * float(
+        np.sum(group_axes(np.asarray(left_table, dtype=float), left_sets) * right_image)
+    )
 
 
 # relative difference up to which variances count as equal: noise is rounded to the grid
@@ -364,7 +405,9 @@ def explicit_strategy(rows: npt.ArrayLike, sizes: Sequence[int], law: str = "gau
     U, singular, Vt = thin_svd(B)
     nonzero = singular > 1e-10 * max(singular[0], 1e-300)
     pinv = (Vt[nonzero].T / singular[nonzero]) @ U[:, nonzero].T
-    return Strategy(sizes=tuple(sizes), rows=B, pinv=pinv, complete=int(nonzero.sum()) == B.shape[1])
+    return Strategy(
+        sizes=tuple(sizes), rows=B, pinv=pinv, complete=int(nonzero.sum()) == B.shape[1]
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -401,7 +444,9 @@ class ExplicitPlan(Plan):
         key = (number, queries.attributes, queries.key)
         if key not in self._group_variances:
             variance = (
-                explicit_group_variance(queries, self.components[number]) if number >= 0 else _unmeasured(queries)
+                explicit_group_variance(queries, self.components[number])
+                if number >= 0
+                else _unmeasured(queries)
             )
             self._group_variances[key] = variance
         return self._group_variances[key]
@@ -432,7 +477,9 @@ class ExplicitPlan(Plan):
                     out[i, j] = out[j, i] = covariance_of(self.components[a], left, right)
         return out
 
-    def essential(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> tuple[Space, Array]:
+    def essential(
+        self, attributes: Sequence[str], query_tensor: npt.ArrayLike
+    ) -> tuple[Space, Array]:
         """Return a query without the attributes along which its table is constant.
 
         Returns
@@ -466,8 +513,8 @@ class ExplicitPlan(Plan):
                 best = (value, number)
         if best[1] < 0:
             raise NotAnswerable(
-                f"No part of this plan measures the query on {' x '.join(attributes) or 'nothing'}. Add the query, or "
-                "the marginal on these attributes, to the workload."
+                f"No part of this plan measures the query on {' x '.join(attributes) or 'nothing'}."
+                " Add the query, or the marginal on these attributes, to the workload."
             )
         return best[1]
 
@@ -481,18 +528,25 @@ class ExplicitPlan(Plan):
         self.schema.sizes(tuple(attributes))
         best = (math.inf, -1)
         for number, block in enumerate(self.components):
-            if not set(attributes) <= set(block.attributes) or is_table_unmeasured(block, attributes):
+            if not set(attributes) <= set(block.attributes) or is_table_unmeasured(
+                block, attributes
+            ):
                 continue
             total = block.noise**2
             for axes, strategy in block.factors:
                 common_axes = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
-                total *= float(np.trace(sum_axes(strategy.covariance, strategy.sizes, common_axes, common_axes)))
+                total *= float(
+                    np.trace(
+                        sum_axes(strategy.covariance, strategy.sizes, common_axes, common_axes)
+                    )
+                )
             if total < best[0] * (1.0 - SAME):
                 best = (total, number)
         if best[1] < 0:
             raise NotAnswerable(
-                f"No part of this plan measures the complete table on {' x '.join(attributes) or 'nothing'}. Ask "
-                "single queries with answer(), or plan with the marginal on these attributes."
+                "No part of this plan measures the complete table on"
+                f" {' x '.join(attributes) or 'nothing'}. Ask single queries with answer(), or plan"
+                " with the marginal on these attributes."
             )
         return best[1]
 
@@ -527,7 +581,9 @@ class TableAnswers:
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
         """Return the answer to one query, in counts; the query has one axis per attribute."""
         names, query = self.plan.essential(attributes, query_tensor)
-        return float(np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names)))
+        return float(
+            np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names))
+        )
 
     def _table(self, number: int, attributes: Sequence[str]) -> Array:
         """Return the table on attributes, in this order, from the estimate of a component."""
@@ -543,7 +599,9 @@ class TableAnswers:
 def _unmeasured(group: Group) -> GroupVariance:
     """Return the variances of an unmeasured group: infinite for every nonzero query."""
     counts, marks = tuple(part.count for part in group.parts), tuple(nonzero_parts(group))
-    return GroupVariance(counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),))
+    return GroupVariance(
+        counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),)
+    )
 
 
 def component_blocks(
@@ -558,7 +616,9 @@ def component_blocks(
         if budget.pure_epsilon is None:
             noise = 1.0 / math.sqrt(budget.row_pcost * component.share)
         else:
-            noise = math.sqrt(2.0) / (budget.pure_epsilon / budget.rows_per_person * component.share)
+            noise = math.sqrt(2.0) / (
+                budget.pure_epsilon / budget.rows_per_person * component.share
+            )
         noises[component_key(number)] = noise
     strategies = {component_key(number): c.factors for number, c in enumerate(components)}
     attributes = {component_key(number): c.attributes for number, c in enumerate(components)}
@@ -581,10 +641,12 @@ def component_of_group(components: Sequence[Component], groups: int) -> tuple[in
     PlanError : a group is in two components, or a component names a group that does not exist.
     """
     component_of = {g: number for number, c in enumerate(components) for g in c.groups}
-    if sum(len(c.groups) for c in components) != len(component_of) or not set(component_of) <= set(range(groups)):
+    if sum(len(c.groups) for c in components) != len(component_of) or not set(component_of) <= set(
+        range(groups)
+    ):
         raise PlanError(
-            "Every group of the workload may be in at most one component, and components may only name groups of the "
-            "workload. The plan is refused."
+            "Every group of the workload may be in at most one component, and components may only"
+            " name groups of the workload. The plan is refused."
         )
     return tuple(component_of.get(g, -1) for g in range(groups))
 
@@ -618,7 +680,9 @@ class MarginalsPlan(Plan):
             # inverse-variance weighting of independent unbiased estimates: the variance of the mean
             # is the inverse of the summed precisions
             noise = 1.0 / math.sqrt(math.fsum(p for _, p in self._precisions[space]))
-            factors = tuple(((axis,), _all_coordinates(n)) for axis, n in enumerate(self.schema.sizes(space)))
+            factors = tuple(
+                ((axis,), _all_coordinates(n)) for axis, n in enumerate(self.schema.sizes(space))
+            )
             out[space] = Block(attributes=space, factors=factors, noise=noise, grid=noise)
         return out
 

@@ -40,7 +40,18 @@ from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
 from engine.errors import LimitExceeded
 from engine.plans.blocks import Block, LazyBlocks
-from engine.residuals import Axes, Complement, Space, Split, Strategy, center, class_rows, contract, digest, group_axes
+from engine.residuals import (
+    Axes,
+    Complement,
+    Space,
+    Split,
+    Strategy,
+    center,
+    class_rows,
+    contract,
+    digest,
+    group_axes,
+)
 from engine.residuals.basis import pieces, positions, ungroup_axes
 from engine.residuals.decomposition import reduce_rows
 from engine.residuals.strategy import LEAVING
@@ -92,7 +103,9 @@ class GroupVariance:
 
     def at_noise(self, noise: Sequence[float]) -> GroupVariance:
         """Return the variances for another noise of every summand; ``noise`` is in counts."""
-        summands = tuple(replace(s, coefficient=n**2) for s, n in zip(self.summands, noise, strict=True))
+        summands = tuple(
+            replace(s, coefficient=n**2) for s, n in zip(self.summands, noise, strict=True)
+        )
         rescaled = replace(self, summands=summands)
         object.__setattr__(rescaled, "_cache", self._cache)
         return rescaled
@@ -104,7 +117,8 @@ class GroupVariance:
         if "sums" not in self._cache:
             self._cache["sums"] = [self._sum(s) for s in self.summands]
         return math.fsum(
-            s.coefficient * array_sum for s, array_sum in zip(self.summands, self._cache["sums"], strict=True)
+            s.coefficient * array_sum
+            for s, array_sum in zip(self.summands, self._cache["sums"], strict=True)
         )
 
     def _sum(self, summand: Summand) -> float:
@@ -132,15 +146,21 @@ class GroupVariance:
                 for key in used:
                     k = owner[key[0][0]]
                     front = fronts[k][key]
-                    product = product * broadcast_along(front[start : start + step] if k == 0 else front, k, len(sets))
+                    product = product * broadcast_along(
+                        front[start : start + step] if k == 0 else front, k, len(sets)
+                    )
                 values += product
             best = max(best, float(values.max()))
         return best
 
     def _fronts(self) -> tuple[list[Parts], list[list[Any]], list[dict[Any, Array]]]:
         """Return the coupled sets of parts, the array keys per summand and the Pareto fronts."""
-        sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
-        keys: list[list[Any]] = [[(parts, digest(a)) for parts, a in s.arrays] for s in self.summands]
+        sets = coupled_sets(
+            len(self.counts), [parts for s in self.summands for parts, _ in s.arrays]
+        )
+        keys: list[list[Any]] = [
+            [(parts, digest(a)) for parts, a in s.arrays] for s in self.summands
+        ]
         arrays = {
             k: a
             for summand_keys, s in zip(keys, self.summands, strict=True)
@@ -157,7 +177,11 @@ class GroupVariance:
                 for (parts, key), a in arrays.items()
                 if set(parts) <= set(part_set)
             }
-            front = pareto_front(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
+            front = (
+                pareto_front(np.stack(list(features.values())))
+                if features
+                else np.zeros(1, dtype=np.int64)
+            )
             fronts.append({key: values[front] for key, values in features.items()})
         return sets, keys, fronts
 
@@ -167,7 +191,9 @@ class GroupVariance:
             return np.zeros(0)
         out = np.empty(stop - start)
         for low, high, index in index_ranges(self.counts, start, stop):
-            out[low - start : high - start] = self.at(index).ravel()[index_window(index, self.counts, low, high)]
+            out[low - start : high - start] = self.at(index).ravel()[
+                index_window(index, self.counts, low, high)
+            ]
         return out
 
     def at(self, index: tuple[Any, ...]) -> Array:
@@ -197,7 +223,9 @@ class GroupVariance:
         return values
 
 
-def index_ranges(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
+def index_ranges(
+    counts: Sequence[int], start: int, stop: int
+) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
     """Yield pieces (low, high, index) of a range of row-major indices.
 
     The ``index`` of a slab has one range per part, which is the full range for every part but the
@@ -212,12 +240,19 @@ def index_ranges(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple
         step = max(1, SLAB // width)
         for row in range(first, last, step):
             end = min(last, row + step)
-            yield max(start, row * width), min(stop, end * width), (range(row, end), *(range(n) for n in counts[1:]))
+            yield (
+                max(start, row * width),
+                min(stop, end * width),
+                (range(row, end), *(range(n) for n in counts[1:])),
+            )
         return
     for low in range(start, stop, SLAB // 4):
         high = min(stop, low + SLAB // 4)
         # a group may have more than 2^62 queries, whose positions do not fit int64
-        remaining, index = np.arange(low, high, dtype=object if math.prod(counts) >= 2**62 else np.int64), []
+        remaining, index = (
+            np.arange(low, high, dtype=object if math.prod(counts) >= 2**62 else np.int64),
+            [],
+        )
         for n in reversed(counts):
             remaining, position = np.divmod(remaining, n)
             index.append(position.astype(np.int64))
@@ -260,7 +295,12 @@ def parts_outside(group: Group, axes: Axes) -> list[int]:
 
 
 def summand_without(
-    coefficient: float, together: Parts, values: Array, rest: Sequence[int], arrays: Sequence[Array], axes: Axes
+    coefficient: float,
+    together: Parts,
+    values: Array,
+    rest: Sequence[int],
+    arrays: Sequence[Array],
+    axes: Axes,
 ) -> Summand:
     """Return a summand of coupled values and one array for each remaining part.
 
@@ -272,7 +312,9 @@ def summand_without(
     """
     rest_arrays = [((p,), array) for p, array in zip(rest, arrays, strict=True)]
     if together:
-        return Summand(coefficient=coefficient, arrays=((together, values), *rest_arrays), axes=axes)
+        return Summand(
+            coefficient=coefficient, arrays=((together, values), *rest_arrays), axes=axes
+        )
     if rest_arrays:
         return Summand(
             coefficient=coefficient,
@@ -302,7 +344,11 @@ def squares_of_products(
     -------
     Shape (q_1, ..., q_k).
     """
-    if len(sets) == 1 and matrices[0] is not None and prefers_forms([r.shape for r in rows], matrices[0].shape[1]):
+    if (
+        len(sets) == 1
+        and matrices[0] is not None
+        and prefers_forms([r.shape for r in rows], matrices[0].shape[1])
+    ):
         M = matrices[0] if weights is None else matrices[0] / weights
         transposed = ungroup_axes(M.T, sets, shape, 1).reshape(M.shape[::-1])
         # a sum of terms of both signs may round to a negative number
@@ -361,7 +407,11 @@ def prefers_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
     """
     counts, lengths = [q for q, _ in rows], [m for _, m in rows]
     cells = math.prod(lengths)
-    return len(rows) > 1 and cells**2 <= 4 * SLAB and math.prod(counts) * rank > 8 * min(counts) * cells
+    return (
+        len(rows) > 1
+        and cells**2 <= 4 * SLAB
+        and math.prod(counts) * rank > 8 * min(counts) * cells
+    )
 
 
 def norms_outside_spans(
@@ -381,7 +431,9 @@ def norms_outside_spans(
     squares = [0.0] * len(spans)
     step = max(1, SLAB // max(1, others.size * first.shape[1]))
     for start in range(0, len(first), step):
-        products: Array = np.asarray(np.kron(first[start : start + step], others), dtype=float).reshape(-1, *shape)
+        products: Array = np.asarray(
+            np.kron(first[start : start + step], others), dtype=float
+        ).reshape(-1, *shape)
         for k, (span, at) in enumerate(spans):
             # one matrix product for all tables, reshaped to rows on the axes of the span
             other_axes = tuple(a for a in range(len(shape)) if a not in at)
@@ -415,7 +467,10 @@ def pareto_front(features: Array) -> Any:
 
 
 def variances_by_class(
-    blocks: Mapping[Space, Block], split: Split, workload: Workload, look: Callable[[int], GroupVariance]
+    blocks: Mapping[Space, Block],
+    split: Split,
+    workload: Workload,
+    look: Callable[[int], GroupVariance],
 ) -> list[GroupVariance]:
     """Return the variances of every group, computed once per class of equivalent groups.
 
@@ -423,21 +478,46 @@ def variances_by_class(
     centers of these are equal.  ``look`` computes the variances of a group by its number.
     """
     schema = workload.schema
-    if not isinstance(blocks, LazyBlocks) or not blocks.plain or split.complements or schema.invariants:
+    if (
+        not isinstance(blocks, LazyBlocks)
+        or not blocks.plain
+        or split.complements
+        or schema.invariants
+    ):
         return list(map(look, range(len(workload.groups))))
     center_ids: dict[Any, int] = {}
-    centers = np.array([center_ids.setdefault(digest(pi), len(center_ids)) for pi in split.centers_of(schema.names)])
+    centers = np.array(
+        [
+            center_ids.setdefault(digest(pi), len(center_ids))
+            for pi in split.centers_of(schema.names)
+        ]
+    )
     variances: dict[int, GroupVariance] = {}
     for group_class in workload.group_classes:
-        names = [tuple(map(schema.names.__getitem__, places)) for places in group_class.places.tolist()]
-        inside = [[blocks.numbers.get(space, -1) + 1 for space in subsets(group_names)] for group_names in names]
-        examples, class_of = unique_rows(np.column_stack([centers[group_class.places], np.array(inside)]))
+        names = [
+            tuple(map(schema.names.__getitem__, places)) for places in group_class.places.tolist()
+        ]
+        inside = [
+            [blocks.numbers.get(space, -1) + 1 for space in subsets(group_names)]
+            for group_names in names
+        ]
+        examples, class_of = unique_rows(
+            np.column_stack([centers[group_class.places], np.array(inside)])
+        )
         computed = list(map(look, group_class.numbers[examples].tolist()))
-        variances.update(zip(group_class.numbers.tolist(), map(computed.__getitem__, class_of.tolist()), strict=True))
+        variances.update(
+            zip(
+                group_class.numbers.tolist(),
+                map(computed.__getitem__, class_of.tolist()),
+                strict=True,
+            )
+        )
     return [variances[i] for i in range(len(workload.groups))]
 
 
-def table_of_groups(groups: Sequence[Group], rmses: Sequence[float], largest: Sequence[float]) -> pd.DataFrame:
+def table_of_groups(
+    groups: Sequence[Group], rmses: Sequence[float], largest: Sequence[float]
+) -> pd.DataFrame:
     """Return one row per group: attributes, family, queries, rmse and max_std in counts."""
     import pandas as pd
 
@@ -476,12 +556,20 @@ class VarianceBuilder:
     @cached_property
     def _home(self) -> Mapping[Space, Block]:
         plain = isinstance(self.blocks, LazyBlocks) and self.blocks.plain
-        return self.blocks if plain else {space: block for block in self.blocks.values() for space in block.spaces}
+        return (
+            self.blocks
+            if plain
+            else {space: block for block in self.blocks.values() for space in block.spaces}
+        )
 
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
         form, complements, products, coupled = self._form(group)
-        noise = [b.noise for b in (*(b for _, b in products), *dict.fromkeys(b for _, b in coupled)) if b is not None]
+        noise = [
+            b.noise
+            for b in (*(b for _, b in products), *dict.fromkeys(b for _, b in coupled))
+            if b is not None
+        ]
         key = form, tuple(noise)
         if key not in self._groups and form in self._forms:
             self._groups[key] = self._forms[form].at_noise(noise)
@@ -489,7 +577,9 @@ class VarianceBuilder:
             with threads_for(1):  # for many small products threads cost more than they save
                 summands = self._products(group, products)
                 unmeasured = [] if self._measured.get(form) else self._marks(group, products)
-            coupled_summands, coupled_marks = self._coupled_terms(group, complements, coupled) if coupled else ([], [])
+            coupled_summands, coupled_marks = (
+                self._coupled_terms(group, complements, coupled) if coupled else ([], [])
+            )
             counts, unmeasured = tuple(p.count for p in group.parts), [*unmeasured, *coupled_marks]
             self._groups[key] = GroupVariance(
                 counts=counts, summands=(*summands, *coupled_summands), unmeasured=tuple(unmeasured)
@@ -501,12 +591,18 @@ class VarianceBuilder:
 
     def partial_groups(self, workload: Workload) -> Index:
         """Return the sorted numbers of groups with an incompletely measured residual space."""
-        measured = self.blocks.measured() if isinstance(self.blocks, LazyBlocks) else self._home.items()
+        measured = (
+            self.blocks.measured() if isinstance(self.blocks, LazyBlocks) else self._home.items()
+        )
         strategies = [(space, block.factors) for space, block in measured]
-        complete = {factors: all(s.complete for _, s in factors) for factors in {factors for _, factors in strategies}}
+        complete = {
+            factors: all(s.complete for _, s in factors)
+            for factors in {factors for _, factors in strategies}
+        }
         rank = self.schema.order.__getitem__
         return groups_outside(
-            workload.group_classes, [tuple(map(rank, space)) for space, factors in strategies if complete[factors]]
+            workload.group_classes,
+            [tuple(map(rank, space)) for space, factors in strategies if complete[factors]],
         )
 
     def all_measured(self, group: Group) -> bool:
@@ -519,7 +615,9 @@ class VarianceBuilder:
             self._measured[form] = not coupled and not self._marks(group, products)
         return self._measured[form]
 
-    def _form(self, group: Group) -> tuple[Any, Mapping[Axes, Complement], list[MeasuredSpace], list[MeasuredSpace]]:
+    def _form(
+        self, group: Group
+    ) -> tuple[Any, Mapping[Axes, Complement], list[MeasuredSpace], list[MeasuredSpace]]:
         """Return the form of a group and the residual spaces inside it.
 
         Returns
@@ -530,7 +628,11 @@ class VarianceBuilder:
         coupled : the remaining spaces.
         """
         schema, ranks = self.schema, group.ranks(self.schema)
-        inside = [(a, self._home.get(s)) for a in group.spaces(schema) if not schema.is_exact(s := group.named(a))]
+        inside = [
+            (a, self._home.get(s))
+            for a in group.spaces(schema)
+            if not schema.is_exact(s := group.named(a))
+        ]
         centers = tuple(map(digest, self.split.centers_of(group.attributes)))
         complements = self.split.inside(group.named(ranks))
         space_keys, union_ids = [], dict[Block, int]()
@@ -541,13 +643,26 @@ class VarianceBuilder:
                 else ()
             )
             # strategies compare by identity, and the key keeps a reference to each
-            space_keys.append((axes, None if block is None else (position, digest(block.weights), block.factors)))
+            space_keys.append(
+                (axes, None if block is None else (position, digest(block.weights), block.factors))
+            )
         complement_keys = tuple((p, c.key) for p, c in complements.items())
-        form = tuple((p.axes, p.key) for p in group.parts), centers, tuple(space_keys), complement_keys
+        form = (
+            tuple((p.axes, p.key) for p in group.parts),
+            centers,
+            tuple(space_keys),
+            complement_keys,
+        )
         # tuned complements move components that are not products to smaller spaces, and unions
         # couple several spaces
-        affected = {(), *((ranks[a],) for pair in complements for a in pair)} if complements else set()
-        coupled = [(axes, block) for axes, block in inside if axes in affected or (block is not None and block.union)]
+        affected = (
+            {(), *((ranks[a],) for pair in complements for a in pair)} if complements else set()
+        )
+        coupled = [
+            (axes, block)
+            for axes, block in inside
+            if axes in affected or (block is not None and block.union)
+        ]
         products = [(axes, block) for axes, block in inside if (axes, block) not in coupled]
         return self._keys.setdefault(form, form), complements, products, coupled
 
@@ -563,7 +678,9 @@ class VarianceBuilder:
                     self._inside(group, factors, weights=block.weights)
                     for factors in self._components(group, axes, block)
                 ]
-                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
+                summands.append(
+                    Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes)
+                )
         return summands
 
     def _marks(self, group: Group, inside: Sequence[MeasuredSpace]) -> list[Summand]:
@@ -571,7 +688,11 @@ class VarianceBuilder:
         unmeasured = []
         for axes, block in inside:
             missing = self._missing(group, axes, block)
-            outside = [((p,), self._present(group, p, ())) for p in parts_outside(group, axes)] if missing else []
+            outside = (
+                [((p,), self._present(group, p, ())) for p in parts_outside(group, axes)]
+                if missing
+                else []
+            )
             unmeasured += [Summand(coefficient=1.0, arrays=(*outside, *marks)) for marks in missing]
         return [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
 
@@ -592,19 +713,27 @@ class VarianceBuilder:
             touched = {a for axes in block_spaces for a in axes}
             inside = tuple(a for a in ranks if a in touched)
             # a complement depends on the queries on both attributes of its pair
-            touched.update(*(pair for pair in pairs if any(set(axes) < pair for axes in block_spaces)))
-            touched_parts = tuple(p for p, part in enumerate(group.parts) if touched & set(part.axes))
+            touched.update(
+                *(pair for pair in pairs if any(set(axes) < pair for axes in block_spaces))
+            )
+            touched_parts = tuple(
+                p for p, part in enumerate(group.parts) if touched & set(part.axes)
+            )
             values, marks = self._coupled(group, touched_parts, block, block_spaces)
             rest = [p for p in range(len(group.parts)) if p not in touched_parts]
             if block is not None:
                 outside = [self._outside(group, p) for p in rest]
-                summands.append(summand_without(block.noise**2, touched_parts, values, rest, outside, inside))
+                summands.append(
+                    summand_without(block.noise**2, touched_parts, values, rest, outside, inside)
+                )
             present = [self._present(group, p, ()) for p in rest] if marks.any() else []
             if marks.any() and all(map(np.any, present)):
                 unmeasured.append(summand_without(1.0, touched_parts, marks, rest, present, inside))
         return summands, unmeasured
 
-    def _coupled(self, group: Group, part_numbers: Parts, block: Block | None, spaces: Sequence[Axes]) -> Array:
+    def _coupled(
+        self, group: Group, part_numbers: Parts, block: Block | None, spaces: Sequence[Axes]
+    ) -> Array:
         """Return the variances at noise 1 and the unmeasured marks of the queries of some parts.
 
         Shape (2, counts of these parts); a mark is 1 for a query that is not measured and else 0.
@@ -616,7 +745,8 @@ class VarianceBuilder:
         centers, complements = self.split.centers_of(names), self.split.inside(names)
         columns = positions(sizes, [tuple(map(ranks.index, axes)) for axes in spaces])
         rows_in_block = np.concatenate(
-            self._windows(block, [group.named(axes) for axes in spaces]) or [np.arange(len(columns))]
+            self._windows(block, [group.named(axes) for axes in spaces])
+            or [np.arange(len(columns))]
         )
         strategy = block.factors[0][1] if block is not None and block.factors else None
         weights = None if block is None else block.weights
@@ -641,12 +771,18 @@ class VarianceBuilder:
             # block
             by_cell = np.zeros((reconstruction.shape[1], math.prod(sizes)))
             by_cell[:, columns] = reconstruction.T
-            by_cell = group_axes(by_cell.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1)
+            by_cell = group_axes(
+                by_cell.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1
+            )
             by_cell, part_rows = by_cell.reshape(reconstruction.shape[1], -1), []
             for part in parts:
                 part_centers = self.split.centers_of(group.named(part.axes))
                 chunks = part.family.chunks(part.sizes)
-                part_rows.append(np.concatenate([pieces(chunk, part.sizes, part_centers, {}) for _, chunk in chunks]))
+                part_rows.append(
+                    np.concatenate(
+                        [pieces(chunk, part.sizes, part_centers, {}) for _, chunk in chunks]
+                    )
+                )
             values = [np.maximum(quadratic_forms(part_rows, by_cell.T @ by_cell), 0.0).ravel()]
         else:
             values, joint_group = [], joint_part(replace(group, parts=parts))
@@ -654,10 +790,14 @@ class VarianceBuilder:
                 tensor = chunk.reshape(len(chunk), *joint_group.sizes).transpose(
                     0, *(1 + joint_group.axes.index(a) for a in ranks)
                 )
-                rows = pieces(tensor.reshape(len(chunk), -1), sizes, centers, complements)[:, columns]
+                rows = pieces(tensor.reshape(len(chunk), -1), sizes, centers, complements)[
+                    :, columns
+                ]
                 values.append(np.sum((rows @ reconstruction) ** 2, axis=1))
                 if not complete:
-                    present = np.linalg.norm(rows, axis=1) > ROUNDING * np.linalg.norm(chunk, axis=1)
+                    present = np.linalg.norm(rows, axis=1) > ROUNDING * np.linalg.norm(
+                        chunk, axis=1
+                    )
                     if strategy is not None:
                         filled = np.zeros((len(rows), strategy.dimension))
                         filled[:, rows_in_block] = rows
@@ -677,7 +817,9 @@ class VarianceBuilder:
         if block is None or not block.union:
             return []
         size = dict(zip(block.attributes, block.sizes, strict=True))
-        ends = np.cumsum([0, *(math.prod(size[name] - 1 for name in space) for space in block.union)])
+        ends = np.cumsum(
+            [0, *(math.prod(size[name] - 1 for name in space) for space in block.union)]
+        )
         return [np.arange(ends[k], ends[k + 1]) for k in map(block.union.index, spaces)]
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
@@ -706,17 +848,24 @@ class VarianceBuilder:
             self._arrays[key] = part.family.dot(part.sizes, weights) ** 2
         return self._arrays[key]
 
-    def _components(self, group: Group, axes: Axes, block: Block) -> list[list[tuple[Axes, Strategy]]]:
+    def _components(
+        self, group: Group, axes: Axes, block: Block
+    ) -> list[list[tuple[Axes, Strategy]]]:
         """Return the factors of a block, grouped where a part touches several of them."""
         # axes of the group instead of axes of the block
         factors = [(tuple(axes[a] for a in factor_axes), s) for factor_axes, s in block.factors]
         links = [
-            tuple(k for k, (factor_axes, _) in enumerate(factors) if set(factor_axes) & set(part.axes))
+            tuple(
+                k for k, (factor_axes, _) in enumerate(factors) if set(factor_axes) & set(part.axes)
+            )
             for part in group.parts
         ]
         if block.weights is not None:
             links = [tuple(range(len(factors)))]
-        return [[factors[k] for k in joined] for joined in coupled_sets(len(factors), [x for x in links if x])]
+        return [
+            [factors[k] for k in joined]
+            for joined in coupled_sets(len(factors), [x for x in links if x])
+        ]
 
     def _inside(
         self,
@@ -738,9 +887,14 @@ class VarianceBuilder:
         """
         covered = {a for factor_axes, _ in factors for a in factor_axes}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
-        touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
+        touched = [
+            (group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered))
+            for p in parts
+        ]
         names = [group.named(part.axes) for part, _ in touched]
-        centers = tuple(digest(pi) for part_names in names for pi in self.split.centers_of(part_names))
+        centers = tuple(
+            digest(pi) for part_names in names for pi in self.split.centers_of(part_names)
+        )
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
@@ -751,13 +905,20 @@ class VarianceBuilder:
         )
         if key not in self._arrays:
             one_attribute = len(touched) == 1 and len(touched[0][0].sizes) == 1
-            if weights is None and matrix == "pinv" and one_attribute and touched[0][0].sizes == factors[0][1].sizes:
+            if (
+                weights is None
+                and matrix == "pinv"
+                and one_attribute
+                and touched[0][0].sizes == factors[0][1].sizes
+            ):
                 part, strategy = touched[0][0], factors[0][1]
                 # with one part and one factor on one attribute, the quadratic form on cells has a
                 # closed form for many families and needs no class rows
                 self._arrays[key] = strategy.query_variances(part)
             else:
-                self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix, weights)
+                self._arrays[key] = self._coupled_array(
+                    touched, names, factors, order, matrix, weights
+                )
         return parts, self._arrays[key]
 
     def _coupled_array(
@@ -773,12 +934,20 @@ class VarianceBuilder:
         rows = []
         for (part, inside), part_names in zip(touched, names, strict=True):
             centers = self.split.centers_of(part_names)
-            pieces = [class_rows(chunk, part.sizes, inside, centers) for _, chunk in part.family.chunks(part.sizes)]
+            pieces = [
+                class_rows(chunk, part.sizes, inside, centers)
+                for _, chunk in part.family.chunks(part.sizes)
+            ]
             rows.append(np.concatenate(pieces))
-        size = {a: part.sizes[i] - 1 for part, inside in touched for i, a in ((i, part.axes[i]) for i in inside)}
+        size = {
+            a: part.sizes[i] - 1
+            for part, inside in touched
+            for i, a in ((i, part.axes[i]) for i in inside)
+        }
         sets = [tuple(order.index(a) for a in axes) for axes, _ in factors]
         applied = [
-            s.pinv if matrix == "pinv" else s.unmeasured if matrix == k else None for k, (_, s) in enumerate(factors)
+            s.pinv if matrix == "pinv" else s.unmeasured if matrix == k else None
+            for k, (_, s) in enumerate(factors)
         ]
         return squares_of_products(rows, [size[a] for a in order], sets, applied, weights)
 
@@ -798,12 +967,18 @@ class VarianceBuilder:
         ]
         least = math.prod(shortest for _, shortest in reduced)
         spans = [
-            (strategy.span, tuple(order.index(a) for a in axes)) for axes, strategy in factors if not strategy.complete
+            (strategy.span, tuple(order.index(a) for a in axes))
+            for axes, strategy in factors
+            if not strategy.complete
         ]
-        residuals = norms_outside_spans([rows for rows, _ in reduced], [group.sizes[a] - 1 for a in order], spans)
+        residuals = norms_outside_spans(
+            [rows for rows, _ in reduced], [group.sizes[a] - 1 for a in order], spans
+        )
         return max(residuals, default=0.0) <= LEAVING**2 * least
 
-    def _reduced_rows(self, part: Part, inside: Axes, names: tuple[str, ...]) -> tuple[Array, float]:
+    def _reduced_rows(
+        self, part: Part, inside: Axes, names: tuple[str, ...]
+    ) -> tuple[Array, float]:
         """Return rows with the Gram of a part's class rows, and the smallest nonzero square."""
         centers = self.split.centers_of(names)
         key = ("reduced", part.key, inside, tuple(map(digest, centers)))
@@ -818,7 +993,9 @@ class VarianceBuilder:
             self._reduced[key] = reduced[0], least
         return self._reduced[key]
 
-    def _missing(self, group: Group, axes: Axes, block: Block | None) -> list[list[tuple[Parts, Array]]]:
+    def _missing(
+        self, group: Group, axes: Axes, block: Block | None
+    ) -> list[list[tuple[Parts, Array]]]:
         """Return products of 0/1 arrays that mark queries with an unmeasured component."""
         if block is not None and all(s.complete for _, s in block.factors):
             return []
@@ -831,7 +1008,9 @@ class VarianceBuilder:
         unproven = [factors for factors in components if not self._surely_measured(group, factors)]
         if block is not None and not unproven:
             return []
-        present: list[tuple[Parts, Array]] = [((p,), self._present(group, p, inside)) for p, inside in touched]
+        present: list[tuple[Parts, Array]] = [
+            ((p,), self._present(group, p, inside)) for p, inside in touched
+        ]
         out = [present] if block is None else []
         for factors in unproven:
             parts, norms = self._inside(group, factors, "identity")
@@ -844,7 +1023,14 @@ class VarianceBuilder:
                     if p in parts:
                         marks = marks * broadcast_along(mark, parts.index(p), len(parts))
                 out.append(
-                    [(parts, marks), *(part_present for part_present in present if part_present[0][0] not in parts)]
+                    [
+                        (parts, marks),
+                        *(
+                            part_present
+                            for part_present in present
+                            if part_present[0][0] not in parts
+                        ),
+                    ]
                 )
         return out
 
@@ -871,7 +1057,8 @@ class Footprint:
     sets : the sets of parts, one per table.
     tables : X_k, shape (spaces, queries of the parts of set k).
     noises : current squared noise of every space, shape (spaces,), in counts^2.
-    query_weights : weights of single queries, shape (queries,), if one table covers all parts; else None.
+    query_weights : weights of single queries, shape (queries,), if one table covers all parts; else
+        None.
     """
 
     sets: tuple[Parts, ...]
@@ -935,7 +1122,9 @@ class Footprint:
             return False
         terms = math.comb(len(self.noises) + int(power) - 1, int(power))
         points = [t.shape[1] for t, _ in self.distinct]
-        return terms <= MAX_BATCHED_TERMS or (terms <= MAX_TERMS and terms * sum(points) < 20 * math.prod(points))
+        return terms <= MAX_BATCHED_TERMS or (
+            terms <= MAX_TERMS and terms * sum(points) < 20 * math.prod(points)
+        )
 
     def expansion(self, power: int) -> tuple[Array, Array, Array]:
         """Return exponents, coefficients and units of the weighted sum of variance^power.
@@ -954,7 +1143,8 @@ class Footprint:
             exponents = _exponents(spaces, power)
             # multinomial coefficients by log-gamma, as factorials of high powers overflow
             coefficients = np.exp(
-                scipy.special.gammaln(power + 1.0) - scipy.special.gammaln(exponents + 1.0).sum(axis=1)
+                scipy.special.gammaln(power + 1.0)
+                - scipy.special.gammaln(exponents + 1.0).sum(axis=1)
             )
             units = np.ones(spaces)
             for table, weight in self.distinct:
@@ -980,7 +1170,10 @@ class Footprint:
         Both have the same shape; together the arrays cover all queries, a few million at a time.
         """
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
-            yield (self.noises[:, None] * left).T @ right, np.multiply.outer(left_weight, right_weight)
+            yield (
+                (self.noises[:, None] * left).T @ right,
+                np.multiply.outer(left_weight, right_weight),
+            )
 
 
 def footprint(group_variance: GroupVariance, query_weights: Array | None = None) -> Footprint:
@@ -999,26 +1192,32 @@ def footprint(group_variance: GroupVariance, query_weights: Array | None = None)
     sets = [tuple(range(len(group_variance.counts)))]
     if query_weights is None:
         sets = coupled_sets(
-            len(group_variance.counts), [parts for s in group_variance.summands for parts, _ in s.arrays]
+            len(group_variance.counts),
+            [parts for s in group_variance.summands for parts, _ in s.arrays],
         )
     tables = []
     for part_set in sets:
         shape = tuple(group_variance.counts[p] for p in part_set)
         if len(noises) * math.prod(shape) > MAX_ENTRIES:
             raise LimitExceeded(
-                f"A group couples {math.prod(shape):,} queries, too many to look at one by one for this objective. "
-                "Ask fewer queries, leave out the weights of single queries, or choose the objective 'sum'."
+                f"A group couples {math.prod(shape):,} queries, too many to look at one by one for"
+                " this objective. Ask fewer queries, leave out the weights of single queries, or"
+                " choose the objective 'sum'."
             )
         table = np.ones((len(noises), *shape))
         for j, summand in enumerate(group_variance.summands):
             for parts, values in summand.arrays:
                 if set(parts) <= set(part_set):
-                    aligned_shape = [values.shape[parts.index(p)] if p in parts else 1 for p in part_set]
+                    aligned_shape = [
+                        values.shape[parts.index(p)] if p in parts else 1 for p in part_set
+                    ]
                     table[j] *= values.reshape(aligned_shape)
         tables.append(table.reshape(len(noises), -1))
     if not tables:
         tables, sets = [np.ones((len(noises), 1))], [()]
-    return Footprint(sets=tuple(sets), tables=tuple(tables), noises=noises, query_weights=query_weights)
+    return Footprint(
+        sets=tuple(sets), tables=tuple(tables), noises=noises, query_weights=query_weights
+    )
 
 
 Weighted = tuple[Array, Array]
@@ -1041,7 +1240,10 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
         return
     step = max(1, SLAB // right.shape[1])
     for start in range(0, left.shape[1], step):
-        yield (left[:, start : start + step], left_weight[start : start + step]), (right, right_weight)
+        yield (
+            (left[:, start : start + step], left_weight[start : start + step]),
+            (right, right_weight),
+        )
 
 
 @lru_cache(maxsize=32)
@@ -1056,7 +1258,9 @@ def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
     if columns.shape[1] <= 1:
         return columns, weights
     rows, _ = _first_copies(
-        np.round(columns / np.maximum(np.abs(columns).max(axis=1, keepdims=True), 1e-300), EQUAL_DIGITS)
+        np.round(
+            columns / np.maximum(np.abs(columns).max(axis=1, keepdims=True), 1e-300), EQUAL_DIGITS
+        )
     )
     inverse = _column_classes(rows.tobytes(), len(rows))
     total = np.bincount(inverse, weights)

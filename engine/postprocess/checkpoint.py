@@ -79,8 +79,8 @@ class Checkpoints:
                 np.savez(file, **dict[str, Any](arrays))
         except OSError as reason:
             raise PlanError(
-                f"Checkpoints cannot be kept in {self.folder}: {reason.strerror}. Give resume a folder "
-                "that is writable and has free space, or leave it out."
+                f"Checkpoints cannot be kept in {self.folder}: {reason.strerror}. Give resume a"
+                " folder that is writable and has free space, or leave it out."
             ) from None
         self._since[0] = time.monotonic()
 
@@ -114,7 +114,9 @@ def checkpoints_of(folder: str | os.PathLike[str] | None, follows: Sequence[Any]
 
 
 def arrays_by_name(arrays: Mapping[Axes, Saved], word: str = "") -> dict[str, Saved]:
-    """Return arrays by array names with a prefix, for a checkpoint; the inverse of `arrays_by_axes`."""
+    """Return arrays by array names with a prefix, for a checkpoint; the inverse of
+    `arrays_by_axes`.
+    """
     return {f"{word} on " + ",".join(map(str, axes)): values for axes, values in arrays.items()}
 
 
@@ -125,8 +127,14 @@ def arrays_by_axes(arrays: Mapping[str, Saved], word: str = "") -> dict[Axes, Sa
     dict_keys([(), (0, 2)])
     """
     prefix = f"{word} on "
-    selected = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
-    return {tuple(int(a) for a in axes.split(",") if a): values for axes, values in selected.items()}
+    selected = {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
+    return {
+        tuple(int(a) for a in axes.split(",") if a): values for axes, values in selected.items()
+    }
 
 
 def state_of(generator: np.random.Generator) -> Saved:

@@ -35,7 +35,14 @@ import scipy
 
 from engine._arrays import Array, Index
 from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
-from engine.postprocess.residual_estimates import add_lower, assemble_table, contrast, faces, mean_over, proper_subsets
+from engine.postprocess.residual_estimates import (
+    add_lower,
+    assemble_table,
+    contrast,
+    faces,
+    mean_over,
+    proper_subsets,
+)
 from engine.progress import Listener
 from engine.residuals import Axes
 
@@ -77,7 +84,11 @@ class _Multipliers:
     @property
     def equality(self) -> npt.NDArray[np.bool_]:
         """Mask of the multipliers of impossible cells (either sign); shape of ``cells``."""
-        return np.zeros(len(self.cells), dtype=bool) if self.impossible is None else self.impossible[self.cells]
+        return (
+            np.zeros(len(self.cells), dtype=bool)
+            if self.impossible is None
+            else self.impossible[self.cells]
+        )
 
     def means(self) -> dict[Axes, Array]:
         """Return the margins of the point, as means, on every proper subset of the attributes."""
@@ -87,7 +98,11 @@ class _Multipliers:
         index = np.unravel_index(self.cells, self.shape)
         for k, face in enumerate(faces(self.axes)):
             shape = self.shape[:k] + self.shape[k + 1 :]
-            at = np.ravel_multi_index(index[:k] + index[k + 1 :], shape) if shape else np.zeros(len(self.cells), int)
+            at = (
+                np.ravel_multi_index(index[:k] + index[k + 1 :], shape)
+                if shape
+                else np.zeros(len(self.cells), int)
+            )
             sums = np.bincount(at, weights=self.point, minlength=math.prod(shape))
             out[face] = sums.reshape(shape) / self.shape[k]
             for inside in proper_subsets(face):
@@ -104,7 +119,9 @@ class _Multipliers:
         """Return the contrast of the point minus the point, by subset of attributes."""
         out = {}
         for inside, values in means.items():
-            shares = math.prod(n for a, n in zip(self.axes, self.shape, strict=True) if a not in inside)
+            shares = math.prod(
+                n for a, n in zip(self.axes, self.shape, strict=True) if a not in inside
+            )
             out[inside] = values * (self.weight * (-1.0) ** (len(self.axes) - len(inside)) * shares)
         return out
 
@@ -126,14 +143,20 @@ class _Multipliers:
             self.cells = np.concatenate([self.cells, fresh])[order]
             self.values = np.concatenate([self.values, zeros])[order]
             self.point = np.concatenate([self.point, zeros])[order]
-        self.new = np.maximum(self.point - self.step * flat[self.cells], np.where(self.equality, -np.inf, 0.0))
+        self.new = np.maximum(
+            self.point - self.step * flat[self.cells], np.where(self.equality, -np.inf, 0.0)
+        )
         return float((self.point - self.new) @ (self.new - self.values))
 
     def extrapolate(self, momentum: float) -> None:
         """Accept the step, extrapolate the point and drop the cells whose multipliers are 0."""
         retained = (self.new > 0.0) | (self.values > 0.0) | self.equality
         point = self.new + momentum * (self.new - self.values)
-        self.cells, self.values, self.point = self.cells[retained], self.new[retained], point[retained]
+        self.cells, self.values, self.point = (
+            self.cells[retained],
+            self.new[retained],
+            point[retained],
+        )
 
 
 def project_nonnegative(
@@ -168,7 +191,12 @@ def project_nonnegative(
     possible, even = possible or {}, even or {}
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
     dual = _multipliers(contrasts, tables, sizes, possible, exact)
-    momentum, active, means, worst = 1.0, list(dual.values()), dict[Axes, dict[Axes, Array]](), dict[Axes, float]()
+    momentum, active, means, worst = (
+        1.0,
+        list(dual.values()),
+        dict[Axes, dict[Axes, Array]](),
+        dict[Axes, float](),
+    )
     first_round = 0
     if state := steps.taken("search"):
         first_round, momentum, active = _restore_search(dual, worst, state)
@@ -184,12 +212,16 @@ def project_nonnegative(
         for block in dual.values() if updates_all else active:
             table = _table_at(contrasts[block.axes], block, moved, means[block.axes])
             worst[block.axes] = block.violation(table)
-            slack += table.size * float(np.abs(table.reshape(-1)[block.cells]) @ np.abs(block.point))
+            slack += table.size * float(
+                np.abs(table.reshape(-1)[block.cells]) @ np.abs(block.point)
+            )
             multiplier_sum += float(np.abs(block.point).sum())
             opposition += block.follow(table)
         violated = max(worst.values(), default=0.0) > enough * total
         if number == MAX_ROUNDS - 1 or (
-            updates_all and not violated and slack <= MAX_SLACKNESS * enough * total * multiplier_sum
+            updates_all
+            and not violated
+            and slack <= MAX_SLACKNESS * enough * total * multiplier_sum
         ):
             break
         momentum = 1.0 if opposition > 0.0 else momentum
@@ -201,7 +233,11 @@ def project_nonnegative(
             block.extrapolate(0.0 if resting else (previous - 1.0) / momentum)
             if resting:
                 means[block.axes] = block.means()
-        active = [block for block in active if not violated or worst[block.axes] > SKIP_TOLERANCE * enough * total]
+        active = [
+            block
+            for block in active
+            if not violated or worst[block.axes] > SKIP_TOLERANCE * enough * total
+        ]
         tell(min(1.0, number / MAX_ROUNDS), AGREEING)
     _apply_multipliers(contrasts, dual, means)
     projected = {**contrasts, **moved}
@@ -221,7 +257,11 @@ def _search_state(
 ) -> dict[str, Array]:
     """Return the state of the search before a round, as arrays for a checkpoint."""
     axes = list(dual)
-    out = {"number": np.array(number), "age": np.array(momentum), "worst": np.array([worst[a] for a in axes])}
+    out = {
+        "number": np.array(number),
+        "age": np.array(momentum),
+        "worst": np.array([worst[a] for a in axes]),
+    }
     out["awake"] = np.array([axes.index(block.axes) for block in active], dtype=np.int64)
     for k, block in enumerate(dual.values()):
         out |= {f"cells {k}": block.cells, f"values {k}": block.values, f"point {k}": block.point}
@@ -233,7 +273,9 @@ def _restore_search(
 ) -> tuple[int, float, list[_Multipliers]]:
     """Restore the search from a checkpoint; return round, momentum and active tables."""
     for k, (axes, block) in enumerate(dual.items()):
-        block.cells, block.values, block.point = (state[f"{word} {k}"] for word in ("cells", "values", "point"))
+        block.cells, block.values, block.point = (
+            state[f"{word} {k}"] for word in ("cells", "values", "point")
+        )
         worst[axes] = float(state["worst"][k])
     blocks = list(dual.values())
     return int(state["number"]), float(state["age"]), [blocks[k] for k in state["awake"]]
@@ -276,12 +318,17 @@ def zero_impossible_cells(
     rounding = ROUNDING_SHARE * abs(float(contrasts[()]))
     for _ in range(CG_PASSES if constrained else 0):
         counts = np.concatenate(
-            [assemble_table(contrasts, block.axes).reshape(-1)[block.cells] for block in constrained]
+            [
+                assemble_table(contrasts, block.axes).reshape(-1)[block.cells]
+                for block in constrained
+            ]
         )
         rounding = max(rounding, ROUNDING_SHARE * float(np.linalg.norm(counts)))
         # the system is singular: below the rounding level, the residual would grow again
         operator = linear.LinearOperator((len(counts),) * 2, cells_moved_by)
-        solution, _ = linear.cg(operator, -counts, rtol=CG_TOLERANCE, atol=rounding, maxiter=MAX_CG_STEPS)
+        solution, _ = linear.cg(
+            operator, -counts, rtol=CG_TOLERANCE, atol=rounding, maxiter=MAX_CG_STEPS
+        )
         # this call stores the solution in the multipliers
         cells_moved_by(solution)
         means = {axes: block.means() for axes, block in dual.items()}
@@ -292,7 +339,9 @@ def zero_impossible_cells(
     return contrasts
 
 
-def _apply_multipliers(contrasts: dict[Axes, Array], dual: Mapping[Axes, _Multipliers], means: _Means) -> None:
+def _apply_multipliers(
+    contrasts: dict[Axes, Array], dual: Mapping[Axes, _Multipliers], means: _Means
+) -> None:
     """Add the effect of the multipliers to the contrasts of their tables, in place."""
     for axes, block in dual.items():
         add_lower(contrasts[axes], axes, block.lower_contrast(means[axes]))
@@ -317,7 +366,9 @@ def _multipliers(
     for axes in tables:
         impossible = ~possible[axes].reshape(-1) if axes in possible else None
         step, shape = _step_size(axes, sizes, holding), contrasts[axes].shape
-        out[axes] = _Multipliers(axes=axes, shape=shape, step=step, exact=exact, impossible=impossible)
+        out[axes] = _Multipliers(
+            axes=axes, shape=shape, step=step, exact=exact, impossible=impossible
+        )
     return out
 
 
@@ -334,7 +385,9 @@ def _weight(axes: Axes) -> float:
     return float(4 ** len(axes)) if axes else TOTAL_WEIGHT
 
 
-def _lower_contrasts(means: _Means, lower: Mapping[Axes, Array], exact: Collection[Axes]) -> dict[Axes, Array]:
+def _lower_contrasts(
+    means: _Means, lower: Mapping[Axes, Array], exact: Collection[Axes]
+) -> dict[Axes, Array]:
     """Return the contrasts of all non-maximal sets, from the margins of the multipliers."""
     sums: dict[Axes, Array] = {}
     for margins in means.values():
@@ -348,11 +401,18 @@ def _lower_contrasts(means: _Means, lower: Mapping[Axes, Array], exact: Collecti
 
 
 def _table_at(
-    contrast_values: Array, dual: _Multipliers, moved: Mapping[Axes, Array], means: Mapping[Axes, Array]
+    contrast_values: Array,
+    dual: _Multipliers,
+    moved: Mapping[Axes, Array],
+    means: Mapping[Axes, Array],
 ) -> Array:
     """Return the table of the primal solution that belongs to the multipliers."""
     table, part = contrast_values.copy(), dual.lower_contrast(means)
-    add_lower(table, dual.axes, {a: moved[a] + part[a] if a in part else moved[a] for a in proper_subsets(dual.axes)})
+    add_lower(
+        table,
+        dual.axes,
+        {a: moved[a] + part[a] if a in part else moved[a] for a in proper_subsets(dual.axes)},
+    )
     table.reshape(-1)[dual.cells] += dual.weight * dual.point
     return table
 
@@ -373,9 +433,13 @@ def mix_with_even(
     for axes in (axes for axes in tables if axes not in exact):
         table = assemble_table(contrasts, axes)
         even_table = (
-            assemble_table({axes: np.zeros(table.shape), **even, (): np.array(1.0)}, axes) if even else 1.0 / table.size
+            assemble_table({axes: np.zeros(table.shape), **even, (): np.array(1.0)}, axes)
+            if even
+            else 1.0 / table.size
         )
-        needed = np.divide(-table, even_table, out=np.zeros_like(table), where=possible.get(axes, np.array(True)))
+        needed = np.divide(
+            -table, even_table, out=np.zeros_like(table), where=possible.get(axes, np.array(True))
+        )
         worst = max(worst, float(needed.max(initial=0.0)))
     if worst > 0.0:
         retained_share = max(total, 0.0) / (max(total, 0.0) + worst)

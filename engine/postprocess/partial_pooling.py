@@ -62,7 +62,9 @@ def on_simplex(values: Array, weights: Array, total: float) -> Array:
     above = np.flatnonzero((values * weights)[order] > slack)
     projected = np.maximum(values - slack[above[-1] if len(above) else 0] / weights, 0.0)
     return np.asarray(
-        projected * (total / projected.sum()) if projected.sum() > 0 else np.full(len(values), total / len(values))
+        projected * (total / projected.sum())
+        if projected.sum() > 0
+        else np.full(len(values), total / len(values))
     )
 
 
@@ -90,24 +92,35 @@ def nearest_single(seen: ResidualEstimate, total: float, center: Array) -> Array
     return current
 
 
-def single_tables(evidence: Evidence, total: float, pairs: Mapping[Axes, PooledResidual]) -> dict[Axes, Array]:
+def single_tables(
+    evidence: Evidence, total: float, pairs: Mapping[Axes, PooledResidual]
+) -> dict[Axes, Array]:
     """Return one-way tables, shape (n_i,), pooled from one-way residuals and pairs, (n_i, n_j)."""
     used: list[Axes] = [axes for axes in evidence.sets if len(axes) == 1]
     direct: dict[Axes, tuple[Array, float]] = {}
     for axes in used:
         n, pi = evidence.sizes[axes[0]], evidence.centers[axes[0]]
         seen = evidence.seen.get(axes)
-        direct[axes] = (total * (1.0 / n - pi), PRIOR_WEIGHT) if seen is None else (seen.cells, 1.0 / seen.variance)
+        direct[axes] = (
+            (total * (1.0 / n - pi), PRIOR_WEIGHT)
+            if seen is None
+            else (seen.cells, 1.0 / seen.variance)
+        )
     out: dict[Axes, Array] = {a: _on_simplex_table(evidence, total, a, *direct[a]) for a in used}
     for a, seen in evidence.seen.items():
         if len(a) == 1 and seen.metric is not None:
             out[a] = nearest_single(seen, total, evidence.centers[a[0]])
     out |= {a: evidence.exact[a] for a in used if a in evidence.exact}
     pooled = [
-        a for a in used if a not in evidence.exact and (a not in evidence.seen or evidence.seen[a].metric is None)
+        a
+        for a in used
+        if a not in evidence.exact and (a not in evidence.seen or evidence.seen[a].metric is None)
     ]
     for _ in range(PAIR_ROUNDS if pairs else 0):
-        sums = {a: (direct[a][0] * direct[a][1], np.full(len(direct[a][0]), direct[a][1])) for a in pooled}
+        sums = {
+            a: (direct[a][0] * direct[a][1], np.full(len(direct[a][0]), direct[a][1]))
+            for a in pooled
+        }
         q: dict[Axes, Array] = {a: out[a] / total - evidence.centers[a[0]] for a in used}
         for pair, (t, v) in pairs.items():
             i, j = pair[:1], pair[1:]
@@ -119,22 +132,36 @@ def single_tables(evidence: Evidence, total: float, pairs: Mapping[Axes, PooledR
                 value, precision = (w * table) @ other, w @ other**2
                 share = _precision_factor(evidence.seen.get(a), value, precision)
                 sums[a] = (sums[a][0] + share * value, sums[a][1] + share * precision)
-        out |= {a: _on_simplex_table(evidence, total, a, value / weight, weight) for a, (value, weight) in sums.items()}
+        out |= {
+            a: _on_simplex_table(evidence, total, a, value / weight, weight)
+            for a, (value, weight) in sums.items()
+        }
     return out
 
 
-def _on_simplex_table(estimates: Evidence, total: float, axes: Axes, residual: Array, weight: Array | float) -> Array:
+def _on_simplex_table(
+    estimates: Evidence, total: float, axes: Axes, residual: Array, weight: Array | float
+) -> Array:
     weights = np.broadcast_to(np.asarray(weight, dtype=float), residual.shape)
-    out, possible = np.zeros(residual.shape), estimates.possible.get(axes, np.ones(residual.shape, dtype=bool))
-    out[possible] = on_simplex((residual + total * estimates.centers[axes[0]])[possible], weights[possible], total)
+    out, possible = (
+        np.zeros(residual.shape),
+        estimates.possible.get(axes, np.ones(residual.shape, dtype=bool)),
+    )
+    out[possible] = on_simplex(
+        (residual + total * estimates.centers[axes[0]])[possible], weights[possible], total
+    )
     return out
 
 
-def _precision_factor(seen: ResidualEstimate | None, value: Array, precision: Array | float) -> float:
+def _precision_factor(
+    seen: ResidualEstimate | None, value: Array, precision: Array | float
+) -> float:
     """Return the factor in (0, 1] that reduces the precision of a biased pooled residual."""
     if seen is None or not np.min(precision) > 0.0:
         return 1.0
-    observed = float(np.sum(precision * (seen.lens.of(value / precision) - seen.cells) ** 2)) / seen.rank
+    observed = (
+        float(np.sum(precision * (seen.lens.of(value / precision) - seen.cells) ** 2)) / seen.rank
+    )
     expected = 1.0 + float(np.mean(precision)) * seen.variance
     if observed - expected <= BIAS_THRESHOLD_SE * expected * np.sqrt(2.0 / seen.rank):
         return 1.0
@@ -151,7 +178,8 @@ def better_pairs(
     """Return residuals of pairs, shape (n_i, n_j), pooled from pairs and triples."""
     q = {a[0]: table / total - evidence.centers[a[0]] for a, table in singles.items()}
     dependence: dict[Axes, Array] = {
-        (i, j): table - np.outer(singles[i,], singles[j,]) / total for (i, j), table in pairs.items()
+        (i, j): table - np.outer(singles[i,], singles[j,]) / total
+        for (i, j), table in pairs.items()
     }
     sums: dict[Axes, tuple[Array, Array]] = {}
     for pair, seen in evidence.seen.items():
@@ -210,7 +238,11 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     ``PRECISE_TOTAL``.
     """
     direct = evidence.total, evidence.total_variance
-    usable = {a: seen for a, seen in evidence.seen.items() if seen.lens.plain and seen.metric is None and len(a) <= 3}
+    usable = {
+        a: seen
+        for a, seen in evidence.seen.items()
+        if seen.lens.plain and seen.metric is None and len(a) <= 3
+    }
     sizes, directions = dict[int, float](), dict[int, Array]()
     for (i, *others), seen in usable.items():
         length = float(np.linalg.norm(seen.cells))
@@ -235,7 +267,10 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     logs = np.log([evidence.total, *(length / evidence.total for length in sizes.values())])
     logs = _fit_logs(incidence, values, noise, logs)
     model = np.exp(incidence @ logs)
-    slopes, residual = incidence * (model / np.sqrt(noise))[:, None], (values - model) / np.sqrt(noise)
+    slopes, residual = (
+        incidence * (model / np.sqrt(noise))[:, None],
+        (values - model) / np.sqrt(noise),
+    )
     error = float(np.linalg.pinv(slopes.T @ slopes)[0, 0])
     log_shifts = [
         _gauss_newton_step(np.delete(slopes[~with_it], k, axis=1), residual[~with_it])[0]

@@ -56,7 +56,9 @@ class _Tables:
                 self.cache[names] = self.reference.table(names)
             elif larger is not None:
                 common = [name for name in larger if name in names]
-                summed = self.cache[larger].sum(axis=tuple(i for i, name in enumerate(larger) if name not in names))
+                summed = self.cache[larger].sum(
+                    axis=tuple(i for i, name in enumerate(larger) if name not in names)
+                )
                 self.cache[names] = summed.transpose([common.index(name) for name in names])
             else:
                 self.count([names])
@@ -86,10 +88,18 @@ def tables_of(reference: Any, workload: Workload) -> Callable[[Space], Array]:
         )
     if isinstance(reference, Published):
         theirs = reference.measurement.plan.schema
-        if any(name not in theirs or theirs[name].size != workload.schema[name].size for name in workload.schema):
-            raise PlanError("The reference has other attributes than the workload. Publish it on the same schema.")
+        if any(
+            name not in theirs or theirs[name].size != workload.schema[name].size
+            for name in workload.schema
+        ):
+            raise PlanError(
+                "The reference has other attributes than the workload. Publish it on the same"
+                " schema."
+            )
         if reference.fit == "none":
-            raise PlanError('A reference has no negative cells. Publish it with fit="shrunk" or "nonnegative".')
+            raise PlanError(
+                'A reference has no negative cells. Publish it with fit="shrunk" or "nonnegative".'
+            )
     table = _Tables(reference=reference, schema=workload.schema)
     if not isinstance(reference, Published):
         table.count({group.attributes for group in workload.groups})
@@ -98,7 +108,9 @@ def tables_of(reference: Any, workload: Workload) -> Callable[[Space], Array]:
     return table
 
 
-def relative_error(answers: Callable[[int], Array], table: Callable[[Space], Array], workload: Workload) -> float:
+def relative_error(
+    answers: Callable[[int], Array], table: Callable[[Space], Array], workload: Workload
+) -> float:
     """Return the weighted mean error of answers, given the exact tables.
 
     The error of a group is the sum of absolute errors divided by the sum of exact answers; the mean
@@ -120,7 +132,9 @@ def rehearsed_errors(plan: Plan, table: Callable[[Space], Array], workload: Work
     return np.array(
         [
             relative_error(
-                simulate_measurement(plan, table, np.random.default_rng(s)).publish().values, table, workload
+                simulate_measurement(plan, table, np.random.default_rng(s)).publish().values,
+                table,
+                workload,
             )
             for s in seeds
         ]
@@ -136,12 +150,16 @@ def published_errors(
     """Return the errors of simulated publications of a plan on a reference, shape (rehearsals,).
 
     The error is the mean over groups with weights ``weights``, shape (groups,), by default those of
-    the workload; see `relative_error`.  Plans with the same spaces are simulated with the same noise.
+    the workload; see `relative_error`.  Plans with the same spaces are simulated with the same
+    noise.
 
     Raises: see `weighed_for_publishing`.
     """
     groups = plan.workload.groups
-    weighted_groups = [replace(g, weight=w) for g, w in zip(groups, weights or [g.weight for g in groups], strict=True)]
+    weighted_groups = [
+        replace(g, weight=w)
+        for g, w in zip(groups, weights or [g.weight for g in groups], strict=True)
+    ]
     workload = Workload(plan.workload.schema, tuple(weighted_groups))
     return rehearsed_errors(plan, tables_of(reference, workload), workload)
 
@@ -183,9 +201,17 @@ def weighed_for_publishing(
     NotApplicable : the mechanism does not measure residual spaces, so that its answers cannot be
         published.
     """
-    check_type("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
+    check_type(
+        "workload",
+        workload,
+        Workload,
+        give="a Workload, such as Workload.all_ways(schema)",
+        error=PlanError,
+    )
     if options.get("objective", "sum") != "sum":
-        raise PlanError('The aim "published" chooses weights for the weighted sum. Leave the objective out.')
+        raise PlanError(
+            'The aim "published" chooses weights for the weighted sum. Leave the objective out.'
+        )
     table, tell = (
         tables_of(reference, workload),
         progress_reporter(progress, "Planning was cancelled; nothing was changed."),
@@ -193,7 +219,10 @@ def weighed_for_publishing(
     weighted = [i for i, group in enumerate(workload.groups) if group.weight > 0.0]
     sizes = np.array([float(group.count) for group in workload.groups])
     deviations = np.array(
-        [_deviation(table, workload, i) if i in weighted else 1.0 for i in range(len(workload.groups))]
+        [
+            _deviation(table, workload, i) if i in weighted else 1.0
+            for i in range(len(workload.groups))
+        ]
     )
     candidates: dict[tuple[float, float], tuple[Array, Workload]] = {}
     max_candidates = len(QUERY_POWERS) + len(SIGNAL_POWERS)
@@ -218,7 +247,10 @@ def _scale_weights(workload: Workload, factors: Array) -> Workload:
     """Multiply group weights by factors, shape (groups,), normalized to the same sum."""
     query_weights = np.array([group.weight * group.count for group in workload.groups])
     factors = factors * (query_weights.sum() / (query_weights @ factors))
-    groups = tuple(replace(g, weight=g.weight * float(f)) for g, f in zip(workload.groups, factors, strict=True))
+    groups = tuple(
+        replace(g, weight=g.weight * float(f))
+        for g, f in zip(workload.groups, factors, strict=True)
+    )
     return Workload(workload.schema, groups)
 
 

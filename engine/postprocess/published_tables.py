@@ -21,7 +21,12 @@ from engine._threads import threads_for
 from engine._validation import check_choice, check_int
 from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.plans import Plan, SpaceAnswers
-from engine.postprocess.checkpoint import Checkpoints, arrays_by_axes, arrays_by_name, checkpoints_of
+from engine.postprocess.checkpoint import (
+    Checkpoints,
+    arrays_by_axes,
+    arrays_by_name,
+    checkpoints_of,
+)
 from engine.postprocess.nonnegative_projection import project_nonnegative, zero_impossible_cells
 from engine.postprocess.partial_pooling import borrowed_total
 from engine.postprocess.residual_estimates import (
@@ -64,8 +69,8 @@ class Published:
     ----------
     measurement : the source of the tables, with unbiased answers to the same queries.
     fit : "shrunk", "nonnegative" or "none".
-    contrasts : components of the tables, see `engine.postprocess.residual_estimates`, by positions in
-        ``names``.
+    contrasts : components of the tables, see `engine.postprocess.residual_estimates`, by positions
+        in ``names``.
     names : the attributes with more than one cell.
     people : records, shape (people, attributes), whose counts are the tables; None unless tables
         are integer.
@@ -108,8 +113,8 @@ class Published:
         axes = self._axes(names)
         if axes not in self.contrasts:
             raise NotAnswerable(
-                f"No published table contains {set_name(names)}. Use attributes that are all in one group of "
-                "the workload."
+                f"No published table contains {set_name(names)}. Use attributes that are all in one"
+                " group of the workload."
             )
         return axes
 
@@ -142,7 +147,9 @@ class Published:
     def _raw_table(self, axes: Axes) -> Array:
         if self.people is not None:
             return table_of(self.people, axes, self._sizes).astype(float)
-        if (schema := self.measurement.plan.schema).is_exact(names := [self.names[a] for a in axes]):
+        if (schema := self.measurement.plan.schema).is_exact(
+            names := [self.names[a] for a in axes]
+        ):
             return schema.exact_table(names).astype(float)
         table = assemble_table(self.contrasts, axes)
         if (impossible := self.impossible(axes)) is not None:
@@ -163,7 +170,9 @@ class Published:
         first, last, _ = slice(start, stop).indices(queries.count)
         return apply_group(queries, self.table(queries.attributes), first, max(first, last))
 
-    def answers(self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95) -> pd.DataFrame:
+    def answers(
+        self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95
+    ) -> pd.DataFrame:
         """Return published and unbiased answers to queries ``start:stop`` of a group, in counts.
 
         Columns: query, published, answer, std, low, high.
@@ -176,7 +185,11 @@ class Published:
         return answers
 
     def records(
-        self, n: int | None = None, *, progress: Progress | None = None, resume: Folder | None = None
+        self,
+        n: int | None = None,
+        *,
+        progress: Progress | None = None,
+        resume: Folder | None = None,
     ) -> pd.DataFrame:
         """Return synthetic records whose counts approximate the tables.
 
@@ -198,8 +211,15 @@ class Published:
         import pandas as pd
 
         if self.fit == "none":
-            raise PlanError('Tables with negative cells have no records. Publish with fit="shrunk" or "nonnegative".')
-        people = round(self.total) if n is None else check_int("number of records", n, 0, MAX_RECORDS, error=PlanError)
+            raise PlanError(
+                'Tables with negative cells have no records. Publish with fit="shrunk" or'
+                ' "nonnegative".'
+            )
+        people = (
+            round(self.total)
+            if n is None
+            else check_int("number of records", n, 0, MAX_RECORDS, error=PlanError)
+        )
         codes = self.people if self.people is not None and len(self.people) == people else None
         codes = (
             self._generate_records(people, progress, _steps(self.measurement, self.fit, resume))
@@ -207,15 +227,25 @@ class Published:
             else codes
         )
         schema = self.measurement.plan.schema
-        held = {name for group in self.measurement.plan.workload.groups for name in group.attributes}
-        columns = {name: codes[:, self._at[name]] if name in self._at else 0 for name in schema.names if name in held}
+        held = {
+            name for group in self.measurement.plan.workload.groups for name in group.attributes
+        }
+        columns = {
+            name: codes[:, self._at[name]] if name in self._at else 0
+            for name in schema.names
+            if name in held
+        }
         return pd.DataFrame(columns, index=pd.RangeIndex(people))
 
-    def _generate_records(self, people: int, progress: Progress | None, steps: Checkpoints) -> Index:
+    def _generate_records(
+        self, people: int, progress: Progress | None, steps: Checkpoints
+    ) -> Index:
         """Generate synthetic records near the tables."""
         sets = [axes for axes in maximal_sets(self.contrasts) if axes]
         cells = sum(self.contrasts[axes].size for axes in sets)
-        if (needed := 8 * (RECORD_COPIES * people * len(self.names) + TABLE_COPIES * cells)) > MEMORY_LIMIT:
+        if (
+            needed := 8 * (RECORD_COPIES * people * len(self.names) + TABLE_COPIES * cells)
+        ) > MEMORY_LIMIT:
             raise LimitExceeded(
                 f"{people:,} records would need about {needed / 1e9:,.1f} GB, over the limit of "
                 f"{MEMORY_LIMIT / 1e9:,.1f} GB. Ask for fewer with n."
@@ -226,7 +256,9 @@ class Published:
         generator = np.random.default_rng(seed_of(self.measurement))
         impossible = {axes: mask for axes in sets if (mask := self.impossible(axes)) is not None}
         checkpoints = steps.within(f"records {people}")
-        records = nearest_people(tables, self._sizes, people, generator, tell, impossible, checkpoints)
+        records = nearest_people(
+            tables, self._sizes, people, generator, tell, impossible, checkpoints
+        )
         held = {self.names[a] for axes in self.contrasts for a in axes}
         columns = {name: records[:, self._at[name]] for name in self.names if name in held}
         for name, codes in keeping_facts(columns, self.measurement.plan.schema, generator).items():
@@ -295,7 +327,9 @@ def publish(
     """
     check_choice("fit", fit, FITS, error=PlanError)
     if integer and fit == "none":
-        raise PlanError('Integer tables have no negative cells. Publish with fit="shrunk" or "nonnegative".')
+        raise PlanError(
+            'Integer tables have no negative cells. Publish with fit="shrunk" or "nonnegative".'
+        )
     # fitting and records share one progress bar
     progress, fit_share = check_callback(progress), 0.5 if integer else 1.0
     tell = progress_share(progress, 0.0, fit_share)
@@ -307,12 +341,17 @@ def publish(
     with threads_for(1):
         contrasts = arrays_by_axes(done) if done else _fitted(measurement, fit, tell, steps)
     published = Published(
-        measurement=measurement, fit=fit, names=published_sets(measurement.plan)[0], contrasts=contrasts
+        measurement=measurement,
+        fit=fit,
+        names=published_sets(measurement.plan)[0],
+        contrasts=contrasts,
     )
     if integer:
         published = replace(
             published,
-            people=published._generate_records(round(published.total), progress_share(progress, fit_share, 1.0), steps),
+            people=published._generate_records(
+                round(published.total), progress_share(progress, fit_share, 1.0), steps
+            ),
         )
     progress_share(progress)(1.0, "Published")
     return published
@@ -323,7 +362,11 @@ def _fitted(
 ) -> dict[Axes, Array]:
     """Return the contrasts of the fit and store them as the last checkpoint."""
     estimates = evidence(measurement)
-    pooled_total = borrowed_total(estimates) if fit == "shrunk" else (estimates.total, estimates.total_variance)
+    pooled_total = (
+        borrowed_total(estimates)
+        if fit == "shrunk"
+        else (estimates.total, estimates.total_variance)
+    )
     total = estimates.total if fit == "none" else shrunk_total(*pooled_total)
     if total <= 0.0 and fit != "none":
         contrasts = {axes: np.zeros(estimates.shape(axes)) for axes in estimates.sets}
@@ -354,7 +397,9 @@ def _steps(measurement: Measurement, fit: str, folder: Folder | None) -> Checkpo
     return checkpoints_of(folder, [seed_of(measurement), fit])
 
 
-def progress_share(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
+def progress_share(
+    progress: Progress | None, low: float = 0.0, high: float = 1.0
+) -> Callable[[float, str], None]:
     """Return a callback that reports progress of one part of the work and raises when cancelled."""
     tell = progress_reporter(progress, "Publishing was cancelled; nothing was changed.")
     return lambda share, words: tell(low + share * (high - low), words)
@@ -381,13 +426,20 @@ def _tolerance(estimates: Evidence, total: float) -> float:
         for a in estimates.tables
         if a in estimates.seen
     ]
-    return min(MAX_EVEN_SHARE, EVEN_SHARE_PER_NOISE * float(np.mean(noise))) if noise else MAX_EVEN_SHARE
+    return (
+        min(MAX_EVEN_SHARE, EVEN_SHARE_PER_NOISE * float(np.mean(noise)))
+        if noise
+        else MAX_EVEN_SHARE
+    )
 
 
 def _as_measured(estimates: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
     answers = measurement.plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # `evidence` checks this
-    out = {axes: contrast(answers.partial_table([estimates.names[a] for a in axes])) for axes in estimates.sets}
+    out = {
+        axes: contrast(answers.partial_table([estimates.names[a] for a in axes]))
+        for axes in estimates.sets
+    }
     return out | {(): np.array(total)}
 
 
@@ -407,7 +459,10 @@ class PublishForecast:
     @property
     def text(self) -> str:
         """One-line summary."""
-        return f"{self.cells:,} cells in all tables, about {self.bytes_needed / 1e6:,.1f} MB of memory."
+        return (
+            f"{self.cells:,} cells in all tables, about {self.bytes_needed / 1e6:,.1f} MB of"
+            " memory."
+        )
 
 
 def publish_forecast(plan: Plan) -> PublishForecast:
@@ -426,11 +481,13 @@ def publish_forecast(plan: Plan) -> PublishForecast:
     names, tables = published_sets(plan)
     if sum(2 ** len(axes) for axes in tables) > MAX_SETS:
         raise LimitExceeded(
-            f"The groups of the workload have more than {MAX_SETS:,} subsets of attributes, each with one table. "
-            "Publish from a workload with fewer attributes per group."
+            f"The groups of the workload have more than {MAX_SETS:,} subsets of attributes, each"
+            " with one table. Publish from a workload with fewer attributes per group."
         )
     cells = [plan.schema.cells([names[a] for a in axes]) for axes in all_sets(tables)]
-    return PublishForecast(cells=sum(cells), bytes_needed=8 * (CELL_COPIES * sum(cells) + TABLE_COPIES * max(cells)))
+    return PublishForecast(
+        cells=sum(cells), bytes_needed=8 * (CELL_COPIES * sum(cells) + TABLE_COPIES * max(cells))
+    )
 
 
 def _check_memory(measurement: Measurement, limit: int) -> None:
@@ -438,6 +495,7 @@ def _check_memory(measurement: Measurement, limit: int) -> None:
     needed = publish_forecast(measurement.plan)
     if needed.bytes_needed > limit:
         raise LimitExceeded(
-            f"Publishing {needed.cells:,} cells would need about {needed.bytes_needed / 1e9:,.1f} GB, over the limit "
-            f"of {limit / 1e9:,.1f} GB. Publish from a workload of smaller tables, or raise memory_limit."
+            f"Publishing {needed.cells:,} cells would need about {needed.bytes_needed / 1e9:,.1f}"
+            f" GB, over the limit of {limit / 1e9:,.1f} GB. Publish from a workload of smaller"
+            " tables, or raise memory_limit."
         )

@@ -4,8 +4,8 @@ The residual of a space, as a table of cells, is t = N S y, where y are its clas
 the basis of the residual space and S the projector on the measured subspace.  The noise of
 marginals has the same variance in all directions.  Prefix, range and other query families measure
 some directions more precisely than others, which is stored as a precision matrix, see
-`engine.postprocess.residual_estimates`.  For spaces that are measured jointly, the mean variance is an
-approximation.
+`engine.postprocess.residual_estimates`.  For spaces that are measured jointly, the mean variance is
+an approximation.
 
 Precision matrices of the noise of residual tables.
 
@@ -143,7 +143,9 @@ class Metric:
     @cached_property
     def steepest(self) -> float:
         """Largest eigenvalue: the precision of the most precise direction."""
-        return self.scale * math.prod(float(np.linalg.eigvalsh(factor)[-1]) for factor in self.factors)
+        return self.scale * math.prod(
+            float(np.linalg.eigvalsh(factor)[-1]) for factor in self.factors
+        )
 
     @cached_property
     def of_cells(self) -> Array:
@@ -162,7 +164,9 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         ((_, strategy),) = block.factors
         if len(space) != 1:
             return None
-        dimensions = [math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union]
+        dimensions = [
+            math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union
+        ]
         first = sum(dimensions[: block.union.index(space)])
         rows = slice(first, first + dimensions[block.union.index(space)])
         covariances = [strategy.covariance[rows, rows]]
@@ -208,7 +212,9 @@ class MeasuredProjection:
                 out -= spread_along(pi, axis, out.ndim) * out.sum(axis=axis, keepdims=True)
             return out
         axes = tuple(range(table.ndim))
-        complements: dict[Axes, Complement] = {} if self.complement is None else {(0, 1): self.complement}
+        complements: dict[Axes, Complement] = (
+            {} if self.complement is None else {(0, 1): self.complement}
+        )
         lift = SplitLift(table.shape, self.centers, (axes,), complements)
         return self.cells(lift.classes(table.reshape(1, -1)).reshape([n - 1 for n in table.shape]))
 
@@ -225,7 +231,9 @@ class MeasuredProjection:
             projected = columns @ (columns.T @ moved.reshape(math.prod(shape), -1))
             out = np.moveaxis(projected.reshape(*shape, *rest), range(len(axes)), axes)
         for axis in range(out.ndim):
-            out = np.moveaxis(np.tensordot(basis(out.shape[axis] + 1), out, axes=(1, axis)), 0, axis)
+            out = np.moveaxis(
+                np.tensordot(basis(out.shape[axis] + 1), out, axes=(1, axis)), 0, axis
+            )
         return np.array(out, order="C")
 
 
@@ -254,7 +262,11 @@ class ResidualEstimate:
         The first value is in squared standard errors, the second in standard deviations of the
         squared norm.  ``gap`` has the shape (n_1, ..., n_k).
         """
-        squared = float(np.sum(gap**2)) / self.variance if self.metric is None else self.metric.squared(gap)
+        squared = (
+            float(np.sum(gap**2)) / self.variance
+            if self.metric is None
+            else self.metric.squared(gap)
+        )
         return squared - self.rank, (squared - self.rank) / math.sqrt(2.0 * self.rank)
 
 
@@ -321,7 +333,9 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
     at = {name: i for i, name in enumerate(names)}
     return names, tuple(
-        maximal_sets(tuple(sorted(at[n] for n in g.attributes if n in at)) for g in plan.workload.groups)
+        maximal_sets(
+            tuple(sorted(at[n] for n in g.attributes if n in at)) for g in plan.workload.groups
+        )
     )
 
 
@@ -356,7 +370,11 @@ def evidence(measurement: Measurement) -> Evidence:
         if axes in sets and len(axes) == len(space) and axes not in exact:
             block = plan.answering[plan.home[space]]
             estimate = _estimate(
-                block, space, coordinates, tuple(centers[a] for a in axes), plan.split.complement(space)
+                block,
+                space,
+                coordinates,
+                tuple(centers[a] for a in axes),
+                plan.split.complement(space),
             )
             if estimate is not None:
                 seen[axes] = estimate
@@ -366,7 +384,11 @@ def evidence(measurement: Measurement) -> Evidence:
             "Add the family 'total', or a marginal, to the workload."
         )
     total = seen.pop((), None)
-    shares = {axes: plan.schema.even_share(attributes) for axes, attributes in names_of.items() if plan.schema.facts}
+    shares = {
+        axes: plan.schema.even_share(attributes)
+        for axes, attributes in names_of.items()
+        if plan.schema.facts
+    }
     return Evidence(
         names=names,
         sizes=plan.schema.sizes(names),
@@ -386,13 +408,19 @@ def evidence(measurement: Measurement) -> Evidence:
 
 
 def _estimate(
-    block: Block, space: Space, coordinates: Array, centers: tuple[Array, ...], complement: Complement | None
+    block: Block,
+    space: Space,
+    coordinates: Array,
+    centers: tuple[Array, ...],
+    complement: Complement | None,
 ) -> ResidualEstimate | None:
     """Return the estimate of a space; None if only sums with other spaces are measured."""
     span: tuple[tuple[Axes, Array], ...] = ()
     if block.union:
         ((_, strategy),) = block.factors
-        dimensions = [math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union]
+        dimensions = [
+            math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union
+        ]
         first = sum(dimensions[: block.union.index(space)])
         rows = slice(first, first + coordinates.size)
         if not strategy.complete and strategy.leaves_span(np.eye(strategy.dimension)[rows]).any():
@@ -413,7 +441,9 @@ def _estimate(
     lens = MeasuredProjection(centers=centers, complement=complement, span=span)
     variance = block.noise**2 * trace / max(rank, 1)
     metric = metric_of(block, space) if lens.plain else None
-    return ResidualEstimate(cells=lens.cells(coordinates), variance=variance, rank=rank, lens=lens, metric=metric)
+    return ResidualEstimate(
+        cells=lens.cells(coordinates), variance=variance, rank=rank, lens=lens, metric=metric
+    )
 
 
 def spread_along(vector: Array, axis: int, count: int) -> Array:

@@ -46,7 +46,12 @@ import scipy
 from engine._arrays import Array
 from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
 from engine.postprocess.nonnegative_projection import AGREEING, mix_with_even, project_nonnegative
-from engine.postprocess.partial_pooling import TRIPLE_ROUNDS, PooledResidual, better_pairs, single_tables
+from engine.postprocess.partial_pooling import (
+    TRIPLE_ROUNDS,
+    PooledResidual,
+    better_pairs,
+    single_tables,
+)
 from engine.postprocess.residual_estimates import (
     Evidence,
     Metric,
@@ -78,7 +83,9 @@ MIN_SIGNAL_SE_DEFAULT = 2.0
 Possible = npt.NDArray[np.bool_] | None
 
 
-def max_entropy_table(axes: Axes, margins: Mapping[Axes, Array], possible: Possible = None) -> Array:
+def max_entropy_table(
+    axes: Axes, margins: Mapping[Axes, Array], possible: Possible = None
+) -> Array:
     """Return the maximum-entropy table with margins on every face of ``axes``.
 
     Parameters
@@ -98,11 +105,17 @@ def max_entropy_table(axes: Axes, margins: Mapping[Axes, Array], possible: Possi
     elif len(axes) == 2:
         return table
     total = float(margins[first].sum())
-    return fit_margins(table, axes, margins, lambda gap: float(np.abs(gap).sum()) <= MARGIN_TOLERANCE * total)
+    return fit_margins(
+        table, axes, margins, lambda gap: float(np.abs(gap).sum()) <= MARGIN_TOLERANCE * total
+    )
 
 
 def fit_margins(
-    table: Array, axes: Axes, margins: Mapping[Axes, Array], near: Callable[[Array], bool], sweeps: int = ENTROPY_SWEEPS
+    table: Array,
+    axes: Axes,
+    margins: Mapping[Axes, Array],
+    near: Callable[[Array], bool],
+    sweeps: int = ENTROPY_SWEEPS,
 ) -> Array:
     """Scale a table to margins by iterative proportional fitting, in place; return it.
 
@@ -126,7 +139,11 @@ def fit_margins(
 
 
 def shrink_table(
-    axes: Axes, seen: ResidualEstimate | None, margins: Mapping[Axes, Array], total: float, possible: Possible = None
+    axes: Axes,
+    seen: ResidualEstimate | None,
+    margins: Mapping[Axes, Array],
+    total: float,
+    possible: Possible = None,
 ) -> Array:
     """Return the table on a set of attributes, shrunk towards its maximum-entropy reference.
 
@@ -175,7 +192,9 @@ def _metric_fit(
     momentum = 1.0
     for _ in range(MAX_STEPS):
         slope = metric.of(seen.lens.of(point) - seen.cells)
-        proposal = _entropic_fit(table, point - step * slope, step / tau, axes, margins, MARGIN_TOLERANCE)
+        proposal = _entropic_fit(
+            table, point - step * slope, step / tau, axes, margins, MARGIN_TOLERANCE
+        )
         moved = proposal - current
         # restart the momentum where it opposes the gradient
         previous = 1.0 if float(np.sum((point - proposal) * moved)) > 0.0 else momentum
@@ -186,16 +205,25 @@ def _metric_fit(
     return current
 
 
-def _risk(fit: Array, table: Array, gap: Array, s: float, seen: ResidualEstimate, tau: float) -> float:
+def _risk(
+    fit: Array, table: Array, gap: Array, s: float, seen: ResidualEstimate, tau: float
+) -> float:
     """Return Stein's unbiased estimate of the weighted squared error, up to a constant."""
     weights = 1.0 / (seen.variance + tau * table)
     slope = fit / (fit + s)
     moved = seen.lens.of(fit - table) - gap
-    return float(np.sum(weights * (moved**2 + 2.0 * seen.variance * slope * seen.rank / table.size)))
+    return float(
+        np.sum(weights * (moved**2 + 2.0 * seen.variance * slope * seen.rank / table.size))
+    )
 
 
 def _entropic_fit(
-    table: Array, noisy: Array, s: float, axes: Axes, margins: Mapping[Axes, Array], tolerance: float | None = None
+    table: Array,
+    noisy: Array,
+    s: float,
+    axes: Axes,
+    margins: Mapping[Axes, Array],
+    tolerance: float | None = None,
 ) -> Array:
     """Return s omega((noisy - u) / s + log(table / s)), with multipliers u of the margins."""
     with np.errstate(divide="ignore"):
@@ -207,12 +235,17 @@ def _entropic_fit(
         for face in faces(axes):
             summed_axes, margin = _other_axes(axes, face), margins[face]
             values = scipy.special.wrightomega(argument)
-            sums, slopes = s * values.sum(axis=summed_axes), (values / (1.0 + values)).sum(axis=summed_axes)
+            sums, slopes = (
+                s * values.sum(axis=summed_axes),
+                (values / (1.0 + values)).sum(axis=summed_axes),
+            )
             margin_error = max(margin_error, float(np.abs(sums - margin).sum()))
             # Newton step for the logarithm of the sum, which is nearly concave in u
             regular = (margin > 0.0) & (slopes > UNDERFLOW)
             steps = np.zeros_like(sums)
-            steps[regular] = sums[regular] * (np.log(sums[regular]) - np.log(margin[regular])) / slopes[regular]
+            steps[regular] = (
+                sums[regular] * (np.log(sums[regular]) - np.log(margin[regular])) / slopes[regular]
+            )
             # all cells underflow: shift the largest one to the margin
             if (underflowed := (margin > 0.0) & ~regular).any():
                 top = argument.max(axis=summed_axes)
@@ -252,13 +285,18 @@ def shrunk_total(total: float, variance: float) -> float:
     return max(0.0, total - variance / total) if total > 0.0 else 0.0
 
 
-def shrunk_contrasts(evidence: Evidence, total: float, tell: Listener, steps: Checkpoints = NONE) -> dict[Axes, Array]:
+def shrunk_contrasts(
+    evidence: Evidence, total: float, tell: Listener, steps: Checkpoints = NONE
+) -> dict[Axes, Array]:
     """Return contrasts of tables that are shrunk towards their references, smallest sets first.
 
     ``total`` is the number of records, above 0.  Overlapping tables agree up to the tolerance of
     the fits; `make_consistent` removes the rest.  Contrasts have the shapes of their tables.
     """
-    by_order = {k: [axes for axes in evidence.sets if len(axes) == k] for k in range(len(evidence.sets[-1]) + 1)}
+    by_order = {
+        k: [axes for axes in evidence.sets if len(axes) == k]
+        for k in range(len(evidence.sets[-1]) + 1)
+    }
     done = steps.taken("low")
     tables = arrays_by_axes(done) if done else _low_order_tables(evidence, total, by_order, tell)
     steps.take("low", arrays_by_name(tables))
@@ -273,7 +311,9 @@ def shrunk_contrasts(evidence: Evidence, total: float, tell: Listener, steps: Ch
             table = (
                 done["table"]
                 if done
-                else shrink_table(axes, evidence.seen.get(axes), margins, total, evidence.possible.get(axes))
+                else shrink_table(
+                    axes, evidence.seen.get(axes), margins, total, evidence.possible.get(axes)
+                )
             )
             if not done:
                 steps.take(name, {"table": table})
@@ -289,7 +329,9 @@ def _low_order_tables(
 ) -> dict[Axes, Array]:
     """Return the tables on at most two attributes, pooled with triples."""
     direct = {
-        a: (estimates.seen[a].cells, estimates.seen[a].variance) for a in by_order.get(2, []) if _is_plain(estimates, a)
+        a: (estimates.seen[a].cells, estimates.seen[a].variance)
+        for a in by_order.get(2, [])
+        if _is_plain(estimates, a)
     }
     tables: dict[Axes, Array] = {(): np.array(total)}
     tables |= _one_and_two_way(estimates, total, tables, by_order, direct)
@@ -307,7 +349,11 @@ def _low_order_tables(
 
 
 def make_consistent(
-    evidence: Evidence, contrasts: dict[Axes, Array], enough: float, tell: Listener, steps: Checkpoints = NONE
+    evidence: Evidence,
+    contrasts: dict[Axes, Array],
+    enough: float,
+    tell: Listener,
+    steps: Checkpoints = NONE,
 ) -> dict[Axes, Array]:
     """Make fitted tables consistent and non-negative; return the contrasts, changed in place.
 
@@ -324,7 +370,10 @@ def make_consistent(
         low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)
         projected_sets = maximal_sets([*joint_sets, *faced])
         before = {axes: contrasts[axes] for axes in all_sets(tuple(projected_sets))}
-        copies, tolerance = {axes: c.copy() for axes, c in before.items()}, margin_tolerance if scaled_sets else enough
+        copies, tolerance = (
+            {axes: c.copy() for axes, c in before.items()},
+            margin_tolerance if scaled_sets else enough,
+        )
         part_tell, checkpoints = _part(tell, low, share), steps.within(f"agree {number}")
         contrasts |= project_nonnegative(
             copies, projected_sets, evidence.sizes, tolerance, part_tell, steps=checkpoints
@@ -340,7 +389,11 @@ def make_consistent(
             else:
                 contrasts[axes] = contrast(
                     fit_margins(
-                        table, axes, margins, partial(_within, allowed=margin_tolerance * total), SCALING_SWEEPS
+                        table,
+                        axes,
+                        margins,
+                        partial(_within, allowed=margin_tolerance * total),
+                        SCALING_SWEEPS,
                     )
                 )
                 checkpoints.take(name, {"contrast": contrasts[axes]})
@@ -362,7 +415,11 @@ def _within(gap: Array, allowed: float) -> bool:
 
 
 def _is_plain(estimates: Evidence, axes: Axes) -> bool:
-    return axes in estimates.seen and estimates.seen[axes].lens.plain and estimates.seen[axes].metric is None
+    return (
+        axes in estimates.seen
+        and estimates.seen[axes].lens.plain
+        and estimates.seen[axes].metric is None
+    )
 
 
 def _one_and_two_way(
@@ -392,5 +449,9 @@ def _two_way(
             seen = replace(seen, cells=residuals[axes][0], variance=residuals[axes][1])
         margins = {face: tables[face] for face in (*faces(axes), ())}
         table = estimates.exact.get(axes)
-        out[axes] = shrink_table(axes, seen, margins, total, estimates.possible.get(axes)) if table is None else table
+        out[axes] = (
+            shrink_table(axes, seen, margins, total, estimates.possible.get(axes))
+            if table is None
+            else table
+        )
     return out

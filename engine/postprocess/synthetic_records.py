@@ -81,14 +81,23 @@ def nearest_people(
             before, order = objective.value, generator.permutation(columns)
         _update_column(records, int(order[update % len(columns)]), objective, generator)
         if steps.due:
-            state = {"records": records, "gaps": objective.gaps, "order": order, "before": np.array(before)}
-            steps.take("people", state | {"looks": np.array(update + 1), "generator": state_of(generator)})
+            state = {
+                "records": records,
+                "gaps": objective.gaps,
+                "order": order,
+                "before": np.array(before),
+            }
+            steps.take(
+                "people", state | {"looks": np.array(update + 1), "generator": state_of(generator)}
+            )
         tell((update + 1) / updates, "Moving records towards the tables")
     return records
 
 
 def impute_records(
-    records: Index, rules: Sequence[tuple[list[int], npt.NDArray[np.bool_]]], generator: np.random.Generator
+    records: Index,
+    rules: Sequence[tuple[list[int], npt.NDArray[np.bool_]]],
+    generator: np.random.Generator,
 ) -> None:
     """Replace impossible values of records, in place, by random hot deck imputation.
 
@@ -106,7 +115,9 @@ def impute_records(
         if not donors.size:
             records[:, columns] = np.argwhere(possible)[0]
         elif violating.size:
-            records[violating[:, None], columns] = records[generator.choice(donors, violating.size)[:, None], columns]
+            records[violating[:, None], columns] = records[
+                generator.choice(donors, violating.size)[:, None], columns
+            ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,13 +169,18 @@ class _Objective:
         return moved.reshape(-1, self.sizes[column]).astype(np.float32)
 
 
-def _update_column(records: Index, column: int, objective: _Objective, generator: np.random.Generator) -> None:
+def _update_column(
+    records: Index, column: int, objective: _Objective, generator: np.random.Generator
+) -> None:
     """Change values of one column where that reduces the objective, in place."""
     places = objective.holding(column)
     others = [[a for a in p.axes if a != column] for p in places]
     steps = np.array([p.strides[p.axes.index(column)] for p in places])
     order = generator.permutation(len(records))
-    batch_size, change_size = math.ceil(EVALUATED_SHARE * len(order)), math.ceil(CHANGED_SHARE * len(order))
+    batch_size, change_size = (
+        math.ceil(EVALUATED_SHARE * len(order)),
+        math.ceil(CHANGED_SHARE * len(order)),
+    )
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
         values = records[batch]
@@ -172,10 +188,15 @@ def _update_column(records: Index, column: int, objective: _Objective, generator
         costs = np.zeros((len(batch), objective.sizes[column]), np.float32)
         for i, (place, rest) in enumerate(zip(places, others, strict=True)):
             strides = dict(zip(place.axes, place.strides, strict=True))
-            bases[:, i] = place.cells.start + values[:, rest] @ np.array([strides[a] for a in rest], np.int64)
+            bases[:, i] = place.cells.start + values[:, rest] @ np.array(
+                [strides[a] for a in rest], np.int64
+            )
             costs += objective.added(place, column)[flat_cells(values, rest, objective.sizes)]
         best = costs.argmin(axis=1)
-        gains = _removal_gain(objective, bases, values[:, column], steps) - costs[np.arange(len(best)), best]
+        gains = (
+            _removal_gain(objective, bases, values[:, column], steps)
+            - costs[np.arange(len(best)), best]
+        )
         improving = np.flatnonzero((gains > EPSILON) & (best != values[:, column]))
         improving = improving[np.argsort(-gains[improving], kind="stable")]
         for first in range(0, len(improving), change_size):
@@ -186,7 +207,9 @@ def _update_column(records: Index, column: int, objective: _Objective, generator
             # the gaps have changed: drop changes that no longer reduce the objective
             improves = cost < _removal_gain(objective, bases[candidates], old, steps) - EPSILON
             np.add.at(objective.gaps, targets[improves], 1.0)
-            np.add.at(objective.gaps, bases[candidates[improves]] + old[improves, None] * steps, -1.0)
+            np.add.at(
+                objective.gaps, bases[candidates[improves]] + old[improves, None] * steps, -1.0
+            )
             records[batch[candidates[improves]], column] = new[improves]
 
 
@@ -211,7 +234,10 @@ def table_of(records: Index, axes: Axes, sizes: tuple[int, ...]) -> Index:
 
 
 def _tree_of_people(
-    tables: Mapping[Axes, Array], sizes: tuple[int, ...], people: int, generator: np.random.Generator
+    tables: Mapping[Axes, Array],
+    sizes: tuple[int, ...],
+    people: int,
+    generator: np.random.Generator,
 ) -> Index:
     """Return records whose counts of pairs along a tree are within one of the tables."""
     singles: dict[int, Array] = {}
@@ -221,7 +247,9 @@ def _tree_of_people(
             singles.setdefault(a, table.sum(axis=tuple(k for k in range(table.ndim) if k != i)))
             for j in range(i + 1, len(axes)):
                 if (a, axes[j]) not in pairs:
-                    pairs[a, axes[j]] = table.sum(axis=tuple(k for k in range(table.ndim) if k not in (i, j)))
+                    pairs[a, axes[j]] = table.sum(
+                        axis=tuple(k for k in range(table.ndim) if k not in (i, j))
+                    )
     records = np.zeros((people, len(sizes)), np.int64)
     tree = _tree(pairs)
     for child in sorted(singles, key=lambda a: tree.get(a, (0, -1))[0]):
@@ -263,7 +291,9 @@ def _mutual_information(table: Array) -> float:
 def _apportion(shares: Array, people: int, generator: np.random.Generator) -> Index:
     """Return integers with sum ``people``, within one of their shares, by systematic sampling."""
     total = float(shares.sum())
-    expected = shares * (people / total) if total > 0.0 else np.full(len(shares), people / len(shares))
+    expected = (
+        shares * (people / total) if total > 0.0 else np.full(len(shares), people / len(shares))
+    )
     cumulative = np.floor(np.cumsum(expected) + generator.random())
     cumulative[-1] = people
     return np.diff(np.minimum(cumulative, people), prepend=0.0).astype(np.int64)
@@ -301,34 +331,52 @@ def keeping_facts(
         names = [name for name in fact.names if name in out]
         if not names or not people:
             continue
-        possible, records = fact.possible(names) > 0.0, np.stack([out[name] for name in names], axis=1)
+        possible, records = (
+            fact.possible(names) > 0.0,
+            np.stack([out[name] for name in names], axis=1),
+        )
         impute_records(records, [(list(range(len(names))), possible)], generator)
         margins = []
         for invariant in schema.invariants:
             shared = [name for name in invariant.attributes if name in names]
             if shared and not set(invariant.attributes).isdisjoint(fact.names):
-                margins.append((tuple(a for a, n in enumerate(names) if n not in shared), schema.exact_table(shared)))
+                margins.append(
+                    (
+                        tuple(a for a, n in enumerate(names) if n not in shared),
+                        schema.exact_table(shared),
+                    )
+                )
         if margins and int(margins[0][1].sum()) == people:
             counts = np.zeros(possible.shape, np.int64)
             np.add.at(counts, tuple(records.T), 1)
-            _move_records(records, counts, _meet_margins(counts, possible, margins, names), generator)
+            _move_records(
+                records, counts, _meet_margins(counts, possible, margins, names), generator
+            )
         out |= {name: records[:, i] for i, name in enumerate(names)}
     return out
 
 
-def _move_records(records: Index, counts: Index, target: Index, generator: np.random.Generator) -> None:
+def _move_records(
+    records: Index, counts: Index, target: Index, generator: np.random.Generator
+) -> None:
     """Change as few records, shape (people, attributes), as their target counts need, in place."""
     cells = np.ravel_multi_index(tuple(records.T), counts.shape)
     order = generator.permutation(len(cells))
     ranked = order[np.argsort(cells[order], kind="stable")]
     ends = np.cumsum(counts.ravel())
     surplus = np.maximum(counts - target, 0).ravel()
-    leaving = np.concatenate([ranked[end - k : end] for end, k in zip(ends, surplus, strict=True) if k] or [ranked[:0]])
+    leaving = np.concatenate(
+        [ranked[end - k : end] for end, k in zip(ends, surplus, strict=True) if k] or [ranked[:0]]
+    )
     arriving = np.repeat(np.arange(counts.size), np.maximum(target - counts, 0).ravel())
-    records[generator.permutation(leaving)] = np.stack(np.unravel_index(arriving, counts.shape), axis=1)
+    records[generator.permutation(leaving)] = np.stack(
+        np.unravel_index(arriving, counts.shape), axis=1
+    )
 
 
-def _meet_margins(counts: Index, possible: npt.NDArray[np.bool_], margins: _Margins, names: Sequence[str]) -> Index:
+def _meet_margins(
+    counts: Index, possible: npt.NDArray[np.bool_], margins: _Margins, names: Sequence[str]
+) -> Index:
     """Return integer counts, shape (n_1, ..., n_k), with the margins and the fewest changes."""
     if len(margins) == 1:
         return _meet_margin(counts, possible, *margins[0])
@@ -338,32 +386,45 @@ def _meet_margins(counts: Index, possible: npt.NDArray[np.bool_], margins: _Marg
     cells = np.flatnonzero(possible)
     if cells.size > MAX_PROGRAM_CELLS:
         raise LimitExceeded(
-            f"The exact totals on {set_name(names)} share attributes of {cells.size:,} cells, but records can meet "
-            f"several totals jointly only up to {MAX_PROGRAM_CELLS:,} cells. Publish tables without integer=True."
+            f"The exact totals on {set_name(names)} share attributes of {cells.size:,} cells, but"
+            f" records can meet several totals jointly only up to {MAX_PROGRAM_CELLS:,} cells."
+            " Publish tables without integer=True."
         )
     index, sums, gaps = np.unravel_index(cells, possible.shape), [], []
     for out, margin in margins:
         remaining = [index[a] for a in range(possible.ndim) if a not in out]
         rows = np.ravel_multi_index(remaining, margin.shape)
         shape = (margin.size, cells.size)
-        sums.append(scipy.sparse.csr_array((np.ones(cells.size), (rows, np.arange(cells.size))), shape=shape))
+        sums.append(
+            scipy.sparse.csr_array(
+                (np.ones(cells.size), (rows, np.arange(cells.size))), shape=shape
+            )
+        )
         gaps.append((margin - counts.sum(axis=out)).ravel())
     matrix, gap = scipy.sparse.vstack(sums), np.concatenate(gaps)
     # minimize added plus removed records, x + y, with margins of x - y equal to the gaps
     solution = scipy.optimize.milp(
         np.ones(2 * cells.size),
         integrality=np.ones(2 * cells.size, np.int64),
-        bounds=scipy.optimize.Bounds(0.0, np.concatenate([np.full(cells.size, np.inf), counts.ravel()[cells]])),
-        constraints=scipy.optimize.LinearConstraint(scipy.sparse.hstack([matrix, -matrix]), gap, gap),
+        bounds=scipy.optimize.Bounds(
+            0.0, np.concatenate([np.full(cells.size, np.inf), counts.ravel()[cells]])
+        ),
+        constraints=scipy.optimize.LinearConstraint(
+            scipy.sparse.hstack([matrix, -matrix]), gap, gap
+        ),
     )
     if solution.status != 0:
-        raise PlanError(f"No integer counts have the exact totals on {set_name(names)}. Correct an invariant.")
+        raise PlanError(
+            f"No integer counts have the exact totals on {set_name(names)}. Correct an invariant."
+        )
     adjusted, changes = counts.copy(), np.rint(solution.x).astype(np.int64)
     adjusted.flat[cells] += changes[: cells.size] - changes[cells.size :]
     return adjusted
 
 
-def _meet_margin(counts: Index, possible: npt.NDArray[np.bool_], out: tuple[int, ...], margin: Index) -> Index:
+def _meet_margin(
+    counts: Index, possible: npt.NDArray[np.bool_], out: tuple[int, ...], margin: Index
+) -> Index:
     """Return integer counts with one margin, by changing the largest cells of each slice."""
     remaining = [a for a in range(counts.ndim) if a not in out]
     rows = counts.transpose([*remaining, *out]).reshape(margin.size, -1).copy()

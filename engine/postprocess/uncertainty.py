@@ -44,10 +44,22 @@ from engine.analysis import NoiseScale
 from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.plans import Plan
 from engine.plans.blocks import apply_factors
-from engine.postprocess.checkpoint import arrays_by_axes, arrays_by_name, checkpoints_of, set_state, state_of
+from engine.postprocess.checkpoint import (
+    arrays_by_axes,
+    arrays_by_name,
+    checkpoints_of,
+    set_state,
+    state_of,
+)
 from engine.postprocess.partial_pooling import dispersion
 from engine.postprocess.published_tables import Published, progress_share, publish, seed_of
-from engine.postprocess.residual_estimates import Evidence, assemble_table, contrast, evidence, faces
+from engine.postprocess.residual_estimates import (
+    Evidence,
+    assemble_table,
+    contrast,
+    evidence,
+    faces,
+)
 from engine.postprocess.shrinkage import max_entropy_table
 from engine.progress import Progress
 from engine.records import MEMORY_LIMIT
@@ -88,7 +100,9 @@ class ResidualPosterior:
         return np.asarray(self.variance * prior / (self.variance + prior))
 
 
-def hidden_tables(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, ResidualPosterior]:
+def hidden_tables(
+    found: Evidence, contrasts: Mapping[Axes, Array]
+) -> dict[Axes, ResidualPosterior]:
     """Return the posterior of every measured table of at least two attributes."""
     bounds: dict[Axes, tuple[Array, float, float]] = {}
     for axes, middle, excess, margins in _excess_dispersions(found, contrasts):
@@ -103,7 +117,8 @@ def hidden_tables(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes
         ranks = np.array([found.seen[axes].rank for axes in members])[:, None]
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
         log_likelihood = -0.5 * (
-            (np.array([bounds[axes][1] for axes in members])[:, None] - squares) ** 2 / spread + np.log(spread)
+            (np.array([bounds[axes][1] for axes in members])[:, None] - squares) ** 2 / spread
+            + np.log(spread)
         )
         likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
         prior = uniform = np.full(len(SHARES), 1.0 / len(SHARES))
@@ -114,7 +129,9 @@ def hidden_tables(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes
             prior = (odds.sum(axis=0) + uniform) / (len(members) + 1)
         for axes, row in zip(members, odds, strict=True):
             middle, _, most = bounds[axes]
-            out[axes] = ResidualPosterior(middle=middle, variance=found.seen[axes].variance, most=most, odds=row)
+            out[axes] = ResidualPosterior(
+                middle=middle, variance=found.seen[axes].variance, most=most, odds=row
+            )
     return out
 
 
@@ -149,7 +166,9 @@ def share_of_signal(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Ax
 
 
 def draw_truth(
-    contrasts: Mapping[Axes, Array], hidden: Mapping[Axes, ResidualPosterior], generator: np.random.Generator
+    contrasts: Mapping[Axes, Array],
+    hidden: Mapping[Axes, ResidualPosterior],
+    generator: np.random.Generator,
 ) -> dict[Axes, Array]:
     """Draw contrasts of possible true tables; shapes (n_1, ..., n_k) of tables."""
     out = dict(contrasts)
@@ -158,14 +177,18 @@ def draw_truth(
         table = np.maximum(assemble_table(contrasts, axes), 0.0)
         spread = np.zeros_like(table)
         # machines round differently near 0; the tolerance makes all of them draw for the same cells
-        live = (table > ZERO_CELL_SHARE * table.max()) & (variance > ZERO_CELL_SHARE * variance.max())
+        live = (table > ZERO_CELL_SHARE * table.max()) & (
+            variance > ZERO_CELL_SHARE * variance.max()
+        )
         scale = variance[live] / table[live]
         spread[live] = generator.gamma(table[live] / scale, scale) - table[live]
         out[axes] = contrasts[axes] + contrast(spread)
     return out
 
 
-def simulate_measurement(plan: Plan, table: Callable[[Space], Array], generator: np.random.Generator) -> Measurement:
+def simulate_measurement(
+    plan: Plan, table: Callable[[Space], Array], generator: np.random.Generator
+) -> Measurement:
     """Return a simulated measurement of a plan on arbitrary tables.
 
     ``table`` returns the table on some attributes, in counts, of shape (n_1, ..., n_k).  The noise
@@ -209,9 +232,10 @@ class QualityRule:
     records; suppression does not, because a suppressed cell remains in all sums and can be computed
     from them.
 
-    >>> QualityRule(doubtful_cv=0.4)
+    >>> QualityRule(doubtful_cv=0.4)  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    engine.errors.PlanError: A number is doubtful before it is suppressed: doubtful_cv 0.4 is above suppressed_cv 0.3.
+    engine.errors.PlanError: A number is doubtful before it is suppressed: doubtful_cv 0.4 is above
+    suppressed_cv 0.3.
     """
 
     doubtful_cv: float = NoiseScale.publishable
@@ -224,16 +248,18 @@ class QualityRule:
             check_positive(name, getattr(self, name), error=PlanError)
         if self.doubtful_cv > self.suppressed_cv:
             raise PlanError(
-                f"A number is doubtful before it is suppressed: doubtful_cv {self.doubtful_cv:g} is above "
-                f"suppressed_cv {self.suppressed_cv:g}."
+                f"A number is doubtful before it is suppressed: doubtful_cv {self.doubtful_cv:g} is"
+                f" above suppressed_cv {self.suppressed_cv:g}."
             )
         if not self.least_count >= 0.0 or not 0.0 <= self.least_signal <= 1.0:
             raise PlanError(
-                f"The least count was {self.least_count}, the least share of signal {self.least_signal}. Give a number "
-                "of at least 0, and one from 0 to 1."
+                f"The least count was {self.least_count}, the least share of signal"
+                f" {self.least_signal}. Give a number of at least 0, and one from 0 to 1."
             )
 
-    def flags(self, values: Array, errors: Array, signal: Array) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_]]:
+    def flags(
+        self, values: Array, errors: Array, signal: Array
+    ) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_]]:
         """Return flags and reason codes of published numbers, all of shape (queries,).
 
         ``errors`` are root mean squared errors in counts, ``signal`` shares from 0 to 1.  If
@@ -298,9 +324,13 @@ class Uncertainty:
             cell_errors = errors[inside]
             words = f"{low:g} or more" if high == np.inf else f"{low:g} to {high:g}"
             mean, size = (
-                (float(cell_errors.mean()), float(np.abs(cell_errors).mean())) if cell_errors.size else (0.0, 0.0)
+                (float(cell_errors.mean()), float(np.abs(cell_errors).mean()))
+                if cell_errors.size
+                else (0.0, 0.0)
             )
-            rows.append({"true": words, "cells": inside.sum() / len(truth), "bias": mean, "error": size})
+            rows.append(
+                {"true": words, "cells": inside.sum() / len(truth), "bias": mean, "error": size}
+            )
         return pd.DataFrame(rows)
 
     def answers(
@@ -322,13 +352,22 @@ class Uncertainty:
         queries = self.published.measurement.plan.workload.groups[group]
         first, last, _ = slice(start, stop).indices(queries.count)
         names, last = queries.attributes, max(first, last)
-        squares = np.mean([apply_group(queries, self._laid(e, names), first, last) ** 2 for e in self.errors], axis=0)
+        squares = np.mean(
+            [apply_group(queries, self._laid(e, names), first, last) ** 2 for e in self.errors],
+            axis=0,
+        )
         squares += apply_group(queries, self._rounding(names), first, last) ** 2
         error = np.sqrt(squares)
         half = self.reach(confidence) * error
-        flags, reasons = (rule or QualityRule()).flags(values, error, self._shares(group, first, last, values))
+        flags, reasons = (rule or QualityRule()).flags(
+            values, error, self._shares(group, first, last, values)
+        )
         shown = flags != SUPPRESSED
-        columns = {"error": error, "published_low": self._low(values - half), "published_high": values + half}
+        columns = {
+            "error": error,
+            "published_low": self._low(values - half),
+            "published_high": values + half,
+        }
         answers["published"] = np.where(shown, values, np.nan)
         for place, (name, column) in enumerate(columns.items(), start=2):
             answers.insert(place, name, np.where(shown, column, np.nan))
@@ -349,7 +388,11 @@ class Uncertainty:
         for number, group in enumerate(self.published.measurement.plan.workload.groups):
             answers, values = self.answers(number, rule=rule), self.published.values(number)
             negative = answers["answer"].to_numpy() < 0.0
-            row = {"attributes": set_name(group.attributes), "family": group.family_text, "answers": group.count}
+            row = {
+                "attributes": set_name(group.attributes),
+                "family": group.family_text,
+                "answers": group.count,
+            }
             row |= {"below zero": int(negative.sum())}
             row |= {"published there": float(values[negative].mean()) if negative.any() else np.nan}
             rows.append(row | {flag: float((answers["flag"] == flag).mean()) for flag in FLAGS})
@@ -368,7 +411,10 @@ class Uncertainty:
             return np.full(last - first, 1.0 if len(axes) < 2 else 0.0)
         table = self.published.table(queries.attributes)
         measured = apply_group(
-            queries, table * self.published.laid_out(self.signal[axes], queries.attributes), first, last
+            queries,
+            table * self.published.laid_out(self.signal[axes], queries.attributes),
+            first,
+            last,
         )
         return np.divide(measured, values, out=np.zeros_like(values), where=np.abs(values) > 1e-9)
 
@@ -385,7 +431,9 @@ class Uncertainty:
         integer_table = self.published.table(attributes)
         if self.published.people is None:
             return np.zeros_like(integer_table)
-        return np.asarray(integer_table - np.maximum(self._laid(self.published.contrasts, attributes), 0.0))
+        return np.asarray(
+            integer_table - np.maximum(self._laid(self.published.contrasts, attributes), 0.0)
+        )
 
 
 def uncertainty(
@@ -420,7 +468,8 @@ def uncertainty(
     measurement, fit = published.measurement, published.fit
     if fit == "none" and not measurement.plan.schema.impossible:
         raise PlanError(
-            "Unbiased tables have the exact intervals of the answers. Write the answers, or take another fit."
+            "Unbiased tables have the exact intervals of the answers. Write the answers, or take"
+            " another fit."
         )
     if fit != "none" and not float(published.contrasts[()]) > 0.0:
         raise NotAnswerable(
@@ -430,8 +479,8 @@ def uncertainty(
     cells = sum(c.size for c in published.contrasts.values())
     if (needed := 16 * draws * cells) > memory_limit:
         raise LimitExceeded(
-            f"{draws} draws of {cells:,} cells would need about {needed / 1e9:,.1f} GB, over the limit of "
-            f"{memory_limit / 1e9:,.1f} GB. Ask for fewer draws, or raise memory_limit."
+            f"{draws} draws of {cells:,} cells would need about {needed / 1e9:,.1f} GB, over the"
+            f" limit of {memory_limit / 1e9:,.1f} GB. Ask for fewer draws, or raise memory_limit."
         )
     estimates, generator, tell = (
         evidence(measurement),
@@ -449,16 +498,24 @@ def uncertainty(
             set_state(generator, done["generator"])
             continue
         truth = draw_truth(published.contrasts, hidden, generator)
-        tables = Published(measurement=measurement, fit="none", names=published.names, contrasts=truth)
+        tables = Published(
+            measurement=measurement, fit="none", names=published.names, contrasts=truth
+        )
         again = publish(
-            simulate_measurement(measurement.plan, tables.spread, generator), fit, memory_limit=memory_limit
+            simulate_measurement(measurement.plan, tables.spread, generator),
+            fit,
+            memory_limit=memory_limit,
         )
         errors.append({axes: c - truth[axes] for axes, c in again.contrasts.items()})
         truths.append(truth)
         arrays = (
-            arrays_by_name(errors[-1], "error") | arrays_by_name(truth, "truth") | {"generator": state_of(generator)}
+            arrays_by_name(errors[-1], "error")
+            | arrays_by_name(truth, "truth")
+            | {"generator": state_of(generator)}
         )
         steps.take(f"{number}", arrays)
     tell(1.0, "Rehearsed")
     signal = share_of_signal(estimates, published.contrasts)
-    return Uncertainty(published=published, errors=tuple(errors), truths=tuple(truths), signal=signal)
+    return Uncertainty(
+        published=published, errors=tuple(errors), truths=tuple(truths), signal=signal
+    )

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 INTERVAL_CONFIDENCE = 0.95
 WORDS = {
     "distance": "share of records to move until a table is the published one, at most",
-    "inside": f"share of answers whose {INTERVAL_CONFIDENCE:.0%} interval holds the count, at least",
-    "contradiction": "typical distance from the unbiased answers of a group, in standard errors, at most",
+    "inside": (
+        f"share of answers whose {INTERVAL_CONFIDENCE:.0%} interval holds the count, at least"
+    ),
+    "contradiction": (
+        "typical distance from the unbiased answers of a group, in standard errors, at most"
+    ),
 }
 ALL_SHOWN = QualityRule(doubtful_cv=1e300, suppressed_cv=1e300)
 
@@ -56,7 +60,9 @@ class AcceptanceRule:
         check_positive("contradiction", self.contradiction, error=PlanError)
 
 
-def acceptance(uncertainty: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None) -> pd.DataFrame:
+def acceptance(
+    uncertainty: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None
+) -> pd.DataFrame:
     """Check synthetic records against the published tables.
 
     Parameters
@@ -79,7 +85,9 @@ def acceptance(uncertainty: Uncertainty, records: pd.DataFrame, rule: Acceptance
     codes = records.reindex(columns=list(published.names), fill_value=0).to_numpy()
     scale = published.total / len(codes) if len(codes) else 0.0
     groups = published.measurement.plan.workload.groups
-    criteria = pd.DataFrame([_criteria(uncertainty, codes, scale, number) for number in range(len(groups))])
+    criteria = pd.DataFrame(
+        [_criteria(uncertainty, codes, scale, number) for number in range(len(groups))]
+    )
     rows = []
     for name, words in WORDS.items():
         worst, limit = int(criteria[name].argmax()), float(getattr(thresholds, name))
@@ -88,7 +96,16 @@ def acceptance(uncertainty: Uncertainty, records: pd.DataFrame, rule: Acceptance
         if name == "inside":
             value, where = float(criteria[name].sum()) / sum(group.count for group in groups), ""
         met = value >= limit if name == "inside" else value <= limit
-        rows.append({"criterion": words, "limit": limit, "found": value, "worst": where, "met": met, "cost": 0.0})
+        rows.append(
+            {
+                "criterion": words,
+                "limit": limit,
+                "found": value,
+                "worst": where,
+                "met": met,
+                "cost": 0.0,
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -102,15 +119,22 @@ def _contradiction(counts: Array, answers: pd.DataFrame) -> float:
 def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) -> dict[str, float]:
     """Return distance, contradiction and the number of answers inside intervals of a group."""
     published = errors.published
-    group, schema = published.measurement.plan.workload.groups[number], published.measurement.plan.schema
+    group, schema = (
+        published.measurement.plan.workload.groups[number],
+        published.measurement.plan.schema,
+    )
     axes = published.positions(group.attributes)
     table = scale * table_of(records, axes, schema.sizes(published.names)).astype(float)
     counted = published.laid_out(table, group.attributes)
     answers = errors.answers(number, confidence=INTERVAL_CONFIDENCE, rule=ALL_SHOWN)
     counts = apply_group(group, counted, 0, group.count)
-    within = (counts >= answers["published_low"].to_numpy()) & (counts <= answers["published_high"].to_numpy())
+    within = (counts >= answers["published_low"].to_numpy()) & (
+        counts <= answers["published_high"].to_numpy()
+    )
     return {
-        "distance": 0.5 * float(np.abs(counted - published.table(group.attributes)).sum()) / published.total,
+        "distance": (
+            0.5 * float(np.abs(counted - published.table(group.attributes)).sum()) / published.total
+        ),
         "inside": float(np.sum(within)),
         "contradiction": _contradiction(counts, answers),
     }

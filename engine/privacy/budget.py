@@ -155,7 +155,9 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
         bounds.append(load / 23 + float(np.logaddexp(gaussian_log_delta(shifted, mu), tail)))
     variation = load / 24
     if inverse_square <= 1 and 0 < variation < 0.5:
-        bounds.append(float(np.logaddexp(rounded, epsilon + math.log(variation))) - math.log1p(-variation))
+        bounds.append(
+            float(np.logaddexp(rounded, epsilon + math.log(variation))) - math.log1p(-variation)
+        )
     return min(bounds)
 
 
@@ -179,10 +181,14 @@ def mu_of_guess(percent: float) -> float:
     >>> round(mu_of_guess(69.2), 4), round(mu_of_guess(50.1), 4)
     (1.0031, 0.005)
     """
-    if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 50.0 < percent < 100.0:
+    if (
+        isinstance(percent, bool)
+        or not isinstance(percent, (int, float))
+        or not 50.0 < percent < 100.0
+    ):
         raise BudgetError(
-            f"The guessing risk was given as {percent!r} percent. Give a number above 50, which is a coin flip, and "
-            "below 100, such as 60."
+            f"The guessing risk was given as {percent!r} percent. Give a number above 50, which is"
+            " a coin flip, and below 100, such as 60."
         )
     mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11))
     # the theorem for discrete noise adds at most this to the success rate
@@ -190,7 +196,9 @@ def mu_of_guess(percent: float) -> float:
     mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11 - added))
     if mu > 0.0:
         return mu
-    raise BudgetError(f"A guessing risk of {percent!r} percent is a coin flip. Give a number such as 50.1.")
+    raise BudgetError(
+        f"A guessing risk of {percent!r} percent is a coin flip. Give a number such as 50.1."
+    )
 
 
 _SMALLEST = math.ulp(0.0)
@@ -247,17 +255,20 @@ class Budget:
         rows = self.rows_per_person
         if isinstance(rows, bool) or not isinstance(rows, Integral) or not 1 <= rows <= MOST_ROWS:
             raise BudgetError(
-                f"rows_per_person was given as {rows!r}; give the largest number of rows counted for one person, a "
-                f"whole number from 1 to {MOST_ROWS:,}."
+                f"rows_per_person was given as {rows!r}; give the largest number of rows counted"
+                f" for one person, a whole number from 1 to {MOST_ROWS:,}."
             )
         object.__setattr__(self, "rows_per_person", int(rows))
         if self.neighbours not in NEIGHBOURS:
-            raise BudgetError(f"neighbours was given as {self.neighbours!r}; give one of {', '.join(NEIGHBOURS)}.")
+            raise BudgetError(
+                f"neighbours was given as {self.neighbours!r}; give one of {', '.join(NEIGHBOURS)}."
+            )
         if self.pure_epsilon is not None:
             object.__setattr__(self, "pure_epsilon", _positive("epsilon", self.pure_epsilon))
             if self.pcost != _square(self.pure_epsilon):
                 raise BudgetError(
-                    "A budget of pure epsilon has the pcost epsilon^2; make it with Budget.pure(epsilon)."
+                    "A budget of pure epsilon has the pcost epsilon^2; make it with"
+                    " Budget.pure(epsilon)."
                 )
 
     @classmethod
@@ -267,7 +278,9 @@ class Budget:
         Raises: BudgetError unless rho is finite and above 0.
         """
         return cls(
-            _at_most(2 * Fraction(_positive("rho", rho)), "rho"), rows_per_person=rows_per_person, neighbours=neighbours
+            _at_most(2 * Fraction(_positive("rho", rho)), "rho"),
+            rows_per_person=rows_per_person,
+            neighbours=neighbours,
         )
 
     @classmethod
@@ -277,11 +290,15 @@ class Budget:
         Raises: BudgetError unless mu is finite and above 0.
         """
         return cls(
-            _at_most(Fraction(_positive("mu", mu)) ** 2, "mu"), rows_per_person=rows_per_person, neighbours=neighbours
+            _at_most(Fraction(_positive("mu", mu)) ** 2, "mu"),
+            rows_per_person=rows_per_person,
+            neighbours=neighbours,
         )
 
     @classmethod
-    def approx(cls, epsilon: float, delta: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
+    def approx(
+        cls, epsilon: float, delta: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE
+    ) -> Budget:
         """Largest budget whose Gaussian releases are jointly (epsilon, delta)-DP.
 
         Outputs state epsilon at this delta.
@@ -298,16 +315,21 @@ class Budget:
         pcost = math.nextafter(too_costly, 0.0)
         shrink = 2.0**-46
         while pcost > 0:
-            budget = cls(pcost, rows_per_person=rows_per_person, neighbours=neighbours, report_delta=delta)
+            budget = cls(
+                pcost, rows_per_person=rows_per_person, neighbours=neighbours, report_delta=delta
+            )
             if budget.delta(epsilon) <= delta and budget.epsilon(delta) <= epsilon:
                 return budget
             pcost, shrink = min(pcost * (1 - shrink), math.nextafter(pcost, 0.0)), shrink * 2
         raise BudgetError(
-            f"epsilon {epsilon!r} with delta {delta!r} allows no pcost a double can hold; raise epsilon or delta."
+            f"epsilon {epsilon!r} with delta {delta!r} allows no pcost a double can hold; raise"
+            " epsilon or delta."
         )
 
     @classmethod
-    def pure(cls, epsilon: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
+    def pure(
+        cls, epsilon: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE
+    ) -> Budget:
         """Budget of epsilon-DP with delta 0, which requires Laplace noise.
 
         Guarantee: epsilon-DP implies epsilon^2 / 2-zCDP, so its pcost is epsilon^2, rounded up.
@@ -318,7 +340,12 @@ class Budget:
         (4.0, 'laplace')
         """
         epsilon = _positive("epsilon", epsilon)
-        return cls(_square(epsilon), pure_epsilon=epsilon, rows_per_person=rows_per_person, neighbours=neighbours)
+        return cls(
+            _square(epsilon),
+            pure_epsilon=epsilon,
+            rows_per_person=rows_per_person,
+            neighbours=neighbours,
+        )
 
     @property
     def law(self) -> str:
@@ -339,7 +366,9 @@ class Budget:
         For pure epsilon the smallest mu that it implies: Phi(-mu/2) = 1 / (1 + e^epsilon).
         """
         if self.pure_epsilon is not None and self.pure_epsilon < 700.0:
-            return float(-2.0 * scipy.special.ndtri(scipy.special.expit(-self.pure_epsilon))) * (1.0 + 1e-12)
+            return float(-2.0 * scipy.special.ndtri(scipy.special.expit(-self.pure_epsilon))) * (
+                1.0 + 1e-12
+            )
         return _root(self.pcost)
 
     @property
@@ -406,8 +435,8 @@ class Budget:
         """The epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
         The minimum of the epsilons from the Gaussian curve, from zCDP and of a pure budget.
-        The curve holds for the discrete noise of every release that `engine.plans.blocks.is_on_curve`
-        accepts.
+        The curve holds for the discrete noise of every release that
+        `engine.plans.blocks.is_on_curve` accepts.
 
         Raises: BudgetError unless 0 < delta < 1.
         """
@@ -453,17 +482,17 @@ class Budget:
         """Explanation of the guarantee for a person in the data; numbers are rounded up.
 
         >>> Budget(pcost=1.0, rows_per_person=3).promise  # doctest: +NORMALIZE_WHITESPACE
-        'Whoever sees what is published, and knows everything about everybody else, guesses right at most 69.2% of the
-        time whether you are in the records at all (a coin flip: 50%). All that you contributed, up to 3 rows, is
-        protected together.'
+        'Whoever sees what is published, and knows everything about everybody else, guesses right at
+        most 69.2% of the time whether you are in the records at all (a coin flip: 50%). All that
+        you contributed, up to 3 rows, is protected together.'
         """
         whether = "whether you are in the records at all", "which of any two contributions is yours"
         k = self.rows_per_person
         rows = "one row, is protected" if k == 1 else f"up to {k:,} rows, is protected together"
         return (
-            "Whoever sees what is published, and knows everything about everybody else, guesses right at most "
-            f"{self.guess:g}% of the time {whether[self.neighbours == REPLACE_ONE]} (a coin flip: 50%). All that you "
-            f"contributed, {rows}."
+            "Whoever sees what is published, and knows everything about everybody else, guesses"
+            f" right at most {self.guess:g}% of the time {whether[self.neighbours == REPLACE_ONE]}"
+            f" (a coin flip: 50%). All that you contributed, {rows}."
         )
 
     @property
@@ -488,11 +517,18 @@ class Budget:
         ``curve`` is False for a release whose noise is too coarse for the Gaussian curve.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
-        'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one row, is in the data
-        or not at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5; epsilon 4.887 at delta 1e-06.'
+        'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one
+        row, is in the data or not at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5;
+        epsilon 4.887 at delta 1e-06.'
         """
-        risk = f"whoever knows everybody else guesses right whether {self.protects} at most {self.guess:g}% of the time"
-        cost, parameters = f"Privacy cost {rounded_up(self.pcost)}", self.numbers(delta, curve=curve)
+        risk = (
+            f"whoever knows everybody else guesses right whether {self.protects} at most"
+            f" {self.guess:g}% of the time"
+        )
+        cost, parameters = (
+            f"Privacy cost {rounded_up(self.pcost)}",
+            self.numbers(delta, curve=curve),
+        )
         if self.pure_epsilon is not None:
             cost, parameters = (
                 f"Pure epsilon {rounded_up(self.pure_epsilon)}",
@@ -506,7 +542,10 @@ class Budget:
             return f"rho {rounded_up(self.rho)}, pcost {rounded_up(self.pcost)}"
         delta = self.report_delta if delta is None else delta
         epsilon = self.epsilon(delta) if curve else self.epsilon_zcdp(delta)
-        return f"zCDP rho {rounded_up(self.rho)}; epsilon {rounded_up(epsilon)} at delta {delta_text(delta)}"
+        return (
+            f"zCDP rho {rounded_up(self.rho)}; epsilon {rounded_up(epsilon)} at delta"
+            f" {delta_text(delta)}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The budget as JSON-ready data, with `report_delta` unless it is the default.
@@ -514,7 +553,9 @@ class Budget:
         `from_dict` restores it exactly.
         """
         kind: dict[str, Any] = (
-            {"pcost": self.pcost} if self.pure_epsilon is None else {"pure_epsilon": self.pure_epsilon}
+            {"pcost": self.pcost}
+            if self.pure_epsilon is None
+            else {"pure_epsilon": self.pure_epsilon}
         )
         unit = {"rows_per_person": self.rows_per_person, "neighbours": self.neighbours}
         optional = {key: value for key, value in unit.items() if value not in (1, ADD_REMOVE)}
@@ -529,13 +570,22 @@ class Budget:
     def from_dict(cls, data: Mapping[str, Any]) -> Budget:
         """The budget that `to_dict` wrote; raises BudgetError for anything else."""
         kinds, units = {"pcost", "pure_epsilon"}, {"rows_per_person", "neighbours"}
-        if not isinstance(data, Mapping) or len(kinds & set(data)) != 1 or set(data) - kinds - units - {"delta"}:
+        if (
+            not isinstance(data, Mapping)
+            or len(kinds & set(data)) != 1
+            or set(data) - kinds - units - {"delta"}
+        ):
             raise BudgetError(
-                'A stored budget must be a mapping with one of the keys "pcost" and "pure_epsilon", and at most '
-                '"rows_per_person", "neighbours" and "delta" in addition; write it with to_dict().'
+                'A stored budget must be a mapping with one of the keys "pcost" and "pure_epsilon",'
+                ' and at most "rows_per_person", "neighbours" and "delta" in addition; write it'
+                " with to_dict()."
             )
         unit = {key: data[key] for key in units & set(data)}
-        budget = cls(data["pcost"], **unit) if "pcost" in data else cls.pure(data["pure_epsilon"], **unit)
+        budget = (
+            cls(data["pcost"], **unit)
+            if "pcost" in data
+            else cls.pure(data["pure_epsilon"], **unit)
+        )
         return replace(budget, report_delta=data["delta"]) if "delta" in data else budget
 
 
@@ -578,7 +628,8 @@ def _square(epsilon: float) -> float:
     value = epsilon * epsilon
     if not 0 < value < math.inf:
         raise BudgetError(
-            f"epsilon {epsilon!r} has a square that no double can hold; use one between 1e-150 and 1e150."
+            f"epsilon {epsilon!r} has a square that no double can hold; use one between 1e-150 and"
+            " 1e150."
         )
     return value if Fraction(value) >= Fraction(epsilon) ** 2 else math.nextafter(value, math.inf)
 
@@ -587,7 +638,9 @@ def _at_most(exact: Fraction, name: str) -> float:
     try:
         value = float(exact)
     except OverflowError:
-        raise BudgetError(f"{name} is too large for a double; use a smaller one, or pcost below 1e308.") from None
+        raise BudgetError(
+            f"{name} is too large for a double; use a smaller one, or pcost below 1e308."
+        ) from None
     value = value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
     if value == 0:
         raise BudgetError(f"{name} is so small that its pcost is 0 as a double; use a larger one.")
@@ -616,7 +669,11 @@ def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
         finite, number = False, math.inf if number > 0 else -math.inf
     if not finite or number <= 0:
         raise BudgetError(f"{name} was given as {number}; {advice}.")
-    exact = Fraction(int(number)) if isinstance(value, Integral) else Fraction(*number.as_integer_ratio())
+    exact = (
+        Fraction(int(number))
+        if isinstance(value, Integral)
+        else Fraction(*number.as_integer_ratio())
+    )
     return _at_most(exact, name)
 
 

@@ -22,7 +22,10 @@ from engine._atomic_io import atomic_path
 from engine.errors import PlanError
 
 PREFIX = "added_"
-RULE = f"Attributes keep their names. A column that is added starts with '{PREFIX}' where an attribute has its name."
+RULE = (
+    f"Attributes keep their names. A column that is added starts with '{PREFIX}' where an attribute"
+    " has its name."
+)
 
 
 def added_columns(names: Iterable[str], attributes: Iterable[str]) -> dict[str, str]:
@@ -77,13 +80,19 @@ def check_target(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bo
     if target.is_dir():
         raise PlanError(f"{requested} is a folder. Give the name of a file.")
     if not target.parent.is_dir():
-        raise PlanError(f"There is no folder {target.parent}. Make it, or give a file in another one.")
+        raise PlanError(
+            f"There is no folder {target.parent}. Make it, or give a file in another one."
+        )
     inputs = [Path(k).resolve() for k in keep]
     for input_path in inputs:
-        input_files = [input_path, *(input_path.with_name(input_path.name + ending) for ending in LEDGER_SUFFIXES)]
+        input_files = [
+            input_path,
+            *(input_path.with_name(input_path.name + ending) for ending in LEDGER_SUFFIXES),
+        ]
         if target in input_files or input_files[1] in target.parents or _same(target, input_path):
             raise PlanError(
-                f"{requested} is, or belongs to, {input_path.name}, which this run needs. Give another file."
+                f"{requested} is, or belongs to, {input_path.name}, which this run needs. Give"
+                " another file."
             )
     if target.parent.name.endswith(LEDGER_SUFFIXES[0]) or _belongs_to_ledger(target):
         raise PlanError(f"{requested} belongs to a ledger. Give another file.")
@@ -93,15 +102,21 @@ def check_target(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bo
         raise PlanError(f"{requested} is a link. Give the file itself, or another name.")
     if not overwrite:
         raise PlanError(
-            f"{requested} is there already, and nothing is overwritten. Give another name, or ask to overwrite."
+            f"{requested} is there already, and nothing is overwritten. Give another name, or ask"
+            " to overwrite."
         )
     if not _is_answers(target):
-        raise PlanError(f"{requested} is no earlier file of answers, so that it is not overwritten. Give another name.")
+        raise PlanError(
+            f"{requested} is no earlier file of answers, so that it is not overwritten. Give"
+            " another name."
+        )
     return target
 
 
 @contextmanager
-def new_file(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bool = False) -> Iterator[Path]:
+def new_file(
+    path: PathText, *, keep: Iterable[PathText] = (), overwrite: bool = False
+) -> Iterator[Path]:
     """Yield a temporary path; on success, rename the file to ``path``.
 
     The temporary file is removed on any exception.
@@ -113,7 +128,9 @@ def new_file(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bool =
         with atomic_path(target, overwrite=overwrite) as partial:
             yield partial
     except FileExistsError:
-        raise PlanError(f"{target} has come up meanwhile, and nothing is overwritten. Give another name.") from None
+        raise PlanError(
+            f"{target} has come up meanwhile, and nothing is overwritten. Give another name."
+        ) from None
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -126,9 +143,15 @@ def _belongs_to_ledger(target: Path) -> bool:
     """Whether the name is that of a ledger or one of its files; ledgers must not be opened here."""
     homes = [
         target,
-        *(target.with_name(target.name.removesuffix(e)) for e in LEDGER_SUFFIXES if target.name.endswith(e)),
+        *(
+            target.with_name(target.name.removesuffix(e))
+            for e in LEDGER_SUFFIXES
+            if target.name.endswith(e)
+        ),
     ]
-    return any(home.with_name(home.name + ending).exists() for home in homes for ending in LEDGER_SUFFIXES)
+    return any(
+        home.with_name(home.name + ending).exists() for home in homes for ending in LEDGER_SUFFIXES
+    )
 
 
 def _is_answers(target: Path) -> bool:
@@ -148,7 +171,11 @@ def _is_answers(target: Path) -> bool:
             rows = csv.reader(text)
             header, first = next(rows, []), next(rows, [])
         # simulated records; a file without records has only the header
-        if header and is_added(header[0], "status") and (first[0] in SIMULATED_STATUS if first else len(header) > 1):
+        if (
+            header
+            and is_added(header[0], "status")
+            and (first[0] in SIMULATED_STATUS if first else len(header) > 1)
+        ):
             return True
         columns = [name for name in header if name != "status"]
         return columns == HEADER or columns[: len(PUBLISHED_HEADER)] == PUBLISHED_HEADER

@@ -87,7 +87,16 @@ if TYPE_CHECKING:
 
 MAX_FOOTER = 1_000_000  # bytes, and one more per row
 # field types of the compact protocol
-STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = 0, (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
+STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = (
+    0,
+    (1, 2),
+    3,
+    (4, 5, 6),
+    7,
+    8,
+    (9, 10),
+    12,
+)
 UNCOMPRESSED, COMPRESSED = 2, 3  # fields of a page header
 MAX_NESTING = 8
 
@@ -115,7 +124,10 @@ def check_pages(path: Path, max_bytes: int, rows: int) -> None:
             for number in range(metadata.num_columns):
                 column = metadata.row_group(group).column(number)
                 place = column.data_page_offset
-                if column.dictionary_page_offset is not None and 0 < column.dictionary_page_offset < place:
+                if (
+                    column.dictionary_page_offset is not None
+                    and 0 < column.dictionary_page_offset < place
+                ):
                     place = column.dictionary_page_offset
                 end = place + column.total_compressed_size
                 if not 0 < place <= end <= len(content):
@@ -254,7 +266,9 @@ def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
     if place.is_dir():
         names = sorted(entry.name for entry in os.scandir(place))
         if len(names) > MAX_MEMBERS:
-            raise PlanError(f"The folder has {len(names):,} files; at most {MAX_MEMBERS:,} are read.")
+            raise PlanError(
+                f"The folder has {len(names):,} files; at most {MAX_MEMBERS:,} are read."
+            )
 
         def from_folder(name: str, max_bytes: int) -> Iterator[bytes]:
             if not is_plain_name(name) or not is_regular_file(place / name):
@@ -282,7 +296,9 @@ class ArrayFile:
     @classmethod
     @contextmanager
     def open(cls, path: Path, max_arrays: int) -> Iterator[ArrayFile]:
-        """Open a file of at most ``max_arrays``; raise PlanError for any damage, also while it is open."""
+        """Open a file of at most ``max_arrays``; raise PlanError for any damage, also while it is
+        open.
+        """
         with open_zip(path, path.name, error=PlanError, max_members=max_arrays) as archive:
             yield cls(_archive=archive)
 
@@ -293,13 +309,16 @@ class ArrayFile:
             return read_array(content, kinds=kind, shape=shape)
         except (KeyError, ValueError):
             raise PlanError(
-                f"The array {quote_public(name)} is not there, or not of the shape that the plan says."
+                f"The array {quote_public(name)} is not there, or not of the shape that the plan"
+                " says."
             ) from None
 
 
 def max_arrays_of(plan: Plan) -> int:
     """Return the maximum number of arrays in the measurements of a plan."""
-    of_blocks = sum(1 + len(block.factors) + (block.weights is not None) for block in plan.blocks.values())
+    of_blocks = sum(
+        1 + len(block.factors) + (block.weights is not None) for block in plan.blocks.values()
+    )
     return max(of_blocks, len(plan.answering))
 
 
@@ -312,10 +331,14 @@ def max_bytes_of(plan: Plan) -> dict[str, int]:
     return {
         "plan.json": MAX_PLAN,
         "check.py": MAX_SMALL,
-        "report.html": 20 * FIXED_BYTES + 100 * sum(_text_bytes(g, labels) + BLOCK_BYTES for g in groups),
+        "report.html": (
+            20 * FIXED_BYTES + 100 * sum(_text_bytes(g, labels) + BLOCK_BYTES for g in groups)
+        ),
         "answers.parquet": FIXED_BYTES + names + 8 * NUMBER_BYTES * rows + texts,
         "answers.csv": FIXED_BYTES + 4 * NUMBER_BYTES * rows + 2 * texts,
-        "measurements.json": FIXED_BYTES + sum(BLOCK_BYTES + 24 * _name_bytes(b.attributes) for b in blocks),
+        "measurements.json": (
+            FIXED_BYTES + sum(BLOCK_BYTES + 24 * _name_bytes(b.attributes) for b in blocks)
+        ),
         "measurements.npz": FIXED_BYTES + _array_bytes(blocks),
     }
 
@@ -330,10 +353,15 @@ def _label_bytes(attribute: Attribute) -> int:
 
 def _text_bytes(group: Group, labels: Mapping[str, int]) -> int:
     label_lengths = [
-        max(map(len, words), default=0) for p in group.parts if (words := getattr(p.family, "labels", None))
+        max(map(len, words), default=0)
+        for p in group.parts
+        if (words := getattr(p.family, "labels", None))
     ]
     return (
-        200 + 4 * len(group.family_text) + 2 * sum(labels[name] for name in group.attributes) + 4 * sum(label_lengths)
+        200
+        + 4 * len(group.family_text)
+        + 2 * sum(labels[name] for name in group.attributes)
+        + 4 * sum(label_lengths)
     )
 
 
@@ -344,7 +372,11 @@ def _name_bytes(names: Iterable[str]) -> int:
 def _array_bytes(blocks: Iterable[Block]) -> int:
     total, rows = 0, dict[object, int]()
     for block in blocks:
-        total += 8 * block.measurements + (0 if block.weights is None else block.weights.nbytes) + 4 * BLOCK_BYTES
+        total += (
+            8 * block.measurements
+            + (0 if block.weights is None else block.weights.nbytes)
+            + 4 * BLOCK_BYTES
+        )
         total += 8 * math.prod(block.coordinates)
         rows |= {strategy: strategy.rows.nbytes for _, strategy in block.factors}
     # factor 4: strategies that are shared here may differ slightly on other machines
@@ -398,7 +430,11 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
             name = rows.setdefault(strategy, f"rows{len(rows)}")
             arrays[name] = strategy.rows
             factors.append({"axes": [block.attributes[a] for a in axes], "rows": name})
-        description: dict[str, Any] = {"attributes": block.attributes, "factors": factors, "integers": f"block{number}"}
+        description: dict[str, Any] = {
+            "attributes": block.attributes,
+            "factors": factors,
+            "integers": f"block{number}",
+        }
         description |= {"grid": block.grid, "noise": block.noise, "law": block.law}
         arrays[f"block{number}"] = measurement.answers_on_grid[space]
         if block.weights is not None:
@@ -417,20 +453,33 @@ def in_one_step(measurement: Measurement) -> bool:
     plan, integers = measurement.plan, measurement.answers_on_grid
     if any(s not in integers or integers[s].size != b.measurements for s, b in plan.blocks.items()):
         return False
-    again = measurement_of(plan, integers, dataset="", key="", utc="", rehearsal=measurement.rehearsal)
-    return all(np.allclose(again.estimates[s], e, rtol=1e-9, atol=1e-9) for s, e in measurement.estimates.items())
+    again = measurement_of(
+        plan, integers, dataset="", key="", utc="", rehearsal=measurement.rehearsal
+    )
+    return all(
+        np.allclose(again.estimates[s], e, rtol=1e-9, atol=1e-9)
+        for s, e in measurement.estimates.items()
+    )
 
 
 def _write_estimates(measurement: Measurement, folder: Path) -> list[Path]:
     numbered = dict(enumerate(measurement.estimates.items()))
-    entries = [{"space": list(space), "estimates": f"estimates{i}"} for i, (space, _) in numbered.items()]
+    entries = [
+        {"space": list(space), "estimates": f"estimates{i}"} for i, (space, _) in numbered.items()
+    ]
     return _write_files(
-        measurement, folder, {"estimates": entries}, {f"estimates{i}": e for i, (_, e) in numbered.items()}
+        measurement,
+        folder,
+        {"estimates": entries},
+        {f"estimates{i}": e for i, (_, e) in numbered.items()},
     )
 
 
 def _write_files(
-    measurement: Measurement, folder: Path, content: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
+    measurement: Measurement,
+    folder: Path,
+    content: Mapping[str, Any],
+    arrays: Mapping[str, npt.NDArray[Any]],
 ) -> list[Path]:
     text = {"format": MEASUREMENTS_FORMAT, "meaning": MEASUREMENTS_MEANING, **content}
     if measurement.rehearsal:
@@ -441,7 +490,9 @@ def _write_files(
     return paths
 
 
-def read_measurements(plan: Plan, description: Path, arrays: Path, *, rehearsal: bool, **words: str) -> Measurement:
+def read_measurements(
+    plan: Plan, description: Path, arrays: Path, *, rehearsal: bool, **words: str
+) -> Measurement:
     """Read the measurement of a plan from released integers or two-stage estimates.
 
     The plan of the measurement has the rows of the files, which another machine may have rotated;
@@ -462,14 +513,18 @@ def read_measurements(plan: Plan, description: Path, arrays: Path, *, rehearsal:
     with ArrayFile.open(arrays, max_arrays_of(plan)) as array_file:
         if "estimates" in text:
             estimates = _read_estimates(plan, text["estimates"], array_file)
-            return Measurement(plan=plan, rehearsal=rehearsal, answers_on_grid={}, estimates=estimates, **words)
+            return Measurement(
+                plan=plan, rehearsal=rehearsal, answers_on_grid={}, estimates=estimates, **words
+            )
         if not isinstance(text.get("blocks"), list) or len(text["blocks"]) != len(plan.blocks):
             raise PlanError("The measurements have a different number of blocks than the plan.")
         integers, blocks, strategies = {}, {}, dict[tuple[Strategy, str], Strategy]()
         for (space, block), entry in zip(plan.blocks.items(), text["blocks"], strict=True):
             _check_block(block, entry)
             blocks[space] = _with_measured_rows(block, entry, array_file, strategies)
-            integers[space] = array_file.read(entry["integers"], "i", (block.measurements,)).astype(np.int64)
+            integers[space] = array_file.read(entry["integers"], "i", (block.measurements,)).astype(
+                np.int64
+            )
     if any(block is not plan.blocks[space] for space, block in blocks.items()):
         plan = replace(plan, blocks=blocks)
     return measurement_of(plan, integers, rehearsal=rehearsal, **words)
@@ -487,7 +542,10 @@ def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, 
     names = {tuple(e["space"]): e["estimates"] for e in entries}
     if len(names) != len(entries) or names.keys() != plan.answering.keys():
         raise PlanError("The measurements have estimates of different attributes than the plan.")
-    return {space: arrays.read(name, "f", plan.answering[space].coordinates) for space, name in names.items()}
+    return {
+        space: arrays.read(name, "f", plan.answering[space].coordinates)
+        for space, name in names.items()
+    }
 
 
 def _check_block(block: Block, entry: Any) -> None:
@@ -499,13 +557,19 @@ def _check_block(block: Block, entry: Any) -> None:
         or not all(type(entry.get(name)) in (int, float) for name in ("grid", "noise"))
         or not isinstance(entry.get("factors"), list)
         or len(entry["factors"]) != len(block.factors)
-        or not all(isinstance(f, dict) and isinstance(f.get("rows"), str) and "axes" in f for f in entry["factors"])
+        or not all(
+            isinstance(f, dict) and isinstance(f.get("rows"), str) and "axes" in f
+            for f in entry["factors"]
+        )
     ):
         raise _mismatch(block)
 
 
 def _with_measured_rows(
-    block: Block, entry: Mapping[str, Any], arrays: ArrayFile, strategies: dict[tuple[Strategy, str], Strategy]
+    block: Block,
+    entry: Mapping[str, Any],
+    arrays: ArrayFile,
+    strategies: dict[tuple[Strategy, str], Strategy],
 ) -> Block:
     """Return a block with the measured rows of the files; shared strategies remain shared.
 
@@ -514,7 +578,8 @@ def _with_measured_rows(
     matches = (
         (entry["grid"], entry["noise"], entry["law"]) == (block.grid, block.noise, block.law)
         and entry.get("attributes") == list(block.attributes)
-        and [f["axes"] for f in entry["factors"]] == [[block.attributes[a] for a in axes] for axes, _ in block.factors]
+        and [f["axes"] for f in entry["factors"]]
+        == [[block.attributes[a] for a in axes] for axes, _ in block.factors]
         and (block.weights is None) == ("weights" not in entry)
     )
     if matches and block.weights is not None:
@@ -525,7 +590,9 @@ def _with_measured_rows(
     factors = []
     for f, (axes, strategy) in zip(entry["factors"], block.factors, strict=True):
         shared = (strategy, f["rows"])
-        measured_strategy = strategies.get(shared) or strategy.by_rows(arrays.read(f["rows"], "f", strategy.rows.shape))
+        measured_strategy = strategies.get(shared) or strategy.by_rows(
+            arrays.read(f["rows"], "f", strategy.rows.shape)
+        )
         # row weights, and the L1 sensitivity of Laplace noise, are not invariant under rotation
         may_rotate = block.weights is None and block.law == "gaussian"
         if measured_strategy is None or not (
@@ -534,12 +601,16 @@ def _with_measured_rows(
             raise _mismatch(block)
         strategies[shared] = measured_strategy
         factors.append((axes, measured_strategy))
-    unchanged = all(one is other for (_, one), (_, other) in zip(factors, block.factors, strict=True))
+    unchanged = all(
+        one is other for (_, one), (_, other) in zip(factors, block.factors, strict=True)
+    )
     return block if unchanged else replace(block, factors=tuple(factors))
 
 
 def _mismatch(block: Block) -> PlanError:
-    return PlanError(f"What was measured on {list(block.attributes)} is not what the plan measures.")
+    return PlanError(
+        f"What was measured on {list(block.attributes)} is not what the plan measures."
+    )
 
 
 PACKAGE_FORMAT = "release/5"
@@ -611,21 +682,32 @@ def write_package(
         progress_reporter(progress, "Writing the package was cancelled; no file was left behind."),
         measurement.plan,
     )
-    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
+    with (
+        new_file(path, overwrite=overwrite) as partial,
+        tempfile.TemporaryDirectory(dir=partial.parent) as temporary,
+    ):
         folder = Path(temporary)
         files = [folder / "plan.json", folder / "check.py", folder / "answers.parquet"]
         files[0].write_text(plan.to_json(), encoding="utf-8")
         files[1].write_text(CHECK, encoding="utf-8")
         files += write_measurements(measurement, folder)
-        write_answers(measurement, files[2], confidence=confidence, progress=lambda f, t: tell(0.5 * f, t))
+        write_answers(
+            measurement, files[2], confidence=confidence, progress=lambda f, t: tell(0.5 * f, t)
+        )
         if plan.workload.queries <= MAX_CSV_ANSWERS:
             files.append(folder / "answers.csv")
             write_answers(
-                measurement, files[-1], format="csv", confidence=confidence, progress=lambda f, t: tell(0.5, t)
+                measurement,
+                files[-1],
+                format="csv",
+                confidence=confidence,
+                progress=lambda f, t: tell(0.5, t),
             )
         tell(0.6, "Writing the report")
         files.append(folder / "report.html")
-        files[-1].write_text(report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8")
+        files[-1].write_text(
+            report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8"
+        )
         seal = certificate(measurement, receipt, confidence)
         seal["files"] = {file.name: _digest(file) for file in files}
         text = json.dumps(seal, indent=2, sort_keys=True, ensure_ascii=False).encode()
@@ -634,7 +716,12 @@ def write_package(
         if ledger is not None and not measurement.rehearsal:
             public, signature = ledger.sign(text)
             files.append(folder / SIGNATURE)
-            signed = {"algorithm": "Ed25519", "of": CERTIFICATE, "public_key": public, "signature": signature}
+            signed = {
+                "algorithm": "Ed25519",
+                "of": CERTIFICATE,
+                "public_key": public,
+                "signature": signature,
+            }
             files[-1].write_text(json.dumps(signed, indent=2), encoding="utf-8")
         tell(0.8, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -644,7 +731,9 @@ def write_package(
     return Path(path)
 
 
-def certificate(measurement: Measurement, receipt: Receipt | None, confidence: float) -> dict[str, Any]:
+def certificate(
+    measurement: Measurement, receipt: Receipt | None, confidence: float
+) -> dict[str, Any]:
     """Return the privacy guarantee, cost and accuracy of a release, as JSON-ready data.
 
     A receipt adds the row and the hash of the spend in its ledger.
@@ -685,7 +774,12 @@ def certificate(measurement: Measurement, receipt: Receipt | None, confidence: f
     if budget.pure_epsilon is not None:
         out["pure_epsilon"] = budget.pure_epsilon
     if receipt is not None:
-        out["ledger"] = {"seq": receipt.seq, "hash": receipt.hash, "pcost": receipt.pcost, "utc": receipt.utc}
+        out["ledger"] = {
+            "seq": receipt.seq,
+            "hash": receipt.hash,
+            "pcost": receipt.pcost,
+            "utc": receipt.utc,
+        }
     return out
 
 
@@ -695,13 +789,19 @@ def _keep_text(plan: Plan, keep: float | Mapping[int, float]) -> str:
     limits = []
     for at, share in shares:
         group = None if at is None else plan.workload.groups[at]
-        name = "every group" if group is None else f"{set_name(group.attributes)} ({group.family_text})"
+        name = (
+            "every group"
+            if group is None
+            else f"{set_name(group.attributes)} ({group.family_text})"
+        )
         limit = f"at most {100.0 * share:g}%" if share else "not"
         limits.append(f"{name}: {limit} above its error with uniform centers")
     return "; ".join(limits) or "no group"
 
 
-def report_html(measurement: Measurement, *, receipt: Receipt | None = None, confidence: float = 0.95) -> str:
+def report_html(
+    measurement: Measurement, *, receipt: Receipt | None = None, confidence: float = 0.95
+) -> str:
     """Return a readable report as one HTML page without external resources."""
     from engine.figures import Picture, answers_picture, budget_picture, spread_picture
 
@@ -711,10 +811,14 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
     if measurement.rehearsal:
         parts.append(f"<p class=mark>{MARK}</p>")
     parts.append(
-        f"<p>{pluralize(plan.workload.queries, 'count')} about {pluralize(len(plan.schema), 'attribute')}, each with its "
-        f"standard error and {confidence:.0%} interval. Typical error {format_number(plan.rmse)} counts.</p>"
+        f"<p>{pluralize(plan.workload.queries, 'count')} about"
+        f" {pluralize(len(plan.schema), 'attribute')}, each with its standard error and"
+        f" {confidence:.0%} interval. Typical error {format_number(plan.rmse)} counts.</p>"
     )
-    promise = f"<p><b>To the people in these records:</b> {html.escape(plan.schema.promise(plan.budget))}</p>"
+    promise = (
+        "<p><b>To the people in these records:</b>"
+        f" {html.escape(plan.schema.promise(plan.budget))}</p>"
+    )
     parts += ["<h2>Privacy</h2>", promise, f"<p>{html.escape(plan.meaning)}</p>", _facts(seal)]
     parts += ["<h2>How exact</h2>", f"<p>{html.escape(claim_text(plan))}</p>"]
     pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
@@ -734,21 +838,29 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
     parts += [_picture(p, first=i == 0, number=i) for i, p in enumerate(pictures[:2])]
     parts += ["<h2>Errors of every group</h2>", _table(group_table(plan).head(500))]
     parts.append(
-        f"<h2>Answers</h2><p>The first {REPORT_ANSWERS} of a group are shown; answers.parquet has all of them.</p>"
+        f"<h2>Answers</h2><p>The first {REPORT_ANSWERS} of a group are shown; answers.parquet has"
+        " all of them.</p>"
     )
     parts += [_picture(p, first=False, number=i + 2) for i, p in enumerate(pictures[2:])]
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>'
+    return (
+        "<!doctype html><html"
+        f' lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>'
+    )
 
 
 def _picture(picture: Picture, *, first: bool, number: int) -> str:
     drawn = picture.figure.to_html(
-        full_html=False, include_plotlyjs=first, config={"displaylogo": False}, div_id=f"figure-{number}"
+        full_html=False,
+        include_plotlyjs=first,
+        config={"displaylogo": False},
+        div_id=f"figure-{number}",
     )
     title, alt, note = (html.escape(text) for text in (picture.title, picture.alt, picture.note))
     return (
-        f'<h3>{title}</h3><figure role="group" aria-label="{alt}">{drawn}<figcaption>{alt} {note}</figcaption></figure>'
-        f"<details><summary>The same as a table</summary>{_table(picture.table.head(500))}</details>"
+        f'<h3>{title}</h3><figure role="group" aria-label="{alt}">{drawn}<figcaption>{alt}'
+        f" {note}</figcaption></figure><details><summary>The same as a"
+        f" table</summary>{_table(picture.table.head(500))}</details>"
     )
 
 

@@ -82,11 +82,18 @@ def write_answers(
         "release": measurement.key,
     }
     schema = SCHEMA.insert(0, pa.field("status", pa.string())) if measurement.rehearsal else SCHEMA
-    tell = progress_reporter(progress, "Writing the answers was cancelled; no file was left behind.")
-    with new_file(path, overwrite=overwrite) as partial, file_writer(partial, format, schema, metadata) as writer:
+    tell = progress_reporter(
+        progress, "Writing the answers was cancelled; no file was left behind."
+    )
+    with (
+        new_file(path, overwrite=overwrite) as partial,
+        file_writer(partial, format, schema, metadata) as writer,
+    ):
         for done, table in answer_batches(measurement, confidence):
             if measurement.rehearsal:
-                table = table.add_column(0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())])
+                table = table.add_column(
+                    0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())]
+                )
             writer.write(escape_texts(table) if format == "csv" else table)
             tell(done, "Writing answers")
     return Path(path)
@@ -94,7 +101,9 @@ def write_answers(
 
 def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, str]) -> Any:
     if kind == "csv":
-        plain = [pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema]
+        plain = [
+            pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema
+        ]
         return pyarrow.csv.CSVWriter(path, pa.schema(plain))
     # noisy numbers do not compress; compressing them would take longer than computing them
     texts = ["attributes", "family", "query", "status"]
@@ -108,7 +117,9 @@ def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, st
     )
 
 
-def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterator[tuple[float, pa.Table]]:
+def answer_batches(
+    measurement: Measurement, confidence: float = 0.95
+) -> Iterator[tuple[float, pa.Table]]:
     """Yield all answers as pairs (share done, table), in the order of `Workload.describe`."""
     workload, written = measurement.plan.workload, 0
     reach = quantile(confidence, measurement.plan.budget.law)
@@ -118,7 +129,10 @@ def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterat
         errors = np.sqrt(measurement.plan.variances(number, first, last))
         for start in range(first, last, BATCH):
             stop = min(last, start + BATCH)
-            answer, std = answers[start - first : stop - first], errors[start - first : stop - first]
+            answer, std = (
+                answers[start - first : stop - first],
+                errors[start - first : stop - first],
+            )
             columns = [
                 repeat_rows(" x ".join(group.attributes), stop - start),
                 repeat_rows(group.family_text, stop - start),
@@ -154,7 +168,9 @@ def escape_texts(table: pa.Table) -> pa.Table:
             risky = pc.match_substring_regex(column, r"^[=+\-@\t\r]")
             column = pc.if_else(risky, pc.binary_join_element_wise("'", column, ""), column)
         columns.append(column)
-    return pa.Table.from_arrays(columns, names=[escape_formula(name) for name in table.column_names])
+    return pa.Table.from_arrays(
+        columns, names=[escape_formula(name) for name in table.column_names]
+    )
 
 
 STOPPED = "Writing was cancelled; no file was left behind."
@@ -206,15 +222,27 @@ def write_published(
     }
     schema = TABLE_SCHEMA.insert(0, pa.field("status", pa.string())) if rehearsal else TABLE_SCHEMA
     tell, written = progress_reporter(progress, STOPPED), 0
-    with new_file(path, overwrite=overwrite) as partial, file_writer(partial, format, schema, metadata) as writer:
+    with (
+        new_file(path, overwrite=overwrite) as partial,
+        file_writer(partial, format, schema, metadata) as writer,
+    ):
         for number, group in enumerate(workload.groups):
             for start in range(0, group.count, PIECE):
                 rows = uncertainty.answers(number, start, start + PIECE, confidence, rule)
-                columns = [repeat_rows(t, len(rows)) for t in (" x ".join(group.attributes), group.family_text)]
-                columns += [pa.array(rows[f.name], f.type, from_pandas=True) for f in TABLE_SCHEMA if f.name in rows]
+                columns = [
+                    repeat_rows(t, len(rows))
+                    for t in (" x ".join(group.attributes), group.family_text)
+                ]
+                columns += [
+                    pa.array(rows[f.name], f.type, from_pandas=True)
+                    for f in TABLE_SCHEMA
+                    if f.name in rows
+                ]
                 table = pa.Table.from_arrays(columns, schema=TABLE_SCHEMA)
                 if rehearsal:
-                    table = table.add_column(0, schema.field(0), [pa.array(["REHEARSAL"] * len(rows), pa.string())])
+                    table = table.add_column(
+                        0, schema.field(0), [pa.array(["REHEARSAL"] * len(rows), pa.string())]
+                    )
                 writer.write(escape_texts(table) if format == "csv" else table)
                 written += len(rows)
                 tell(written / workload.queries, "Writing published answers")
@@ -272,7 +300,10 @@ def write_records(
         codes = pa.array(records[name].to_numpy().astype(np.int32))
         columns[name] = pa.DictionaryArray.from_arrays(codes, labels)
     table = pa.table(columns)
-    metadata = {"plan_hash": measurement.plan.hash, "status": MARK if measurement.rehearsal else "simulated records"}
+    metadata = {
+        "plan_hash": measurement.plan.hash,
+        "status": MARK if measurement.rehearsal else "simulated records",
+    }
     with new_file(path, overwrite=overwrite) as partial:
         if format == "csv":
             pyarrow.csv.write_csv(escape_texts(table), partial)

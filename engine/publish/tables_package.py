@@ -183,7 +183,9 @@ def is_open(measurement: Measurement) -> bool:
     )
 
 
-def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]) -> list[Path]:
+def write_open_form(
+    measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]
+) -> list[Path]:
     """Write the open form for tables (name, attributes); return the CSV files and the script."""
     plan = measurement.plan
     ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
@@ -206,18 +208,34 @@ def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tup
             key = repr(matrix.shape).encode() + matrix.tobytes()
             if key not in lifts:
                 lifts[key] = f"matrix{len(lifts) + 1}"
-                write_csv(f"{lifts[key]}.csv", [], ([repr(float(x)) for x in row] for row in matrix))
+                write_csv(
+                    f"{lifts[key]}.csv", [], ([repr(float(x)) for x in row] for row in matrix)
+                )
             names.append(lifts[key])
         return " ".join(names)
 
     for number, block in enumerate(plan.blocks.values(), start=1):
         block_ids = [ids[block.attributes[axes[0]]] for axes, _ in block.factors]
         space_rows.append(
-            [number, " ".join(block_ids), matrix_names(_lifts(block)), repr(block.grid), repr(block.noise)]
+            [
+                number,
+                " ".join(block_ids),
+                matrix_names(_lifts(block)),
+                repr(block.grid),
+                repr(block.noise),
+            ]
         )
     for number, space in enumerate(exact, start=len(space_rows) + 1):
         projections = [np.eye(len(pi)) - pi[:, None] for pi in map(shares.__getitem__, space)]
-        space_rows.append([number, " ".join(ids[n] for n in space), matrix_names(projections), repr(1.0), repr(0.0)])
+        space_rows.append(
+            [
+                number,
+                " ".join(ids[n] for n in space),
+                matrix_names(projections),
+                repr(1.0),
+                repr(0.0),
+            ]
+        )
     write_csv("spaces.csv", ["space", "attributes", "matrices", "grid", "noise"], space_rows)
     write_csv(
         "attributes.csv",
@@ -231,9 +249,16 @@ def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tup
     write_csv(
         "integers.csv",
         ["space", "position", "integer"],
-        ([b, i, int(z)] for b, integers in enumerate(answers, start=1) for i, z in enumerate(integers)),
+        (
+            [b, i, int(z)]
+            for b, integers in enumerate(answers, start=1)
+            for i, z in enumerate(integers)
+        ),
     )
-    ends = ([t, " ".join(ids[n] for n in names), *_end_cells_sum(measurement, names)] for t, names in tables)
+    ends = (
+        [t, " ".join(ids[n] for n in names), *_end_cells_sum(measurement, names)]
+        for t, names in tables
+    )
     write_csv("tables.csv", ["table", "attributes", "sum", "sum_std"], ends)
     return files
 
@@ -316,25 +341,44 @@ def write_linear_form(measurement: Measurement, folder: Path) -> list[Path]:
         with open(files[-1], "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)
 
-    blocks = [(block, z) for space, block in plan.blocks.items() for z in measurement.answers_on_grid[space]]
-    rows = [[i, int(z), repr(block.grid), repr(block.noise)] for i, (block, z) in enumerate(blocks, start=1)]
-    zeros: dict[Space, Index] = {s: np.zeros(b.measurements, np.int64) for s, b in plan.blocks.items()}
+    blocks = [
+        (block, z)
+        for space, block in plan.blocks.items()
+        for z in measurement.answers_on_grid[space]
+    ]
+    rows = [
+        [i, int(z), repr(block.grid), repr(block.noise)]
+        for i, (block, z) in enumerate(blocks, start=1)
+    ]
+    zeros: dict[Space, Index] = {
+        s: np.zeros(b.measurements, np.int64) for s, b in plan.blocks.items()
+    }
     exact_part, columns = _answers(plan, zeros), list[Array]()
     for space, block in plan.blocks.items():
         # difference quotients with steps as large as the exact answers, to avoid cancellation
-        step = 2 ** max(0, math.ceil(math.log2(max(np.abs(exact_part).max(), block.grid) / block.grid)))
+        step = 2 ** max(
+            0, math.ceil(math.log2(max(np.abs(exact_part).max(), block.grid) / block.grid))
+        )
         for position in range(block.measurements):
             perturbed = zeros[space].copy()
             perturbed[position] = step
-            columns.append((_answers(plan, {**zeros, space: perturbed}) - exact_part) / (step * block.grid))
+            columns.append(
+                (_answers(plan, {**zeros, space: perturbed}) - exact_part) / (step * block.grid)
+            )
     if plan.schema.invariants:
         rows.append([len(rows) + 1, 1, repr(1.0), repr(0.0)])
         columns.append(exact_part)
     write_csv("integers.csv", [["id", "integer", "grid", "noise"], *rows])
-    parts = np.split(np.array(columns), np.cumsum([group.count for group in plan.workload.groups])[:-1], axis=1)
+    parts = np.split(
+        np.array(columns), np.cumsum([group.count for group in plan.workload.groups])[:-1], axis=1
+    )
     ends = []
-    for number, (group, weights) in enumerate(zip(plan.workload.groups, parts, strict=True), start=1):
-        write_csv(f"table{number}_weights.csv", ([repr(float(x)) for x in row] for row in weights.T))
+    for number, (group, weights) in enumerate(
+        zip(plan.workload.groups, parts, strict=True), start=1
+    ):
+        write_csv(
+            f"table{number}_weights.csv", ([repr(float(x)) for x in row] for row in weights.T)
+        )
         end_indices = {0, group.count - 1}
         ends_sum = measurement.answer(group.attributes, sum(_query(group, i) for i in end_indices))
         ends.append([f"table{number}", repr(float(ends_sum.answer)), repr(float(ends_sum.std))])
@@ -358,7 +402,9 @@ def _answers(plan: Plan, integers: Mapping[Space, Index]) -> Array:
     answers = plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # published tables need residual spaces
     groups = plan.workload.groups
-    return np.concatenate([apply_group(g, answers.partial_table(g.attributes), 0, g.count) for g in groups])
+    return np.concatenate(
+        [apply_group(g, answers.partial_table(g.attributes), 0, g.count) for g in groups]
+    )
 
 
 def _all_answered(measurement: Measurement, number: int) -> bool:
@@ -373,16 +419,34 @@ PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/1"
 COLUMNS = {
     "query_id": ("integer", "number of the query in the whole release, from 0"),
     "query": ("string", "the query in words"),
-    "estimate": ("number", "unbiased noisy count; it may be negative, and is the one to add up, test and model with"),
+    "estimate": (
+        "number",
+        "unbiased noisy count; it may be negative, and is the one to add up, test and model with",
+    ),
     "std": ("number", "standard error of the estimate, exact"),
     "low": ("number", "lower end of the interval of the estimate"),
     "high": ("number", "upper end of the interval of the estimate"),
-    "published": ("number", "published count: not negative, consistent with other tables, biased; empty if suppressed"),
-    "error": ("number", "root mean squared error to be expected of the published count, from a bootstrap"),
+    "published": (
+        "number",
+        "published count: not negative, consistent with other tables, biased; empty if suppressed",
+    ),
+    "error": (
+        "number",
+        "root mean squared error to be expected of the published count, from a bootstrap",
+    ),
     "published_low": ("number", "lower end of the approximate interval of the published count"),
     "published_high": ("number", "upper end of the approximate interval of the published count"),
-    "flag": ("string", "publishable, doubtful or suppressed, for readers of single numbers; not a measure of privacy"),
-    "reason": ("string", "why: " + "; ".join(f"{code or 'empty'}: {words}" for code, words in REASONS.items())),
+    "flag": (
+        "string",
+        (
+            "publishable, doubtful or suppressed, for readers of single numbers; not a measure of"
+            " privacy"
+        ),
+    ),
+    "reason": (
+        "string",
+        "why: " + "; ".join(f"{code or 'empty'}: {words}" for code, words in REASONS.items()),
+    ),
 }
 
 
@@ -409,20 +473,28 @@ def write_tables(
     workload = measurement.plan.workload
     if workload.queries > MAX_TABLE_ROWS:
         raise LimitExceeded(
-            f"The package would have {workload.queries:,} rows of text, over {MAX_TABLE_ROWS:,}. Publish from a "
-            "workload of fewer queries; write_answers writes any number of answers."
+            f"The package would have {workload.queries:,} rows of text, over {MAX_TABLE_ROWS:,}."
+            " Publish from a workload of fewer queries; write_answers writes any number of"
+            " answers."
         )
     n_files = OTHER_FILES + sum(1 + _has_crosstab(group) for group in workload.groups)
     if n_files > MAX_MEMBERS:
         raise LimitExceeded(
-            f"The package would have {n_files:,} files, one or two per group, and a package is verified up to "
-            f"{MAX_MEMBERS:,} files. Publish from a workload of fewer groups; write_answers writes any number of "
-            "answers to one file."
+            f"The package would have {n_files:,} files, one or two per group, and a package is"
+            f" verified up to {MAX_MEMBERS:,} files. Publish from a workload of fewer groups;"
+            " write_answers writes any number of answers to one file."
         )
     tell = progress_reporter(progress, "Writing the tables was cancelled; no file was left behind.")
-    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
+    with (
+        new_file(path, overwrite=overwrite) as partial,
+        tempfile.TemporaryDirectory(dir=partial.parent) as temporary,
+    ):
         members = tables_files(
-            uncertainty, Path(temporary), rule=rule or QualityRule(), confidence=confidence, tell=tell
+            uncertainty,
+            Path(temporary),
+            rule=rule or QualityRule(),
+            confidence=confidence,
+            tell=tell,
         )
         tell(0.9, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -454,7 +526,9 @@ def tables_files(
         tell(0.8 * first / workload.queries, "Writing tables")
         files.append(folder / f"{name}.csv")
         text_table = escape_texts(pa.table({c: _column(frame[c]) for c in frame}))
-        pyarrow.csv.write_csv(text_table, files[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
+        pyarrow.csv.write_csv(
+            text_table, files[-1], pyarrow.csv.WriteOptions(quoting_style="needed")
+        )
         described.append((name, group, text_table.column_names))
         if is_cells(group):
             cell_tables.append((name, group.attributes))
@@ -485,7 +559,11 @@ def _how(errors: Uncertainty, rule: QualityRule, confidence: float) -> dict[str,
     """Return the options that, with plan and integers, determine all files."""
     published = errors.published
     measurement = published.measurement
-    options = {"format": TABLES_FORMAT, "fit": published.fit, "integer": published.people is not None}
+    options = {
+        "format": TABLES_FORMAT,
+        "fit": published.fit,
+        "integer": published.people is not None,
+    }
     options |= {"draws": len(errors.errors), "rule": asdict(rule), "confidence": confidence}
     names = ("dataset", "key", "utc", "rehearsal")
     return options | {name: getattr(measurement, name) for name in names}
@@ -506,7 +584,9 @@ def labelled_rows(
     """Return the rows of one group, with codes and labels if its queries are cells."""
     measurement = uncertainty.published.measurement
     group, schema = measurement.plan.workload.groups[number], measurement.plan.schema
-    frame = uncertainty.answers(number, confidence=confidence, rule=rule).rename(columns={"answer": "estimate"})
+    frame = uncertainty.answers(number, confidence=confidence, rule=rule).rename(
+        columns={"answer": "estimate"}
+    )
     frame.insert(0, "query_id", np.arange(first, first + group.count))
     frame = frame[list(COLUMNS)]
     if measurement.rehearsal:
@@ -515,7 +595,9 @@ def labelled_rows(
         codes = np.unravel_index(np.arange(group.count), schema.sizes(group.attributes))
         at = list(frame).index("query_id") + 1
         for name, code in zip(group.attributes, codes, strict=True):
-            labels = np.array([schema[name].label(i) for i in range(schema[name].size)], dtype=object)
+            labels = np.array(
+                [schema[name].label(i) for i in range(schema[name].size)], dtype=object
+            )
             frame.insert(at, f"{name}_code", code)
             frame.insert(at + 1, f"{name}_label", labels[code])
             at += 2
@@ -541,7 +623,9 @@ def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
 
 def _column(values: pd.Series) -> pa.Array:
     # convert the string types of pandas: `escape_texts` checks only columns of Arrow strings
-    return pa.array(values, pa.string() if values.dtype.kind not in "if" else None, from_pandas=True)
+    return pa.array(
+        values, pa.string() if values.dtype.kind not in "if" else None, from_pandas=True
+    )
 
 
 Described = list[tuple[str, Group, list[str]]]
@@ -560,43 +644,103 @@ def _readme(measurement: Measurement, described: Described, confidence: float) -
         "## Tables",
         "",
     ]
-    contents = [f"{g.family_text}, {set_name(g.attributes) or 'all records'}" for _, g, _ in described]
-    lines += [f"- {name}.csv: {markdown(text)}" for (name, _, _), text in zip(described, contents, strict=True)]
-    lines += ["", "`registry.json` says what public registries of deployments ask for, as far as it is known here."]
-    lines += ["", "## Columns", "", f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.", ""]
+    contents = [
+        f"{g.family_text}, {set_name(g.attributes) or 'all records'}" for _, g, _ in described
+    ]
+    lines += [
+        f"- {name}.csv: {markdown(text)}"
+        for (name, _, _), text in zip(described, contents, strict=True)
+    ]
+    lines += [
+        "",
+        (
+            "`registry.json` says what public registries of deployments ask for, as far as it is"
+            " known here."
+        ),
+    ]
+    lines += [
+        "",
+        "## Columns",
+        "",
+        f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.",
+        "",
+    ]
     lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
     lines += [
         "",
         "## Which number to use",
         "",
-        "To read one number, or to hand out tables: `published`. To add up, compare, test or model: `estimate`, whose",
-        "errors are exact and do not pile up as bias. The intervals of published counts come from an empirical Bayes",
-        "bootstrap: they hold on average over the cells of a table. Suppressed cells are in all sums: the rule keeps",
-        "readers from numbers that are mostly noise, while people are protected by the noise itself.",
+        (
+            "To read one number, or to hand out tables: `published`. To add up, compare, test or"
+            " model: `estimate`, whose"
+        ),
+        (
+            "errors are exact and do not pile up as bias. The intervals of published counts come"
+            " from an empirical Bayes"
+        ),
+        (
+            "bootstrap: they hold on average over the cells of a table. Suppressed cells are in all"
+            " sums: the rule keeps"
+        ),
+        (
+            "readers from numbers that are mostly noise, while people are protected by the noise"
+            " itself."
+        ),
         "",
         "## Recomputing",
         "",
     ]
     if is_open(measurement):
         lines += [
-            "`integers.csv` has the released whole numbers of every space of attributes in `spaces.csv`. Times `grid`,",
-            "through one matrix per attribute (`matrix*.csv`), they are what the space adds to the cells of a table;",
-            "what attributes it does not have share it out by `centers.csv`. Their noise is independent, of standard",
-            "deviation `noise`. `Rscript recompute.R` makes estimates and standard errors from them and compares.",
+            (
+                "`integers.csv` has the released whole numbers of every space of attributes in"
+                " `spaces.csv`. Times `grid`,"
+            ),
+            (
+                "through one matrix per attribute (`matrix*.csv`), they are what the space adds to"
+                " the cells of a table;"
+            ),
+            (
+                "what attributes it does not have share it out by `centers.csv`. Their noise is"
+                " independent, of standard"
+            ),
+            (
+                "deviation `noise`. `Rscript recompute.R` makes estimates and standard errors from"
+                " them and compares."
+            ),
         ]
     elif is_linear(measurement):
         lines += [
-            "The plan measures attributes jointly. `integers.csv` has its released whole numbers; times `grid` they",
-            "have independent noise of standard deviation `noise`. Row i of `table*_weights.csv` has the weights by",
-            "which they make estimate i of that table. `Rscript recompute.R` makes estimates and standard errors from",
+            (
+                "The plan measures attributes jointly. `integers.csv` has its released whole"
+                " numbers; times `grid` they"
+            ),
+            (
+                "have independent noise of standard deviation `noise`. Row i of"
+                " `table*_weights.csv` has the weights by"
+            ),
+            (
+                "which they make estimate i of that table. `Rscript recompute.R` makes estimates"
+                " and standard errors from"
+            ),
             "them and compares; the error of any sum follows from the sum of the weights.",
         ]
-        lines += ["The last integer, 1 without noise, stands for the exact totals."] if plan.schema.invariants else []
+        lines += (
+            ["The last integer, 1 without noise, stands for the exact totals."]
+            if plan.schema.invariants
+            else []
+        )
     else:
-        lines.append("The plan measures attributes jointly; the package of the release has its integers and equations.")
+        lines.append(
+            "The plan measures attributes jointly; the package of the release has its integers and"
+            " equations."
+        )
     lines += [
         "",
-        "With the project, `verify --package` makes every file again from `plan.json`, `measurements.npz` and the",
+        (
+            "With the project, `verify --package` makes every file again from `plan.json`,"
+            " `measurements.npz` and the"
+        ),
         "choices in `how.json`, and compares.",
     ]
     return "\n".join(lines) + "\n"
@@ -605,13 +749,28 @@ def _readme(measurement: Measurement, described: Described, confidence: float) -
 def _codebook(schema: Schema) -> str:
     lines = ["# Codebook", ""]
     for attribute in schema.attributes:
-        lines += [f"## {markdown(attribute.name)}", "", f"{attribute.kind}, {attribute.size:,} cells", ""]
+        lines += [
+            f"## {markdown(attribute.name)}",
+            "",
+            f"{attribute.kind}, {attribute.size:,} cells",
+            "",
+        ]
         lines += ["| code | label |", "|---|---|"]
         lines += [f"| {i} | {markdown(attribute.label(i))} |" for i in range(attribute.size)]
         lines.append("")
     if schema.impossible:
-        lines += ["## Impossible cells", "", "Rows that meet one of these rules were left out of every count."]
-        lines += ["Published counts of cells that are impossible are exactly 0; estimates have their noise.", ""]
+        lines += [
+            "## Impossible cells",
+            "",
+            "Rows that meet one of these rules were left out of every count.",
+        ]
+        lines += [
+            (
+                "Published counts of cells that are impossible are exactly 0; estimates have their"
+                " noise."
+            ),
+            "",
+        ]
         lines += [f"- {markdown_code(str(rule))}" for rule in schema.impossible]
     return "\n".join(lines)
 
@@ -627,26 +786,44 @@ def registry(measurement: Measurement) -> dict[str, object]:
     loss["epsilon by delta"] = plan.epsilon_by_delta
     if pure is not None:
         loss["epsilon"] = pure
-    unit = "1 row" if budget.rows_per_person == 1 else f"all of up to {budget.rows_per_person:,} rows"
+    unit = (
+        "1 row" if budget.rows_per_person == 1 else f"all of up to {budget.rows_per_person:,} rows"
+    )
     return {
         "status": MARK if measurement.rehearsal else "release",
         "deployment name": measurement.dataset or UNKNOWN,
         "data curator": UNKNOWN,
         "intended use": UNKNOWN,
-        "data product": f"tables of counts on {len(plan.schema):,} attributes, {plan.workload.queries:,} queries",
+        "data product": (
+            f"tables of counts on {len(plan.schema):,} attributes, {plan.workload.queries:,}"
+            " queries"
+        ),
         "release date": measurement.utc or UNKNOWN,
         "region": UNKNOWN,
         "privacy unit": f"a person, {unit}",
         "neighbours": budget.neighbours,
         "model": "central: a curator adds the noise to exact counts",
-        "flavor": ("subspace " if plan.schema.invariants else "")
-        + ("pure epsilon-DP" if pure is not None else "zero-concentrated DP"),
+        "flavor": (
+            ("subspace " if plan.schema.invariants else "")
+            + ("pure epsilon-DP" if pure is not None else "zero-concentrated DP")
+        ),
         "privacy loss": loss,
         "loss of other releases of these records": UNKNOWN,
-        "mechanism": f"exact discrete {budget.law.capitalize()} noise on linear queries, planned by {plan.mechanism}",
-        "accounting": "privacy cost of the matrix mechanism, the dearest cell, rounding and floating point charged",
-        "post-processing": "published counts are fitted to be consistent and not negative, from released numbers alone",
-        "unprotected": ", ".join(filter(None, ["schema, queries, plan, noise scales", plan.schema.exact_text])),
+        "mechanism": (
+            f"exact discrete {budget.law.capitalize()} noise on linear queries, planned by"
+            f" {plan.mechanism}"
+        ),
+        "accounting": (
+            "privacy cost of the matrix mechanism, the dearest cell, rounding and floating point"
+            " charged"
+        ),
+        "post-processing": (
+            "published counts are fitted to be consistent and not negative, from released numbers"
+            " alone"
+        ),
+        "unprotected": ", ".join(
+            filter(None, ["schema, queries, plan, noise scales", plan.schema.exact_text])
+        ),
         "open source implementation": UNKNOWN,
         "justification of the loss": UNKNOWN,
     }
@@ -662,10 +839,17 @@ def _metadata(described: Described) -> dict[str, object]:
             if column.endswith("_code") and column not in COLUMNS:
                 kind, words = "integer", "code of the cell; see codebook.md"
             column_entries.append(
-                {"name": f"c{len(column_entries) + 1}", "titles": column, "datatype": kind, "dc:description": words}
+                {
+                    "name": f"c{len(column_entries) + 1}",
+                    "titles": column,
+                    "datatype": kind,
+                    "dc:description": words,
+                }
             )
         title = set_name(group.attributes) or "all records"
-        tables.append({"url": f"{name}.csv", "dc:title": title, "tableSchema": {"columns": column_entries}})
+        tables.append(
+            {"url": f"{name}.csv", "dc:title": title, "tableSchema": {"columns": column_entries}}
+        )
     return {"@context": "http://www.w3.org/ns/csvw", "tables": tables}
 
 
@@ -722,11 +906,16 @@ def write_workbook(
     workload = uncertainty.published.measurement.plan.workload
     if workload.queries > MAX_WORKBOOK_ROWS:
         raise LimitExceeded(
-            f"The workbook would have {workload.queries:,} rows, over {MAX_WORKBOOK_ROWS:,}. Publish from a "
-            "workload of fewer queries, or take the zip or parquet."
+            f"The workbook would have {workload.queries:,} rows, over {MAX_WORKBOOK_ROWS:,}."
+            " Publish from a workload of fewer queries, or take the zip or parquet."
         )
-    tell = progress_reporter(progress, "Writing the workbook was cancelled; no file was left behind.")
-    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
+    tell = progress_reporter(
+        progress, "Writing the workbook was cancelled; no file was left behind."
+    )
+    with (
+        new_file(path, overwrite=overwrite) as partial,
+        tempfile.TemporaryDirectory(dir=partial.parent) as temporary,
+    ):
         book = _WorkbookWriter(uncertainty, partial, temporary, rule or QualityRule(), confidence)
         try:
             book.front()
@@ -745,7 +934,9 @@ def write_workbook(
 class _WorkbookWriter:
     """Writer of a workbook, in sheet and row order."""
 
-    def __init__(self, errors: Uncertainty, path: Path, temporary: str, rule: QualityRule, confidence: float) -> None:
+    def __init__(
+        self, errors: Uncertainty, path: Path, temporary: str, rule: QualityRule, confidence: float
+    ) -> None:
         import xlsxwriter
 
         self.errors, self.rule, self.confidence = errors, rule, confidence
@@ -765,7 +956,10 @@ class _WorkbookWriter:
         self.book.set_custom_property("plan_hash", self.measurement.plan.hash, "text")
         self.bold = self.book.add_format({"bold": True})
         head = {"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1}
-        self.head, self.head_right = self.book.add_format(head), self.book.add_format(head | {"align": "right"})
+        self.head, self.head_right = (
+            self.book.add_format(head),
+            self.book.add_format(head | {"align": "right"}),
+        )
         self.head_indented = self.book.add_format(head | {"align": "left", "indent": 1})
         # indented, because the preceding column may have right-aligned numbers
         self.indented = self.book.add_format({"indent": 1})
@@ -786,7 +980,9 @@ class _WorkbookWriter:
         # print one page wide and any number of pages long
         sheet.fit_to_pages(1, 0)
         for row, line in enumerate([*mark, *lines]):
-            sheet.write_string(row, 0, line[:MAX_CELL_CHARS], self.bold if row <= len(mark) else None)
+            sheet.write_string(
+                row, 0, line[:MAX_CELL_CHARS], self.bold if row <= len(mark) else None
+            )
         return sheet, len(mark) + len(lines)
 
     def front(self) -> None:
@@ -801,14 +997,29 @@ class _WorkbookWriter:
             row += 1
         shares = self.errors.summary(self.rule)
         sheet, row = self._sheet("Contents", [f"{self.title}: contents"])
-        names = ["table", "attributes", "queries", "numbers", "publishable", "doubtful", "suppressed"]
+        names = [
+            "table",
+            "attributes",
+            "queries",
+            "numbers",
+            "publishable",
+            "doubtful",
+            "suppressed",
+        ]
         widths = [10, 50, 30, 12, 12, 12, 12]
         self._heads(sheet, row, names, widths, [True] * 3 + [False] * 4)
-        for number, (group, share) in enumerate(zip(plan.workload.groups, shares.to_dict("records"), strict=True)):
+        for number, (group, share) in enumerate(
+            zip(plan.workload.groups, shares.to_dict("records"), strict=True)
+        ):
             row += 1
             name = _name(number)
             sheet.write_url(row, 0, f"internal:'{name}'!A1", string=name)
-            sheet.write_string(row, 1, (set_name(group.attributes) or "all records")[:MAX_CELL_CHARS], self.indented)
+            sheet.write_string(
+                row,
+                1,
+                (set_name(group.attributes) or "all records")[:MAX_CELL_CHARS],
+                self.indented,
+            )
             sheet.write_string(row, 2, group.family_text[:MAX_CELL_CHARS], self.indented)
             sheet.write_number(row, 3, group.count, self.integer_format)
             for column, word in enumerate(names[4:], 4):
@@ -835,7 +1046,10 @@ class _WorkbookWriter:
             crossed = crosstab(frame.drop(columns="status", errors="ignore"), group, self.schema)
             if crossed.shape[1] <= MOST_COLUMNS:
                 down, across = group.attributes
-                title = f"{_name(number)}: published counts, {down} down, {across} across; what is suppressed is empty"
+                title = (
+                    f"{_name(number)}: published counts, {down} down, {across} across; what is"
+                    " suppressed is empty"
+                )
                 sheet, row = self._sheet(f"{_name(number)} crossed", [title])
                 self._body(sheet, row, crossed, [str(c) for c in crossed], set(map(str, crossed)))
 
@@ -850,9 +1064,18 @@ class _WorkbookWriter:
                 sheet.write_number(row, 1, code)
                 sheet.write_string(row, 2, attribute.label(code), self.indented)
 
-    def _heads(self, sheet: Any, row: int, names: Sequence[str], widths: Sequence[int], texts: Sequence[bool]) -> None:
+    def _heads(
+        self,
+        sheet: Any,
+        row: int,
+        names: Sequence[str],
+        widths: Sequence[int],
+        texts: Sequence[bool],
+    ) -> None:
         """Write column names in a frozen row that is repeated on every printed page."""
-        lines = max(math.ceil(1.2 * len(name) / width) for name, width in zip(names, widths, strict=True))
+        lines = max(
+            math.ceil(1.2 * len(name) / width) for name, width in zip(names, widths, strict=True)
+        )
         sheet.set_row(row, LINE_POINTS * min(lines, MAX_HEAD_LINES))
         for column, (name, width, text) in enumerate(zip(names, widths, texts, strict=True)):
             sheet.set_column(column, column, width)
@@ -861,23 +1084,34 @@ class _WorkbookWriter:
         sheet.freeze_panes(row + 1, 0)
         sheet.repeat_rows(row)
 
-    def _body(self, sheet: Any, row: int, frame: pd.DataFrame, names: Sequence[str], counts: set[str]) -> None:
+    def _body(
+        self, sheet: Any, row: int, frame: pd.DataFrame, names: Sequence[str], counts: set[str]
+    ) -> None:
         """Write a table; ``counts`` are the columns of published counts, and NaN is empty."""
         columns = [frame.iloc[:, k] for k in range(frame.shape[1])]
         texts = [column.dtype.kind not in "if" for column in columns]
         widths = [
-            min(MAX_COLUMN_CHARS, max(MIN_COLUMN_CHARS, 2 + max(map(len, column), default=0))) if text else 14
+            (
+                min(MAX_COLUMN_CHARS, max(MIN_COLUMN_CHARS, 2 + max(map(len, column), default=0)))
+                if text
+                else 14
+            )
             for column, text in zip(columns, texts, strict=True)
         ]
         self._heads(sheet, row, names, widths, texts)
         integer = self.errors.published.people is not None
         formats = [
-            self.integer_format if integer and name in counts else self.decimal_format for name in map(str, frame)
+            self.integer_format if integer and name in counts else self.decimal_format
+            for name in map(str, frame)
         ]
-        for number, values in enumerate(zip(*(column.tolist() for column in columns), strict=True), row + 1):
+        for number, values in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True), row + 1
+        ):
             for column, (value, text) in enumerate(zip(values, texts, strict=True)):
                 if text:
-                    sheet.write_string(number, column, value[:MAX_CELL_CHARS], self.indented if column else None)
+                    sheet.write_string(
+                        number, column, value[:MAX_CELL_CHARS], self.indented if column else None
+                    )
                 elif not math.isnan(value):
                     sheet.write_number(number, column, value, formats[column])
         if len(frame):
@@ -890,8 +1124,16 @@ def _name(number: int) -> str:
 
 def _heading(number: int, group: Group, confidence: float) -> list[str]:
     names = set_name(group.attributes) or "all records"
-    title = f"{_name(number)}: {names}" + ("" if is_cells(group) else f", {group.family_text} queries")
-    return [title, f"Counts; lower and upper ends of intervals at {confidence:.0%}. A suppressed count is empty."]
+    title = f"{_name(number)}: {names}" + (
+        "" if is_cells(group) else f", {group.family_text} queries"
+    )
+    return [
+        title,
+        (
+            f"Counts; lower and upper ends of intervals at {confidence:.0%}. A suppressed count is"
+            " empty."
+        ),
+    ]
 
 
 def _notes(measurement: Measurement, confidence: float) -> list[str]:
@@ -900,16 +1142,31 @@ def _notes(measurement: Measurement, confidence: float) -> list[str]:
         plan.schema.promise(plan.budget),
         plan.meaning,
         "",
-        "To read one number, or to hand out tables: the published count. It is not negative, and all tables agree; it "
-        "is biased. To add up, compare, test or model: the unbiased estimate, whose standard error is exact.",
-        f"Intervals are at {confidence:.0%}; those of published counts hold on average over the cells of a table.",
-        "A count is flagged publishable, doubtful or suppressed for readers of single numbers. People are protected by "
-        "the noise, not by the flags; suppressed cells are in all sums.",
+        (
+            "To read one number, or to hand out tables: the published count. It is not negative,"
+            " and all tables agree; it is biased. To add up, compare, test or model: the unbiased"
+            " estimate, whose standard error is exact."
+        ),
+        (
+            f"Intervals are at {confidence:.0%}; those of published counts hold on average over the"
+            " cells of a table."
+        ),
+        (
+            "A count is flagged publishable, doubtful or suppressed for readers of single numbers."
+            " People are protected by the noise, not by the flags; suppressed cells are in all"
+            " sums."
+        ),
     ]
 
 
 def _columns(attributes: Sequence[str]) -> list[str]:
-    words = {name: description for name, (_, description) in COLUMNS.items()} | {"reason": "why it is not publishable"}
+    words = {name: description for name, (_, description) in COLUMNS.items()} | {
+        "reason": "why it is not publishable"
+    }
     added = added_columns(SHOWN.values(), attributes)
     rule = [RULE] if any(name != column for name, column in added.items()) else []
-    return ["Columns of the tables", *rule, *(f"{shown}: {words[name]}" for name, shown in SHOWN.items())]
+    return [
+        "Columns of the tables",
+        *rule,
+        *(f"{shown}: {words[name]}" for name, shown in SHOWN.items()),
+    ]

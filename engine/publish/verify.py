@@ -53,7 +53,9 @@ MAX_RULE_NUMBER = 1e100  # numbers of a quality rule: products with counts are f
 MAX_DRAWS = 10_000  # bounds the time: each draw fits all tables
 
 
-def table_problems(files: PackageFiles, public_key: str | None, ledger: str | Path | None) -> list[str]:
+def table_problems(
+    files: PackageFiles, public_key: str | None, ledger: str | Path | None
+) -> list[str]:
     """Return all problems of the files of `write_tables`, as messages; empty if they are valid.
 
     Estimates, errors, published counts and flags are recomputed from the released integers.  If
@@ -82,11 +84,14 @@ def table_problems(files: PackageFiles, public_key: str | None, ledger: str | Pa
     problems = ["tables carry no signature; that of their release has one"] if public_key else []
     with tempfile.TemporaryDirectory() as place:
         expected = {
-            file.name: file for file in tables_files(errors, Path(place), rule=rule, confidence=how["confidence"])
+            file.name: file
+            for file in tables_files(errors, Path(place), rule=rule, confidence=how["confidence"])
         }
         present = set(files.names)
         problems += [f"{name} is not there" for name in sorted(expected.keys() - present)]
-        problems += [f"{name} is no part of the tables" for name in sorted(present - expected.keys())]
+        problems += [
+            f"{name} is no part of the tables" for name in sorted(present - expected.keys())
+        ]
         # the arrays were read above, and their bytes may differ
         for name in sorted((expected.keys() & present) - {NAMES[1]}):
             files.digest(name, 2 * expected[name].stat().st_size + MAX_SMALL)
@@ -105,13 +110,26 @@ def _options(text: bytes) -> dict[str, Any]:
     how = parse_json(text)
     if not isinstance(how, dict) or how.get("format") != TABLES_FORMAT:
         format_name = how.get("format") if isinstance(how, dict) else None
-        raise PlanError(f"The tables have the format {str(format_name)[:40]!r}. This version reads {TABLES_FORMAT}.")
-    types = {"dataset": str, "key": str, "utc": str, "fit": str, "rehearsal": bool, "integer": bool, "rule": dict}
+        raise PlanError(
+            f"The tables have the format {str(format_name)[:40]!r}. This version reads"
+            f" {TABLES_FORMAT}."
+        )
+    types = {
+        "dataset": str,
+        "key": str,
+        "utc": str,
+        "fit": str,
+        "rehearsal": bool,
+        "integer": bool,
+        "rule": dict,
+    }
     for name, kind in types.items():
         if type(how.get(name)) is not kind:
             raise PlanError(f"The option {name} in {HOW} is damaged.")
     rule, names = how["rule"], {field.name for field in fields(QualityRule)}
-    if rule.keys() != names or not all(type(v) in (int, float) and abs(v) < MAX_RULE_NUMBER for v in rule.values()):
+    if rule.keys() != names or not all(
+        type(v) in (int, float) and abs(v) < MAX_RULE_NUMBER for v in rule.values()
+    ):
         raise PlanError(f"The option rule in {HOW} is damaged.")
     check_int(f"number of draws in {HOW}", how.get("draws"), 2, MAX_DRAWS, error=PlanError)
     check_positive(f"confidence in {HOW}", how.get("confidence"), below=1, error=PlanError)
@@ -120,7 +138,11 @@ def _options(text: bytes) -> dict[str, Any]:
 
 def _spend_problems(measurement: Measurement, ledger: str | Path) -> list[str]:
     receipt = None if measurement.rehearsal else Ledger(ledger).find(measurement.key)
-    if receipt is None or receipt.plan_hash != measurement.plan.hash or receipt.dataset != measurement.dataset:
+    if (
+        receipt is None
+        or receipt.plan_hash != measurement.plan.hash
+        or receipt.dataset != measurement.dataset
+    ):
         return ["the ledger holds no spend of this plan under this key"]
     return []
 
@@ -128,10 +150,15 @@ def _spend_problems(measurement: Measurement, ledger: str | Path) -> list[str]:
 def _same(one: Path, other: Path) -> bool:
     """Compare two files, with a tolerance for numbers in tables and JSON."""
     if one.suffix == ".json":
-        return _same_values(json.loads(one.read_bytes()), parse_json(other.read_bytes(), max_memory=MAX_JSON_MEMORY))
+        return _same_values(
+            json.loads(one.read_bytes()), parse_json(other.read_bytes(), max_memory=MAX_JSON_MEMORY)
+        )
     if one.suffix != ".csv":
         return one.read_bytes() == other.read_bytes()
-    with open(one, newline="", encoding="utf-8") as first, open(other, newline="", encoding="utf-8") as second:
+    with (
+        open(one, newline="", encoding="utf-8") as first,
+        open(other, newline="", encoding="utf-8") as second,
+    ):
         rows = itertools.zip_longest(csv.reader(first), csv.reader(second))
         return all(
             a is not None
@@ -146,7 +173,9 @@ def _same_values(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=TABLE_TOLERANCE, abs_tol=TABLE_TOLERANCE**2)
     if isinstance(one, dict) and isinstance(other, dict):
-        return list(one) == list(other) and all(_same_values(value, other[name]) for name, value in one.items())
+        return list(one) == list(other) and all(
+            _same_values(value, other[name]) for name, value in one.items()
+        )
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same_values, one, other))
     return type(one) is type(other) and bool(one == other)
@@ -157,14 +186,21 @@ def _near(one: str, other: str) -> bool:
         # integers are the same on every machine
         return False
     try:
-        return math.isclose(float(one), float(other), rel_tol=TABLE_TOLERANCE, abs_tol=TABLE_TOLERANCE)
+        return math.isclose(
+            float(one), float(other), rel_tol=TABLE_TOLERANCE, abs_tol=TABLE_TOLERANCE
+        )
     except ValueError:
         return False
 
 
 REQUIRED_FILES = {"plan.json", "check.py", "report.html", "answers.parquet", *NAMES}
 NUMBER_COLUMNS = ("answer", "std", "low", "high")
-SPEND_TYPES: dict[str, tuple[type, ...]] = {"seq": (int,), "hash": (str,), "pcost": (float, int), "utc": (str,)}
+SPEND_TYPES: dict[str, tuple[type, ...]] = {
+    "seq": (int,),
+    "hash": (str,),
+    "pcost": (float, int),
+    "utc": (str,),
+}
 DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
 Near = tuple[float, float]  # relative and absolute tolerance
 SUM_TOLERANCE: Near = (1e-9, 1e-12)  # sums depend on the order of additions
@@ -197,7 +233,12 @@ def verify_package(
     if not place.exists():
         return (f"There is no file or folder {place}. Give the package that was handed out.",)
     if place.suffix.lower() == ".xlsx":
-        return (f"{place.name} is a workbook, which cannot be verified. Give the zip of the same tables.",)
+        return (
+            (
+                f"{place.name} is a workbook, which cannot be verified. Give the zip of the same"
+                " tables."
+            ),
+        )
     try:
         with tempfile.TemporaryDirectory() as scratch, package_files(place, Path(scratch)) as files:
             if HOW in files.names:
@@ -208,7 +249,13 @@ def verify_package(
     except Exception as error:
         # untrusted files may raise anything; report it as a problem
         invalid = isinstance(error, json.JSONDecodeError)
-        words = "a file is not valid JSON" if invalid else str(error) if type(error) is ValueError else "it is damaged"
+        words = (
+            "a file is not valid JSON"
+            if invalid
+            else str(error)
+            if type(error) is ValueError
+            else "it is damaged"
+        )
         return (f"{place.name} is not a complete package: {words}.",)
 
 
@@ -216,10 +263,13 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     text = files.read(CERTIFICATE, MAX_CERTIFICATE)
     seal = _certificate(text)
     digests = seal.pop("files")
-    problems = [f"{name} is missing from the certificate" for name in sorted(REQUIRED_FILES - set(digests))]
+    problems = [
+        f"{name} is missing from the certificate" for name in sorted(REQUIRED_FILES - set(digests))
+    ]
     problems += [f"{name} is not there" for name in sorted(digests.keys() - set(files.names))]
     problems += [
-        f"{name} is no part of a release" for name in sorted(digests.keys() - REQUIRED_FILES - {"answers.csv"})
+        f"{name} is no part of a release"
+        for name in sorted(digests.keys() - REQUIRED_FILES - {"answers.csv"})
     ]
     listed = {*digests, CERTIFICATE, SIGNATURE}
     problems += [f"{name} is not in the certificate" for name in files.names if name not in listed]
@@ -231,19 +281,32 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
         return problems
     plan = load_plan(files.path(PLAN).read_bytes(), untrusted=True)
     limits = max_bytes_of(plan)
-    problems += [f"{name} was changed" for name in sorted(digests) if files.digest(name, limits[name]) != digests[name]]
+    problems += [
+        f"{name} was changed"
+        for name in sorted(digests)
+        if files.digest(name, limits[name]) != digests[name]
+    ]
     if problems:
         return problems
     rehearsal, spent = seal.get("status") == MARK, seal.get("ledger")
     words = {name: str(seal.get(name)) for name in ("dataset", "key", "utc")}
-    found = read_measurements(plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **words)
+    found = read_measurements(
+        plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **words
+    )
     receipt = None
     if spent is not None:
         receipt = Receipt(
-            plan_hash=plan.hash, note="", fresh=False, dataset=words["dataset"], key=words["key"], **spent
+            plan_hash=plan.hash,
+            note="",
+            fresh=False,
+            dataset=words["dataset"],
+            key=words["key"],
+            **spent,
         )
     expected = json.loads(json.dumps(certificate(found, receipt, seal["confidence"])))
-    text_tolerances = dict.fromkeys(TEXT_FIELDS, _text_tolerance(expected.get("global_gap"), seal.get("global_gap")))
+    text_tolerances = dict.fromkeys(
+        TEXT_FIELDS, _text_tolerance(expected.get("global_gap"), seal.get("global_gap"))
+    )
     for name in sorted(expected.keys() | seal.keys()):
         one, other = expected.get(name), seal.get(name)
         if not (
@@ -272,26 +335,40 @@ def _certificate(text: bytes) -> dict[str, Any]:
     if not isinstance(seal, dict) or not _is_map(seal.get("files"), {"": (str,)}):
         raise PlanError("The certificate lists no files. Give the package as it was handed out.")
     if not all(is_plain_name(name) and len(digest) == 64 for name, digest in seal["files"].items()):
-        raise PlanError("The certificate lists paths, or digests that are none. Give the package as it was handed out.")
+        raise PlanError(
+            "The certificate lists paths, or digests that are none. Give the package as it was"
+            " handed out."
+        )
     spent = seal.get("ledger")
-    if spent is not None and (not _is_map(spent, SPEND_TYPES) or spent.keys() != SPEND_TYPES.keys()):
+    if spent is not None and (
+        not _is_map(spent, SPEND_TYPES) or spent.keys() != SPEND_TYPES.keys()
+    ):
         raise PlanError("The certificate names a spend without its row, hash, cost and time.")
-    check_positive("confidence in the certificate", seal.get("confidence"), below=1, error=PlanError)
+    check_positive(
+        "confidence in the certificate", seal.get("confidence"), below=1, error=PlanError
+    )
     return seal
 
 
 def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
     """Return whether a value is an object with fields of these types ("": other fields)."""
-    return isinstance(value, dict) and all(type(v) in kinds.get(name, kinds.get("", ())) for name, v in value.items())
+    return isinstance(value, dict) and all(
+        type(v) in kinds.get(name, kinds.get("", ())) for name, v in value.items()
+    )
 
 
 def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None) -> list[str]:
     if SIGNATURE not in files.names:
         return ["the package is not signed"] if public_key else []
     told = parse_json(files.read(SIGNATURE, MAX_SMALL))
-    if not _is_map(told, {"": (str,)}) or not {"algorithm", "public_key", "signature"} <= told.keys():
+    if (
+        not _is_map(told, {"": (str,)})
+        or not {"algorithm", "public_key", "signature"} <= told.keys()
+    ):
         return ["the signature is not that of this certificate"]
-    if told["algorithm"] != "Ed25519" or not good_signature(told["public_key"], told["signature"], text):
+    if told["algorithm"] != "Ed25519" or not good_signature(
+        told["public_key"], told["signature"], text
+    ):
         return ["the signature is not that of this certificate"]
     if public_key and told["public_key"] != public_key.strip().lower():
         return ["the package is signed by another ledger"]
@@ -299,23 +376,35 @@ def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None
 
 
 def _answer_problems(
-    measurement: Measurement, confidence: float, files: PackageFiles, limits: Mapping[str, int], with_csv: bool
+    measurement: Measurement,
+    confidence: float,
+    files: PackageFiles,
+    limits: Mapping[str, int],
+    with_csv: bool,
 ) -> list[str]:
     """Compare the answers in the files, in pieces, with recomputed answers."""
     rows, parquet = measurement.plan.workload.queries, "answers.parquet"
     sources: dict[str, Callable[[], Iterator[pa.RecordBatch]]] = {
-        parquet: lambda: open_answers(files.path(parquet), rows, limits[parquet]).iter_batches(1 << 14)
+        parquet: (
+            lambda: open_answers(files.path(parquet), rows, limits[parquet]).iter_batches(1 << 14)
+        )
     }
     if with_csv:
-        columns = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(NUMBER_COLUMNS, pa.float64()))
-        sources["answers.csv"] = lambda: iter(pyarrow.csv.open_csv(files.path("answers.csv"), convert_options=columns))
+        columns = pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(NUMBER_COLUMNS, pa.float64())
+        )
+        sources["answers.csv"] = lambda: iter(
+            pyarrow.csv.open_csv(files.path("answers.csv"), convert_options=columns)
+        )
     problems = []
     for name, source in sources.items():
         pieces = (piece for _, piece in answer_batches(measurement, confidence))
         try:
             told = _Rows(source())
             # stop at the first difference, so that the rest of the file is not read
-            wrong = not all(_same_answers(p, told, measurement.rehearsal, texts=name == parquet) for p in pieces)
+            wrong = not all(
+                _same_answers(p, told, measurement.rehearsal, texts=name == parquet) for p in pieces
+            )
             wrong = wrong or told.more()
         except (pa.ArrowException, KeyError, OSError):
             # missing columns, or not a table
@@ -353,7 +442,9 @@ def _same_answers(piece: pa.Table, rows: _Rows, rehearsal: bool, *, texts: bool)
         return False
     if texts and not _same_texts(part["query"], piece["query"]):
         return False
-    return not rehearsal or _same_texts(part["status"], pa.chunked_array([["REHEARSAL"] * len(piece)]))
+    return not rehearsal or _same_texts(
+        part["status"], pa.chunked_array([["REHEARSAL"] * len(piece)])
+    )
 
 
 def _same_texts(texts: pa.ChunkedArray, expected: pa.ChunkedArray) -> bool:
@@ -382,7 +473,9 @@ def _same_fields(one: Any, other: Any, near: Near) -> bool:
     if isinstance(one, float) and isinstance(other, (int, float)) and not isinstance(other, bool):
         return math.isclose(one, other, rel_tol=near[0], abs_tol=near[1])
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same_fields(value, other[name], near) for name, value in one.items())
+        return one.keys() == other.keys() and all(
+            _same_fields(value, other[name], near) for name, value in one.items()
+        )
     return type(one) is type(other) and bool(one == other)
 
 
@@ -394,7 +487,11 @@ def _text_tolerance(one: Any, other: Any) -> Near:
 
 def _same_words(one: Any, other: Any, near: Near) -> bool:
     """Compare sentences with a tolerance for the numbers in them."""
-    if not isinstance(one, str) or not isinstance(other, str) or DECIMAL.sub("#", one) != DECIMAL.sub("#", other):
+    if (
+        not isinstance(one, str)
+        or not isinstance(other, str)
+        or DECIMAL.sub("#", one) != DECIMAL.sub("#", other)
+    ):
         return False
     pairs = zip(*(map(float, DECIMAL.findall(text)) for text in (one, other)), strict=True)
     return all(_same_fields(ours, theirs, near) for ours, theirs in pairs)

@@ -3,9 +3,30 @@
 from engine.records.counts import Counts
 from engine.records.csv_reader import TextFile
 from engine.records.database import named_table
-from engine.records.encoding import MISSING, OUTSIDE, REASONS, Encoder, days_of, number_of, scalar, text_of
-from engine.records.marginals import MEMORY_LIMIT, RecordKeywords, RecordOptions, count_marginals, count_tables
-from engine.records.readers import RECORD_ENDINGS, TEXT_ENDINGS, as_source, column_names, read_batches
+from engine.records.encoding import (
+    MISSING,
+    OUTSIDE,
+    REASONS,
+    Encoder,
+    days_of,
+    number_of,
+    scalar,
+    text_of,
+)
+from engine.records.marginals import (
+    MEMORY_LIMIT,
+    RecordKeywords,
+    RecordOptions,
+    count_marginals,
+    count_tables,
+)
+from engine.records.readers import (
+    RECORD_ENDINGS,
+    TEXT_ENDINGS,
+    as_source,
+    column_names,
+    read_batches,
+)
 from engine.records.subprocess_readers import SheetFile
 
 __all__ = [

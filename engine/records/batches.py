@@ -1,8 +1,8 @@
 """Batches of records with bounded memory, and readers whose errors contain no values.
 
-Exceptions of readers quote the text that they cannot parse, which is a record. Therefore no exception
-of a reader is passed on, not even as the context of another one: it is dropped, and an error
-without values is raised instead.
+Exceptions of readers quote the text that they cannot parse, which is a record. Therefore no
+exception of a reader is passed on, not even as the context of another one: it is dropped, and an
+error without values is raised instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Batch:
     columns : columns in the requested order.
     rows : their common length.
     fraction : fraction of the source that is read after this batch, None if its length is unknown.
-    float_limits : column -> size from which its floats cannot represent all integers, if below 2^53.
+    float_limits : column -> size from which its floats cannot represent all integers, if below
+        2^53.
     clocks : column -> clock, for columns whose numbers are dates.
     """
 
@@ -48,7 +49,9 @@ class Batch:
     clocks: Mapping[str, Clock] = field(default_factory=dict)
 
 
-def without_values(action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: "") -> _T:
+def without_values(
+    action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: ""
+) -> _T:
     """Return the result of an action; replace its exceptions by a DataError without values.
 
     Only the text that `explain` derives from the original exception is used.
@@ -60,9 +63,12 @@ def without_values(action: Callable[[], _T], what: str, explain: Callable[[Excep
     except Exception as error:
         memory, kind, reason = isinstance(error, MemoryError), type(error).__name__, explain(error)
     if memory:
-        raise LimitExceeded(f"{what} needs more memory than there is; write it in smaller row groups")
+        raise LimitExceeded(
+            f"{what} needs more memory than there is; write it in smaller row groups"
+        )
     raise DataError(
-        reason or f"{what} cannot be read ({kind}); check that it is complete and of the kind its name says"
+        reason
+        or f"{what} cannot be read ({kind}); check that it is complete and of the kind its name says"
     )
 
 
@@ -71,7 +77,10 @@ def import_optional(library: str, what: str) -> Any:
     try:
         return importlib.import_module(library)
     except ImportError:
-        problem = f"{what} needs {library}, which is not installed: pip install 'dp-query-workbench[sources]'"
+        problem = (
+            f"{what} needs {library}, which is not installed: pip install"
+            " 'dp-query-workbench[sources]'"
+        )
     raise DataError(problem)
 
 
@@ -91,17 +100,30 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
     times = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in times]
     if missing:
-        # the first line of a file without header is a record, so it is quoted only if it fits the schema
+        # the first line of a file without header is a record, so it is quoted only if it fits the
+        # schema
         quote = quote or len(missing) < len(names)
-        suggestion = near_matches(missing[0], times) if quote else "; the first line must hold the column names"
-        what = quote_public(missing[0]) + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
-        raise DataError(f"no column {what} among the {len(available):,} columns of the records{suggestion}")
+        suggestion = (
+            near_matches(missing[0], times)
+            if quote
+            else "; the first line must hold the column names"
+        )
+        what = quote_public(missing[0]) + (
+            f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        )
+        raise DataError(
+            f"no column {what} among the {len(available):,} columns of the records{suggestion}"
+        )
     for name in names:
         if times[name] > 1:
-            raise DataError(f"the column {quote_public(name)} is there {times[name]} times; keep one of them")
+            raise DataError(
+                f"the column {quote_public(name)} is there {times[name]} times; keep one of them"
+            )
 
 
-def cut_batches(batch: pa.RecordBatch, names: Sequence[str], rows: int) -> Iterator[tuple[tuple[pa.Array, ...], int]]:
+def cut_batches(
+    batch: pa.RecordBatch, names: Sequence[str], rows: int
+) -> Iterator[tuple[tuple[pa.Array, ...], int]]:
     """Yield the named columns of a batch in parts of at most `rows` rows, with their lengths."""
     place = {name: i for i, name in enumerate(batch.schema.names)}
     positions = [place[name] for name in names]
@@ -123,7 +145,8 @@ def batches(
 
 def array_of(values: pd.Series) -> pa.Array | list[Any]:
     """Return a pandas column as an Arrow array, or as a list if its values have no common type."""
-    # Arrow would convert mixed objects to one type, such as integers to dates and booleans to numbers
+    # Arrow would convert mixed objects to one type, such as integers to dates and booleans to
+    # numbers
     kinds = set(map(type, values)) - {type(None)} if values.dtype == object else set()
     mixed = len(kinds) > 1 and kinds != {str, float}
     try:
@@ -140,5 +163,7 @@ def rows_to_batches(values: Iterator[Sequence[Any]], width: int, rows: int) -> I
     import pandas as pd
 
     while chunk := list(islice(values, min(rows, LINES))):
-        columns = tuple(array_of(pd.Series([row[i] for row in chunk], dtype=object)) for i in range(width))
+        columns = tuple(
+            array_of(pd.Series([row[i] for row in chunk], dtype=object)) for i in range(width)
+        )
         yield Batch(columns=columns, rows=len(chunk), fraction=None)

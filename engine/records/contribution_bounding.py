@@ -1,10 +1,10 @@
 """Contribution bounding: at most k rows per person.
 
 The rows of a person are ordered by a hash of the person and of the row's cells, and the first k
-count. Rows of other persons therefore do not affect which rows of this person count, and the rows of
-one person change at most k counted rows: the guarantee for all contributions of one person requires
-nothing else. The order depends on every column of the schema, counted or not, so two steps on the
-same records select the same rows. The order is deterministic and need not be secret.
+count. Rows of other persons therefore do not affect which rows of this person count, and the rows
+of one person change at most k counted rows: the guarantee for all contributions of one person
+requires nothing else. The order depends on every column of the schema, counted or not, so two steps
+on the same records select the same rows. The order is deterministic and need not be secret.
 
 Memory holds only codes, hashes and the first k + 1 rows per person so far, never the identifiers.
 
@@ -18,7 +18,8 @@ person would change which rows of another count. Both would cost more privacy th
     float      refused from the size on at which neighbouring whole numbers are equal: 2^53, of float32 2^24, of
                float16 2^11; of workbooks, which store 15 digits, 10^15
     text       equal if all characters are equal, so "07" and "7" are two persons; but "7.0", as programs write a
-               float, is "7".  Refused with a signed exponent, "1.2E+11", from which digits were dropped
+               float, is "7".  Refused with a signed exponent, "1.2E+11", from which digits were
+               dropped
     both       refused: the text "07" and the number 7 may or may not be the same person
     missing    None, NaN and the empty text belong to no person
 """
@@ -51,8 +52,11 @@ _AS_TEXT = "give identifiers as text, written from their source with all digits"
 _MOST_DIGITS = 76  # of a decimal of Arrow
 
 
-def identities(values: pa.Array | list[Any], column: str, limit: int = EXACT) -> tuple[Words, Words, np.ndarray, str]:
-    """Return two words per row that identify its person, whether it has one, shape (rows,) each, and the kind.
+def identities(
+    values: pa.Array | list[Any], column: str, limit: int = EXACT
+) -> tuple[Words, Words, np.ndarray, str]:
+    """Return two words per row that identify its person, whether it has one, shape (rows,) each,
+    and the kind.
 
     Parameters
     ----------
@@ -100,7 +104,9 @@ def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
     import pandas as pd
 
     # an empty cell of a workbook is an empty text, also between numbers
-    missing = (pd.api.types.is_scalar(value) and (pd.isna(value) or value == "") for value in values)
+    missing = (
+        pd.api.types.is_scalar(value) and (pd.isna(value) or value == "") for value in values
+    )
     present = [None if gap else value for gap, value in zip(missing, values, strict=True)]
     kinds = {_kind(value) for value in present if value is not None}
     if not kinds:
@@ -108,9 +114,13 @@ def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
     if kinds == {"text"}:
         return pa.array(present, pa.large_string())
     if kinds != {"number"}:
-        raise DataError(f"{column} mixes types, or has one that is neither number nor text; {_AS_TEXT}")
+        raise DataError(
+            f"{column} mixes types, or has one that is neither number nor text; {_AS_TEXT}"
+        )
     digits = [None if value is None else _digits(value, column, limit) for value in present]
-    return pa.array([None if text is None else Decimal(text) for text in digits], pa.decimal256(_MOST_DIGITS, 0))
+    return pa.array(
+        [None if text is None else Decimal(text) for text in digits], pa.decimal256(_MOST_DIGITS, 0)
+    )
 
 
 def _kind(value: Any) -> str:
@@ -127,7 +137,9 @@ def _digits(value: Any, column: str, limit: int) -> str:
         limit = min(limit, FLOAT_LIMITS.get(width, EXACT))
         if abs(float(value)) >= limit:
             raise DataError(_too_large(column, limit))
-    is_long = isinstance(value, Decimal) and not (value.is_finite() and value.adjusted() < _MOST_DIGITS)
+    is_long = isinstance(value, Decimal) and not (
+        value.is_finite() and value.adjusted() < _MOST_DIGITS
+    )
     number = 0 if is_long else int(value)
     if is_long or abs(number) >= 10**_MOST_DIGITS:
         raise DataError(f"{column} has numbers of more than {_MOST_DIGITS} digits; {_AS_TEXT}")
@@ -145,7 +157,9 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
         A number has a fraction, or reaches the limit of exact integers.
     """
     limit = min(limit, FLOAT_LIMITS[values.type.bit_width // 8])
-    narrow = values.cast(pa.float32()) if values.type == pa.float16() else values  # Arrow casts no float16 to float64
+    narrow = (
+        values.cast(pa.float32()) if values.type == pa.float16() else values
+    )  # Arrow casts no float16 to float64
     numbers = np.asarray(narrow.cast(pa.float64()).fill_null(np.nan))
     is_present = ~np.isnan(numbers)
     numbers = np.where(is_present, numbers, 0.0)
@@ -186,7 +200,9 @@ def _plain_digits(values: pa.Array) -> pa.Array:
     """Return decimals as texts without exponent."""
     if 0 <= values.type.scale <= 6:
         return values.cast(pa.string())
-    return pa.array([None if value is None else format(value, "f") for value in values.to_pylist()], pa.string())
+    return pa.array(
+        [None if value is None else format(value, "f") for value in values.to_pylist()], pa.string()
+    )
 
 
 def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
@@ -200,11 +216,16 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
     import pyarrow.compute as pc
 
     if pc.any(pc.match_substring_regex(values, WITH_EXPONENT)).as_py():
-        raise DataError(f"{column} has numbers with an exponent, whose digits may be lost; {_AS_TEXT}")
+        raise DataError(
+            f"{column} has numbers with an exponent, whose digits may be lost; {_AS_TEXT}"
+        )
     from_float = pc.match_substring_regex(values, FROM_FLOAT)
     if pc.any(from_float).as_py():
         plain = pc.replace_substring_regex(values, r"\.0+$", "")
-        if any(len(text) > 17 or abs(int(text)) >= EXACT for text in plain.filter(from_float).to_pylist()):
+        if any(
+            len(text) > 17 or abs(int(text)) >= EXACT
+            for text in plain.filter(from_float).to_pylist()
+        ):
             raise DataError(_too_large(column, EXACT))
         plain = pc.if_else(pc.equal(plain, "-0"), "0", plain)
         values = pc.if_else(from_float, plain, values)
@@ -226,7 +247,10 @@ def _not_integer_text(column: str) -> str:
 
 def _too_large(column: str, limit: int) -> str:
     size = {10**15: "10^15"}.get(limit, f"2^{limit.bit_length() - 1}")
-    return f"{column} has floating-point numbers of {size} or more, where different ones become equal; {_AS_TEXT}"
+    return (
+        f"{column} has floating-point numbers of {size} or more, where different ones become equal;"
+        f" {_AS_TEXT}"
+    )
 
 
 def mix_bits(words: Words) -> Words:
@@ -256,13 +280,18 @@ class PersonCap:
         self.column, self.rows, self.memory_limit = column, rows, memory_limit
         self.read, self.n_without_person, self._kind = 0, 0, ""
         self.elsewhere = 0  # persons within the cap whose rows a database counted
-        self._marks: list[np.ndarray] = []  # shape (3, rows): two words of the person, one of the order
+        self._marks: list[
+            np.ndarray
+        ] = []  # shape (3, rows): two words of the person, one of the order
         self._codes: list[list[np.ndarray]] = []
         self._n_rows, self._n_sorted = 0, 0
         self._place = np.zeros(0, np.intp)
 
-    def take(self, persons: pa.Array | list[Any], codes: Sequence[np.ndarray], limit: int = EXACT) -> None:
-        """Add rows: person identifiers, and codes of every column of the schema, shape (rows,) each.
+    def take(
+        self, persons: pa.Array | list[Any], codes: Sequence[np.ndarray], limit: int = EXACT
+    ) -> None:
+        """Add rows: person identifiers, and codes of every column of the schema, shape (rows,)
+        each.
 
         Parameters
         ----------
@@ -279,7 +308,9 @@ class PersonCap:
         self.n_without_person += int(len(has_person) - has_person.sum())
         sort_key = mix_bits(first_word ^ second_word)
         for number, column in enumerate(codes):
-            sort_key = mix_bits(sort_key ^ mix_bits(column.astype(np.int64).view(np.uint64) + number * MIX[:1]))
+            sort_key = mix_bits(
+                sort_key ^ mix_bits(column.astype(np.int64).view(np.uint64) + number * MIX[:1])
+            )
         self._marks.append(np.stack([first_word, second_word, sort_key])[:, has_person])
         self._codes.append([column[has_person] for column in codes])
         self._n_rows += int(has_person.sum())
@@ -328,6 +359,7 @@ class PersonCap:
         size = self._marks[0].nbytes + sum(column.nbytes for column in self._codes[0])
         if 3 * size > self.memory_limit:  # sorting holds a second and a third copy
             raise LimitExceeded(
-                f"Keeping {self.rows:,} rows a person takes about {3 * size:.3g} bytes, more than the limit of "
-                f"{self.memory_limit:.3g}. Raise memory_limit, or cap the rows of every person before."
+                f"Keeping {self.rows:,} rows a person takes about {3 * size:.3g} bytes, more than"
+                f" the limit of {self.memory_limit:.3g}. Raise memory_limit, or cap the rows of"
+                " every person before."
             )

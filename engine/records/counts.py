@@ -73,19 +73,26 @@ def checked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> lis
         # the order of the names is the order of the axes, so unordered sets are refused
         if isinstance(attribute_set, (str, bytes, Set)) or not isinstance(attribute_set, Iterable):
             raise SchemaError(
-                f"an attribute set is {quote_public(attribute_set)}; give a tuple of names, like ('age',)"
+                f"an attribute set is {quote_public(attribute_set)}; give a tuple of names, like"
+                " ('age',)"
             )
         names = tuple(attribute_set)
         if len(names) > MAX_AXES:
-            raise LimitExceeded(f"a table on {len(names):,} attributes; at most {MAX_AXES} are possible")
+            raise LimitExceeded(
+                f"a table on {len(names):,} attributes; at most {MAX_AXES} are possible"
+            )
         schema.sizes(names)
         if len(set(names)) < len(names):
-            raise SchemaError(f"the attribute set {set_text(names)} has a name twice; keep one of them")
+            raise SchemaError(
+                f"the attribute set {set_text(names)} has a name twice; keep one of them"
+            )
         requested[names] = None
     return list(requested)
 
 
-def larger_tables(schema: Schema, requested: Iterable[Names], held: Iterable[Names] = ()) -> dict[Names, Names | None]:
+def larger_tables(
+    schema: Schema, requested: Iterable[Names], held: Iterable[Names] = ()
+) -> dict[Names, Names | None]:
     """Return, for each requested set, the smallest table that contains it, or None.
 
     Parameters
@@ -119,12 +126,17 @@ def _summed(table: np.ndarray, source: Names, names: Names) -> np.ndarray:
     summed_axes = tuple(axis for axis, name in enumerate(source) if name not in names)
     remaining = [name for name in source if name in names]
     return np.array(
-        table.sum(axis=summed_axes).transpose([remaining.index(name) for name in names]), np.int64, order="C"
+        table.sum(axis=summed_axes).transpose([remaining.index(name) for name in names]),
+        np.int64,
+        order="C",
     )
 
 
 def complete_tables(
-    tables: Mapping[Names, np.ndarray], requested: Sequence[Names], sources: Mapping[Names, Names | None], records: int
+    tables: Mapping[Names, np.ndarray],
+    requested: Sequence[Names],
+    sources: Mapping[Names, Names | None],
+    records: int,
 ) -> dict[Names, np.ndarray]:
     """Return all requested tables, in the requested order, summed from larger ones if necessary.
 
@@ -222,15 +234,29 @@ class Counts(Mapping[Names, np.ndarray]):
         for names, table in zip(attribute_sets, tables.values(), strict=True):
             array = np.asarray(table)
             if array.dtype.kind not in "iu" or array.shape != schema.sizes(names):
-                raise DataError(f"the table on {set_text(names)} needs whole numbers of shape {schema.sizes(names)}")
-            if array.size and (array.min() < 0 or array.max() > np.iinfo(np.int64).max // array.size):
-                raise DataError(f"the table on {set_text(names)} has a count below 0 or beyond 64 bits; correct it")
+                raise DataError(
+                    f"the table on {set_text(names)} needs whole numbers of shape"
+                    f" {schema.sizes(names)}"
+                )
+            if array.size and (
+                array.min() < 0 or array.max() > np.iinfo(np.int64).max // array.size
+            ):
+                raise DataError(
+                    f"the table on {set_text(names)} has a count below 0 or beyond 64 bits;"
+                    " correct it"
+                )
             if schema.impossible and array[schema.possible_share(names) == 0.0].any():
-                raise DataError(f"the table on {set_text(names)} counts cells that the schema's rules make impossible")
+                raise DataError(
+                    f"the table on {set_text(names)} counts cells that the schema's rules make"
+                    " impossible"
+                )
             arrays[names] = array.astype(np.int64)
         totals = {int(table.sum()) for table in arrays.values()}
         if len(totals) != 1:
-            raise DataError(f"{len(arrays)} tables have {len(totals)} different sums; count the same records in each")
+            raise DataError(
+                f"{len(arrays)} tables have {len(totals)} different sums; count the same records in"
+                " each"
+            )
         return cls(schema=schema, tables=arrays, records=totals.pop())
 
     @property
@@ -264,10 +290,10 @@ class Counts(Mapping[Names, np.ndarray]):
 
         Parameters
         ----------
-        parts : counts with equal schema, tables and cap. They are read one at a time, so a generator
-            needs memory for two of them.
-        split_by_person : declares that no person has rows in two parts. Parts with a cap on rows per
-            person can only be added with this declaration.
+        parts : counts with equal schema, tables and cap. They are read one at a time, so a
+            generator needs memory for two of them.
+        split_by_person : declares that no person has rows in two parts. Parts with a cap on rows
+            per person can only be added with this declaration.
 
         Raises
         ------
@@ -276,31 +302,47 @@ class Counts(Mapping[Names, np.ndarray]):
         """
         total: Counts | None = None
         for part in parts:
-            check_type("part", part, Counts, give="Counts, as count_marginals returns them", error=DataError)
-            total = part if total is None else total._add_part(part, split_by_person=split_by_person)
+            check_type(
+                "part",
+                part,
+                Counts,
+                give="Counts, as count_marginals returns them",
+                error=DataError,
+            )
+            total = (
+                part if total is None else total._add_part(part, split_by_person=split_by_person)
+            )
         if total is None:
             raise DataError("there are no counts to add; give the counts of at least one part")
         return total
 
     def _add_part(self, other: Counts, *, split_by_person: bool) -> Counts:
         if self.schema != other.schema or self.tables.keys() != other.tables.keys():
-            raise DataError("these counts have different schemas or tables; count both parts in the same way")
+            raise DataError(
+                "these counts have different schemas or tables; count both parts in the same way"
+            )
         if self.cap != other.cap:
-            raise DataError("these counts have different caps of rows per person; count both parts in the same way")
+            raise DataError(
+                "these counts have different caps of rows per person; count both parts in the"
+                " same way"
+            )
         if self.cap is not None and not split_by_person:
             raise DataError(
-                "a cap of rows per person holds for the parts alone; count all rows of a person together, or declare "
-                "that no person has rows in two parts (split_by_person=True)"
+                "a cap of rows per person holds for the parts alone; count all rows of a person"
+                " together, or declare that no person has rows in two parts (split_by_person=True)"
             )
         if self.records + other.records > MAX_RECORDS:
-            raise DataError("these counts add up to more records than 64 bits can hold; correct them")
+            raise DataError(
+                "these counts add up to more records than 64 bits can hold; correct them"
+            )
         left, right = self, other
         if self.shards or other.shards:
             left, right = self.as_shard(), other.as_shard()
             if repeated := set(left.shards) & set(right.shards):
                 raise DataError(
-                    f"{len(repeated)} of these parts is there twice, by name or by all its numbers. Give each once; "
-                    "if two parts really have the same numbers, give each a name when it is counted"
+                    f"{len(repeated)} of these parts is there twice, by name or by all its numbers."
+                    " Give each once; if two parts really have the same numbers, give each a name"
+                    " when it is counted"
                 )
         refused: dict[str, dict[str, int]] = {}
         for part in (self, other):
@@ -309,11 +351,15 @@ class Counts(Mapping[Names, np.ndarray]):
                     note(refused, column, reason, rows)
         return replace(
             self,
-            tables={names: np.asarray(table + other[names]) for names, table in self.tables.items()},
+            tables={
+                names: np.asarray(table + other[names]) for names, table in self.tables.items()
+            },
             records=self.records + other.records,
             rows_refused=self.rows_refused + other.rows_refused,
             refused=refused,
-            people=None if self.people is None or other.people is None else self.people + other.people,
+            people=(
+                None if self.people is None or other.people is None else self.people + other.people
+            ),
             rows_over_cap=self.rows_over_cap + other.rows_over_cap,
             people_over_cap=self.people_over_cap + other.people_over_cap,
             doubts=tuple(dict.fromkeys(self.doubts + other.doubts)),
@@ -321,7 +367,8 @@ class Counts(Mapping[Names, np.ndarray]):
         )
 
     def as_shard(self, name: str = "") -> Counts:
-        """Return the same counts with an id, derived from the name or, without one, from all numbers.
+        """Return the same counts with an id, derived from the name or, without one, from all
+        numbers.
 
         Counts with an id are returned unchanged. Counts without any row get none, because adding
         them twice changes nothing.
@@ -330,17 +377,22 @@ class Counts(Mapping[Names, np.ndarray]):
             return self
         if self.shards:
             raise DataError(
-                f"these counts have an id already, and cannot be named {quote_public(name)}; name what is counted"
+                f"these counts have an id already, and cannot be named {quote_public(name)}; name"
+                " what is counted"
             )
         numbers = [self.records, self.rows_refused, self.rows_over_cap]
         digest = hmac.new(schema_digest(self.schema).encode(), digestmod=hashlib.sha256)
         digest.update(json.dumps(name or numbers).encode())
         for names in [] if name else sorted(self.tables):
-            digest.update(json.dumps(names).encode() + np.ascontiguousarray(self.tables[names], "<i8").tobytes())
+            digest.update(
+                json.dumps(names).encode()
+                + np.ascontiguousarray(self.tables[names], "<i8").tobytes()
+            )
         return replace(self, shards=(digest.hexdigest(),))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the counts to a new file that only its owner may read; see `records.counts` for its format.
+        """Write the counts to a new file that only its owner may read; see `records.counts` for its
+        format.
 
         The file holds the exact private numbers.
 
@@ -398,7 +450,9 @@ def save_counts(counts: Counts, path: str | os.PathLike[str]) -> None:
         archive.writestr("counts.json", json.dumps(head, ensure_ascii=False))
         for i, table in enumerate(counts.values()):
             with archive.open(f"tables/{i}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(table, "<i8", order="C"), (1, 0), allow_pickle=False)
+                np.lib.format.write_array(
+                    member, np.asarray(table, "<i8", order="C"), (1, 0), allow_pickle=False
+                )
 
 
 def load_counts(path: str | os.PathLike[str]) -> Counts:
@@ -406,14 +460,18 @@ def load_counts(path: str | os.PathLike[str]) -> Counts:
     check_type("file", path, (str, os.PathLike), give="its path", error=DataError)
     what = f"the file of counts {quote_public(Path(path).name)}"
     try:
-        with open_zip(path, what, error=DataError, plain_names=False, max_members=math.inf) as archive:
+        with open_zip(
+            path, what, error=DataError, plain_names=False, max_members=math.inf
+        ) as archive:
             return _read_counts(archive, what)
     except EngineError:
         raise
     except FileNotFoundError:
         problem = f"there is no file {quote_public(Path(path).name)} at this path; check the path"
     except PermissionError:
-        problem = f"{what} belongs to another user, and you may not read it; ask its owner for access"
+        problem = (
+            f"{what} belongs to another user, and you may not read it; ask its owner for access"
+        )
     except MemoryError:
         problem = f"{what} needs more memory than there is; merge smaller files"
     except Exception:  # a damaged file can raise any exception in the reader
@@ -431,18 +489,28 @@ def read_counts(data: Any) -> Any:
 def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
     head = parse_json(read_member(archive, "counts.json", MAX_HEADER_BYTES))
     if head["format"] != FILE_FORMAT:
-        raise DataError(f"{what} has a format that this version does not support; update the program, or count again")
+        raise DataError(
+            f"{what} has a format that this version does not support; update the program, or count"
+            " again"
+        )
     schema = Schema.from_dict(head["schema"])
     if head["schema_digest"] != schema_digest(schema):
-        raise DataError(f"{what} has another schema than it was counted with; write it again with 'count'")
+        raise DataError(
+            f"{what} has another schema than it was counted with; write it again with 'count'"
+        )
     sets = checked_sets(schema, head["sets"])
     if (size := 8 * sum(schema.cells(names) for names in sets)) > MAX_TABLE_BYTES:
         raise LimitExceeded(
-            f"{what} holds {size:.3g} bytes, more than {MAX_TABLE_BYTES:.3g}; count fewer or smaller tables"
+            f"{what} holds {size:.3g} bytes, more than {MAX_TABLE_BYTES:.3g}; count fewer or"
+            " smaller tables"
         )
     fields = {name: _checked_row_count(head[name]) for name in ROW_COUNT_FIELDS}
-    people, cap = (None if head[name] is None else _checked_row_count(head[name]) for name in ("people", "cap"))
-    if (people is None) != (cap is None) or (cap is None and (fields["rows_over_cap"] or fields["people_over_cap"])):
+    people, cap = (
+        None if head[name] is None else _checked_row_count(head[name]) for name in ("people", "cap")
+    )
+    if (people is None) != (cap is None) or (
+        cap is None and (fields["rows_over_cap"] or fields["people_over_cap"])
+    ):
         raise ValueError("persons without a cap, or the other way round")
     tables = dict(_read_tables(archive, schema, sets, fields["records"], what))
     return Counts(
@@ -467,11 +535,17 @@ def _read_tables(
     single: dict[str, np.ndarray] = {}
     for i, names in enumerate(sets):
         table = _read_table(archive, f"tables/{i}.npy", schema.sizes(names))
-        margins = {name: table.sum(axis=tuple(a for a in range(table.ndim) if a != k)) for k, name in enumerate(names)}
-        agree = all((single.setdefault(name, margin) == margin).all() for name, margin in margins.items())
+        margins = {
+            name: table.sum(axis=tuple(a for a in range(table.ndim) if a != k))
+            for k, name in enumerate(names)
+        }
+        agree = all(
+            (single.setdefault(name, margin) == margin).all() for name, margin in margins.items()
+        )
         if table.min() < 0 or table.max() > records or int(table.sum()) != records or not agree:
             raise DataError(
-                f"the table on {set_text(names)} in {what} is not of the same records as the others; count again"
+                f"the table on {set_text(names)} in {what} is not of the same records as the"
+                " others; count again"
             )
         yield names, table
 

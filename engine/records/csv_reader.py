@@ -60,7 +60,8 @@ def open_decompressed(path: Path) -> tuple[BinaryIO, Any]:
     for mark, kind in BINARY_SIGNATURES.items():
         if first_bytes.startswith(mark):
             raise DataError(
-                f"the file {quote_public(path.name)} holds {kind} and no lines of text; give the records as such"
+                f"the file {quote_public(path.name)} holds {kind} and no lines of text; give the"
+                " records as such"
             )
     raw = path.open("rb")
     return raw, _content(path, raw)
@@ -76,9 +77,15 @@ def _content(path: Path, raw: BinaryIO) -> Any:
         return pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
     if ending == ".zip":
         archive = zipfile.ZipFile(raw)
-        inside = [one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith("__MACOSX/")]
+        inside = [
+            one
+            for one in archive.infolist()
+            if not one.is_dir() and not one.filename.startswith("__MACOSX/")
+        ]
         if len(inside) != 1:
-            raise DataError(f"the file {quote_public(path.name)} packs {len(inside):,} files; pack one")
+            raise DataError(
+                f"the file {quote_public(path.name)} packs {len(inside):,} files; pack one"
+            )
         return archive.open(inside[0])
     return raw
 
@@ -89,7 +96,9 @@ def read_lines(file: Any, most: int, what: str) -> Iterator[bytes]:
     while block := file.read(BLOCK):
         *complete, rest = (rest + block).split(b"\n")
         if len(rest) > most:
-            raise DataError(f"{what} has a line of more than {most:,} bytes; write one record a line")
+            raise DataError(
+                f"{what} has a line of more than {most:,} bytes; write one record a line"
+            )
         yield from complete
     if rest:
         yield rest
@@ -119,15 +128,17 @@ def check_arrow(file: pa.NativeFile, name: str) -> None:
         The footer lists a position without a message.
     """
     bytes_of, dictionary_bytes = _Bytes(file), 0
-    for start, body in _listed_messages(bytes_of, name) if is_arrow_file(file) else _streamed_messages(bytes_of):
+    for start, body in (
+        _listed_messages(bytes_of, name) if is_arrow_file(file) else _streamed_messages(bytes_of)
+    ):
         kind, batch_bytes, _ = _message_sizes(bytes_of, start, body)
         if kind == _DICTIONARY:
             dictionary_bytes, batch_bytes = dictionary_bytes + batch_bytes, 0
         if dictionary_bytes + batch_bytes > UNFOLDED_BYTES:
             raise LimitExceeded(
-                f"a batch of {quote_public(name)} unfolds to {dictionary_bytes + batch_bytes:,} bytes with its "
-                f"dictionaries, more than the {UNFOLDED_BYTES:,} allowed; write the file again with fewer rows a "
-                "batch, or shorter dictionaries"
+                f"a batch of {quote_public(name)} unfolds to {dictionary_bytes + batch_bytes:,}"
+                f" bytes with its dictionaries, more than the {UNFOLDED_BYTES:,} allowed; write the"
+                " file again with fewer rows a batch, or shorter dictionaries"
             )
 
 
@@ -157,7 +168,8 @@ def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
             start, size = _message_start(file, place)
             if size <= 0 or start + size != place + length:
                 raise DataError(
-                    f"the end of {quote_public(name)} names batches that the file does not hold; write it again"
+                    f"the end of {quote_public(name)} names batches that the file does not hold;"
+                    " write it again"
                 )
             yield start, start + size
 
@@ -193,7 +205,9 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
     content = _table(file, message, 2)
     if kind == _DICTIONARY and content:
         content = _table(file, content, 1)
-    if kind not in (_DICTIONARY, _BATCH) or not content or not _field(file, content, 3):  # holds no values, or unpacked
+    if (
+        kind not in (_DICTIONARY, _BATCH) or not content or not _field(file, content, 3)
+    ):  # holds no values, or unpacked
         return kind, 0, length
     pieces = _table(file, content, 2)
     sizes = 0
@@ -257,14 +271,21 @@ class TextFile:
     def __post_init__(self) -> None:
         """Raise DataError for an invalid delimiter or an unknown text encoding."""
         delimiter = self.delimiter
-        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or delimiter > "~"):
-            raise DataError(f"the delimiter is {quote_public(delimiter)}; give one character, like ';'")
+        if delimiter is not None and (
+            len(delimiter) != 1 or delimiter in '"\r\n' or delimiter > "~"
+        ):
+            raise DataError(
+                f"the delimiter is {quote_public(delimiter)}; give one character, like ';'"
+            )
         try:
             is_text_encoding = codecs.lookup(self.encoding)._is_text_encoding
         except (LookupError, TypeError):
             is_text_encoding = False
         if not is_text_encoding:
-            raise DataError(f"there is no encoding {quote_public(self.encoding)}; give one like 'latin-1' or 'utf-8'")
+            raise DataError(
+                f"there is no encoding {quote_public(self.encoding)}; give one like 'latin-1' or"
+                " 'utf-8'"
+            )
 
 
 def csv_batches(text: TextFile, names: Sequence[str], rows: int) -> Iterator[Batch]:
@@ -295,10 +316,10 @@ def _header(text: TextFile) -> list[str]:
 class _CsvFile:
     """Readable file object for Arrow that decompresses, decodes and checks a CSV file.
 
-    Arrow accepts misplaced quotes. A quote that is never closed, or closed in the middle of a field,
-    then merges all lines in between into one value, and their rows are lost without an error. So the
-    quotes of all bytes are checked here: in a well-formed file they open and close alternately, at
-    the ends of fields, or occur in pairs inside.
+    Arrow accepts misplaced quotes. A quote that is never closed, or closed in the middle of a
+    field, then merges all lines in between into one value, and their rows are lost without an
+    error. So the quotes of all bytes are checked here: in a well-formed file they open and close
+    alternately, at the ends of fields, or occur in pairs inside.
     """
 
     def __init__(self, text: TextFile) -> None:
@@ -313,7 +334,9 @@ class _CsvFile:
         self.raw, self.unpacked = without_values(lambda: open_decompressed(self.path), self.what)
         try:
             start = self.guarded(lambda: self.unpacked.read(HEAD))
-            self.decoder = codecs.getincrementaldecoder(self.encoding)() if self._needs_decoding else None
+            self.decoder = (
+                codecs.getincrementaldecoder(self.encoding)() if self._needs_decoding else None
+            )
             self.pending = self._to_utf8(start)
             self._read_start()
         except BaseException:
@@ -331,8 +354,8 @@ class _CsvFile:
             self.lines += 1
         if self.delimiter is None and _BLANKS_BETWEEN.match(content):
             raise DataError(
-                f"{self.what} separates fields by blanks, as R's write.table does; write it with commas between "
-                "the fields and without row names, or give the delimiter"
+                f"{self.what} separates fields by blanks, as R's write.table does; write it with"
+                " commas between the fields and without row names, or give the delimiter"
             )
         self.delimiter = self.delimiter or delimiter
 
@@ -358,7 +381,10 @@ class _CsvFile:
         content, self.pending = self.pending[:cut], self.pending[cut:]
         separator = (self.delimiter or ",").encode()
         if not self.tail and content.lstrip().partition(b"\n")[0].count(separator) >= MAX_COLUMNS:
-            raise DataError(f"{self.what} has more than {MAX_COLUMNS:,} columns; leave out those that no table needs")
+            raise DataError(
+                f"{self.what} has more than {MAX_COLUMNS:,} columns; leave out those that no table"
+                " needs"
+            )
         if content:
             self._check_quotes(content)
         return content
@@ -406,7 +432,9 @@ class _CsvFile:
             self,
             # with several threads, Arrow cannot report the number of a malformed row
             read_options=pa.csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False),
-            parse_options=pa.csv.ParseOptions(newlines_in_values=True, delimiter=self.delimiter or ","),
+            parse_options=pa.csv.ParseOptions(
+                newlines_in_values=True, delimiter=self.delimiter or ","
+            ),
             convert_options=pa.csv.ConvertOptions(
                 include_columns=list(names),
                 column_types={name: pa.string() for name in names},
@@ -414,36 +442,54 @@ class _CsvFile:
         )
 
     def _explain_error(self, error: Exception) -> str:
-        """Describe a ragged row by the numbers in Arrow's message, without the row that follows them."""
+        """Describe a ragged row by the numbers in Arrow's message, without the row that follows
+        them.
+        """
         match = _RAGGED.match(str(error))
         if match is None:
-            reason_text = next((reason for head, reason in _REASONS.items() if str(error).startswith(head)), "")
+            reason_text = next(
+                (reason for head, reason in _REASONS.items() if str(error).startswith(head)), ""
+            )
             return f"{self.what} {reason_text}" if reason_text else ""
         row, expected, actual = match.groups()
         where = f"row {row} (the header is row 1, blank lines do not count)" if row else "a row"
         advice = "correct the file"
         if row == "2" and expected == "1":
-            advice = "if the first line is a title or a comment, delete it; otherwise correct the file"
+            advice = (
+                "if the first line is a title or a comment, delete it; otherwise correct the file"
+            )
         elif row == "2" and int(actual) == int(expected) + 1:
             advice = (
-                "row names without a name in the header, as R's write.table writes them, are one reason, and a "
-                "delimiter at the end of every row is another: write the file with row.names=FALSE, or delete it"
+                "row names without a name in the header, as R's write.table writes them, are one"
+                " reason, and a delimiter at the end of every row is another: write the file with"
+                " row.names=FALSE, or delete it"
             )
         elif row == "2" and int(actual) == int(expected) - 1:
-            advice = "if the header ends in a delimiter, delete it there; otherwise correct the file"
+            advice = (
+                "if the header ends in a delimiter, delete it there; otherwise correct the file"
+            )
         return f"{where} of {self.what} has {actual} fields, not {expected}; {advice}"
 
     def guarded(self, action: Callable[[], _T]) -> _T:
-        """Return the result of an action, or raise a DataError with the place of the malformed text."""
+        """Return the result of an action, or raise a DataError with the place of the malformed
+        text.
+        """
         try:
             result, problem = without_values(action, self.what, self._explain_error), ""
         except DataError as error:
             problem = str(error)
         if not problem and not self.malformed:
             return result
-        line = None if self._needs_decoding else without_values(self._first_undecodable_line, self.what)
+        line = (
+            None
+            if self._needs_decoding
+            else without_values(self._first_undecodable_line, self.what)
+        )
         if line is not None:
-            problem = f"line {line:,} of {self.what} is not UTF-8; save the file as UTF-8, or give its encoding"
+            problem = (
+                f"line {line:,} of {self.what} is not UTF-8; save the file as UTF-8, or give its"
+                " encoding"
+            )
         elif self.malformed:
             problem = f"{self.malformed}; correct the file"
         raise DataError(problem)

@@ -28,7 +28,9 @@ _LOST_WORKER_ERRORS = (
 
 def is_dask_frame(data: Any) -> bool:
     """Whether data is a Dask DataFrame."""
-    return hasattr(data, "npartitions") and hasattr(data, "get_partition") and hasattr(data, "dtypes")
+    return (
+        hasattr(data, "npartitions") and hasattr(data, "get_partition") and hasattr(data, "dtypes")
+    )
 
 
 def count_partitions(
@@ -49,16 +51,27 @@ def count_partitions(
     """
     dask = import_optional("dask", DASK_FRAME)
     check_columns(list(data.columns), names)
-    listen, parts = check_callback(progress), without_values(lambda: data[list(names)].to_delayed(), DASK_FRAME)
+    listen, parts = (
+        check_callback(progress),
+        without_values(lambda: data[list(names)].to_delayed(), DASK_FRAME),
+    )
     counts: Counts | None = None
     for start in range(0, len(parts), TOGETHER):
         sums = tasks = [dask.delayed(count)(part) for part in parts[start : start + TOGETHER]]
         while len(sums) > 1:  # pairwise, so that no worker holds many tables
-            sums = [dask.delayed(add)(*pair) if len(pair) == 2 else pair[0] for pair in _pairs(sums)]
+            sums = [
+                dask.delayed(add)(*pair) if len(pair) == 2 else pair[0] for pair in _pairs(sums)
+            ]
         stop = min(start + TOGETHER, len(parts))
-        report_share = None if listen is None else partial(_report_share, listen, start / len(parts), stop / len(parts))
+        report_share = (
+            None
+            if listen is None
+            else partial(_report_share, listen, start / len(parts), stop / len(parts))
+        )
         if report_share is None or (cluster := _cluster_client(dask)) is None:
-            part_counts = _compute_locally(dask, sums[0], report_share and partial(_report_task, report_share))
+            part_counts = _compute_locally(
+                dask, sums[0], report_share and partial(_report_task, report_share)
+            )
         else:
             part_counts = _compute_on_cluster(cluster, tasks, sums[0], report_share)
         counts = part_counts if counts is None else counts + part_counts
@@ -93,7 +106,9 @@ def _compute_locally(dask: Any, task_graph: Any, report_task: Callable[..., None
 def _cluster_client(dask: Any) -> Any:
     """Return the synchronous client of the default scheduler, or None without a cluster."""
     client = getattr(dask.base.get_scheduler(), "__self__", None)
-    return client if hasattr(client, "gather") and not getattr(client, "asynchronous", True) else None
+    return (
+        client if hasattr(client, "gather") and not getattr(client, "asynchronous", True) else None
+    )
 
 
 def _compute_on_cluster(
@@ -103,10 +118,14 @@ def _compute_on_cluster(
     wait: Any = import_optional("distributed", DASK_FRAME).wait
 
     # a worker releases the result of a task once it is added, because no future here requests it
-    *futures, result = without_values(lambda: client.compute([*tasks, total]), DASK_FRAME, _explain_error)
+    *futures, result = without_values(
+        lambda: client.compute([*tasks, total]), DASK_FRAME, _explain_error
+    )
 
     def wait_briefly() -> None:
-        with suppress(TimeoutError, CancelledError):  # result.result() below reports cancelled tasks
+        with suppress(
+            TimeoutError, CancelledError
+        ):  # result.result() below reports cancelled tasks
             wait([*futures, result], timeout=POLL_INTERVAL_S, return_when="FIRST_COMPLETED")
 
     try:
@@ -129,7 +148,12 @@ def _report_share(listen: Listener, low: float, high: float, share: float) -> No
 
 
 def _report_task(
-    report_share: Callable[[float], object], _key: Any, _result: Any, tasks: Any, state: Any, _by: Any
+    report_share: Callable[[float], object],
+    _key: Any,
+    _result: Any,
+    tasks: Any,
+    state: Any,
+    _by: Any,
 ) -> None:
     report_share(len(state["finished"]) / len(tasks))
 
@@ -141,7 +165,10 @@ def _pairs(parts: Sequence[Any]) -> list[Sequence[Any]]:
 def _explain_error(error: Exception) -> str:
     """Describe an error by its types alone, because its text may contain values of records."""
     if isinstance(error, ImportError):
-        return "the workers of Dask lack this library or another one that it needs: install it there, in one version"
+        return (
+            "the workers of Dask lack this library or another one that it needs: install it there,"
+            " in one version"
+        )
     kinds = " ".join(kind.__name__.lower() for kind in type(error).__mro__)
     if any(word in kinds for word in _LOST_WORKER_ERRORS):
         return "the workers of Dask were lost before the counts were complete; ask again"

@@ -9,8 +9,8 @@ the rule for a single value. For anything else `code_of` raises `NotThereError`,
 fetched and counted locally.
 
 Counting. All queries of one count must read the same rows; otherwise a row that changes between two
-queries would count in different cells of two tables. They therefore read a temporary table of codes,
-or, where none can be created, a single statement computes everything.
+queries would count in different cells of two tables. They therefore read a temporary table of
+codes, or, where none can be created, a single statement computes everything.
 
 Contribution bounding. Rows of persons with more rows than the cap are fetched as codes, and
 `contribution_bounding` selects the rows that count. All other rows are aggregated in the database.
@@ -39,10 +39,10 @@ floats and so changes large integers. This module reads results as Arrow tables 
 
 Rows of SQLite tables, whose columns may hold values of any type.
 
-The declared type of a SQLite column is a preference only: a column of dates or integers may hold any
-text. Ibis converts complete columns and fails at the first such value. Here every value is converted
-by itself, and one that does not have the declared type stays as it is, so that the encoder refuses it
-like any other unreadable value.
+The declared type of a SQLite column is a preference only: a column of dates or integers may hold
+any text. Ibis converts complete columns and fails at the first such value. Here every value is
+converted by itself, and one that does not have the declared type stays as it is, so that the
+encoder refuses it like any other unreadable value.
 """
 
 from __future__ import annotations
@@ -71,10 +71,24 @@ import pyarrow as pa
 from engine._format import near_matches, quote_public
 from engine.errors import DataError
 from engine.progress import Listener, Progress, check_callback
-from engine.records.batches import Batch, check_columns, guard_batches, import_optional, without_values
+from engine.records.batches import (
+    Batch,
+    check_columns,
+    guard_batches,
+    import_optional,
+    without_values,
+)
 from engine.records.contribution_bounding import NO_PERSON
 from engine.records.counts import LARGE_COUNT, Names, note
-from engine.records.encoding import FRACTION, MISSING, OUTSIDE, REASONS, UNSUPPORTED, Encoder, is_scalar
+from engine.records.encoding import (
+    FRACTION,
+    MISSING,
+    OUTSIDE,
+    REASONS,
+    UNSUPPORTED,
+    Encoder,
+    is_scalar,
+)
 from engine.workload import Schema
 from engine.workload.calendar import MAX_YEAR, read_period
 
@@ -92,7 +106,10 @@ def untyped_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Bat
     cursor = backend.raw_sql(backend.compile(table))
     try:
         while chunk := _fetched_rows(connection, cursor, rows):
-            columns = (_column([row[i] for row in chunk], kind) for i, kind in zip(positions, kinds, strict=True))
+            columns = (
+                _column([row[i] for row in chunk], kind)
+                for i, kind in zip(positions, kinds, strict=True)
+            )
             yield Batch(columns=tuple(columns), rows=len(chunk), fraction=None)
     finally:
         cursor.close()
@@ -138,7 +155,12 @@ def _typed(value: Any, kind: Any) -> Any:
         return value
     if kind.is_boolean():
         return bool(value) if value in (0, 1) else value
-    if kind.is_integer() and isinstance(value, float) and math.isfinite(value) and value.is_integer():
+    if (
+        kind.is_integer()
+        and isinstance(value, float)
+        and math.isfinite(value)
+        and value.is_integer()
+    ):
         return int(value)
     if kind.is_decimal():
         number = Decimal(format(value, f".{_DIGITS}g") if isinstance(value, float) else value)
@@ -178,7 +200,9 @@ def spark_table(frame: Any, explain: Callable[[Exception], str]) -> Iterator[Any
     ibis, session = import_optional("ibis", SPARK_SESSION), frame.sparkSession
     name = ibis.util.gen_name("records")
     before = without_values(
-        lambda: {key: session.conf.get(key, None) for key in CHANGED_SETTINGS}, SPARK_SESSION, explain
+        lambda: {key: session.conf.get(key, None) for key in CHANGED_SETTINGS},
+        SPARK_SESSION,
+        explain,
     )
     try:
         yield without_values(lambda: _temporary_view(ibis, frame, name), SPARK_SESSION, explain)
@@ -203,7 +227,9 @@ def spark_answer(expression: Any) -> pa.Table:
 
 def spark_kinds(error: Exception) -> str:
     """Return the Spark error conditions of an exception; unlike messages, they contain no values."""
-    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(error, AttributeError):
+    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(
+        error, AttributeError
+    ):
         return ""
     if import_optional("pyspark.sql", SPARK_SESSION).SparkSession.getActiveSession() is None:
         return "closed"
@@ -230,7 +256,9 @@ def spark_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch
     selection = table.select(list(names) or table.columns[:1])
     frame = without_values(lambda: backend.raw_sql(backend.compile(selection)), SPARK_SESSION)
     # Ibis maps times with and without a zone to one type; Spark returns zoned times in local time
-    zoned = {field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"}
+    zoned = {
+        field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"
+    }
     source = guard_batches(without_values(frame.toLocalIterator, SPARK_SESSION), SPARK_SESSION)
     while rows_of_batch := list(islice(source, rows)):
         columns = dict(zip(selection.columns, zip(*rows_of_batch, strict=True), strict=True))
@@ -289,12 +317,20 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     if attribute.is_dated:
         date_cases, default_code = _date_cases(column, encoder, distinct)
         cases += date_cases
-    elif kind.is_temporal() or kind.is_interval() or kind.is_array() or kind.is_struct() or kind.is_map():
+    elif (
+        kind.is_temporal()
+        or kind.is_interval()
+        or kind.is_array()
+        or kind.is_struct()
+        or kind.is_map()
+    ):
         default_code = UNSUPPORTED
     elif kind.is_string() and attribute.labels is not None:
         codes_by_text = {"": encoder.missing} | encoder.texts
         default_code = _cases_by_text(
-            in_bytes(column), {text.encode().hex().upper(): code for text, code in codes_by_text.items()}, default_code
+            in_bytes(column),
+            {text.encode().hex().upper(): code for text, code in codes_by_text.items()},
+            default_code,
         )
     elif kind.is_boolean():
         cases.append((column, encoder.one(True)))
@@ -303,18 +339,30 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
         integers = {label: int(label) for label in encoder.texts if _is_integer_label(label)}
         cases += [(column == number, encoder.one(number)) for number in integers.values()]
     elif kind.is_integer():
-        missing = [int(number) for number in encoder.missing_decimals if number == number.to_integral_value()]
-        cases += [(column == number, encoder.missing) for number in missing if abs(number) < _INT64_LIMIT]
-        cases += _cell_conditions(column, encoder, *_integer_edges([Fraction(edge) for edge in attribute.edges or ()]))
+        missing = [
+            int(number)
+            for number in encoder.missing_decimals
+            if number == number.to_integral_value()
+        ]
+        cases += [
+            (column == number, encoder.missing) for number in missing if abs(number) < _INT64_LIMIT
+        ]
+        cases += _cell_conditions(
+            column, encoder, *_integer_edges([Fraction(edge) for edge in attribute.edges or ()])
+        )
         default_code = _default_code(column, encoder)
     elif kind.is_floating() and attribute.labels is not None:
         column = column.cast("float64")
         cases.append((column.isnan(), encoder.missing))
-        cases += [(column == _exact_literal(number), code) for number, code in _numeric_labels(encoder)]
+        cases += [
+            (column == _exact_literal(number), code) for number, code in _numeric_labels(encoder)
+        ]
     elif kind.is_floating():
         column = column.cast("float64")
         cases.append((column.isnan(), encoder.missing))
-        cases += [(column == _exact_literal(number), encoder.missing) for number in encoder.missing_floats]
+        cases += [
+            (column == _exact_literal(number), encoder.missing) for number in encoder.missing_floats
+        ]
         if encoder.needs_integers:
             # infinities are outside the domain; only finite numbers can be fractions
             finite = (column > -_exact_literal(2.0**62)) & (column < _exact_literal(2.0**62))
@@ -328,19 +376,24 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     elif kind.is_decimal():
         texts = column.cast("string")
         default_code = _cases_by_text(
-            texts, _by_distinct(texts, lambda text: encoder.one(Decimal(text)), distinct), CHANGED_CODE
+            texts,
+            _by_distinct(texts, lambda text: encoder.one(Decimal(text)), distinct),
+            CHANGED_CODE,
         )
     elif kind.is_string():
         texts = in_bytes(column)
         default_code = _cases_by_text(
-            texts, _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct), CHANGED_CODE
+            texts,
+            _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct),
+            CHANGED_CODE,
         )
     else:
         raise NotThereError
     if len(cases) > MOST_CASES + 4:
         raise NotThereError
     codes = ibis.cases(
-        *((condition, _int_literal(code)) for condition, code in cases), else_=_int_literal(default_code)
+        *((condition, _int_literal(code)) for condition, code in cases),
+        else_=_int_literal(default_code),
     )
     return codes.cast(np.dtype(encoder.dtype).name)
 
@@ -382,7 +435,9 @@ def _date_cases(
     ]
     if len(cases) < len(encoder.missing_days):
         raise NotThereError
-    cases.append((column < literal(first), encoder.one(first - step) if first > date.min else OUTSIDE))
+    cases.append(
+        (column < literal(first), encoder.one(first - step) if first > date.min else OUTSIDE)
+    )
     cases.append((column >= literal(last + step), encoder.one(last + step)))
     day = column if kind.is_date() else column.date()
     if attribute.unit == "day":
@@ -436,7 +491,10 @@ def _functions() -> dict[str, Callable[..., Any]]:
     def encode(content: bytes, form: str) -> str: ...  # type: ignore[empty-body]
     def timezone(zone: str, moment): ...  # type: ignore[no-untyped-def]
 
-    functions = {function.__name__: ibis.udf.scalar.builtin(function) for function in (hex, text, convert_to, encode)}
+    functions = {
+        function.__name__: ibis.udf.scalar.builtin(function)
+        for function in (hex, text, convert_to, encode)
+    }
     functions["timezone"] = ibis.udf.scalar.builtin(timezone, signature=((str, None), "timestamp"))
     return functions
 
@@ -445,7 +503,10 @@ def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any
     """Return a CASE expression with one branch per text."""
     if len(codes) > MOST_CASES + 1:
         raise NotThereError
-    return column.cases(*((text, _int_literal(code)) for text, code in codes.items()), else_=_int_literal(default_code))
+    return column.cases(
+        *((text, _int_literal(code)) for text, code in codes.items()),
+        else_=_int_literal(default_code),
+    )
 
 
 def _cell_conditions(
@@ -479,7 +540,10 @@ def _integer_edges(edges: Sequence[Fraction]) -> tuple[list[int], int | None]:
 
 def _has_exact_comparison(column: Any) -> bool:
     """Whether comparisons with a decimal column are exact: arbitrary precision, or few digits."""
-    return column.get_backend().name == "postgres" or (column.type().precision or 99) <= MAX_DECIMAL_DIGITS
+    return (
+        column.get_backend().name == "postgres"
+        or (column.type().precision or 99) <= MAX_DECIMAL_DIGITS
+    )
 
 
 def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
@@ -503,7 +567,9 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
     integer_edges, largest_inside = _integer_edges(
         [max(-bound, min(bound, Fraction(edge) * scale_factor)) for edge in edges]
     )
-    return cases + _cell_conditions((column * scale_factor).cast("int64"), encoder, integer_edges, largest_inside)
+    return cases + _cell_conditions(
+        (column * scale_factor).cast("int64"), encoder, integer_edges, largest_inside
+    )
 
 
 def _missing_decimals(column: Any, encoder: Encoder) -> list[Any]:
@@ -519,7 +585,11 @@ def _missing_decimals(column: Any, encoder: Encoder) -> list[Any]:
         for number in numbers
         if (number * scale_factor) == (number * scale_factor).to_integral_value()
     ]
-    return [(column * scale_factor).cast("int64") == number for number in integers if abs(number) < _INT64_LIMIT]
+    return [
+        (column * scale_factor).cast("int64") == number
+        for number in integers
+        if abs(number) < _INT64_LIMIT
+    ]
 
 
 def _exact_literal(number: float) -> Any:
@@ -530,7 +600,11 @@ def _exact_literal(number: float) -> Any:
     if max(abs(numerator), denominator) >= _INT64_LIMIT:
         raise NotThereError
     quotient = ibis.literal(numerator, "int64").cast("float64")
-    return quotient if denominator == 1 else quotient / ibis.literal(denominator, "int64").cast("float64")
+    return (
+        quotient
+        if denominator == 1
+        else quotient / ibis.literal(denominator, "int64").cast("float64")
+    )
 
 
 def _is_integer_label(label: str) -> bool:
@@ -559,7 +633,9 @@ def _by_distinct(
     texts: Any, encode: Callable[[str], int], distinct: Callable[[Any, int], list[str | None]]
 ) -> dict[str, int]:
     """Return the code of each distinct text, by the rule for a single value."""
-    return {value: encode(value) for value in _at_most_max_cases(texts, distinct) if value is not None}
+    return {
+        value: encode(value) for value in _at_most_max_cases(texts, distinct) if value is not None
+    }
 
 
 POLL_INTERVAL_S = 0.2  # between two progress reports, and between two attempts to cancel
@@ -570,9 +646,9 @@ COUNTING_TEXT = "counting in the database"
 def cancel_on_stop(backend: Any, heard: Listener | None) -> Iterator[ProgressMonitor | None]:
     """Report progress while a database works; cancel its queries if the listener raises.
 
-    Yields a `ProgressMonitor` object that takes the current progress, or None without a listener. The
-    listener is called from a separate thread until the block ends, and then once from the calling
-    thread. Its exception is raised at the end of the block.
+    Yields a `ProgressMonitor` object that takes the current progress, or None without a listener.
+    The listener is called from a separate thread until the block ends, and then once from the
+    calling thread. Its exception is raised at the end of the block.
     """
     if heard is None:
         yield None
@@ -659,10 +735,27 @@ GROUPING_SETS = ("duckdb", "postgres", "pyspark", "snowflake", "trino")
 DATABASE = "the database"
 TABLE_CHANGED = "the table changed while it was counted; count a copy"
 _ERROR_TEXTS = {
-    ("permission", "privilege", "denied", "forbidden"): "does not let you read this table; ask who keeps it",
+    (
+        "permission",
+        "privilege",
+        "denied",
+        "forbidden",
+    ): "does not let you read this table; ask who keeps it",
     ("interrupt", "cancel", "timeout"): "stopped before the counts were complete; ask again",
-    ("connection", "operational", "interface", "ioexception", "closed"): "cannot be reached; check the connection",
-    ("catalog", "undefined", "binder", "notfound", *NOT_FOUND): "has another table, or other columns, than before",
+    (
+        "connection",
+        "operational",
+        "interface",
+        "ioexception",
+        "closed",
+    ): "cannot be reached; check the connection",
+    (
+        "catalog",
+        "undefined",
+        "binder",
+        "notfound",
+        *NOT_FOUND,
+    ): "has another table, or other columns, than before",
 }
 MAX_STATEMENT_PARTS = 400  # SELECTs in one UNION; SQLite allows 500
 # texts, as hexadecimal bytes, that `identifiers` rewrites or refuses: "7.0" and "1.2E+11"
@@ -698,23 +791,36 @@ def fit_in_database(
     check_columns(list(data.columns), names)
     with cancel_on_stop(data.get_backend(), check_callback(progress)) as heard:
         try:
-            codes = [code_of(data[name], encoder, _distinct) for name, encoder in zip(names, encoders, strict=True)]
+            codes = [
+                code_of(data[name], encoder, _distinct)
+                for name, encoder in zip(names, encoders, strict=True)
+            ]
             codes = [ibis.ifelse(code == CHANGED_CODE, OUTSIDE, code) for code in codes]
         except NotThereError:
             return None
-        totals = {f"r{i}_{c}": _total((code == c).ifelse(1, 0)) for i, code in enumerate(codes) for c in _REFUSED_CODES}
+        totals = {
+            f"r{i}_{c}": _total((code == c).ifelse(1, 0))
+            for i, code in enumerate(codes)
+            for c in _REFUSED_CODES
+        }
         answers = _fetch_totals(data, {"rows": data.count()} | totals)
         fits = []
         for i, (name, code) in enumerate(zip(names, codes, strict=True)):
             rows = {c: answers[f"r{i}_{c}"] for c in _REFUSED_CODES if answers[f"r{i}_{c}"]}
             rows[0] = answers["rows"] - sum(rows.values())
             kind, values = data[name].type(), {}
-            if any(c < MISSING for c in rows) and not (kind.is_array() or kind.is_struct() or kind.is_map()):
+            if any(c < MISSING for c in rows) and not (
+                kind.is_array() or kind.is_struct() or kind.is_map()
+            ):
                 unencodable = (
-                    data.filter(code < MISSING).group_by(value=data[name]).aggregate(**{_ROWS: ibis._.count()})
+                    data.filter(code < MISSING)
+                    .group_by(value=data[name])
+                    .aggregate(**{_ROWS: ibis._.count()})
                 )
                 frequent = _fetched(unencodable.order_by(ibis.desc(_ROWS)).limit(few))
-                values = dict(zip(frequent["value"].to_pylist(), frequent[_ROWS].to_pylist(), strict=True))
+                values = dict(
+                    zip(frequent["value"].to_pylist(), frequent[_ROWS].to_pylist(), strict=True)
+                )
             fits.append((rows, values))
             if heard is not None:
                 heard((i + 1) / len(names), "looking at columns and values in the database")
@@ -729,10 +835,16 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
         # the rows that count for a person depend on all columns of the schema
         encoders = [Encoder(attribute=attribute) for attribute in tally.schema.attributes]
     names = [encoder.attribute.name for encoder in encoders]
-    check_columns(list(data.columns), [*names, *([tally.cap.column] if tally.cap is not None else [])])
+    check_columns(
+        list(data.columns), [*names, *([tally.cap.column] if tally.cap is not None else [])]
+    )
     try:
-        codes = {f"c{i}": code_of(data[e.attribute.name], e, _distinct) for i, e in enumerate(encoders)}
-        person_columns = {} if tally.cap is None else _person_columns(data[tally.cap.column], tally.cap.column)
+        codes = {
+            f"c{i}": code_of(data[e.attribute.name], e, _distinct) for i, e in enumerate(encoders)
+        }
+        person_columns = (
+            {} if tally.cap is None else _person_columns(data[tally.cap.column], tally.cap.column)
+        )
     except NotThereError:
         return False
     if not codes:
@@ -740,7 +852,11 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
     columns = [f"c{names.index(name)}" for name in tally.names]
     code_table = data.select(**codes, **person_columns)
     code_table = code_table.mutate(
-        **{_GOOD: ibis.and_(*(code_table[c] >= 0 for c in columns)) if columns else ibis.literal(True)}
+        **{
+            _GOOD: (
+                ibis.and_(*(code_table[c] >= 0 for c in columns)) if columns else ibis.literal(True)
+            )
+        }
     )
     with _snapshot(code_table) as (table, answer_sets):
         if answer_sets is None:
@@ -764,14 +880,22 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
 
     weight = columns[-1] if tally.weighted else None
     unit = ibis.literal(1, "int64")
-    rows = unit if weight is None else ibis.ifelse(table[weight] < 0, unit, table[weight]).cast("int64")
+    rows = (
+        unit
+        if weight is None
+        else ibis.ifelse(table[weight] < 0, unit, table[weight]).cast("int64")
+    )
     table = table.mutate(**{_ROWS: rows})
     good, parts = table.filter(table[_GOOD]), list[Any]()
 
     def add_part(subset: Any, cell: Any) -> None:
         """Add a part to the statement: the number of rows per cell."""
         cells = subset.group_by(cell=cell.cast("int64")).aggregate(**{_ROWS: _total(subset[_ROWS])})
-        parts.append(cells.select(part=ibis.literal(len(parts), "int32"), cell=cells["cell"], **{_ROWS: cells[_ROWS]}))
+        parts.append(
+            cells.select(
+                part=ibis.literal(len(parts), "int32"), cell=cells["cell"], **{_ROWS: cells[_ROWS]}
+            )
+        )
 
     add_part(table, table[_GOOD].ifelse(1, 0))
     for column in columns:
@@ -787,14 +911,18 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
     if weight is not None:
         add_part(good.mutate(**{_ROWS: unit}), (good[weight] >= LARGE_COUNT).ifelse(1, 0))
     answer = _fetched(ibis.union(*parts))
-    part, cell, row_sums = (np.asarray(answer[name]).astype(np.int64) for name in ("part", "cell", _ROWS))
+    part, cell, row_sums = (
+        np.asarray(answer[name]).astype(np.int64) for name in ("part", "cell", _ROWS)
+    )
     tally.records += int(row_sums[(part == 0) & (cell == 1)].sum())
     tally.rows_refused += int(row_sums[(part == 0) & (cell == 0)].sum())
     if weight is not None:
         tally.small_counts += int(row_sums[(part == len(parts) - 1) & (cell == 0)].sum())
         tally.large_counts += int(row_sums[(part == len(parts) - 1) & (cell == 1)].sum())
     for number, name in enumerate(tally.names, 1):
-        refused = dict(zip(cell[part == number].tolist(), row_sums[part == number].tolist(), strict=True))
+        refused = dict(
+            zip(cell[part == number].tolist(), row_sums[part == number].tolist(), strict=True)
+        )
         if CHANGED_CODE in refused:
             raise DataError(TABLE_CHANGED)
         for code in sorted(refused, reverse=True):
@@ -810,7 +938,9 @@ def _has_numbers_as_text(table: Any) -> bool:
     """Whether some identifiers are texts such as "7.0", which `identifiers` rewrites or refuses."""
     if not table[_KEY].type().is_string():
         return False
-    answer = _fetched(table.aggregate(rows=_total(table[_KEY].re_search(NUMBER_IN_BYTES).ifelse(1, 0))))
+    answer = _fetched(
+        table.aggregate(rows=_total(table[_KEY].re_search(NUMBER_IN_BYTES).ifelse(1, 0)))
+    )
     return bool(answer["rows"][0].as_py())
 
 
@@ -831,7 +961,10 @@ def _count_tables(
     place = dict(zip(tally.names, columns, strict=True))
     sets = [names for names in tally.tables if names]
     before = {names: int(tally.tables[names].sum()) for names in sets}
-    n_counted, batch_size = 0, min(FIRST, TOGETHER) if is_quick and monitor is not None else TOGETHER
+    n_counted, batch_size = (
+        0,
+        min(FIRST, TOGETHER) if is_quick and monitor is not None else TOGETHER,
+    )
     while batch := sets[n_counted : n_counted + batch_size]:
         signals_before = monitor.signs if monitor is not None else 0
         requests = [(names, [place[name] for name in names]) for names in batch]
@@ -913,7 +1046,11 @@ def _total(values: Any) -> Any:
 
 
 def _one_by_one(
-    schema: Schema, table: Any, requests: Sequence[_TableRequest], weight: str | None, n_records: int
+    schema: Schema,
+    table: Any,
+    requests: Sequence[_TableRequest],
+    weight: str | None,
+    n_records: int,
 ) -> Iterator[_CellCounts]:
     """Yield the non-empty cells of several tables: one GROUP BY per table, in one statement.
 
@@ -931,9 +1068,9 @@ def _one_by_one(
             cell = f"({cell} * {schema[name].size} + {column})"
         listed = ", ".join(columns)
         statements.append(
-            f"SELECT CAST({cell} + {starts[i]} AS {SQL_TYPES[types['cell']]}) AS cell, counted FROM "
-            f"(SELECT {listed}, CAST({rows} AS {SQL_TYPES[types['counted']]}) AS counted FROM ({inner}) AS good{i} "
-            f"GROUP BY {listed}) AS g{i}"
+            f"SELECT CAST({cell} + {starts[i]} AS {SQL_TYPES[types['cell']]}) AS cell, counted FROM"
+            f" (SELECT {listed}, CAST({rows} AS {SQL_TYPES[types['counted']]}) AS counted FROM"
+            f" ({inner}) AS good{i} GROUP BY {listed}) AS g{i}"
         )
     answer = _run_statement(backend, " UNION ALL ".join(statements), types)
     cells, counts = np.asarray(answer["cell"]).astype(np.int64), np.asarray(answer["counted"])
@@ -962,7 +1099,9 @@ def _grouping_sets(
             yield names, _flat_cells(schema, answer, names, columns), np.asarray(answer[_ROWS])
         return
     used = sorted({column for _, columns in requests for column in columns})
-    inner = without_values(lambda: backend.compile(table.select(*{*used, *([weight] if weight else [])})), DATABASE)
+    inner = without_values(
+        lambda: backend.compile(table.select(*{*used, *([weight] if weight else [])})), DATABASE
+    )
     groups = ", ".join(f"({', '.join(columns)})" for _, columns in requests)
     rows = "COUNT(*)" if weight is None else f"SUM({weight})"
     answer = _run_statement(
@@ -977,10 +1116,16 @@ def _grouping_sets(
         rows_of_set = answer.filter(
             pa.array((has_code == np.array([column in columns for column in used])).all(axis=1))
         )
-        yield names, _flat_cells(schema, rows_of_set, names, columns), np.asarray(rows_of_set["counted"])
+        yield (
+            names,
+            _flat_cells(schema, rows_of_set, names, columns),
+            np.asarray(rows_of_set["counted"]),
+        )
 
 
-def _flat_cells(schema: Schema, answer: pa.Table, names: Names, columns: Sequence[str]) -> np.ndarray:
+def _flat_cells(
+    schema: Schema, answer: pa.Table, names: Names, columns: Sequence[str]
+) -> np.ndarray:
     codes = tuple(np.asarray(answer[column]).astype(np.int64) for column in columns)
     return np.asarray(np.ravel_multi_index(codes, schema.sizes(names)))
 
@@ -998,12 +1143,16 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
         "people": table[_KEY].nunique(where=~without_person),
     }
     totals["changed"] = _changed_rows(table, [f"c{i}" for i in range(len(names))])
-    answers = {name: values[0] for name, values in _fetched(table.aggregate(**totals)).to_pydict().items()}
+    answers = {
+        name: values[0] for name, values in _fetched(table.aggregate(**totals)).to_pydict().items()
+    }
     if answers["changed"]:
         raise DataError(TABLE_CHANGED)
     over = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS, _KEY)
     for batch in _fetched(over).to_batches() if is_spark_table(over) else _batches(over):
-        cap.take(batch.column(_PERSON), [np.asarray(batch.column(f"c{i}")) for i in range(len(names))])
+        cap.take(
+            batch.column(_PERSON), [np.asarray(batch.column(f"c{i}")) for i in range(len(names))]
+        )
     if answers["unidentified"]:
         note(tally.refused, cap.column, NO_PERSON, answers["unidentified"])
         tally.rows_refused += answers["unidentified"]
@@ -1047,7 +1196,9 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
         return
     try:
         snapshot = without_values(
-            lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()), DATABASE, describe_error
+            lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()),
+            DATABASE,
+            describe_error,
         )
         yield snapshot, _one_by_one
     finally:
@@ -1091,12 +1242,16 @@ def _pylist(column: pa.Array | list[Any]) -> list[Any]:
 
 def _run_statement(backend: Any, statement: str, types: Mapping[str, Any]) -> pa.Table:
     """Run a statement with the given column types; to infer them, Ibis would create a view."""
-    return _fetched(without_values(lambda: backend.sql(statement, schema=dict(types)), DATABASE, describe_error))
+    return _fetched(
+        without_values(lambda: backend.sql(statement, schema=dict(types)), DATABASE, describe_error)
+    )
 
 
 def _fetched(expression: Any) -> pa.Table:
     """Return the result of a query. Apart from rows of capped persons, nothing else is fetched."""
-    execute = partial(spark_answer, expression) if is_spark_table(expression) else expression.to_pyarrow
+    execute = (
+        partial(spark_answer, expression) if is_spark_table(expression) else expression.to_pyarrow
+    )
     answer: pa.Table = without_values(execute, DATABASE, describe_error)
     return answer
 
@@ -1134,10 +1289,13 @@ class _Source:
 
     def connected(self) -> Any:
         """Return an Ibis connection, or raise a DataError that does not show the address."""
-        unset = [name for name in _ENVIRONMENT_REFERENCE.findall(self.address) if name not in os.environ]
+        unset = [
+            name for name in _ENVIRONMENT_REFERENCE.findall(self.address) if name not in os.environ
+        ]
         if unset:
             raise DataError(
-                f"{self.what} needs the variable {quote_public(unset[0])}, which is not set where this was started"
+                f"{self.what} needs the variable {quote_public(unset[0])}, which is not set where"
+                " this was started"
             )
         address = _ENVIRONMENT_REFERENCE.sub(lambda match: os.environ[match[1]], self.address)
         ibis = import_optional("ibis", self.what)
@@ -1163,12 +1321,20 @@ def named_table(name: str) -> Any:
     sources = _settings()
     if name not in sources:
         suggestion = (
-            near_matches(name, sources) if sources else f"; the variable {SOURCES_VARIABLE} names a file of them"
+            near_matches(name, sources)
+            if sources
+            else f"; the variable {SOURCES_VARIABLE} names a file of them"
         )
-        raise DataError(f"there is no source {quote_public(name)} in the settings of this machine{suggestion}")
+        raise DataError(
+            f"there is no source {quote_public(name)} in the settings of this machine{suggestion}"
+        )
     source = sources[name]
     connection = source.connected()
-    return without_values(lambda: connection.table(source.table, database=source.database), source.what, describe_error)
+    return without_values(
+        lambda: connection.table(source.table, database=source.database),
+        source.what,
+        describe_error,
+    )
 
 
 def _settings() -> dict[str, _Source]:
@@ -1177,17 +1343,24 @@ def _settings() -> dict[str, _Source]:
     if not path:
         return {}
     what = f"the file that {SOURCES_VARIABLE} names"
-    sections = without_values(lambda: tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8")), what)
+    sections = without_values(
+        lambda: tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8")), what
+    )
     sources = {}
     for name, section in sections.items():
-        is_malformed = not isinstance(section, dict) or not all(isinstance(value, str) for value in section.values())
+        is_malformed = not isinstance(section, dict) or not all(
+            isinstance(value, str) for value in section.values()
+        )
         if (
             is_malformed
             or section.keys() - SECTION_KEYS
-            or any(is_required and not section.get(key) for key, is_required in SECTION_KEYS.items())
+            or any(
+                is_required and not section.get(key) for key, is_required in SECTION_KEYS.items()
+            )
         ):
             raise DataError(
-                f"the section {quote_public(name)} of {what} must hold texts: address, table and, if needed, database"
+                f"the section {quote_public(name)} of {what} must hold texts: address, table and,"
+                " if needed, database"
             )
         sources[name] = _Source(name=name, **section)
     return sources

@@ -1,22 +1,24 @@
 """Strict encoding of a column of records as cell codes of one attribute.
 
 A value is either in the public domain or refused. `Encoder.one` defines the code of a single value.
-`Encoder.array` returns the same codes for an Arrow column; it has fast paths for texts, integers and
-floats and otherwise encodes every distinct value by `Encoder.one`.
+`Encoder.array` returns the same codes for an Arrow column; it has fast paths for texts, integers
+and floats and otherwise encodes every distinct value by `Encoder.one`.
 
     value in the records          categorical with labels            bins between edges, or codes 0 .. size - 1
     None, NaN, NaT, NA, ""        missing                            missing
     one of `missing_values`       missing                            missing; a number in any spelling and type
     text                          equal to a label, exactly          the number it spells ("12", "1.5e3"), with the
-                                                                     declared signs of decimals and thousands
+                                                                     declared signs of decimals and
+                                                                     thousands
     whole number, 12 or 12.0      the text "12"                      that number, compared exactly
     other number, 0.5             its shortest text "0.5"            that number; refused where only whole numbers are
     decimal, 0.50                 "0.5", or else "0.50"              that number; refused where only whole numbers are
     True, False                   the text "True", "False"           1, 0
     anything else (dates, lists)  refused                            refused
 
-An attribute of dates takes dates and times (one with a zone on its day in UTC), texts as `engine.workload.calendar`
-reads them, and whole numbers with the text of such a date: 2024 for a year.
+An attribute of dates takes dates and times (one with a zone on its day in UTC), texts as
+`engine.workload.calendar` reads them, and whole numbers with the text of such a date: 2024 for a
+year.
 
 Values are never rounded, wrapped or clipped; only the options `clip`, `other` and `missing` of an
 attribute assign values outside the domain to a cell.
@@ -59,9 +61,9 @@ class Clock:
 
     Attributes
     ----------
-    unit : "millisecond", "second", "day", "week", "month", "quarter", "half-year", "year" or "business day".
-        Weeks are those of Stata, 52 in each year, so that a week is in one year but in one or two
-        months.
+    unit : "millisecond", "second", "day", "week", "month", "quarter", "half-year", "year" or
+        "business day". Weeks are those of Stata, 52 in each year, so that a week is in one year but
+        in one or two months.
     start : day of number 0; years are not counted from it.
     leap_seconds : whether the numbers count leap seconds.
     """
@@ -71,19 +73,24 @@ class Clock:
     leap_seconds: bool = False
 
     def check(self, attribute: Attribute) -> None:
-        """Raise DataError if the numbers have no date, or one that is longer than the attribute's cells."""
+        """Raise DataError if the numbers have no date, or one that is longer than the attribute's
+        cells.
+        """
         if not attribute.is_dated:
             return
         if self.unit == _BUSINESS_DAY:
             raise DataError(
-                f"column {quote_public(attribute.name)} holds days of a business calendar, which the file does not contain. "
-                "Write dates in the file"
+                f"column {quote_public(attribute.name)} holds days of a business calendar, which"
+                " the file does not contain. Write dates in the file"
             )
-        finest = "day" if self.unit in _STORED_PER_DAY else self.unit if self.unit in UNITS else "year"
+        finest = (
+            "day" if self.unit in _STORED_PER_DAY else self.unit if self.unit in UNITS else "year"
+        )
         if UNITS.index(finest) < UNITS.index(attribute.unit or ""):
             raise DataError(
-                f"column {quote_public(attribute.name)} holds a {self.unit} in each row, which is not inside one "
-                f"{attribute.unit}. Declare the attribute with the unit {finest!r}, or write dates in the file"
+                f"column {quote_public(attribute.name)} holds a {self.unit} in each row, which is"
+                f" not inside one {attribute.unit}. Declare the attribute with the unit {finest!r},"
+                " or write dates in the file"
             )
 
     def dates(self, column: pa.Array | list[Any]) -> pa.Array | list[Any]:
@@ -95,7 +102,11 @@ class Clock:
         # a number that is a year is read as such without a conversion
         if self.unit == "year":
             return column
-        if self.unit in _STORED_PER_DAY and isinstance(column, pa.Array) and _is_number(column.type):
+        if (
+            self.unit in _STORED_PER_DAY
+            and isinstance(column, pa.Array)
+            and _is_number(column.type)
+        ):
             gaps = np.asarray(column.is_null(nan_is_null=True))
             numbers = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
             shift = (self.start - _EPOCH).days
@@ -118,7 +129,9 @@ class Clock:
                     number -= _SECOND * bisect_right(_LEAP_SECONDS, number)
                 return self.start + datetime.timedelta(days=number // _STORED_PER_DAY[self.unit])
             if self.unit in _PER_YEAR:
-                return cell_label(self.start.year + math.floor(number) // _PER_YEAR[self.unit], "year")
+                return cell_label(
+                    self.start.year + math.floor(number) // _PER_YEAR[self.unit], "year"
+                )
             return cell_label(cell_number(self.start, self.unit) + math.floor(number), self.unit)
         except (OverflowError, ValueError):
             return datetime.date.min if number < 0 else datetime.date.max
@@ -140,7 +153,8 @@ _LEAP_DAYS = [
 ]
 # first milliseconds of the leap seconds since 1960, in numbers that count the leap seconds before
 _LEAP_SECONDS = [
-    ((day - _1960).days + 1) * _STORED_PER_DAY["millisecond"] + i * _SECOND for i, day in enumerate(sorted(_LEAP_DAYS))
+    ((day - _1960).days + 1) * _STORED_PER_DAY["millisecond"] + i * _SECOND
+    for i, day in enumerate(sorted(_LEAP_DAYS))
 ]
 _STATA = {
     "%td": Clock(unit="day", start=_1960),
@@ -162,7 +176,9 @@ _SAS_DAYS = ("DATE", "DAY", "DDMMYY", "MMDDYY", "MONYY", "YYMM", "YYMMDD", "YYMO
              "WORDDATE")  # fmt: skip
 _SAS = {
     **dict.fromkeys([*_SAS_DAYS, "EDA", "BDA", "ISDA"], Clock(unit="day", start=_1960)),
-    **dict.fromkeys(["DATETIME", "DATEAMPM", "EDT", "BDT", "ISDT"], Clock(unit="second", start=_1960)),
+    **dict.fromkeys(
+        ["DATETIME", "DATEAMPM", "EDT", "BDT", "ISDT"], Clock(unit="second", start=_1960)
+    ),
 }
 
 
@@ -179,7 +195,9 @@ def clock_of(ending: str, form: str) -> Clock | None:
     if ending in (".sav", ".zsav", ".por"):
         return _SPSS.get(letters)
     # a further letter of a SAS format names the separator of a date, as in YYMMDDN8.
-    return _SAS.get(letters) or (_SAS.get(letters[:-1]) if letters[-1:] in tuple("BCDNPS") else None)
+    return _SAS.get(letters) or (
+        _SAS.get(letters[:-1]) if letters[-1:] in tuple("BCDNPS") else None
+    )
 
 
 REASONS = (
@@ -190,7 +208,9 @@ REASONS = (
     "of a type that is neither text nor number",
     "not a date",
 )
-MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED, NOT_DATE = (-1 - i for i in range(len(REASONS)))
+MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED, NOT_DATE = (
+    -1 - i for i in range(len(REASONS))
+)
 
 _EXACT = 2**53  # every integer up to here is a float
 _PLACES = 100  # maximum exponent of decimals that are compared with labels as numbers
@@ -202,12 +222,15 @@ _GROUPED = {".": r"\.", ",": ",", " ": "[ \u00a0\u2009\u202f]", "'": "['\u2019]"
 
 def code_type(size: int) -> type[np.signedinteger]:
     """Return the smallest signed type for numbers up to `size` and the codes of refused values."""
-    return next(kind for kind in (np.int8, np.int16, np.int32, np.int64) if size <= np.iinfo(kind).max)
+    return next(
+        kind for kind in (np.int8, np.int16, np.int32, np.int64) if size <= np.iinfo(kind).max
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """Codes of the values of one attribute: 0 .. size - 1, or -1 - i for a value refused for REASONS[i].
+    """Codes of the values of one attribute: 0 .. size - 1, or -1 - i for a value refused for
+    REASONS[i].
 
     >>> Encoder(attribute=Attribute.numeric("age", [0, 20, 120])).array(pa.array([19.5, 120, None, -1])).tolist()
     [0, 1, -1, -2]
@@ -223,7 +246,9 @@ class Encoder:
     @property
     def needs_integers(self) -> bool:
         """Whether fractions are refused: of codes, and where the schema declares whole numbers."""
-        return self.attribute.labels is None and (self.attribute.edges is None or self.attribute.integer)
+        return self.attribute.labels is None and (
+            self.attribute.edges is None or self.attribute.integer
+        )
 
     @cached_property
     def missing(self) -> int:
@@ -232,7 +257,11 @@ class Encoder:
             return MISSING
         if self.attribute.is_dated:
             return self.attribute.date_cells
-        return self._label(self.attribute.missing) if self.attribute.labels else self._bin(self.attribute.missing)
+        return (
+            self._label(self.attribute.missing)
+            if self.attribute.labels
+            else self._bin(self.attribute.missing)
+        )
 
     def one(self, value: Any) -> int:
         """Return the code of one value; every faster path must agree with this method."""
@@ -248,12 +277,20 @@ class Encoder:
         if self.attribute.labels is not None:
             text = text_of(value)
             # the text of the number has priority; a label may also be the text of the decimal, 0.50
-            return self._label(str(value) if isinstance(value, Decimal) and text not in self.texts else text)
+            return self._label(
+                str(value) if isinstance(value, Decimal) and text not in self.texts else text
+            )
         if isinstance(value, str):
             if value.strip(_BLANKS) in self._missing_texts:
                 return self.missing
             number = self._spelled(value)
-            return NOT_NUMBER if number is None else self.missing if math.isnan(number) else self._number(number)
+            return (
+                NOT_NUMBER
+                if number is None
+                else self.missing
+                if math.isnan(number)
+                else self._number(number)
+            )
         return self._number(value)
 
     def column(self, values: pa.Array | list[Any], clock: Clock | None = None) -> np.ndarray:
@@ -281,7 +318,10 @@ class Encoder:
             table = np.append(self.array(values.dictionary), self.dtype(self.missing))
             positions = pc.fill_null(values.indices.cast(pa.int64()), len(table) - 1)
             return np.asarray(table[positions.to_numpy()])
-        for narrow, wide in ((pa.string_view(), pa.large_string()), (pa.float16(), pa.float32())):  # Arrow can do less
+        for narrow, wide in (
+            (pa.string_view(), pa.large_string()),
+            (pa.float16(), pa.float32()),
+        ):  # Arrow can do less
             if kind == narrow:
                 values, kind = values.cast(wide), wide
         if self.attribute.is_dated and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
@@ -291,7 +331,11 @@ class Encoder:
             values = values.cast(pa.large_binary()) if text else values
             return self._by_distinct(values) if is_scalar(kind) else self._unsupported(values)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return self._labels_of(values) if self.attribute.labels is not None else self._spelled_of(values)
+            return (
+                self._labels_of(values)
+                if self.attribute.labels is not None
+                else self._spelled_of(values)
+            )
         if self.attribute.labels is None:
             if pa.types.is_boolean(kind):
                 values = values.cast(pa.int8())
@@ -308,13 +352,21 @@ class Encoder:
         """Code of every text that the schema names for an attribute with labels."""
         labels = self.attribute.labels or ()
         codes = {label: i for i, label in enumerate(labels)}
-        missing = MISSING if self.attribute.missing is None else codes.get(str(self.attribute.missing), MISSING)
+        missing = (
+            MISSING
+            if self.attribute.missing is None
+            else codes.get(str(self.attribute.missing), MISSING)
+        )
         return codes | dict.fromkeys(self.attribute.missing_values, missing)
 
     @cached_property
     def missing_decimals(self) -> frozenset[Decimal]:
         """The numbers that mean that a value is missing, for an attribute without labels."""
-        texts = self.attribute.missing_values if self.attribute.labels is None and not self.attribute.is_dated else ()
+        texts = (
+            self.attribute.missing_values
+            if self.attribute.labels is None and not self.attribute.is_dated
+            else ()
+        )
         return frozenset(Decimal(text) for text in map(self._plain, texts) if _is_finite(text))
 
     @cached_property
@@ -325,14 +377,20 @@ class Encoder:
     @cached_property
     def missing_days(self) -> frozenset[datetime.date]:
         """The days that mean that a value is missing, for an attribute of dates."""
-        periods = (read_period(text, self.attribute.date_format) for text in self.attribute.missing_values)
-        return frozenset(period.day for period in periods if period is not None and period.unit == "day")
+        periods = (
+            read_period(text, self.attribute.date_format) for text in self.attribute.missing_values
+        )
+        return frozenset(
+            period.day for period in periods if period is not None and period.unit == "day"
+        )
 
     @cached_property
     def _missing_texts(self) -> frozenset[str]:
         texts = {text.strip(_BLANKS) for text in self.attribute.missing_values}
         return frozenset(
-            {*texts, str(self.attribute.missing)} if self.missing >= 0 and self.attribute.is_dated else texts
+            {*texts, str(self.attribute.missing)}
+            if self.missing >= 0 and self.attribute.is_dated
+            else texts
         )
 
     @cached_property
@@ -390,7 +448,13 @@ class Encoder:
     def _cell(self, place: int) -> int:
         """Code of a calendar cell by its place after the first one."""
         last = self.attribute.date_cells - 1
-        return place if 0 <= place <= last else min(max(place, 0), last) if self.attribute.clip else OUTSIDE
+        return (
+            place
+            if 0 <= place <= last
+            else min(max(place, 0), last)
+            if self.attribute.clip
+            else OUTSIDE
+        )
 
     def _dates(self, days: np.ndarray) -> np.ndarray:
         """Codes of days since 1970-01-01."""
@@ -398,7 +462,10 @@ class Encoder:
         if attribute.unit == "day":
             numbers = days + _EPOCH.toordinal()
         else:
-            months = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) + 12 * _EPOCH.year
+            months = (
+                days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+                + 12 * _EPOCH.year
+            )
             numbers = months // {"year": 12, "quarter": 3, "month": 1}[attribute.unit or ""]
         places = numbers - attribute.first_cell
         codes = np.clip(places, 0, last).astype(self.dtype)
@@ -412,7 +479,9 @@ class Encoder:
         return _spelled(self._plain(text))
 
     def _plain(self, text: str) -> str:
-        """A text of a number with the declared signs as one with a decimal point; others become no number."""
+        """A text of a number with the declared signs as one with a decimal point; others become no
+        number.
+        """
         decimal, thousands = self.attribute.decimal or ".", self.attribute.thousands
         if (decimal, thousands) == (".", None):
             return text
@@ -420,11 +489,15 @@ class Encoder:
         match = _number_pattern(decimal, thousands).fullmatch(text)
         if match is None:
             return text if text.isalpha() or text[1:].isalpha() else ""  # nan and inf
-        sign, integer_part, places, power = (match[key] or "" for key in ("sign", "whole", "places", "power"))
+        sign, integer_part, places, power = (
+            match[key] or "" for key in ("sign", "whole", "places", "power")
+        )
         return f"{sign}{''.join(filter(str.isdigit, integer_part))}{places.replace(decimal, '.')}{power}"
 
     def _number(self, number: Any) -> int:
-        """Code of a number that is no NaN; Python compares int, float and Decimal exactly, whatever their size."""
+        """Code of a number that is no NaN; Python compares int, float and Decimal exactly, whatever
+        their size.
+        """
         if number in (self.missing_floats if isinstance(number, float) else self.missing_decimals):
             return self.missing
         return self._bin(number)
@@ -448,7 +521,9 @@ class Encoder:
         except pa.ArrowException:
             return self.objects(values.to_pylist())
         table = np.append(self.objects(encoded.dictionary.to_pylist()), self.dtype(self.missing))
-        return np.asarray(table[pc.fill_null(encoded.indices.cast(pa.int64()), len(table) - 1).to_numpy()])
+        return np.asarray(
+            table[pc.fill_null(encoded.indices.cast(pa.int64()), len(table) - 1).to_numpy()]
+        )
 
     def _labels_of(self, values: pa.Array) -> np.ndarray:
         import pyarrow.compute as pc
@@ -456,27 +531,35 @@ class Encoder:
         positions = pc.index_in(values, value_set=self._label_array.cast(values.type))
         if positions.null_count == 0 and not self.attribute.missing_values:
             return np.array(positions.to_numpy(), self.dtype)
-        codes = self._label_codes[pc.fill_null(positions, len(self.texts)).to_numpy()].astype(self.dtype)
+        codes = self._label_codes[pc.fill_null(positions, len(self.texts)).to_numpy()].astype(
+            self.dtype
+        )
         empty = pc.fill_null(pc.equal(pc.binary_length(values), 0), True)
         codes[empty.to_numpy(zero_copy_only=False)] = self.missing
         return np.asarray(codes)
 
     def _spelled_of(self, values: pa.Array) -> np.ndarray:
-        # Arrow parses fewer spellings than `_spelled`; for others, each distinct text is parsed here
+        # Arrow parses fewer spellings than `_spelled`; for others, each distinct text is parsed
+        # here
         import pyarrow.compute as pc
 
         if self.attribute.decimal is not None or self.attribute.thousands is not None:
             return self._by_distinct(values.cast(pa.large_binary()))
         empty = pc.equal(pc.binary_length(values), 0)
         if self._missing_texts:
-            empty = pc.or_(empty, pc.is_in(values, value_set=pa.array(sorted(self._missing_texts), values.type)))
+            empty = pc.or_(
+                empty,
+                pc.is_in(values, value_set=pa.array(sorted(self._missing_texts), values.type)),
+            )
         try:
             numbers = pc.if_else(empty, None, values).cast(pa.float64())
         except pa.ArrowInvalid:
             return self._by_distinct(values.cast(pa.large_binary()))
         return self._with_nulls(numbers, self._floats)
 
-    def _with_nulls(self, values: pa.Array, encode: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    def _with_nulls(
+        self, values: pa.Array, encode: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
         import pyarrow.compute as pc
 
         if values.null_count == 0:
@@ -502,9 +585,11 @@ class Encoder:
         if not inside.all():
             codes[~inside] = OUTSIDE
         if self.missing_floats:
-            codes[np.isin(numbers, [int(n) for n in self.missing_decimals if n == n.to_integral_value()])] = (
-                self.missing
-            )
+            codes[
+                np.isin(
+                    numbers, [int(n) for n in self.missing_decimals if n == n.to_integral_value()]
+                )
+            ] = self.missing
         return codes
 
     def _floats(self, numbers: np.ndarray) -> np.ndarray:
@@ -531,7 +616,10 @@ def _is_fraction(number: Any) -> bool:
     """Whether a number that is no NaN has digits after the point."""
     if number in (math.inf, -math.inf):
         return False
-    return bool(number != (number.to_integral_value() if isinstance(number, Decimal) else math.floor(number)))
+    return bool(
+        number
+        != (number.to_integral_value() if isinstance(number, Decimal) else math.floor(number))
+    )
 
 
 def days_of(values: pa.Array) -> pa.Array:
@@ -565,8 +653,18 @@ def _is_finite(text: str) -> bool:
 def is_scalar(kind: pa.DataType) -> bool:
     """Whether `Encoder.one` supports the Python values of an Arrow type."""
     types = pa.types
-    numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
-    text = types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    numeric = (
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_boolean(kind)
+    )
+    text = (
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
     return bool(numeric or text or types.is_fixed_size_binary(kind) or kind == pa.binary_view())
 
 
@@ -577,17 +675,28 @@ def plain_value(value: Any) -> Any:
     """
     import pandas as pd
 
-    if isinstance(value, (np.bool_, np.floating, np.integer)) and not isinstance(value, np.timedelta64):
+    if isinstance(value, (np.bool_, np.floating, np.integer)) and not isinstance(
+        value, np.timedelta64
+    ):
         value = value.item() if not isinstance(value, np.longdouble) else float(value)
     if isinstance(value, bytes):
         try:
             return value.decode() or None
         except UnicodeDecodeError:
             value = None
-        raise TypeError("bytes that are not UTF-8 are neither text nor number")  # not in the block that holds them
-    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, str) and value == ""):
+        raise TypeError(
+            "bytes that are not UTF-8 are neither text nor number"
+        )  # not in the block that holds them
+    if (
+        value is None
+        or value is pd.NA
+        or value is pd.NaT
+        or (isinstance(value, str) and value == "")
+    ):
         return None
-    if (isinstance(value, float) and math.isnan(value)) or (isinstance(value, Decimal) and value.is_nan()):
+    if (isinstance(value, float) and math.isnan(value)) or (
+        isinstance(value, Decimal) and value.is_nan()
+    ):
         return None
     return value
 
@@ -620,7 +729,12 @@ def text_of(value: Any) -> str:
     """
     if isinstance(value, float) and abs(value) < _EXACT and value.is_integer():
         return str(int(value))
-    if isinstance(value, Decimal) and value.is_finite() and abs(value) < _EXACT and value == value.to_integral_value():
+    if (
+        isinstance(value, Decimal)
+        and value.is_finite()
+        and abs(value) < _EXACT
+        and value == value.to_integral_value()
+    ):
         return str(int(value))
     if isinstance(value, float):
         return repr(value)
@@ -644,7 +758,9 @@ def _spelled(text: str) -> float | None:
 
 MAX_VALUES = 1_000  # distinct values per column that are examined
 GROUPED = r"[+-]?\d{1,3}(\.\d{3})+"
-_GROUPS = re.compile(r"[+-]?\d{1,3}(?:([.,' ]|\u00a0|\u202f|\u2019)\d{3})(?:\1\d{3})*(?:[.,]\d+)?", re.ASCII)
+_GROUPS = re.compile(
+    r"[+-]?\d{1,3}(?:([.,' ]|\u00a0|\u202f|\u2019)\d{3})(?:\1\d{3})*(?:[.,]\d+)?", re.ASCII
+)
 _DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}", re.ASCII)
 _MISSING = {text.casefold() for text in DEFAULT_MISSING_TEXTS}
 _DECLARE = "which the schema can declare"
@@ -661,12 +777,16 @@ PHRASES = {
 
 
 class Hints:
-    """Collects changes of values, or declarations of the schema, that would make refused values fit."""
+    """Collects changes of values, or declarations of the schema, that would make refused values
+    fit.
+    """
 
     def __init__(self) -> None:
         self._found: dict[str, set[str]] = {}
         self._tried: dict[str, set[str]] = {}
-        self._points: dict[str, tuple[bool, bool]] = {}  # column -> has texts like 1.200, has other texts with a point
+        self._points: dict[
+            str, tuple[bool, bool]
+        ] = {}  # column -> has texts like 1.200, has other texts with a point
 
     def see(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
         """Examine a column of values and their codes."""
@@ -676,7 +796,9 @@ class Hints:
         refused = (codes < MISSING) & (codes != UNSUPPORTED)
         if len(tried) < MAX_VALUES and refused.any():
             for value in _distinct(values, refused):
-                text = text_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+                text = text_of(
+                    value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+                )
                 if text not in tried and len(tried) < MAX_VALUES:
                     tried.add(text)
                     self._found.setdefault(name, set()).update(refusal_reasons(encoder, text))
@@ -696,8 +818,9 @@ class Hints:
             if reason in found
         ]
         sentences += [
-            f"Column {quote_public(name)}: all texts with a point are like 1.200, with three digits after it, and are read as "
-            f"1.2. If they are thousands, declare the thousands sign in the schema."
+            f"Column {quote_public(name)}: all texts with a point are like 1.200, with three digits"
+            " after it, and are read as 1.2. If they are thousands, declare the thousands sign in"
+            " the schema."
             for name, (grouped, others) in self._points.items()
             if grouped and not others
         ]
@@ -720,7 +843,10 @@ class Hints:
         if not len(pointed):
             return
         grouped = pc.match_substring_regex(pc.ascii_trim_whitespace(pointed), f"^{GROUPED}$")
-        self._points[attribute.name] = (before[0] or bool(pc.any(grouped).as_py()), not pc.all(grouped).as_py())
+        self._points[attribute.name] = (
+            before[0] or bool(pc.any(grouped).as_py()),
+            not pc.all(grouped).as_py(),
+        )
 
 
 def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
@@ -764,7 +890,9 @@ def _without_groups(text: str) -> str:
 def _distinct(values: pa.Array | list[Any], among: np.ndarray) -> list[Any]:
     """Return some distinct values of the selected rows of a column."""
     if isinstance(values, list):
-        return list({str(values[i]): values[i] for i in np.flatnonzero(among)[: 10 * MAX_VALUES]}.values())
+        return list(
+            {str(values[i]): values[i] for i in np.flatnonzero(among)[: 10 * MAX_VALUES]}.values()
+        )
     chosen = values.filter(pa.array(among))[: 100 * MAX_VALUES]
     if not is_scalar(chosen.type) and not pa.types.is_dictionary(chosen.type):
         return []

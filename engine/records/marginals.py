@@ -12,11 +12,11 @@ they are stored (modules `database`, `spark` and `dask`).
 Rows with a count column.
 
 Counting each row of aggregated data once would be wrong without any error. The user must therefore
-declare the role of every numeric column: it is in the schema, the count column, or ignored. Names and
-types of columns are public, so an error about them reveals nothing about records. The columns of a
-text file have names but no types. A column with a name that programs give to counts is refused. For
-other columns, the values at the start of the file are checked; the result is shown to the curator
-only, or raised as an error where errors may depend on records.
+declare the role of every numeric column: it is in the schema, the count column, or ignored. Names
+and types of columns are public, so an error about them reveals nothing about records. The columns
+of a text file have names but no types. A column with a name that programs give to counts is
+refused. For other columns, the values at the start of the file are checked; the result is shown to
+the curator only, or raised as an error where errors may depend on records.
 """
 
 from __future__ import annotations
@@ -49,16 +49,29 @@ from engine.records.counts import (
     set_text,
 )
 from engine.records.dask import count_partitions, is_dask_frame
-from engine.records.database import count_in_database, describe_error, is_spark_frame, is_table, spark_table
+from engine.records.database import (
+    count_in_database,
+    describe_error,
+    is_spark_frame,
+    is_table,
+    spark_table,
+)
 from engine.records.encoding import FRACTION, MISSING, REASONS, Encoder, Hints, code_type
 from engine.records.readers import ColumnKinds, as_source, column_kinds, read_batches
 from engine.workload import Attribute, Schema
 
 MAX_RECORDS_PER_ROW = 2**40  # sums of millions of rows then remain exact
-COUNT_COLUMN_NAMES = ("n", "count", "counts", "freq", "frequency")  # of dplyr and SQL, pandas, R's tables
+COUNT_COLUMN_NAMES = (
+    "n",
+    "count",
+    "counts",
+    "freq",
+    "frequency",
+)  # of dplyr and SQL, pandas, R's tables
 NOT_WEIGHTS = (
-    "A count column holds numbers of records. With sampling weights instead, one person would count many times, and "
-    "the privacy budget would not cover that: count each row once, without a count column."
+    "A count column holds numbers of records. With sampling weights instead, one person would count"
+    " many times, and the privacy budget would not cover that: count each row once, without a count"
+    " column."
 )
 MAX_LISTED_COLUMNS = 8  # in an error message
 PANDAS_INDEX_PREFIX = "__index_level_"  # row index of pandas; in text files it has no name
@@ -82,21 +95,22 @@ def count_encoder(column: str) -> Encoder:
 def check_count_column(schema: Schema, count_column: str | None, person: str | None) -> None:
     """Raise DataError if the count column has a second role; reads no record.
 
-    A column is either a number of records or an attribute of a record. This includes attributes that
-    are not counted now, because another plan on the same schema could count them.
+    A column is either a number of records or an attribute of a record. This includes attributes
+    that are not counted now, because another plan on the same schema could count them.
     """
     if count_column is None:
         return
     if count_column in schema:
         raise DataError(
-            f"the count column {quote_public(count_column)} is also an attribute of the schema, but a number of records is no "
-            "attribute of a record; remove the attribute from the schema and plan again, or give no count column"
+            f"the count column {quote_public(count_column)} is also an attribute of the schema, but"
+            " a number of records is no attribute of a record; remove the attribute from the"
+            " schema and plan again, or give no count column"
         )
     if person is not None:
         raise DataError(
-            f"rows that are counted already tell no persons, but there is the count column {quote_public(count_column)} and "
-            f"the person column {quote_public(person)}; give no count column, or take the person column out of options and "
-            "schema"
+            "rows that are counted already tell no persons, but there is the count column"
+            f" {quote_public(count_column)} and the person column {quote_public(person)}; give no"
+            " count column, or take the person column out of options and schema"
         )
 
 
@@ -115,10 +129,14 @@ def count_column_doubts(
     texts = []
     if REASONS[-1 - FRACTION] in refused.get(count_column, {}):
         texts.append(
-            f"The count column {quote_public(count_column)} has numbers that are not whole; their rows are left out."
+            f"The count column {quote_public(count_column)} has numbers that are not whole; their"
+            " rows are left out."
         )
     if large and not small:
-        texts.append(f"Every number in the count column {quote_public(count_column)} is {LARGE_COUNT} or more.")
+        texts.append(
+            f"Every number in the count column {quote_public(count_column)} is {LARGE_COUNT} or"
+            " more."
+        )
     return tuple(f"{text} {NOT_WEIGHTS}" for text in texts)
 
 
@@ -143,11 +161,15 @@ def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
     checked_names: set[str] = set()
     numeric_columns = []
     for file, columns in _unnamed_columns(data, schema, ignore):
-        names = [name for name, number in columns.items() if number is None and name not in checked_names]
+        names = [
+            name for name, number in columns.items() if number is None and name not in checked_names
+        ]
         checked_names.update(names)
         if names and (batch := next(read_batches(data, names, file), None)) is not None:
             numeric_columns += [
-                name for name, column in zip(names, batch.columns, strict=True) if _is_of_numbers(column)
+                name
+                for name, column in zip(names, batch.columns, strict=True)
+                if _is_of_numbers(column)
             ]
     return _question_text(numeric_columns) if numeric_columns else ""
 
@@ -157,7 +179,9 @@ def _is_of_numbers(column: Any) -> bool:
     return bool((codes >= 0).any() and (codes >= MISSING).all())
 
 
-def _unnamed_columns(data: Any, schema: Schema, ignore: Collection[str]) -> Iterator[tuple[Path | None, ColumnKinds]]:
+def _unnamed_columns(
+    data: Any, schema: Schema, ignore: Collection[str]
+) -> Iterator[tuple[Path | None, ColumnKinds]]:
     """Yield each file with its columns that are neither in the schema nor ignored."""
     for file, columns in column_kinds(data):
         # the first line of a file without header is a record and must not be quoted
@@ -177,15 +201,17 @@ def _question_text(names: list[str]) -> str:
     listed = ", ".join(map(quote_public, names[:MAX_LISTED_COLUMNS]))
     if (n_more := len(names) - MAX_LISTED_COLUMNS) > 0:
         return (
-            f"the schema does not know {len(names):,} columns that hold numbers, {listed} and {n_more:,} more; "
-            "give the columns of the schema alone, or name all others in ignore=[...]"
+            f"the schema does not know {len(names):,} columns that hold numbers, {listed} and"
+            f" {n_more:,} more; give the columns of the schema alone, or name all others in"
+            " ignore=[...]"
         )
     is_single = len(names) == 1
     return (
-        f"the schema does not know the column{'' if is_single else 's'} {listed}, "
-        f"which hold{'s' if is_single else ''} numbers: "
-        f"if {'it' if is_single else 'one of them'} tells how many records each row stands for, count them with "
-        f"count_column={quote_public(names[0])}, or leave the column{'' if is_single else 's'} out with ignore=[{listed}]"
+        f"the schema does not know the column{'' if is_single else 's'} {listed}, which"
+        f" hold{'s' if is_single else ''} numbers: if {'it' if is_single else 'one of them'} tells"
+        " how many records each row stands for, count them with"
+        f" count_column={quote_public(names[0])}, or leave the column{'' if is_single else 's'} out"
+        f" with ignore=[{listed}]"
     )
 
 
@@ -235,16 +261,16 @@ def count_marginals(
 
     Parameters
     ----------
-    data : anything that `read_batches` accepts; or `Counts`, or the path of a .counts file, with the
-        requested tables or larger ones.
+    data : anything that `read_batches` accepts; or `Counts`, or the path of a .counts file, with
+        the requested tables or larger ones.
     attribute_sets : one sequence of attribute names per table; the empty sequence requests the
         number of records.
     on_refused : "error" raises if a row has a value outside the domain in a needed column; "drop"
         leaves such rows out of every table and reports their number.
     person : column with the identifier of the person. At most `rows_per_person` rows of each person
-        count, selected by a rule that depends on the rows of that person only. Rows without a person
-        are refused. Both parameters default to the declaration of the schema. Identifiers are
-        integers of any type or texts, see `records.identifiers`.
+        count, selected by a rule that depends on the rows of that person only. Rows without a
+        person are refused. Both parameters default to the declaration of the schema. Identifiers
+        are integers of any type or texts, see `records.identifiers`.
     count_column : column with the number of records of each row, for data that is aggregated
         already. All numbers of rows are then numbers of records, and a row with a refused number is
         one record. The column must not be an attribute of the schema. It must not hold sampling
@@ -286,19 +312,31 @@ def count_marginals(
     return count_tables(data, schema, attribute_sets, options)
 
 
-def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[str]], options: RecordOptions) -> Counts:
+def count_tables(
+    data: Any, schema: Schema, attribute_sets: Iterable[Sequence[str]], options: RecordOptions
+) -> Counts:
     """Count the records in the cells of marginal tables; see `count_marginals`."""
     on_refused, ignore, count_column = options.on_refused, options.ignore, options.count_column
     memory_limit = options.memory_limit
     check_choice("on_refused", on_refused, ("error", "drop"), error=DataError)
     check_type("schema", schema, Schema, give="the public Schema of the records", error=SchemaError)
-    check_type("attribute sets", attribute_sets, Iterable, give="tuples of names, like [('age',)]", error=SchemaError)
+    check_type(
+        "attribute sets",
+        attribute_sets,
+        Iterable,
+        give="tuples of names, like [('age',)]",
+        error=SchemaError,
+    )
     if isinstance(ignore, str) or not isinstance(ignore, Collection):
-        raise DataError(f"ignore was given as {type(ignore).__name__}. Give the names of the columns, like ['n'].")
+        raise DataError(
+            f"ignore was given as {type(ignore).__name__}. Give the names of the columns, like"
+            " ['n']."
+        )
     if attributes := [name for name in ignore if name in schema]:
         raise DataError(
-            f"{quote_public(attributes[0])} is an attribute of the schema, so ignore={[str(name) for name in ignore]!r} "
-            "cannot leave it out. Name only other columns, or remove the attribute from the schema."
+            f"{quote_public(attributes[0])} is an attribute of the schema, so"
+            f" ignore={[str(name) for name in ignore]!r} cannot leave it out. Name only other"
+            " columns, or remove the attribute from the schema."
         )
     check_positive("memory limit", memory_limit, error=DataError)
     person = schema.person_column(options.person)
@@ -307,8 +345,8 @@ def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[st
     size = 8 * sum(schema.cells(names) for names in requested)
     if size > memory_limit:
         raise LimitExceeded(
-            f"{len(requested):,} tables take {min(size, 10**300):.3g} bytes, more than the limit of "
-            f"{memory_limit:.3g}; request fewer or smaller tables, or raise memory_limit"
+            f"{len(requested):,} tables take {min(size, 10**300):.3g} bytes, more than the limit of"
+            f" {memory_limit:.3g}; request fewer or smaller tables, or raise memory_limit"
         )
     if is_spark_frame(data):
         with spark_table(data, describe_error) as table:
@@ -316,10 +354,14 @@ def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[st
     data = as_source(read_counts(data))
     if isinstance(data, Counts):
         if options.person is not None:
-            raise DataError("Counts hold no persons. Count the records with the person column, or leave it out here.")
+            raise DataError(
+                "Counts hold no persons. Count the records with the person column, or leave it out"
+                " here."
+            )
         if count_column is not None:
             raise DataError(
-                "Counts have no columns. Count the records with the column of counts, or leave it out here."
+                "Counts have no columns. Count the records with the column of counts, or leave it"
+                " out here."
             )
         return _from_larger_tables(data, schema, requested)
     doubts: tuple[str, ...] = ()
@@ -332,16 +374,21 @@ def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[st
             doubts = (f"{question[0].upper()}{question[1:]}.",)
     sources = larger_tables(schema, requested)
     counted = [names for names in requested if names and sources[names] is None]
-    if is_dask_frame(data) and counted and person is None:  # one person may have rows in many partitions
+    if (
+        is_dask_frame(data) and counted and person is None
+    ):  # one person may have rows in many partitions
         columns = [name for name in schema if any(name in names for names in counted)]
-        per_part = RecordOptions(on_refused="drop", count_column=count_column, memory_limit=memory_limit)
+        per_part = RecordOptions(
+            on_refused="drop", count_column=count_column, memory_limit=memory_limit
+        )
         count = partial(count_tables, schema=schema, attribute_sets=counted, options=per_part)
         needed = [*columns, *filter(None, [count_column])]
         partition_counts = count_partitions(data, needed, count, options.progress)
         if partition_counts.rows_refused and on_refused == "error":
             raise DataError(_refused_rows_text(partition_counts, count_column))
         return replace(
-            _from_larger_tables(partition_counts, schema, requested), doubts=(*doubts, *partition_counts.doubts)
+            _from_larger_tables(partition_counts, schema, requested),
+            doubts=(*doubts, *partition_counts.doubts),
         )
     tally = _Tally(schema, counted, drop=on_refused == "drop", count_column=count_column)
     if person is not None:
@@ -363,7 +410,9 @@ def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[st
         people_over_cap=0 if tally.cap is None else tally.cap.people_over,
         doubts=(
             *doubts,
-            *count_column_doubts(count_column, tally.refused, tally.small_counts, tally.large_counts),
+            *count_column_doubts(
+                count_column, tally.refused, tally.small_counts, tally.large_counts
+            ),
             *tally.hints.texts,
         ),
     )
@@ -376,7 +425,9 @@ class _Tally:
     call.
     """
 
-    def __init__(self, schema: Schema, counted: Sequence[Names], *, drop: bool, count_column: str | None) -> None:
+    def __init__(
+        self, schema: Schema, counted: Sequence[Names], *, drop: bool, count_column: str | None
+    ) -> None:
         needed = {name for names in counted for name in names}
         self.schema = schema
         self.cap: PersonCap | None = None
@@ -384,7 +435,10 @@ class _Tally:
         self.encoders = [Encoder(attribute=schema[name]) for name in self.names]
         self.weighted = count_column is not None
         if count_column is not None:  # the last column is then the number of records of a row
-            self.names, self.encoders = [*self.names, count_column], [*self.encoders, count_encoder(count_column)]
+            self.names, self.encoders = (
+                [*self.names, count_column],
+                [*self.encoders, count_encoder(count_column)],
+            )
         self.place = {name: i for i, name in enumerate(self.names)}
         self.rules = _possible_cells(schema, self.place)
         self.tables = {names: np.zeros(schema.sizes(names), np.int64) for names in counted}
@@ -393,16 +447,24 @@ class _Tally:
         self.refused: dict[str, dict[str, int]] = {}
         self.hints = Hints()
         width = sum(np.dtype(encoder.dtype).itemsize for encoder in self.encoders)
-        self.chunk_rows, self.filled_rows = max(1_000, min(CHUNK_ROWS, CHUNK_BYTES // max(1, width))), 0
+        self.chunk_rows, self.filled_rows = (
+            max(1_000, min(CHUNK_ROWS, CHUNK_BYTES // max(1, width))),
+            0,
+        )
         self.chunk = [np.empty(self.chunk_rows, encoder.dtype) for encoder in self.encoders]
 
     def read(self, data: Any, progress: Progress | None) -> None:
-        # rows are fetched if the schema has rules: a rule is a table of cells, which a database lacks
+        # rows are fetched if the schema has rules: a rule is a table of cells, which a database
+        # lacks
         if is_table(data) and not self.rules and count_in_database(self, data, progress):
             return
         n_rows_read, listen = 0, check_callback(progress)
         # which rows of a person count depends on all attributes, not only on the counted ones
-        encoders = self.encoders if self.cap is None else [Encoder(attribute=a) for a in self.schema.attributes]
+        encoders = (
+            self.encoders
+            if self.cap is None
+            else [Encoder(attribute=a) for a in self.schema.attributes]
+        )
         names = [e.attribute.name for e in encoders]
         person_columns = [] if self.cap is None or self.cap.column in names else [self.cap.column]
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
@@ -420,10 +482,18 @@ class _Tally:
                     self._take(self._accepted(columns, batch.rows), pool)
                 else:
                     limit = batch.float_limits.get(self.cap.column, EXACT)
-                    self.cap.take(batch.columns[[*names, *person_columns].index(self.cap.column)], columns, limit)
+                    self.cap.take(
+                        batch.columns[[*names, *person_columns].index(self.cap.column)],
+                        columns,
+                        limit,
+                    )
                 if listen is not None:
                     # streams of unknown length: a fraction that approaches 1 without reaching it
-                    fraction = n_rows_read / (n_rows_read + 1e6) if batch.fraction is None else batch.fraction
+                    fraction = (
+                        n_rows_read / (n_rows_read + 1e6)
+                        if batch.fraction is None
+                        else batch.fraction
+                    )
                     listen(min(1.0, fraction), "counting records")
             if self.cap is not None:
                 self._count_within_cap(self.cap, names, pool)
@@ -452,18 +522,33 @@ class _Tally:
         if refused_columns:
             for i in refused_columns:
                 for code in np.unique(columns[i][columns[i] < 0])[::-1]:
-                    note(self.refused, self.names[i], REASONS[-1 - code], self._n_records(columns, columns[i] == code))
-            columns = self._drop_refused(columns, np.logical_or.reduce([columns[i] < 0 for i in refused_columns]))
+                    note(
+                        self.refused,
+                        self.names[i],
+                        REASONS[-1 - code],
+                        self._n_records(columns, columns[i] == code),
+                    )
+            columns = self._drop_refused(
+                columns, np.logical_or.reduce([columns[i] < 0 for i in refused_columns])
+            )
         for names, possible in self.rules:
             is_impossible = ~possible[tuple(columns[self.place[name]] for name in names)]
             if is_impossible.any():
-                note(self.refused, ", ".join(names), IMPOSSIBLE, self._n_records(columns, is_impossible))
+                note(
+                    self.refused,
+                    ", ".join(names),
+                    IMPOSSIBLE,
+                    self._n_records(columns, is_impossible),
+                )
                 columns = self._drop_refused(columns, is_impossible)
         rows = len(columns[0]) if columns else rows
         self.records += self._n_records(columns, np.ones(rows, bool))
         if self.weighted:
             large = int((columns[-1] >= LARGE_COUNT).sum())
-            self.small_counts, self.large_counts = self.small_counts + rows - large, self.large_counts + large
+            self.small_counts, self.large_counts = (
+                self.small_counts + rows - large,
+                self.large_counts + large,
+            )
         return columns if self.drop or not self.rows_refused else [codes[:0] for codes in columns]
 
     def _drop_refused(self, columns: list[np.ndarray], refused: np.ndarray) -> list[np.ndarray]:
@@ -494,7 +579,9 @@ class _Tally:
 
     def _add(self, names: Names) -> None:
         table = self.tables[names]
-        first_codes, *other_codes = (self.chunk[self.place[name]][: self.filled_rows] for name in names)
+        first_codes, *other_codes = (
+            self.chunk[self.place[name]][: self.filled_rows] for name in names
+        )
         index = first_codes.astype(code_type(table.size))
         for codes, size in zip(other_codes, table.shape[1:], strict=True):
             index *= size
@@ -523,25 +610,35 @@ def _from_larger_tables(counts: Counts, schema: Schema, requested: Sequence[Name
     """Sum the requested tables from counts on the same domains."""
     for name in {name for names in requested for name in names}:
         if name not in counts.schema or counts.schema[name] != schema[name]:
-            raise DataError(f"the counts have another domain of {quote_public(name)}; count the records again")
+            raise DataError(
+                f"the counts have another domain of {quote_public(name)}; count the records again"
+            )
     if counts.schema.impossible != schema.impossible:
         raise DataError("the counts have other rules for impossible cells; count the records again")
     sources = larger_tables(counts.schema, requested, counts.tables)
     for names, source in sources.items():
         if names and source is None:
-            raise DataError(f"the counts hold no table that contains {set_text(names)}; count the records again")
-    return replace(counts, schema=schema, tables=complete_tables(counts.tables, requested, sources, counts.records))
+            raise DataError(
+                f"the counts hold no table that contains {set_text(names)}; count the records again"
+            )
+    return replace(
+        counts,
+        schema=schema,
+        tables=complete_tables(counts.tables, requested, sources, counts.records),
+    )
 
 
 def _refused_rows_text(tally: _Tally | Counts, count_column: str | None) -> str:
     """Describe the refused rows by their numbers only, without values."""
     parts = [
-        f"column {quote_public(column)}: {', '.join(f'{rows:,} {reason}' for reason, rows in reasons.items())}"
+        f"column {quote_public(column)}:"
+        f" {', '.join(f'{rows:,} {reason}' for reason, rows in reasons.items())}"
         for column, reasons in tally.refused.items()
     ]
     more = f"; and {len(parts) - 5:,} more columns" if len(parts) > 5 else ""
     return (
-        f"{tally.rows_refused:,} of {tally.records + tally.rows_refused:,} rows do not fit the schema: "
-        f"{'; '.join(parts[:5])}{more}. Correct the records, collect such values in the schema with "
-        "other=, missing= or clip=, or leave these rows out with on_refused='drop'"
-    ) + (f". {NOT_WEIGHTS}" if count_column in tally.refused else "")
+        f"{tally.rows_refused:,} of {tally.records + tally.rows_refused:,} rows do not fit the"
+        f" schema: {'; '.join(parts[:5])}{more}. Correct the records, collect such values in the"
+        " schema with other=, missing= or clip=, or leave these rows out with on_refused='drop'"
+        + (f". {NOT_WEIGHTS}" if count_column in tally.refused else "")
+    )

@@ -50,7 +50,14 @@ from engine.records.csv_reader import (
     read_lines,
 )
 from engine.records.dask import is_dask_frame
-from engine.records.database import UNTYPED_BACKENDS, as_text, is_spark_table, is_table, spark_batches, untyped_batches
+from engine.records.database import (
+    UNTYPED_BACKENDS,
+    as_text,
+    is_spark_table,
+    is_table,
+    spark_batches,
+    untyped_batches,
+)
 from engine.records.subprocess_readers import (
     LABELLED_ENDINGS,
     SHEET_ENDINGS,
@@ -122,7 +129,9 @@ def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]
         for place, row in _json_objects(path):
             if isinstance(row, _DuplicateKeys) and (repeated := row.duplicate_keys & set(names)):
                 where = f"{place} of the file {quote_public(path.name)}"
-                raise DataError(f"{where} has the key {quote_public(min(repeated))} twice; write each once")
+                raise DataError(
+                    f"{where} has the key {quote_public(min(repeated))} twice; write each once"
+                )
             seen_keys.update(row.keys() & names)
             yield [row.get(name) for name in names]
 
@@ -155,14 +164,21 @@ def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     raw, file = without_values(lambda: open_decompressed(path), what)
     with raw:
         is_array = (
-            without_values(lambda: file.read(MAX_INDENT_BYTES), what).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
+            without_values(lambda: file.read(MAX_INDENT_BYTES), what)
+            .removeprefix(codecs.BOM_UTF8)
+            .lstrip()[:1]
+            == b"["
         )
     raw, file = without_values(lambda: open_decompressed(path), what)
     with raw:
         elements = _json_array(file, what) if is_array else _json_lines(file, what)
         for place, value in guard_batches(elements, what):
             if not isinstance(value, dict):
-                advice = "write an array of objects only" if is_array else "write one per line, or one array of them"
+                advice = (
+                    "write an array of objects only"
+                    if is_array
+                    else "write one per line, or one array of them"
+                )
                 raise DataError(f"{place} of {what} is not a JSON object; {advice}")
             yield place, value
 
@@ -181,7 +197,10 @@ def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
 
 def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
     """Yield the elements of an array incrementally; None for an element that is not an object."""
-    decoder, utf8 = json.JSONDecoder(object_pairs_hook=_json_object), codecs.getincrementaldecoder("utf-8-sig")()
+    decoder, utf8 = (
+        json.JSONDecoder(object_pairs_hook=_json_object),
+        codecs.getincrementaldecoder("utf-8-sig")(),
+    )
     text, at, number, is_complete = "", 0, 0, False
 
     def more() -> bool:
@@ -236,7 +255,9 @@ CHUNK_BYTES = 400_000_000
 
 def parquet_schema(path: Path) -> pa.Schema:
     """Return the Arrow schema of a parquet file."""
-    return without_values(lambda: _parquet_file(path).schema_arrow, f"the file {quote_public(path.name)}")
+    return without_values(
+        lambda: _parquet_file(path).schema_arrow, f"the file {quote_public(path.name)}"
+    )
 
 
 def _parquet_file(place: Path, **options: Any) -> Any:
@@ -253,17 +274,25 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
         check_columns(fields.names, names)
         for name in names:
             if pa.types.is_nested(fields.field(name).type):
-                raise DataError(f"the column {quote_public(name)} of {what} is nested; give one value per row")
+                raise DataError(
+                    f"the column {quote_public(name)} of {what} is nested; give one value per row"
+                )
         texts = [name for name in names if _is_text(fields.field(name).type)]
         metadata, needed = file.metadata, set(names)
-        wanted = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path in needed]
+        wanted = [
+            i for i in range(metadata.num_columns) if metadata.schema.column(i).path in needed
+        ]
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
-            check_group_size(max((row_group.column(i).total_uncompressed_size for i in wanted), default=0))
+            check_group_size(
+                max((row_group.column(i).total_uncompressed_size for i in wanted), default=0)
+            )
     # Texts remain dictionary-encoded, so a long text that is repeated a million times is in memory
     # once. The buffer makes the reader load single pages instead of all pages of a column chunk.
     buffer = max(2**12, min(2**20, PARQUET_BATCH_BYTES // max(1, len(names))))
-    with without_values(lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what) as file:
+    with without_values(
+        lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what
+    ) as file:
         # one row group at a time, because a reader of several retains the buffers of all of them
         groups = (
             file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names))
@@ -282,8 +311,8 @@ def check_group_size(size: int) -> None:
     """Raise LimitExceeded for a row group that expands to too many bytes."""
     if size > CHUNK_BYTES:
         raise LimitExceeded(
-            f"a row group of the file unfolds to {size:,} bytes, more than the {CHUNK_BYTES:,} allowed; write the file "
-            "again with at most a million rows per row group"
+            f"a row group of the file unfolds to {size:,} bytes, more than the {CHUNK_BYTES:,}"
+            " allowed; write the file again with at most a million rows per row group"
         )
 
 
@@ -348,8 +377,11 @@ def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
             yield file, dict.fromkeys(_folder_columns(path, file)) | kind.columns(file)
 
 
-def file_batches(path: Path, names: Sequence[str], rows: int, only: Path | None = None) -> Iterator[Batch]:
-    """Yield the named columns of a file, of all files below a folder, or of all matches of a pattern.
+def file_batches(
+    path: Path, names: Sequence[str], rows: int, only: Path | None = None
+) -> Iterator[Batch]:
+    """Yield the named columns of a file, of all files below a folder, or of all matches of a
+    pattern.
 
     With `only`, a single one of these files is read.
     """
@@ -357,12 +389,15 @@ def file_batches(path: Path, names: Sequence[str], rows: int, only: Path | None 
         return _supported_file_kind(path).batches(path, names, rows)
     if not files:
         raise DataError(
-            f"there is no file {quote_public(path.name)} at this path, or none in it; check it, {ENDINGS_ADVICE}"
+            f"there is no file {quote_public(path.name)} at this path, or none in it; check it,"
+            f" {ENDINGS_ADVICE}"
         )
     return _batches_of_files(path, files, names, rows)
 
 
-def _batches_of_files(path: Path, files: Sequence[Path], names: Sequence[str], rows: int) -> Iterator[Batch]:
+def _batches_of_files(
+    path: Path, files: Sequence[Path], names: Sequence[str], rows: int
+) -> Iterator[Batch]:
     """Yield the rows of several files; folder names such as sex=F add a constant column.
 
     Every file must have all columns.
@@ -373,11 +408,16 @@ def _batches_of_files(path: Path, files: Sequence[Path], names: Sequence[str], r
         columns_in_file = [name for name in names if name not in constant]
         if duplicated := constant.keys() & reader.columns(file).keys() & set(names):
             raise DataError(
-                f"the column {quote_public(min(duplicated))} is in {quote_public(file.name)} and in its folder; keep one"
+                f"the column {quote_public(min(duplicated))} is in {quote_public(file.name)} and in"
+                " its folder; keep one"
             )
         for batch in reader.batches(file, columns_in_file, rows):
             columns = dict(zip(columns_in_file, batch.columns, strict=True))
-            columns |= {name: pa.repeat(value, batch.rows) for name, value in constant.items() if name in names}
+            columns |= {
+                name: pa.repeat(value, batch.rows)
+                for name, value in constant.items()
+                if name in names
+            }
             share = (done + (batch.fraction or 0.0)) / len(files)
             yield replace(batch, columns=tuple(columns[name] for name in names), fraction=share)
 
@@ -388,7 +428,8 @@ def _folder_columns(path: Path, file: Path) -> dict[str, pa.Scalar]:
         return {}
     pairs = [part.split("=", 1) for part in file.relative_to(path).parent.parts if "=" in part]
     return {
-        unquote(name): pa.scalar(None if value == HIVE_NULL else unquote(value), pa.string()) for name, value in pairs
+        unquote(name): pa.scalar(None if value == HIVE_NULL else unquote(value), pa.string())
+        for name, value in pairs
     }
 
 
@@ -398,7 +439,11 @@ def _matching_files(path: Path) -> list[Path]:
         return [path]
     if path.is_dir():
         # writers store metadata in files and folders whose names start with . or _
-        visible = (f for f in path.rglob("*") if not any(p.startswith((".", "_")) for p in f.relative_to(path).parts))
+        visible = (
+            f
+            for f in path.rglob("*")
+            if not any(p.startswith((".", "_")) for p in f.relative_to(path).parts)
+        )
         return _supported_files(visible)
     return _supported_files(map(Path, glob.iglob(str(path), recursive=True)))
 
@@ -422,24 +467,33 @@ def _supported_file_kind(path: Path) -> FileKind:
     if (kind := _file_kind(path)) is None:
         if path.suffix.lower() == COUNTS_ENDING:
             raise DataError(
-                f"the file {quote_public(path.name)} holds counts of a part; add such files with 'counts merge'"
+                f"the file {quote_public(path.name)} holds counts of a part; add such files with"
+                " 'counts merge'"
             )
-        raise DataError(f"the file {quote_public(path.name)} is of no known kind; check it, {ENDINGS_ADVICE}")
+        raise DataError(
+            f"the file {quote_public(path.name)} is of no known kind; check it, {ENDINGS_ADVICE}"
+        )
     return kind
 
 
 RECORD_ENDINGS = tuple(FILE_KINDS)
-ENDINGS = ", ".join([*(one for one in FILE_KINDS if one.count(".") == 1), *(f".csv{pack}" for pack in PACKED)])
+ENDINGS = ", ".join(
+    [*(one for one in FILE_KINDS if one.count(".") == 1), *(f".csv{pack}" for pack in PACKED)]
+)
 ENDINGS_ADVICE = f"and that names end in one of {ENDINGS}"
 
 
 BATCH_BYTES = 64_000_000
 SOURCE_KINDS = (
-    "a DataFrame of pandas, Polars, Dask or Spark, a relation of DuckDB, a table of Ibis, an Arrow table, dataset, "
-    "stream or generator of batches, or the path of a file, a folder or a pattern, with names that end in one of "
-    f"{ENDINGS}"
+    "a DataFrame of pandas, Polars, Dask or Spark, a relation of DuckDB, a table of Ibis, an Arrow"
+    " table, dataset, stream or generator of batches, or the path of a file, a folder or a"
+    f" pattern, with names that end in one of {ENDINGS}"
 )
-READ_BY_PANDAS = ("mysql", "singlestoredb", "impala")  # backends of Ibis that fetch rows through pandas
+READ_BY_PANDAS = (
+    "mysql",
+    "singlestoredb",
+    "impala",
+)  # backends of Ibis that fetch rows through pandas
 
 _BYTES_PER_VALUE = 16  # a short text or two integers; long texts are dictionary-encoded
 
@@ -451,13 +505,19 @@ def as_source(data: Any) -> Any:
     LazyFrame is collected.
     """
     if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a Polars LazyFrame
-        data = without_values(lambda: data.collect(engine="streaming"), f"the {type(data).__name__}")
+        data = without_values(
+            lambda: data.collect(engine="streaming"), f"the {type(data).__name__}"
+        )
     if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
         return _generated(data)
-    is_readable = isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, _dataset_type())) or _is_pandas(
-        data
-    )
-    if hasattr(data, "__arrow_c_stream__") and not is_readable and not hasattr(data, "to_pyarrow_batches"):
+    is_readable = isinstance(
+        data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, _dataset_type())
+    ) or _is_pandas(data)
+    if (
+        hasattr(data, "__arrow_c_stream__")
+        and not is_readable
+        and not hasattr(data, "to_pyarrow_batches")
+    ):
         return without_values(lambda: pa.RecordBatchReader.from_stream(data), "the Arrow stream")
     return data
 
@@ -512,8 +572,8 @@ def column_names(data: Any) -> ColumnKinds:
 def column_kinds(data: Any) -> Iterator[tuple[Path | None, ColumnKinds]]:
     """Yield each file of data, or None for data in memory, with its columns.
 
-    The columns are a mapping name -> whether it is numeric, or None if the type is unknown; empty for
-    data that does not list its columns. Names and types are public; no record is read.
+    The columns are a mapping name -> whether it is numeric, or None if the type is unknown; empty
+    for data that does not list its columns. Names and types are public; no record is read.
     """
     if isinstance(data, (str, Path)):
         yield from file_columns(Path(data))
@@ -523,7 +583,9 @@ def column_kinds(data: Any) -> Iterator[tuple[Path | None, ColumnKinds]]:
 
 def _columns(data: Any) -> ColumnKinds:
     if _is_pandas(data) or is_dask_frame(data):
-        return {name: _is_number(kind) for name, kind in data.dtypes.items() if isinstance(name, str)}
+        return {
+            name: _is_number(kind) for name, kind in data.dtypes.items() if isinstance(name, str)
+        }
     if isinstance(data, TextFile):
         return dict.fromkeys(csv_names(data)) if Path(data.path).is_file() else {}
     if isinstance(data, SheetFile):
@@ -558,7 +620,9 @@ def _generated(parts: Iterator[Any]) -> pa.RecordBatchReader:
     def batches_of(part: Any) -> Iterator[pa.RecordBatch]:
         if not isinstance(part, (pa.RecordBatch, pa.Table)) or part.schema.names != schema.names:
             raise DataError("the generator must yield Arrow batches, all with the same columns")
-        yield from part.cast(schema).to_batches() if isinstance(part, pa.Table) else [part.cast(schema)]
+        yield from (
+            part.cast(schema).to_batches() if isinstance(part, pa.Table) else [part.cast(schema)]
+        )
 
     first = without_values(lambda: next(parts, None), "the generator")
     if not isinstance(first, (pa.RecordBatch, pa.Table)):
@@ -607,10 +671,17 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
         return
     inexact = without_values(lambda: _inexact_columns(data, names), what)
     data = data.mutate(**{name: data[name].cast("string") for name in inexact}) if inexact else data
-    has_chunk_size = "chunk_size" in without_values(lambda: inspect.signature(data.to_pyarrow_batches).parameters, what)
-    reader = without_values(lambda: data.to_pyarrow_batches(**({"chunk_size": rows} if has_chunk_size else {})), what)
+    has_chunk_size = "chunk_size" in without_values(
+        lambda: inspect.signature(data.to_pyarrow_batches).parameters, what
+    )
+    reader = without_values(
+        lambda: data.to_pyarrow_batches(**({"chunk_size": rows} if has_chunk_size else {})), what
+    )
     for batch in _stream(reader, names, rows):
-        parsers = {name: partial(_parsed, batch.columns[names.index(name)], kind) for name, kind in inexact.items()}
+        parsers = {
+            name: partial(_parsed, batch.columns[names.index(name)], kind)
+            for name, kind in inexact.items()
+        }
         columns = (
             without_values(parsers[name], what) if name in inexact else column
             for name, column in zip(names, batch.columns, strict=True)
@@ -629,12 +700,19 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
     if not is_table(data):
         return data
     kinds = {name: data[name].type() for name in names or list(data.columns)}
-    unsupported = {name: kind for name, kind in kinds.items() if kind.is_uuid() or kind.is_inet() or kind.is_macaddr()}
+    unsupported = {
+        name: kind
+        for name, kind in kinds.items()
+        if kind.is_uuid() or kind.is_inet() or kind.is_macaddr()
+    }
     if not names:
-        return data.select([name for name in kinds if name not in unsupported][:1] or list(kinds)[:1])
+        return data.select(
+            [name for name in kinds if name not in unsupported][:1] or list(kinds)[:1]
+        )
     for name, kind in unsupported.items():
         raise DataError(
-            f"the column {quote_public(name)} is of type {kind}, which is neither text nor number; cast it to text in a view"
+            f"the column {quote_public(name)} is of type {kind}, which is neither text nor number;"
+            " cast it to text in a view"
         )
     if data.get_backend().name != "postgres":
         return data
@@ -650,7 +728,11 @@ def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:
     if not hasattr(data, "get_backend") or data.get_backend().name not in READ_BY_PANDAS:
         return {}
     kinds = {name: data[name].type() for name in names}
-    return {name: kind.to_pyarrow() for name, kind in kinds.items() if kind.is_integer() or kind.is_decimal()}
+    return {
+        name: kind.to_pyarrow()
+        for name, kind in kinds.items()
+        if kind.is_integer() or kind.is_decimal()
+    }
 
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -672,7 +754,9 @@ def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
             check_group_size(max((group.num_rows for group in groups), default=0) * width)
         elif isinstance(fragment, FileFragment) and isinstance(fragment.format, IpcFileFormat):
             without_values(lambda fragment=fragment: _check_arrow(fragment), "the dataset")  # type: ignore[misc]
-    scanner = data.scanner(columns=list(names), batch_size=rows, batch_readahead=2, fragment_readahead=1)
+    scanner = data.scanner(
+        columns=list(names), batch_size=rows, batch_readahead=2, fragment_readahead=1
+    )
     return batches(scanner.to_batches(), names, rows, None, "the dataset")
 
 

@@ -47,7 +47,9 @@ WORKER_SCRIPT = Path(__file__).with_name("subprocess_worker.py")
 OUT_OF_MEMORY_CODES = {TOO_LARGE, -signal.SIGABRT, -9}  # of the worker itself, or of the system
 
 
-def worker_messages(path: Path, library: str, kind: str, too_large: str, **arguments: Any) -> Generator[Any]:
+def worker_messages(
+    path: Path, library: str, kind: str, too_large: str, **arguments: Any
+) -> Generator[Any]:
     """Yield the messages of a worker process: values, or pairs of a value and a list of bytes.
 
     Closing the generator ends the process.
@@ -89,14 +91,39 @@ def worker_messages(path: Path, library: str, kind: str, too_large: str, **argum
             process.kill()
     if code in OUT_OF_MEMORY_CODES:
         raise LimitExceeded(f"{what} needs more memory than there is{too_large}")
-    raise DataError(f"{what} cannot be read; check that it is complete and of the kind its name says")
+    raise DataError(
+        f"{what} cannot be read; check that it is complete and of the kind its name says"
+    )
 
 
 LABELLED_READERS = {".dta": "read_dta", ".sav": "read_sav", ".zsav": "read_sav", ".por": "read_por",
            ".sas7bdat": "read_sas7bdat", ".xpt": "read_xport"}  # fmt: skip
 LABELLED_ENDINGS = tuple(LABELLED_READERS)
-COMMON_MISSING_CODES = (7, 8, 9, 77, 88, 97, 98, 99, 777, 888, 997, 998, 999, 9997, 9998, 9999, 99997, 99998, 99999)
-DATES = "it holds dates or times. Declare by hand which periods have a cell, or leave the column out of the schema"
+COMMON_MISSING_CODES = (
+    7,
+    8,
+    9,
+    77,
+    88,
+    97,
+    98,
+    99,
+    777,
+    888,
+    997,
+    998,
+    999,
+    9997,
+    9998,
+    9999,
+    99997,
+    99998,
+    99999,
+)
+DATES = (
+    "it holds dates or times. Declare by hand which periods have a cell, or leave the column out of"
+    " the schema"
+)
 MAX_SCALE_ENDS = 3  # labels of a scale with labels only at its ends, or ends and middle
 # display formats of Stata, SPSS and SAS for days, months or seconds since an epoch
 DATE_FORMAT = re.compile(
@@ -122,7 +149,10 @@ def draft_schema(path: str | Path) -> DraftSchema:
     """
     place = Path(path)
     if place.suffix.lower() not in LABELLED_READERS:
-        raise DataError(f"the file {quote_public(place.name)} has no labels; give one of {', '.join(LABELLED_READERS)}")
+        raise DataError(
+            f"the file {quote_public(place.name)} has no labels; give one of"
+            f" {', '.join(LABELLED_READERS)}"
+        )
     meta = _meta(place)
     attributes, reasons = [], _column_problems(meta)
     for name in meta.column_names:
@@ -132,24 +162,34 @@ def draft_schema(path: str | Path) -> DraftSchema:
         except SchemaError as error:
             reasons[name] = str(error)
     if not attributes and not any(meta.variable_value_labels.values()):
-        raise SchemaError(f"no column of {quote_public(place.name)} has value labels; write the schema by hand")
+        raise SchemaError(
+            f"no column of {quote_public(place.name)} has value labels; write the schema by hand"
+        )
     if not attributes:
         raise no_attribute(quote_public(place.name), reasons)
     names = [name for name in meta.column_names if name in reasons]
     return DraftSchema(
-        schema=Schema(attributes), unlabelled=tuple(names), reasons={name: reasons[name] for name in names}
+        schema=Schema(attributes),
+        unlabelled=tuple(names),
+        reasons={name: reasons[name] for name in names},
     )
 
 
 def column_problems(path: Path) -> dict[str, str]:
     """Return column -> reason for columns of a labelled file that drafts must leave out."""
-    return _column_problems(_meta(path)) if path.suffix.lower() in LABELLED_READERS and path.is_file() else {}
+    return (
+        _column_problems(_meta(path))
+        if path.suffix.lower() in LABELLED_READERS and path.is_file()
+        else {}
+    )
 
 
 def _column_problems(meta: Any) -> dict[str, str]:
     """Return column -> reason for columns of dates and columns with ambiguous labels."""
     formats = meta.original_variable_types
-    problems = {name: DATES for name in meta.column_names if DATE_FORMAT.match(formats.get(name) or "")}
+    problems = {
+        name: DATES for name in meta.column_names if DATE_FORMAT.match(formats.get(name) or "")
+    }
     for name in meta.column_names:
         texts = _label_texts(meta, name)
         counted = [value for value in texts if not _is_missing(meta, name, value)]
@@ -157,24 +197,37 @@ def _column_problems(meta: Any) -> dict[str, str]:
         if shared := next((texts[value] for value in counted if times[texts[value]] > 1), ""):
             codes = ", ".join(text_of(value) for value, text in texts.items() if text == shared)
             problems[name] = (
-                f"the values {codes} have the same label, {quote_public(shared)}, and would be counted in one cell. Change "
-                "the labels in the file, or write the attribute by hand"
+                f"the values {codes} have the same label, {quote_public(shared)}, and would be"
+                " counted in one cell. Change the labels in the file, or write the attribute by"
+                " hand"
             )
         numbers = [value for value in texts if not isinstance(value, str)]
         for value, text in texts.items():
             number = number_of(text)
-            if number is not None and number not in texts and numbers and min(numbers) < number < max(numbers):
+            if (
+                number is not None
+                and number not in texts
+                and numbers
+                and min(numbers) < number < max(numbers)
+            ):
                 problems[name] = (
-                    f"the label of the value {text_of(value)} is {quote_public(text)}, which is another value, without a "
-                    "label. Change the labels in the file, or write the attribute by hand"
+                    f"the label of the value {text_of(value)} is {quote_public(text)}, which is"
+                    " another value, without a label. Change the labels in the file, or write the"
+                    " attribute by hand"
                 )
     return problems
 
 
 def _label_texts(meta: Any, name: str) -> dict[Any, str]:
     """Return value -> label text as read from the records, in the order of the values."""
-    ordered = sorted(meta.variable_value_labels.get(name, ()), key=lambda value: (str(type(value)), value))
-    return {value: text_of(text) for value in ordered if (text := scalar(_label(meta, name, value))) is not None}
+    ordered = sorted(
+        meta.variable_value_labels.get(name, ()), key=lambda value: (str(type(value)), value)
+    )
+    return {
+        value: text_of(text)
+        for value in ordered
+        if (text := scalar(_label(meta, name, value))) is not None
+    }
 
 
 def _attribute(meta: Any, name: str) -> Attribute:
@@ -186,16 +239,21 @@ def _attribute(meta: Any, name: str) -> Attribute:
     present = [value for value in texts if value not in missing_values]
     substantive = [value for value in present if not _looks_missing(value, present)]
     if not substantive:
-        raise SchemaError("only missing values have a label. Declare bins or codes for the others by hand")
+        raise SchemaError(
+            "only missing values have a label. Declare bins or codes for the others by hand"
+        )
     if len(texts) < 2:
         raise SchemaError("only one value has a label. Write the attribute by hand")
     if gaps := _unlabelled_between(substantive):
         raise SchemaError(
-            f"the values {', '.join(map(text_of, substantive))} have labels, and {gaps:,} whole numbers between "
-            "them have none. Write by hand those labels and the numbers without one"
+            f"the values {', '.join(map(text_of, substantive))} have labels, and {gaps:,} whole"
+            " numbers between them have none. Write by hand those labels and the numbers"
+            " without one"
         )
     return Attribute.categorical(
-        name, list(texts.values()), missing=texts[missing_values[0]] if len(missing_values) == 1 else None
+        name,
+        list(texts.values()),
+        missing=texts[missing_values[0]] if len(missing_values) == 1 else None,
     )
 
 
@@ -222,7 +280,10 @@ def labelled_columns(path: Path) -> dict[str, bool | None]:
     meta = _meta(path)
     types, labels = meta.readstat_variable_types, meta.variable_value_labels
     return {
-        name: types[name] != "string" and all(_is_missing(meta, name, value) for value in labels.get(name, ()))
+        name: (
+            types[name] != "string"
+            and all(_is_missing(meta, name, value) for value in labels.get(name, ()))
+        )
         for name in meta.column_names
     }
 
@@ -235,9 +296,14 @@ def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Ba
         check_columns(meta.column_names, names)
         if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_RECORD_BYTES:
             raise DataError(
-                f"{what} breaks off within a record of {XPORT_RECORD_BYTES} bytes; copy the complete file again"
+                f"{what} breaks off within a record of {XPORT_RECORD_BYTES} bytes; copy the"
+                " complete file again"
             )
-        n_rows, total, limits = 0, meta.number_rows, {name: _float_limit(meta, name) for name in names}
+        n_rows, total, limits = (
+            0,
+            meta.number_rows,
+            {name: _float_limit(meta, name) for name in names},
+        )
         clocks = _clocks(path, meta, names)
         for (count, kinds), payloads in messages:
             n_rows += count
@@ -247,7 +313,9 @@ def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Ba
             )
             fraction = n_rows / total if total else None
             fraction = None if fraction is None else min(1.0, fraction)
-            yield Batch(columns=columns, rows=count, fraction=fraction, float_limits=limits, clocks=clocks)
+            yield Batch(
+                columns=columns, rows=count, fraction=fraction, float_limits=limits, clocks=clocks
+            )
 
 
 def _clocks(path: Path, meta: Any, names: Sequence[str]) -> dict[str, Clock]:
@@ -277,7 +345,11 @@ def _float_limit(meta: Any, name: str) -> int:
     if meta.readstat_variable_types[name] == "float":
         return FLOAT_LIMITS[4]
     width = meta.variable_storage_width[name]
-    return 2 ** (8 * width - 11) if meta.readstat_variable_types[name] == "double" and 3 <= width < 8 else EXACT
+    return (
+        2 ** (8 * width - 11)
+        if meta.readstat_variable_types[name] == "double" and 3 <= width < 8
+        else EXACT
+    )
 
 
 def _label(meta: Any, name: str, value: Any) -> Any:
@@ -293,7 +365,9 @@ def _is_missing(meta: Any, name: str, value: Any) -> bool:
     if value in meta.missing_user_values.get(name, ()):
         return True
     ranges = meta.missing_ranges.get(name, ())
-    return any(type(value) is type(span["lo"]) and span["lo"] <= value <= span["hi"] for span in ranges)
+    return any(
+        type(value) is type(span["lo"]) and span["lo"] <= value <= span["hi"] for span in ranges
+    )
 
 
 def _meta(path: Path) -> Any:
@@ -305,20 +379,29 @@ def _meta_of(path: Path, fields: dict[str, Any]) -> Any:
     """Return the metadata of a file; labels arrive as pairs, because JSON keys cannot be numbers."""
     labels = {name: dict(pairs) for name, pairs in fields.pop("labels").items()}
     if not all(isinstance(name, str) for name in fields["column_names"]):
-        raise DataError(f"the file {quote_public(path.name)} has a column without a name; it is damaged or incomplete")
+        raise DataError(
+            f"the file {quote_public(path.name)} has a column without a name; it is damaged or"
+            " incomplete"
+        )
     return SimpleNamespace(**fields, variable_value_labels=labels)
 
 
 def _values(kind: str, payload: bytes) -> pd.Series:
     import pandas as pd
 
-    return pd.Series(json.loads(payload), dtype=object) if kind == JSON else pd.Series(np.frombuffer(payload, kind))
+    return (
+        pd.Series(json.loads(payload), dtype=object)
+        if kind == JSON
+        else pd.Series(np.frombuffer(payload, kind))
+    )
 
 
 def _labelled_messages(path: Path, **arguments: Any) -> Generator[Any]:
     """Yield the messages about a labelled file: metadata first, then rows."""
     reader = LABELLED_READERS[path.suffix.lower()]
-    return worker_messages(path, "pyreadstat", reader, "; save it as CSV.", options=_missing_options(path), **arguments)
+    return worker_messages(
+        path, "pyreadstat", reader, "; save it as CSV.", options=_missing_options(path), **arguments
+    )
 
 
 def _missing_options(path: Path) -> dict[str, bool]:
@@ -331,8 +414,8 @@ MAX_LISTED_SHEETS = 8  # in an error message
 MAX_WORKBOOK_INTEGER = 10**15  # spreadsheets store 15 digits of a number
 MOST_TEXT = 10_000_000  # characters of a public table
 LARGE_SHEET_ADVICE = (
-    ": a forgotten cell far from the others makes a sheet as large as all between them. Delete the empty rows below "
-    "and columns next to the table, or save it as CSV."
+    ": a forgotten cell far from the others makes a sheet as large as all between them. Delete the"
+    " empty rows below and columns next to the table, or save it as CSV."
 )
 
 
@@ -359,8 +442,9 @@ class SheetFile:
         """Raise DataError for a file that is not a workbook."""
         if not str(self.path).lower().endswith(SHEET_ENDINGS):
             raise DataError(
-                f"the file {quote_public(Path(self.path).name)} has no sheets. Leave the name of the sheet out, or give a "
-                f"workbook, whose name ends in one of {', '.join(SHEET_ENDINGS)}"
+                f"the file {quote_public(Path(self.path).name)} has no sheets. Leave the name of"
+                " the sheet out, or give a workbook, whose name ends in one of"
+                f" {', '.join(SHEET_ENDINGS)}"
             )
 
 
@@ -369,7 +453,9 @@ def sheet_names(path: Path, sheet: str | None = None) -> list[str]:
     return list(map(_column_name, next(_rows(path, sheet), [])))
 
 
-def sheet_batches(path: Path, names: Sequence[str], rows: int, sheet: str | None = None) -> Iterator[Batch]:
+def sheet_batches(
+    path: Path, names: Sequence[str], rows: int, sheet: str | None = None
+) -> Iterator[Batch]:
     """Yield the named columns of a sheet; by default, of the only visible non-empty sheet."""
     all_rows = _rows(path, sheet)
     head = list(map(_column_name, next(all_rows, [])))
@@ -378,7 +464,9 @@ def sheet_batches(path: Path, names: Sequence[str], rows: int, sheet: str | None
     # a sheet may end in rows whose cells were emptied
     filled = ([row[i] for i in places] for row in all_rows if any(value != "" for value in row))
     limits = dict.fromkeys(names, MAX_WORKBOOK_INTEGER)
-    return (replace(batch, float_limits=limits) for batch in rows_to_batches(filled, len(names), rows))
+    return (
+        replace(batch, float_limits=limits) for batch in rows_to_batches(filled, len(names), rows)
+    )
 
 
 def visible_sheets(path: Path) -> list[str]:
@@ -391,7 +479,8 @@ def visible_sheets(path: Path) -> list[str]:
 def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False) -> str:
     """Return a sheet of a workbook as CSV, for public tables such as a data dictionary.
 
-    Empty rows, and empty columns to the right, are left out. Numbers have their shortest exact form.
+    Empty rows, and empty columns to the right, are left out. Numbers have their shortest exact
+    form.
 
     Parameters
     ----------
@@ -411,7 +500,8 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
         characters += sum(map(len, cells[:filled]))
         if characters > MOST_TEXT:
             raise LimitExceeded(
-                f"the file {quote_public(path.name)} has over {MOST_TEXT:,} characters. Leave out what is not needed."
+                f"the file {quote_public(path.name)} has over {MOST_TEXT:,} characters. Leave out"
+                " what is not needed."
             )
         if filled or empty_rows:
             width = max(width, filled)
@@ -445,7 +535,8 @@ def _rows(
         chosen, names = next(messages)
         if sheet is not None and len(chosen) != 1:
             raise DataError(
-                f"{what} has no sheet {quote_public(sheet)}{near_matches(sheet, names)}; give the name of one"
+                f"{what} has no sheet {quote_public(sheet)}{near_matches(sheet, names)}; give the"
+                " name of one"
             )
         if len(chosen) != 1:
             listed = ", ".join(map(quote_public, chosen[:MAX_LISTED_SHEETS])) + (
@@ -453,6 +544,9 @@ def _rows(
             )
             raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; {advice}")
         if merged := next(messages):  # merged cells are empty except for the first
-            raise DataError(f"{what} has merged cells in its {merged}; unmerge them and write every name and value out")
+            raise DataError(
+                f"{what} has merged cells in its {merged}; unmerge them and write every name and"
+                " value out"
+            )
         for rows in messages:
             yield from rows

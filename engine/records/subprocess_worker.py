@@ -2,11 +2,11 @@
 
 Arguments: a path; "sheet" or the name of a reader of pyreadstat; and the options as JSON.
 
-Output: lines of JSON, some followed by bytes. The parent only parses JSON and reads bytes, so the output of
-a failing worker cannot harm it. For a workbook: the candidate sheets and all visible ones; where cells are merged
-("header", "rows" or ""); and lists of rows. For a labelled file: its metadata and, if rows are
-requested, the values of every column. The last line is null. The exit code is `TOO_LARGE` if the
-memory is exhausted.
+Output: lines of JSON, some followed by bytes. The parent only parses JSON and reads bytes, so the
+output of a failing worker cannot harm it. For a workbook: the candidate sheets and all visible
+ones; where cells are merged ("header", "rows" or ""); and lists of rows. For a labelled file: its
+metadata and, if rows are requested, the values of every column. The last line is null. The exit
+code is `TOO_LARGE` if the memory is exhausted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ JSON = "json"  # encoding of values without a numeric NumPy type
 def _send(value: Any, *payloads: bytes) -> None:
     """Send a value, with dates and times as texts, and bytes to the parent process."""
     out = sys.stdout.buffer
-    out.write(json.dumps([value, [len(payload) for payload in payloads]], default=str).encode() + b"\n")
+    out.write(
+        json.dumps([value, [len(payload) for payload in payloads]], default=str).encode() + b"\n"
+    )
     for payload in payloads:
         out.write(payload)
     out.flush()
@@ -50,13 +52,19 @@ def _sheet(path: str, sheet: str | None) -> None:
     import python_calamine
 
     book = python_calamine.CalamineWorkbook.from_path(path)
-    names = [one.name for one in book.sheets_metadata if one.visible == python_calamine.SheetVisibleEnum.Visible]
+    names = [
+        one.name
+        for one in book.sheets_metadata
+        if one.visible == python_calamine.SheetVisibleEnum.Visible
+    ]
     if sheet is not None:
         chosen = [name for name in book.sheet_names if name == sheet]
     elif len(book.sheet_names) == 1:
         chosen = book.sheet_names
     else:
-        chosen = [name for name in names if book.get_sheet_by_name(name).start is not None] or book.sheet_names[:1]
+        chosen = [
+            name for name in names if book.get_sheet_by_name(name).start is not None
+        ] or book.sheet_names[:1]
     _send([chosen, names])
     if len(chosen) != 1:
         return
@@ -69,7 +77,9 @@ def _sheet(path: str, sheet: str | None) -> None:
         _send(chunk)
 
 
-def _labelled(path: str, reader: str, options: dict[str, bool], names: list[str] | None, rows: int) -> None:
+def _labelled(
+    path: str, reader: str, options: dict[str, bool], names: list[str] | None, rows: int
+) -> None:
     """Send the metadata of a labelled file and the named columns; the first for an empty list."""
     import pyreadstat
 
@@ -87,7 +97,10 @@ def _labelled(path: str, reader: str, options: dict[str, bool], names: list[str]
     for frame, _ in chunks:
         values = [frame[name].to_numpy() for name in used]
         plain = [column.dtype.kind in "iuf" for column in values]
-        kinds = [column.dtype.str if is_plain else JSON for column, is_plain in zip(values, plain, strict=True)]
+        kinds = [
+            column.dtype.str if is_plain else JSON
+            for column, is_plain in zip(values, plain, strict=True)
+        ]
         payloads = [
             column.tobytes() if is_plain else json.dumps(column.tolist()).encode()
             for column, is_plain in zip(values, plain, strict=True)
@@ -96,7 +109,9 @@ def _labelled(path: str, reader: str, options: dict[str, bool], names: list[str]
 
 
 if __name__ == "__main__":
-    with suppress(ImportError, ValueError, OSError):  # some systems have no limits, or do not allow setting them
+    with suppress(
+        ImportError, ValueError, OSError
+    ):  # some systems have no limits, or do not allow setting them
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain records

@@ -81,7 +81,9 @@ class ColumnFit:
         return f"<ColumnFit of {self.column!r}>"
 
 
-def records_fit(schema: Schema, data: Any, *, progress: Progress | None = None) -> tuple[ColumnFit, ...]:
+def records_fit(
+    schema: Schema, data: Any, *, progress: Progress | None = None
+) -> tuple[ColumnFit, ...]:
     """Return how the column of each attribute fits; spends nothing and is not a release.
 
     Ibis tables are counted in their database, other records are read once.  The numbers are exact
@@ -92,14 +94,18 @@ def records_fit(schema: Schema, data: Any, *, progress: Progress | None = None) 
     DataError
         The records cannot be read.
     """
-    tell = progress_reporter(progress, "The look at columns and values was cancelled; it spent nothing.")
+    tell = progress_reporter(
+        progress, "The look at columns and values was cancelled; it spent nothing."
+    )
     columns = column_names(data)
     names = [name for name in schema if not columns or name in columns]
     strict_encoders = [Encoder(attribute=_strict(schema[name])) for name in names]
     column_counts = fit_in_database(data, strict_encoders, FEW, tell) if is_table(data) else None
     if column_counts is None:
         column_counts = _fit_here(data, names, strict_encoders, tell)
-    fits = {name: _fit(schema[name], *counts) for name, counts in zip(names, column_counts, strict=True)}
+    fits = {
+        name: _fit(schema[name], *counts) for name, counts in zip(names, column_counts, strict=True)
+    }
     return tuple(fits.get(name) or ColumnFit(column=name, there=False) for name in schema)
 
 
@@ -116,7 +122,10 @@ def _strict(attribute: Attribute) -> Attribute:
 
 def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int]) -> ColumnFit:
     """Return the fit of a column from its rows by strict code (cells as one) and unknown values."""
-    missing, unknown = rows.get(MISSING, 0), sum(number for code, number in rows.items() if code < MISSING)
+    missing, unknown = (
+        rows.get(MISSING, 0),
+        sum(number for code, number in rows.items() if code < MISSING),
+    )
     collected = missing if attribute.missing is not None else 0
     if attribute.other is not None or attribute.clip:
         collected += rows.get(OUTSIDE, 0)
@@ -130,21 +139,30 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
     )
 
 
-def _fit_here(data: Any, names: list[str], encoders: list[Encoder], tell: Any) -> list[tuple[Any, Any]]:
+def _fit_here(
+    data: Any, names: list[str], encoders: list[Encoder], tell: Any
+) -> list[tuple[Any, Any]]:
     rows: list[Counter[int]] = [Counter() for _ in names]
     values: list[Counter[Any]] = [Counter() for _ in names]
     read = 0
     for batch in read_batches(data, names):
-        for i, (encoder, column, row_counts) in enumerate(zip(encoders, batch.columns, rows, strict=True)):
+        for i, (encoder, column, row_counts) in enumerate(
+            zip(encoders, batch.columns, rows, strict=True)
+        ):
             unknown_values = values[i]
             codes = encoder.column(column, batch.clocks.get(encoder.attribute.name))
-            numbers = np.bincount(-np.minimum(codes, 0).astype(np.int64), minlength=1 + len(REASONS))
+            numbers = np.bincount(
+                -np.minimum(codes, 0).astype(np.int64), minlength=1 + len(REASONS)
+            )
             row_counts.update({-code: int(number) for code, number in enumerate(numbers) if number})
             unknown_values.update(_unknown(column, codes < MISSING))
             if len(unknown_values) > HELD:
                 values[i] = Counter(dict(unknown_values.most_common(HELD // 2)))
         read += batch.rows
-        tell(read / (read + 1e6) if batch.fraction is None else batch.fraction, "looking at columns and values")
+        tell(
+            read / (read + 1e6) if batch.fraction is None else batch.fraction,
+            "looking at columns and values",
+        )
     return list(zip(rows, values, strict=True))
 
 
@@ -175,7 +193,9 @@ MAX_DIGEST_COLUMNS = 80
 
 def fingerprint(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: bytes) -> Fingerprint:
     """Return the fingerprint of counted records: digests of the measured tables and of all columns."""
-    return Fingerprint(tables=table_digest(counts, attribute_sets, key), columns=column_digests(counts, key))
+    return Fingerprint(
+        tables=table_digest(counts, attribute_sets, key), columns=column_digests(counts, key)
+    )
 
 
 def table_digest(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: bytes) -> str:
@@ -194,12 +214,16 @@ def table_digest(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: b
 
 def column_digests(counts: Counts, key: bytes) -> dict[str, str]:
     """Return short domain digest -> keyed table digest, for counted attributes with >= 2 cells."""
-    names = sorted({name for names in counts for name in names if counts.schema[name].size > 1})[:MAX_DIGEST_COLUMNS]
+    names = sorted({name for names in counts for name in names if counts.schema[name].size > 1})[
+        :MAX_DIGEST_COLUMNS
+    ]
     tables = count_marginals(counts, counts.schema, [(name,) for name in names])
     return {
-        hashlib.sha256(_domain_json(counts.schema, (name,))).hexdigest()[:8]: hmac.digest(
-            key, _table_bytes(counts.schema, (name,), tables[name,]), hashlib.sha256
-        ).hex()[:12]
+        hashlib.sha256(_domain_json(counts.schema, (name,))).hexdigest()[:8]: (
+            hmac.digest(
+                key, _table_bytes(counts.schema, (name,), tables[name,]), hashlib.sha256
+            ).hex()[:12]
+        )
         for name in names
     }
 
@@ -270,8 +294,11 @@ class Intake:
     def describe(self) -> str:
         """Return the report as text.
 
-        >>> Intake(rows_in=9, counted=6, refused=1, reasons={}, people=4, over_cap=2, people_over_cap=1).describe()
-        'Rows read 9 = counted 6 + left out 1 + beyond the cap 2, which cost 1 of 4 persons some of their rows.'
+        >>> rows = {"rows_in": 9, "counted": 6, "refused": 1, "reasons": {}}
+        >>> intake = Intake(**rows, people=4, over_cap=2, people_over_cap=1)
+        >>> intake.describe()  # doctest: +NORMALIZE_WHITESPACE
+        'Rows read 9 = counted 6 + left out 1 + beyond the cap 2, which cost 1 of 4 persons some of
+        their rows.'
         """
         text = f"Rows read {self.rows_in:,} = counted {self.counted:,} + left out {self.refused:,}"
         if self.people is None:
@@ -284,9 +311,9 @@ def left_out(on_refused: str | None) -> None:
     """Raise PlanError if a release is to refuse a table because of its rows."""
     if on_refused not in (None, "drop"):
         raise PlanError(
-            f"on_refused={on_refused!r} is not possible for a release. It leaves out each row that does not fit the "
-            "schema by the row's values alone; to refuse the table would reveal such rows. Use check_records first; "
-            "its report is for you only."
+            f"on_refused={on_refused!r} is not possible for a release. It leaves out each row that"
+            " does not fit the schema by the row's values alone; to refuse the table would reveal"
+            " such rows. Use check_records first; its report is for you only."
         )
 
 
@@ -296,12 +323,16 @@ def disagreements(counts: Counts, schema: Schema) -> str:
     The text does not contain the cells or the differences.  It is for the curator only.
     """
     public_sets = [one.attributes for one in schema.invariants]
-    differing = [names for names in public_sets if not np.array_equal(counts[names], schema.exact_table(names))]
+    differing = [
+        names
+        for names in public_sets
+        if not np.array_equal(counts[names], schema.exact_table(names))
+    ]
     names_text = ", ".join(set_name(names) if names else "all records" for names in differing)
     return names_text and (
-        f"The counted records disagree with the exact totals on {names_text} that the schema declares. Correct the "
-        "records or the invariants, or declare none. This disagreement is confidential, because it depends on the "
-        "records."
+        f"The counted records disagree with the exact totals on {names_text} that the schema"
+        " declares. Correct the records or the invariants, or declare none. This disagreement is"
+        " confidential, because it depends on the records."
     )
 
 
@@ -344,8 +375,9 @@ def check_repeat(
     stored = receipt.digest.rpartition(":")[2]
     if not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
         raise OtherRecords(
-            f"These are not the records that were released for dataset {receipt.dataset!r} at {receipt.utc} with the "
-            "same plan, or the ledger's key file was replaced. Nothing was returned or spent.",
+            f"These are not the records that were released for dataset {receipt.dataset!r} at"
+            f" {receipt.utc} with the same plan, or the ledger's key file was replaced. Nothing was"
+            " returned or spent.",
             remedy,
         )
     if intake is not None:
@@ -354,10 +386,13 @@ def check_repeat(
 
 def _warning(row: Row) -> str:
     if row.kind == REHEARSED:
-        return f"The same records were rehearsed as public ones, under {row.dataset!r} at {row.utc}."
+        return (
+            f"The same records were rehearsed as public ones, under {row.dataset!r} at {row.utc}."
+        )
     return (
-        f"The same records were released under the name {row.dataset!r} at {row.utc}. Each name has its own budget, "
-        "so that together they may cost more than either total. Release them under one name."
+        f"The same records were released under the name {row.dataset!r} at {row.utc}. Each name has"
+        " its own budget, so that together they may cost more than either total. Release them"
+        " under one name."
     )
 
 
@@ -385,13 +420,15 @@ def check_records(
     # the values of a database table were not read while counting
     if is_table(data):
         hints, names = Hints(), {name for names in maximal_sets(plan) for name in names}
-        for name, values in some_values(data, [name for name in plan.schema if name in names], MAX_VALUES):
+        for name, values in some_values(
+            data, [name for name in plan.schema if name in names], MAX_VALUES
+        ):
             hints.see_values(Encoder(attribute=plan.schema[name]), values)
         warnings += [text for text in hints.texts if text not in counts.doubts]
     if counts.records > plan.max_records:
         warnings.append(
-            f"There are more records than the {plan.max_records:,} of the plan. A release remains private, but takes "
-            "longer; plan again with a larger max_records."
+            f"There are more records than the {plan.max_records:,} of the plan. A release remains"
+            " private, but takes longer; plan again with a larger max_records."
         )
     if ledger is not None:
         records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
@@ -424,10 +461,15 @@ def declare_public(
     for row in ledger.same_records(records):
         if row.kind != REHEARSED:
             raise DataError(
-                f"The same records were released under the name {row.dataset!r} at {row.utc}, so they are not public. "
-                "Rehearse simulated records."
+                f"The same records were released under the name {row.dataset!r} at {row.utc}, so"
+                " they are not public. Rehearse simulated records."
             )
-    ledger.note(dataset=dataset, kind=REHEARSED.removeprefix("note:"), text=f"{records.to_text()}: {why}", key=dataset)
+    ledger.note(
+        dataset=dataset,
+        kind=REHEARSED.removeprefix("note:"),
+        text=f"{records.to_text()}: {why}",
+        key=dataset,
+    )
 
 
 def counts_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
@@ -479,21 +521,23 @@ def count(
     for block in part.blocks.values():
         if (cells := math.prod(part.schema.sizes(block.attributes))) > MOST_CELLS:
             raise LimitExceeded(
-                f"This plan measures the table on {len(block.attributes)} attributes, which has {cells:.2e} cells; a "
-                f"release holds at most {MOST_CELLS:,}. Its errors are exact, but it cannot be released: choose a "
-                "mechanism that measures smaller tables, such as 'querysmasher'."
+                f"This plan measures the table on {len(block.attributes)} attributes, which has"
+                f" {cells:.2e} cells; a release holds at most {MOST_CELLS:,}. Its errors are exact,"
+                " but it cannot be released: choose a mechanism that measures smaller tables, such"
+                " as 'querysmasher'."
             )
     data, rows_per_person = read_counts(data), options.rows_per_person or 1
     if isinstance(data, Counts):
         if data.cap is not None and data.cap > rows_per_person:
             raise DataError(
-                f"These counts hold up to {data.cap:,} rows of a person, and the budget protects {rows_per_person:,}. "
-                f"Count the records again with rows_per_person={rows_per_person}."
+                f"These counts hold up to {data.cap:,} rows of a person, and the budget protects"
+                f" {rows_per_person:,}. Count the records again with"
+                f" rows_per_person={rows_per_person}."
             )
         if data.cap is None and part.schema.person is not None:
             raise DataError(
-                f"These counts have no person column, but the schema declares {quote_public(part.schema.person)}. "
-                "Count the records again."
+                "These counts have no person column, but the schema declares"
+                f" {quote_public(part.schema.person)}. Count the records again."
             )
         capped = data.cap is not None
     else:
@@ -514,7 +558,12 @@ def one_cell_attributes(*workloads: Workload) -> list[str]:
 
     No block measures them, but a row must fit them to be counted.
     """
-    sizes = {name: w.schema[name].size for w in workloads for group in w.groups for name in group.attributes}
+    sizes = {
+        name: w.schema[name].size
+        for w in workloads
+        for group in w.groups
+        for name in group.attributes
+    }
     return [name for name, size in sizes.items() if size == 1]
 
 

@@ -51,7 +51,15 @@ from engine.residuals import Space
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
 _EMPTY = Receipt(
-    dataset="-" * 200, key="-" * 500, pcost=1 / 3, plan_hash="", note="", seq=0, utc="-" * 40, hash="", fresh=False
+    dataset="-" * 200,
+    key="-" * 500,
+    pcost=1 / 3,
+    plan_hash="",
+    note="",
+    seq=0,
+    utc="-" * 40,
+    hash="",
+    fresh=False,
 )
 Answers = Mapping[Space, npt.NDArray[np.int64]]
 
@@ -120,7 +128,9 @@ def measure(
     ResultLost
         The key was spent, its result was not saved, and there is no journal or another run has it.
     """
-    check_type("plan", plan, Plan, give="a Plan, as plan() and load_plan() return it", error=PlanError)
+    check_type(
+        "plan", plan, Plan, give="a Plan, as plan() and load_plan() return it", error=PlanError
+    )
     check_intake(intake)
     options = RecordOptions(
         on_refused=on_refused or ("error" if rehearsal else "drop"),
@@ -137,10 +147,16 @@ def measure(
         return measurement_of(plan, answers, dataset="", key="", utc="", rehearsal=True)
     refuse_seed(seed)
     if not dataset or ledger is None:
-        raise PlanError("A release needs the dataset's name and a ledger. Give both, or use rehearsal=True.")
+        raise PlanError(
+            "A release needs the dataset's name and a ledger. Give both, or use rehearsal=True."
+        )
     book = Ledger.at(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
-    cost: dict[str, Any] = {"dataset": dataset, "pcost": plan.pcost, "pure_epsilon": plan.budget.pure_epsilon}
+    cost: dict[str, Any] = {
+        "dataset": dataset,
+        "pcost": plan.pcost,
+        "pure_epsilon": plan.budget.pure_epsilon,
+    }
     sets = maximal_sets(plan)
 
     def check(is_paid: bool) -> None:
@@ -262,22 +278,30 @@ def rehearse(
 def check_intake(intake: object) -> None:
     """Raise PlanError unless ``intake`` is a function or None."""
     if intake is not None and not callable(intake):
-        raise PlanError(f"intake has type {type(intake).__name__}. Give a function of an Intake, or leave it out.")
+        raise PlanError(
+            f"intake has type {type(intake).__name__}. Give a function of an Intake, or leave it"
+            " out."
+        )
 
 
 def refuse_ledger(dataset: str, ledger: object) -> None:
     """Raise PlanError if a rehearsal has a dataset or a ledger."""
     if dataset or ledger is not None:
-        raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False.")
+        raise PlanError(
+            "A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False."
+        )
 
 
-def check_curve(ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float) -> None:
+def check_curve(
+    ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float
+) -> None:
     """Raise LedgerError if a total in mu or epsilon would pay for noise off the Gaussian curve."""
     if ledger.status(dataset).definition.kind == "gdp" and not is_on_curve(parts, pcost):
         raise LedgerError(
-            "The total of this dataset is a number on the curve of Gaussian noise. The plan is not on this curve: it "
-            "releases too many answers at too small a budget, or allows too many records. Nothing was spent. Ask fewer "
-            "queries, lower max_records or raise the plan's budget."
+            "The total of this dataset is a number on the curve of Gaussian noise. The plan is not"
+            " on this curve: it releases too many answers at too small a budget, or allows too many"
+            " records. Nothing was spent. Ask fewer queries, lower max_records or raise the plan's"
+            " budget."
         )
 
 
@@ -288,8 +312,8 @@ def _remedy(book: Ledger, plan: Plan, key: str) -> str:
     while book.find(release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)) is not None:
         attempt += 1
     return (
-        f"To release these records, set attempt={attempt}, which spends again, or give another dataset with a separate "
-        "budget. load_measurement() returns the stored answers."
+        f"To release these records, set attempt={attempt}, which spends again, or give another"
+        " dataset with a separate budget. load_measurement() returns the stored answers."
     )
 
 
@@ -356,10 +380,14 @@ def spend_draw_save(
         return table_digest(counts, maximal_sets(part), seed)
 
     def zeros() -> Drawn:
-        return ((space, np.zeros(block.measurements, np.int64)) for space, block in part.blocks.items())
+        return (
+            (space, np.zeros(block.measurements, np.int64)) for space, block in part.blocks.items()
+        )
 
     check_blocks(part)
-    own_journal = journal(ledger.path, key, seed=fresh_seed(), digest=digest, spent=lambda: ledger.find(key))
+    own_journal = journal(
+        ledger.path, key, seed=fresh_seed(), digest=digest, spent=lambda: ledger.find(key)
+    )
     with (
         ledger.room_for(lambda file: write(file, _EMPTY, zeros())) as room,
         defer_interrupts(),
@@ -380,7 +408,9 @@ def spend_draw_save(
         # if the file is written twice, the same noise is drawn twice
         bits = partial(own.bits, receipt.hash)
         drawn = partial(draw, part, counts, _silent)
-        ledger.save_result(receipt=receipt, content=lambda file: write(file, receipt, drawn(bits())), draft=room)
+        ledger.save_result(
+            receipt=receipt, content=lambda file: write(file, receipt, drawn(bits())), draft=room
+        )
         # the seed in the journal determines the noise, so the journal is deleted
         own.remove()
     return True
@@ -453,7 +483,9 @@ def save_rehearsal(measurement: Measurement, path: str | os.PathLike[str]) -> No
     """Write the arrays of a rehearsal, without its plan, to a file for `load_rehearsal`."""
     with open(path, "wb") as file:
         answers, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
-        write_archive(file, {"format": REHEARSAL}, None, texts={}, answers=answers, estimates=estimates)
+        write_archive(
+            file, {"format": REHEARSAL}, None, texts={}, answers=answers, estimates=estimates
+        )
 
 
 def load_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
@@ -468,7 +500,13 @@ def load_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
         archive.head(format=REHEARSAL)
         answers, estimates = archive.everything("answers"), archive.everything("estimates")
     return Measurement(
-        plan=plan, dataset="", key="", utc="", rehearsal=True, answers_on_grid=answers, estimates=estimates
+        plan=plan,
+        dataset="",
+        key="",
+        utc="",
+        rehearsal=True,
+        answers_on_grid=answers,
+        estimates=estimates,
     )
 
 
@@ -477,7 +515,9 @@ def _write(file: BinaryIO, plan: Plan, receipt: Receipt, drawn: Drawn) -> None:
     estimator = _zero_estimate if receipt is _EMPTY else estimate
     texts = {"plan.json": plan.to_json()}
     estimates = lambda space, answers: estimator(plan.blocks[space], answers)  # noqa: E731
-    write_archive(file, {"format": FORMAT}, receipt, texts=texts, answers=drawn, estimates=estimates)
+    write_archive(
+        file, {"format": FORMAT}, receipt, texts=texts, answers=drawn, estimates=estimates
+    )
 
 
 def _zero_estimate(block: Block, _answers: npt.NDArray[np.int64]) -> Array:
@@ -485,7 +525,13 @@ def _zero_estimate(block: Block, _answers: npt.NDArray[np.int64]) -> Array:
 
 
 def measurement_of(
-    plan: Plan, answers: Mapping[Space, npt.NDArray[np.int64]], *, dataset: str, key: str, utc: str, rehearsal: bool
+    plan: Plan,
+    answers: Mapping[Space, npt.NDArray[np.int64]],
+    *,
+    dataset: str,
+    key: str,
+    utc: str,
+    rehearsal: bool,
 ) -> Measurement:
     """Return a measurement from the released integers of a plan's blocks, shape (measurements,)."""
     estimates = plan.combine({s: estimate(plan.blocks[s], a) for s, a in answers.items()})

@@ -92,7 +92,9 @@ class Measurement(FrozenValue):
     answers_on_grid: Mapping[Space, npt.NDArray[np.int64]]
     estimates: Mapping[Space, Array]
 
-    def answers(self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95) -> pd.DataFrame:
+    def answers(
+        self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95
+    ) -> pd.DataFrame:
         """Return queries ``start:stop`` of a group: columns query, answer, std, low, high (counts).
 
         ``low`` and ``high`` bound a confidence interval, see `quantile`.  Negative counts are not
@@ -105,9 +107,17 @@ class Measurement(FrozenValue):
         values = self.values(group, first, last)
         std = np.sqrt(self.plan.variances(group, first, last))
         half_width = quantile(confidence, self.plan.budget.law) * std
-        texts = pd.Series(query_texts(self.plan, group, first, last).to_numpy(zero_copy_only=False), dtype="str")
+        texts = pd.Series(
+            query_texts(self.plan, group, first, last).to_numpy(zero_copy_only=False), dtype="str"
+        )
         return pd.DataFrame(
-            {"query": texts, "answer": values, "std": std, "low": values - half_width, "high": values + half_width}
+            {
+                "query": texts,
+                "answer": values,
+                "std": std,
+                "low": values - half_width,
+                "high": values + half_width,
+            }
         )
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
@@ -131,7 +141,9 @@ class Measurement(FrozenValue):
         """
         return self._space_answers.table(self.plan.schema.named(attributes))
 
-    def answer(self, attributes: Sequence[str], query_tensor: npt.ArrayLike, confidence: float = 0.95) -> Estimate:
+    def answer(
+        self, attributes: Sequence[str], query_tensor: npt.ArrayLike, confidence: float = 0.95
+    ) -> Estimate:
         """Return the answer to any query on ``attributes``, in the workload or not, with its error.
 
         ``query_tensor`` has the shape of the table on ``attributes``, with axes in their order.
@@ -154,18 +166,27 @@ class Measurement(FrozenValue):
         Each query is a pair of attributes and a tensor of shape (n_1, ..., n_k).
         """
         check_type(
-            "queries", queries, Sequence, give="a list of pairs of attributes and a table on them", error=PlanError
+            "queries",
+            queries,
+            Sequence,
+            give="a list of pairs of attributes and a table on them",
+            error=PlanError,
         )
         try:
             weights = np.asarray(coefficients, dtype=float)
         except (TypeError, ValueError):
             type_name = type(coefficients).__name__
-            raise PlanError(f"The coefficients have type {type_name}. Give {len(queries)} numbers.") from None
+            raise PlanError(
+                f"The coefficients have type {type_name}. Give {len(queries)} numbers."
+            ) from None
         if weights.shape != (len(queries),) or not np.isfinite(weights).all():
-            raise PlanError(f"{len(queries)} queries need as many finite coefficients, not {weights.shape}.")
+            raise PlanError(
+                f"{len(queries)} queries need as many finite coefficients, not {weights.shape}."
+            )
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         value = math.fsum(
-            w * self._space_answers.value(*self.plan.checked(query)) for w, query in zip(weights, queries, strict=True)
+            w * self._space_answers.value(*self.plan.checked(query))
+            for w, query in zip(weights, queries, strict=True)
         )
         half_width = quantile(confidence, self.plan.budget.law) * std
         return Estimate(answer=value, std=std, low=value - half_width, high=value + half_width)
@@ -238,7 +259,9 @@ class Measurement(FrozenValue):
 
 
 def _same(one: Mapping[Space, npt.NDArray[Any]], other: Mapping[Space, npt.NDArray[Any]]) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[space], other[space]) for space in one)
+    return one.keys() == other.keys() and all(
+        np.array_equal(one[space], other[space]) for space in one
+    )
 
 
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
@@ -307,7 +330,9 @@ def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
     while columns:
         column = columns.pop()
         combined = pc.binary_join_element_wise(column, joined, " and ")
-        joined = pc.if_else(pc.equal(column, ""), joined, pc.if_else(pc.equal(joined, ""), column, combined))
+        joined = pc.if_else(
+            pc.equal(column, ""), joined, pc.if_else(pc.equal(joined, ""), column, combined)
+        )
     return pc.if_else(pc.equal(joined, ""), "all records", joined)
 
 
@@ -358,7 +383,11 @@ def write_archive(
         function, the answers are read back from the file one at a time, so that memory never holds
         all.
     """
-    spent = {} if receipt is None else {n: getattr(receipt, n) for n in ("key", "dataset", "utc", "pcost")}
+    spent = (
+        {}
+        if receipt is None
+        else {n: getattr(receipt, n) for n in ("key", "dataset", "utc", "pcost")}
+    )
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("release.json", json.dumps({**head, **spent}))
         for name, text in texts.items():
@@ -378,7 +407,9 @@ def write_archive(
         for space, drawn in answers:
             write("answers", space, drawn)
         named_estimates = (
-            ((space, estimates(space, read(space))) for space in list(positions)) if callable(estimates) else estimates
+            ((space, estimates(space, read(space))) for space in list(positions))
+            if callable(estimates)
+            else estimates
         )
         for space, array in named_estimates:
             write("estimates", space, array)
@@ -398,7 +429,11 @@ class Archive:
     def __enter__(self) -> Archive:
         try:
             self._opened = open_zip(
-                self.path, self.path.name, error=LedgerError, plain_names=False, max_members=math.inf
+                self.path,
+                self.path.name,
+                error=LedgerError,
+                plain_names=False,
+                max_members=math.inf,
             )
             self._zip = self._opened.__enter__()
             # one memory map for all arrays, because each map holds a file descriptor
@@ -408,12 +443,16 @@ class Archive:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._opened.__exit__(None, None, None)
         # a damaged file raises errors of many types; a PlanError already explains what is wrong
         if isinstance(error, Exception) and (
-            not isinstance(error, EngineError) or (isinstance(error, ValueError) and not isinstance(error, PlanError))
+            not isinstance(error, EngineError)
+            or (isinstance(error, ValueError) and not isinstance(error, PlanError))
         ):
             raise self._damaged() from None
 
@@ -429,12 +468,14 @@ class Archive:
             The header does not have the expected values.
         """
         header = parse_json(self.text("release.json"))
-        if not isinstance(header, dict) or not all(type(header.get(name, "")) is str for name in HEAD_TEXTS):
+        if not isinstance(header, dict) or not all(
+            type(header.get(name, "")) is str for name in HEAD_TEXTS
+        ):
             raise ValueError("the head has other fields")
         if any(header.get(name) != value for name, value in expected.items()):
             raise LedgerError(
-                f"The result {self.path.name} is not this step. Give the key of a look to continue from it; "
-                "restore the file of a release from a copy."
+                f"The result {self.path.name} is not this step. Give the key of a look to continue"
+                " from it; restore the file of a release from a copy."
             )
         return header
 
@@ -445,21 +486,30 @@ class Archive:
 
     def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
         """Return the released strategy answers of some spaces, in grid steps, with these shapes."""
-        return {space: self._array("answers", space, np.int64, shape) for space, shape in shapes.items()}
+        return {
+            space: self._array("answers", space, np.int64, shape) for space, shape in shapes.items()
+        }
 
     def estimates(self, shapes: Shapes) -> dict[Space, Array]:
         """Return the estimates of some spaces, in counts, with these shapes."""
-        return {space: self._array("estimates", space, np.float64, shape) for space, shape in shapes.items()}
+        return {
+            space: self._array("estimates", space, np.float64, shape)
+            for space, shape in shapes.items()
+        }
 
     def everything(self, folder: str) -> dict[Space, npt.NDArray[Any]]:
         """Return all arrays of the folder "answers" or "estimates", with their stored shapes."""
         names = [name for name in self._zip.namelist() if name.startswith(f"{folder}/")]
         spaces = {name: parse_json(name[len(folder) + 1 : -len(".npy")]) for name in names}
-        if not all(isinstance(s, list) and all(isinstance(a, str) for a in s) for s in spaces.values()):
+        if not all(
+            isinstance(s, list) and all(isinstance(a, str) for a in s) for s in spaces.values()
+        ):
             raise ValueError("an array has another name")
         return {tuple(space): self._window(name) for name, space in spaces.items()}
 
-    def _array(self, folder: str, space: Space, dtype: Any, shape: Iterable[int]) -> npt.NDArray[Any]:
+    def _array(
+        self, folder: str, space: Space, dtype: Any, shape: Iterable[int]
+    ) -> npt.NDArray[Any]:
         name = _member(folder, space)
         array = self._window(name)
         if array.dtype != dtype or array.shape != tuple(shape):
@@ -481,7 +531,9 @@ class Archive:
         return stored[head.tell() :].view(dtype).reshape(shape)
 
     def _damaged(self) -> LedgerError:
-        return LedgerError(f"The stored result {self.path.name} cannot be read. Restore it from a copy.")
+        return LedgerError(
+            f"The stored result {self.path.name} cannot be read. Restore it from a copy."
+        )
 
 
 def _member(folder: str, space: Space) -> str:

@@ -1,8 +1,8 @@
 """Exact discrete Gaussian and discrete Laplace noise; the only module that draws randomness.
 
 The samplers use rejection from a histogram, with one 64-bit random word per proposal.  Write
-f(m) = exp(-gamma(m)), m = |k|, with gamma(m) rational: m^2 / (2 variance) or m / scale.  From low to
-high, the bits of a word are
+f(m) = exp(-gamma(m)), m = |k|, with gamma(m) rational: m^2 / (2 variance) or m / scale.  From low
+to high, the bits of a word are
 
     14 bits   a table entry, which selects a bin: bin j has the w = 2^b integers from j w on, and c_j
               of the entries
@@ -18,7 +18,8 @@ The output distribution is exact:
     * The last entry represents all integers after the bins: half of it the first 16 w integers, a
       quarter the next 16 w, and so on without end.  There f falls by more than half over 16 w, so
       this is an envelope too, and the distribution is not truncated.
-    * "u < p" is decided in float64 only if the interval of width 2^-r that contains u is farther than
+    * "u < p" is decided in float64 only if the interval of width 2^-r that contains u is farther
+    than
       2^-30 from the computed p, whose error is below 2^-45.  Otherwise, and always after the bins,
       integers decide: exp(-gamma) is enclosed more and more tightly, and u gets further bits after
       its first r, until the two intervals are disjoint.
@@ -50,7 +51,9 @@ from engine.errors import PlanError
 
 ENTRY_BITS = 14
 ENTRIES = 1 << ENTRY_BITS
-CHUNK = 1 << 15  # words per pass: the temporaries stay in the processor's cache, and memory stays bounded
+CHUNK = (
+    1 << 15
+)  # words per pass: the temporaries stay in the processor's cache, and memory stays bounded
 MARGIN = 2.0**-30
 LARGEST = 1 << 80  # of a variance; the square of the largest Laplace scale
 MOST_DRAWS = 1 << 31
@@ -58,7 +61,9 @@ MOST_DRAWS = 1 << 31
 Entropy = Callable[[int], bytes]  # number of bytes -> that many independent uniform bytes
 
 
-def discrete_gaussian(*, variance: Fraction | int, size: int, entropy: Entropy | None = None) -> NDArray[np.int64]:
+def discrete_gaussian(
+    *, variance: Fraction | int, size: int, entropy: Entropy | None = None
+) -> NDArray[np.int64]:
     """Draw from the discrete Gaussian N_Z(0, variance).
 
     P(k) is proportional to exp(-k^2 / (2 variance)).
@@ -92,7 +97,9 @@ def discrete_gaussian(*, variance: Fraction | int, size: int, entropy: Entropy |
     return _draw(envelope, size=_checked_size(size), entropy=entropy or os.urandom)
 
 
-def discrete_laplace(*, scale: Fraction | int, size: int, entropy: Entropy | None = None) -> NDArray[np.int64]:
+def discrete_laplace(
+    *, scale: Fraction | int, size: int, entropy: Entropy | None = None
+) -> NDArray[np.int64]:
     """Draw from the discrete Laplace law: P(k) proportional to exp(-|k| / scale).
 
     Parameters
@@ -131,17 +138,25 @@ def fresh_seed() -> bytes:
 
 def _rational(value: object, *, name: str, largest: int) -> Fraction:
     """Return the exact value; raise PlanError with the allowed range otherwise."""
-    allowed = f"an int or fractions.Fraction from 2**-{largest.bit_length() - 1} to 2**{largest.bit_length() - 1}"
+    allowed = (
+        f"an int or fractions.Fraction from 2**-{largest.bit_length() - 1} to"
+        f" 2**{largest.bit_length() - 1}"
+    )
     if isinstance(value, bool) or not isinstance(value, Rational):
         description = f"{name} is {short(value)} ({type(value).__name__})"
-        raise PlanError(f"{description}, but exact noise needs {allowed}; Fraction(x) is the exact value of a float x.")
+        raise PlanError(
+            f"{description}, but exact noise needs {allowed}; Fraction(x) is the exact value of a"
+            " float x."
+        )
     # NumPy integers have fixed-width parts, which would wrap silently in the arithmetic below
     exact = Fraction(int(value.numerator), int(value.denominator))
     if exact <= 0:
         raise PlanError(f"{name} is zero or negative; pass {allowed}.")
     if not 1 <= largest * exact <= largest * largest:
         power = exact.numerator.bit_length() - exact.denominator.bit_length()
-        raise PlanError(f"{name} is about 2**{power}; pass {allowed}, or choose another grid for the noise.")
+        raise PlanError(
+            f"{name} is about 2**{power}; pass {allowed}, or choose another grid for the noise."
+        )
     return exact
 
 
@@ -158,8 +173,12 @@ class _Envelope:
     rate: Fraction
     height: int
     width_bits: int
-    counts: NDArray[np.int64]  # (bins,) table entries of each bin, at least height exp(-gamma(its first integer))
-    bin_of: NDArray[np.int64]  # (ENTRIES,) the bin of each entry; the last entry is the tail's, numbered `bins`
+    counts: NDArray[
+        np.int64
+    ]  # (bins,) table entries of each bin, at least height exp(-gamma(its first integer))
+    bin_of: NDArray[
+        np.int64
+    ]  # (ENTRIES,) the bin of each entry; the last entry is the tail's, numbered `bins`
 
     @property
     def head_bits(self) -> int:
@@ -169,19 +188,27 @@ class _Envelope:
 
 def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     """Return bins of 1/16 to 1/8 of the scale (or 1) in width, as far as height exp(-gamma) > 2^-5."""
-    width_bits = max(0, floor_scale.bit_length() - 4)  # so 16 w > scale, and f falls by more than half over 16 w
+    width_bits = max(
+        0, floor_scale.bit_length() - 4
+    )  # so 16 w > scale, and f falls by more than half over 16 w
     starts = np.arange(256, dtype=np.int64) << width_bits
     at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
     height = int((ENTRIES - 1 - len(starts)) / at_starts.sum())
-    upper = height * at_starts * (1 + MARGIN)  # the slack makes these upper bounds in spite of float error
+    upper = (
+        height * at_starts * (1 + MARGIN)
+    )  # the slack makes these upper bounds in spite of float error
     bins = int(np.count_nonzero(upper > 2.0**-5))
     counts = np.ceil(upper[:bins]).astype(np.int64)
     counts[0] += ENTRIES - 1 - counts.sum()
     bin_of = np.repeat(np.arange(bins + 1), np.append(counts, 1))
-    return _Envelope(power=power, rate=rate, height=height, width_bits=width_bits, counts=counts, bin_of=bin_of)
+    return _Envelope(
+        power=power, rate=rate, height=height, width_bits=width_bits, counts=counts, bin_of=bin_of
+    )
 
 
-def _draw(envelope: _Envelope, *, size: int, entropy: Entropy, margin: float = MARGIN) -> NDArray[np.int64]:
+def _draw(
+    envelope: _Envelope, *, size: int, entropy: Entropy, margin: float = MARGIN
+) -> NDArray[np.int64]:
     """Return the first `size` accepted proposals.
 
     Each word is an independent trial, so stopping at a number of draws does not change their
@@ -212,7 +239,9 @@ def _propose(
 
     # in units of 2^-head_bits, so that scaling adds no error
     ratio = np.append(envelope.height / envelope.counts, 0.0) * 2.0**head_bits
-    gap = ratio[bin_] * np.exp(-float(envelope.rate) * values.astype(float) ** envelope.power) - head
+    gap = (
+        ratio[bin_] * np.exp(-float(envelope.rate) * values.astype(float) ** envelope.power) - head
+    )
     slack = margin * 2.0**head_bits
     kept = gap >= 1 + slack
     tail = bin_ == len(envelope.counts)
@@ -222,7 +251,9 @@ def _propose(
         else:
             bound = Fraction(envelope.height, int(envelope.counts[bin_[i]]))
         gamma = envelope.rate * int(values[i]) ** envelope.power
-        kept[i] = _uniform_below(bound, gamma, head=int(head[i]), head_bits=head_bits, entropy=entropy)
+        kept[i] = _uniform_below(
+            bound, gamma, head=int(head[i]), head_bits=head_bits, entropy=entropy
+        )
     kept &= ~(negative & (values == 0))
     return np.where(negative, -values, values), kept
 
@@ -237,10 +268,14 @@ def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fractio
         level += 1
     block_bits = envelope.width_bits + 4
     start = (len(envelope.counts) << envelope.width_bits) + (level << block_bits)
-    return start + _random_bits(block_bits, entropy=entropy), Fraction(envelope.height << (level + 5))
+    return start + _random_bits(block_bits, entropy=entropy), Fraction(
+        envelope.height << (level + 5)
+    )
 
 
-def _uniform_below(bound: Fraction, gamma: Fraction, *, head: int, head_bits: int, entropy: Entropy) -> bool:
+def _uniform_below(
+    bound: Fraction, gamma: Fraction, *, head: int, head_bits: int, entropy: Entropy
+) -> bool:
     """Return whether u < bound exp(-gamma), for the uniform u with leading bits `head`."""
     while True:
         low, high = _exp_enclosure(gamma, bits=head_bits + 16)

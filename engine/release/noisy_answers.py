@@ -62,7 +62,9 @@ def check_blocks(part: Measurable) -> None:
     if isinstance(part, Plan):
         try:
             # broadcast zeros take no memory in any shape
-            part.combine({key: np.broadcast_to(0.0, b.coordinates) for key, b in part.blocks.items()})
+            part.combine(
+                {key: np.broadcast_to(0.0, b.coordinates) for key, b in part.blocks.items()}
+            )
         except Exception:
             raise PlanError(_refused(None, "gives no estimates")) from None
 
@@ -75,7 +77,9 @@ def _check_grid(block: Block) -> None:
         raise PlanError(_refused(block, "has a grid that is not a power of two"))
     if not 0.0 < block.noise < math.inf or not 1 <= block.grid_noise < 1 << MOST_NOISE_BITS:
         raise PlanError(_refused(block, "has noise that does not fit its grid"))
-    if not math.isclose(block.grid_noise * block.grid * DEVIATION[block.law], block.noise, rel_tol=1e-12):
+    if not math.isclose(
+        block.grid_noise * block.grid * DEVIATION[block.law], block.noise, rel_tol=1e-12
+    ):
         raise PlanError(_refused(block, "has noise that is not a multiple of its grid"))
     if not 0 <= block.measurements < MOST_DRAWS:
         raise PlanError(_refused(block, "has too many measurements"))
@@ -87,7 +91,12 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
         finite = all(s.is_finite for _, s in block.factors)
         finite = finite and (block.weights is None or bool(np.isfinite(block.weights).all()))
         answers = _on_grid(block, np.zeros(sizes, np.int64), within=True)
-        is_valid = finite and block.sizes == sizes and answers.shape == (block.measurements,) and not answers.any()
+        is_valid = (
+            finite
+            and block.sizes == sizes
+            and answers.shape == (block.measurements,)
+            and not answers.any()
+        )
         if is_valid and estimated:
             # coordinates of weight zero have no estimate
             with np.errstate(invalid="ignore"):
@@ -110,7 +119,10 @@ def _refused(block: Block | None, reason: str) -> str:
 
 
 def draw(
-    part: Measurable, counts: Counts, tell: Callable[[float, str], None], entropy: Entropy | None = None
+    part: Measurable,
+    counts: Counts,
+    tell: Callable[[float, str], None],
+    entropy: Entropy | None = None,
 ) -> Iterator[tuple[Space, npt.NDArray[np.int64]]]:
     """Yield the noisy answers of every block, z = rint(B x / grid) + exact discrete noise.
 
@@ -142,7 +154,9 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
         return np.rint(strategy_answers(block, table).ravel() / block.grid).astype(np.int64)
     answers, shift = np.asarray(table, object), -math.frexp(block.grid)[1] + 1
     bits = [_fraction_bits(s.rows) for _, s in block.factors]
-    integer_matrices = {s: _scaled_integers(s.rows, b) for (_, s), b in zip(block.factors, bits, strict=True)}
+    integer_matrices = {
+        s: _scaled_integers(s.rows, b) for (_, s), b in zip(block.factors, bits, strict=True)
+    }
     answers = apply_factors(block, answers, integer_matrices.__getitem__)
     if block.weights is not None:
         bits.append(_fraction_bits(block.weights))
@@ -150,7 +164,10 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
     total_bits = sum(bits) - shift
     limit = 2**MOST_BITS
     return np.array(
-        [max(-limit, min(limit, _rounded_shift(int(z), total_bits))) for z in np.asarray(answers, object).ravel()],
+        [
+            max(-limit, min(limit, _rounded_shift(int(z), total_bits)))
+            for z in np.asarray(answers, object).ravel()
+        ],
         np.int64,
     )
 
@@ -166,7 +183,9 @@ def _scaled_integers(matrix: Array | ReflectedRows, bits: int) -> Any:
     if isinstance(matrix, ReflectedRows):
         one, others, last = _scaled_integers(matrix.entries, bits).tolist()
         return replace(matrix, one=one, others=others, last=last)
-    return np.array([int(Fraction(v) * 2**bits) for v in matrix.ravel().tolist()], object).reshape(matrix.shape)
+    return np.array([int(Fraction(v) * 2**bits) for v in matrix.ravel().tolist()], object).reshape(
+        matrix.shape
+    )
 
 
 def _rounded_shift(number: int, bits: int) -> int:

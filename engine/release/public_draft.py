@@ -1,8 +1,8 @@
 """Schema draft from records that are declared public.
 
-Each column becomes an attribute whose cells contain all of its values except the missing ones, or is
-left to the user, with the reason.  There are two passes: the first summarizes the distinct values,
-the second encodes all rows with the draft.
+Each column becomes an attribute whose cells contain all of its values except the missing ones, or
+is left to the user, with the reason.  There are two passes: the first summarizes the distinct
+values, the second encodes all rows with the draft.
 
 Public tables for invariants and schema drafts.
 """
@@ -68,11 +68,14 @@ def public_table(data: Any, schema: Schema) -> PublicTable:
     [310, 242]
     """
     columns = list(column_names(data))
-    names, others = tuple(c for c in columns if c in schema), [c for c in columns if c not in schema]
+    names, others = (
+        tuple(c for c in columns if c in schema),
+        [c for c in columns if c not in schema],
+    )
     if len(others) != 1:
         raise DataError(
-            f"the public table has {len(columns):,} columns, of which {len(names)} are attributes of the schema; give "
-            "those of its attributes, and one of exact counts"
+            f"the public table has {len(columns):,} columns, of which {len(names)} are attributes"
+            " of the schema; give those of its attributes, and one of exact counts"
         )
     plain_schema = replace(schema, person=None, rows_per_person=None, impossible=(), invariants=())
     return names, count_marginals(data, plain_schema, [names], count_column=others[0])[names]
@@ -101,12 +104,15 @@ def _columns(block: str) -> pa.Table:
     header = [cell.strip() for cell in rows[0]]
     if len(set(header)) < len(header) or any(len(row) != len(header) for row in rows):
         raise DataError(
-            f"the public table that begins with {quote_public(block.splitlines()[0])} has rows of different lengths, or a "
-            "column twice; give a header, and one field for every column"
+            f"the public table that begins with {quote_public(block.splitlines()[0])} has rows of"
+            " different lengths, or a column twice; give a header, and one field for every column"
         )
     columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(header)
     return pa.table(
-        {name: pa.array([v.strip() for v in values], pa.string()) for name, values in zip(header, columns, strict=True)}
+        {
+            name: pa.array([v.strip() for v in values], pa.string())
+            for name, values in zip(header, columns, strict=True)
+        }
     )
 
 
@@ -118,11 +124,15 @@ def public_text(schema: Schema) -> str:
         if number:
             text.write("\n")
         counts = next(
-            name for name in itertools.accumulate(itertools.repeat("exact"), "{} {}".format) if name not in schema
+            name
+            for name in itertools.accumulate(itertools.repeat("exact"), "{} {}".format)
+            if name not in schema
         )
         writer.writerow([*invariant.attributes, counts])
         cells = itertools.product(*(_values(schema[name]) for name in invariant.attributes))
-        writer.writerows([*cell, count] for cell, count in zip(cells, invariant.values, strict=True))
+        writer.writerows(
+            [*cell, count] for cell, count in zip(cells, invariant.values, strict=True)
+        )
     return text.getvalue()
 
 
@@ -157,15 +167,25 @@ MAX_MONTHS = 36
 UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")
 
 MISSING_TEXTS = frozenset(
-    [*("na", "n/a", "n.a.", "#n/a", "<na>", "nan", "null", "none", "nil", "missing", "unknown"), *"-–—.?*:", "..", "--"]
+    [
+        *("na", "n/a", "n.a.", "#n/a", "<na>", "nan", "null", "none", "nil", "missing", "unknown"),
+        *"-–—.?*:",
+        "..",
+        "--",
+    ]
 )
 _EPOCH = datetime.date(1970, 1, 1)
-_DATE = re.compile(r"\d{4}([-/.])\d{1,2}\1\d{1,2}([T ].*)?|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d\d)( .*)?")
+_DATE = re.compile(
+    r"\d{4}([-/.])\d{1,2}\1\d{1,2}([T ].*)?|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d\d)( .*)?"
+)
 _GROUPED = re.compile(r"[-+−]?(\d+,\d+|\d{1,3}([.,'’ \u00a0\u202f])\d{3}(\2\d{3})*([.,]\d+)?)")
 _GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
 _LEADING_ZERO = re.compile(r"[-+]?0\d")
 
-SEPARATORS = "it holds numbers with a decimal comma or thousands separators, such as {}. Say by hand how they are read"
+SEPARATORS = (
+    "it holds numbers with a decimal comma or thousands separators, such as {}. Say by hand how"
+    " they are read"
+)
 MAYBE_MISSING = (
     "it holds texts that may mean missing, such as {}. Say by hand which texts mean missing, "
     "or write them as empty fields"
@@ -196,10 +216,16 @@ def draft_of_public(data: Any) -> DraftSchema:
     ([('sex', 2), ('age', 3)], {'name': 'it has one value only'})
     """
     data = as_source(data)
-    if isinstance(data, pa.RecordBatchReader):  # which gives its rows once, and two passes are needed
+    if isinstance(
+        data, pa.RecordBatchReader
+    ):  # which gives its rows once, and two passes are needed
         data = data.read_all()
     columns = list(column_names(data))
-    reasons = {name: "row number or column without a name, left out" for name in columns if UNNAMED.fullmatch(name)}
+    reasons = {
+        name: "row number or column without a name, left out"
+        for name in columns
+        if UNNAMED.fullmatch(name)
+    }
     names = [name for name in columns if name not in reasons]
     if isinstance(data, (str, Path)):
         reasons |= column_problems(Path(data))
@@ -264,7 +290,9 @@ class _Summary:
     """Distinct values of a column, in the forms that the encoder compares with labels and edges."""
 
     def __init__(self) -> None:
-        self.labels: dict[str, Any] = {}  # text of a label, with its number or None; at most MAX_LABELS + 1
+        self.labels: dict[
+            str, Any
+        ] = {}  # text of a label, with its number or None; at most MAX_LABELS + 1
         self.kinds: Counter[str] = Counter()  # distinct values by kind
         self.examples: dict[str, list[str]] = {}
         self.reason = ""  # of a column that no attribute can take
@@ -291,7 +319,9 @@ class _Summary:
                 value = scalar(value)
             except TypeError:
                 dated = hasattr(value, "year") or hasattr(value, "hour")
-                self.reason = DATES if dated else "it holds values that are neither text nor numbers"
+                self.reason = (
+                    DATES if dated else "it holds values that are neither text nor numbers"
+                )
                 return
             if value is not None:
                 self._take(value)
@@ -305,18 +335,28 @@ class _Summary:
         self.kinds["date"] += 1
         extent = pc.min_max(days_of(column))
         try:
-            self._extend(*(_EPOCH + datetime.timedelta(extent[end].as_py()) for end in ("min", "max")))
+            self._extend(
+                *(_EPOCH + datetime.timedelta(extent[end].as_py()) for end in ("min", "max"))
+            )
         except OverflowError:
             self.reason = "it holds dates beyond the years 1 to 9999. Correct them"
 
     def _extend(self, *days: datetime.date) -> None:
-        self.days = {min(*self.days, *days), max(*self.days, *days)} if self.days else {min(days), max(days)}
+        self.days = (
+            {min(*self.days, *days), max(*self.days, *days)}
+            if self.days
+            else {min(days), max(days)}
+        )
 
     def _take(self, value: Any) -> None:
         text, is_text = text_of(value), isinstance(value, str)
         if text in self.labels:
             return
-        number = None if isinstance(value, bool) or (is_text and _means_missing(text)) else number_of(value)
+        number = (
+            None
+            if isinstance(value, bool) or (is_text and _means_missing(text))
+            else number_of(value)
+        )
         kind = _kind(text, number) if is_text else "text" if number is None else "number"
         self.kinds[kind] += 1
         if len(self.labels) <= MAX_LABELS:
@@ -356,7 +396,11 @@ class _Summary:
             raise SchemaError(SEPARATORS.format(self._listed("grouped")))
         if self.points and not self.decimals and kinds <= {"number", "missing"}:
             raise SchemaError(SEPARATORS.format(self._listed("number")))
-        if "number" in kinds <= {"number", "missing"} and self.only_usual_missing and not self.leading_zeros:
+        if (
+            "number" in kinds <= {"number", "missing"}
+            and self.only_usual_missing
+            and not self.leading_zeros
+        ):
             return self._numeric(name)
         if "missing" in kinds and kinds <= {"number", "missing"}:
             raise SchemaError(MAYBE_MISSING.format(self._listed("missing")))
@@ -380,29 +424,47 @@ class _Summary:
         if len(labels) < 2:
             raise SchemaError("it has one value only")
         if not (_is_finite(self.low) and _is_finite(self.high)):
-            raise SchemaError("it holds numbers that are not finite. Correct them, or declare bins by hand")
+            raise SchemaError(
+                "it holds numbers that are not finite. Correct them, or declare bins by hand"
+            )
         if self.low == self.high:
             raise SchemaError("it has one number only, spelled in several ways")
         missing = tuple(sorted(self.missing))
-        if self.is_integer and len({self.labels[text] for text in labels}) == len(labels) <= MAX_INTEGER_LABELS:
+        if (
+            self.is_integer
+            and len({self.labels[text] for text in labels}) == len(labels) <= MAX_INTEGER_LABELS
+        ):
             return replace(self._categorical(name, labels), missing_values=missing)
         if max(-self.low, self.high) > MAX_EXACT:
-            raise SchemaError(f"it holds numbers beyond {MAX_EXACT:,}. Declare bins by hand, or give codes as text")
+            raise SchemaError(
+                f"it holds numbers beyond {MAX_EXACT:,}. Declare bins by hand, or give codes as"
+                " text"
+            )
         low, high = math.floor(self.low), math.ceil(self.high)
         if self.is_integer or high - low >= FEW_INTEGER_CELLS:
-            return replace(integer_range(name, low, high, integer=self.is_integer), missing_values=missing)
-        return replace(decimal_bins(name, float(self.low), float(self.high)), missing_values=missing)
+            return replace(
+                integer_range(name, low, high, integer=self.is_integer), missing_values=missing
+            )
+        return replace(
+            decimal_bins(name, float(self.low), float(self.high)), missing_values=missing
+        )
 
     def _categorical(self, name: str, labels: Sequence[str]) -> Attribute:
         if len(labels) < 2:
             raise SchemaError("it has one value only")
         if len(labels) > MAX_LABELS:
             what = "codes with leading zeros" if self.leading_zeros else "texts"
-            raise SchemaError(f"it has more than {MAX_LABELS} {what}. Write by hand those that have a cell")
+            raise SchemaError(
+                f"it has more than {MAX_LABELS} {what}. Write by hand those that have a cell"
+            )
         if any(text.isspace() for text in labels):
-            raise SchemaError("it has a value of blanks alone. Write it as an empty field, or correct it")
+            raise SchemaError(
+                "it has a value of blanks alone. Write it as an empty field, or correct it"
+            )
         if len({text.strip() for text in labels}) < len(labels):
-            raise SchemaError("it has values that differ in blanks at their ends alone. Correct them")
+            raise SchemaError(
+                "it has values that differ in blanks at their ends alone. Correct them"
+            )
         return Attribute.categorical(name, sorted(labels, key=self._order))
 
     def _order(self, text: str) -> tuple[bool, Any, str]:
@@ -419,9 +481,15 @@ class _Summary:
         if attribute is None:
             return
         if attribute.missing_values:
-            yield f"the texts {', '.join(map(quote_public, attribute.missing_values))} count as missing values"
+            yield (
+                f"the texts {', '.join(map(quote_public, attribute.missing_values))} count as"
+                " missing values"
+            )
         if attribute.is_dated:
-            yield f"the cells run from {attribute.start} to {attribute.stop}, the first and last dates in the table"
+            yield (
+                f"the cells run from {attribute.start} to {attribute.stop}, the first and last"
+                " dates in the table"
+            )
 
 
 def _distinct(column: pa.Array | list[Any]) -> Iterable[Any]:
@@ -434,12 +502,16 @@ def _distinct(column: pa.Array | list[Any]) -> Iterable[Any]:
 
 
 def _type_reason(kind: pa.DataType) -> str:
-    """Return why no attribute can have values of an Arrow type, or "" for text, number and date types."""
+    """Return why no attribute can have values of an Arrow type, or "" for text, number and date
+    types.
+    """
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return DATES if pa.types.is_temporal(kind.value_type) else _type_reason(kind.value_type)
     if pa.types.is_temporal(kind):
         return "" if _is_dated(kind) else DATES
-    return f"it is of type {kind}. Give one text or number per row" if pa.types.is_nested(kind) else ""
+    return (
+        f"it is of type {kind}. Give one text or number per row" if pa.types.is_nested(kind) else ""
+    )
 
 
 def _is_dated(kind: pa.DataType) -> bool:
@@ -463,7 +535,13 @@ def _kind(text: str, number: Any) -> str:
     if number is not None:
         return "number"
     stripped = text.strip()
-    return "date" if _DATE.fullmatch(stripped) else "grouped" if _GROUPED.fullmatch(stripped) else "text"
+    return (
+        "date"
+        if _DATE.fullmatch(stripped)
+        else "grouped"
+        if _GROUPED.fullmatch(stripped)
+        else "text"
+    )
 
 
 def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
@@ -474,10 +552,16 @@ def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
         for encoder, column in zip(encoders, batch.columns, strict=True):
             codes = encoder.column(column)
             values, rows = np.unique(codes[codes < MISSING], return_counts=True)
-            refused[encoder.attribute.name].update(dict(zip(values.tolist(), rows.tolist(), strict=True)))
+            refused[encoder.attribute.name].update(
+                dict(zip(values.tolist(), rows.tolist(), strict=True))
+            )
     return {
-        name: "the draft does not take "
-        + ", ".join(f"{pluralize(rows, 'value')} {REASONS[-1 - code]}" for code, rows in counts.items())
+        name: (
+            "the draft does not take "
+            + ", ".join(
+                f"{pluralize(rows, 'value')} {REASONS[-1 - code]}" for code, rows in counts.items()
+            )
+        )
         for name, counts in refused.items()
         if counts
     }

@@ -37,7 +37,9 @@ def rehearsal_bits(seed: int | None, *purpose: str) -> Entropy | None:
     def stream(size: int) -> bytes:
         nonlocal requests
         requests += 1
-        return hashlib.shake_256(hashlib.sha256(start).digest() + requests.to_bytes(8, "big")).digest(size)
+        return hashlib.shake_256(
+            hashlib.sha256(start).digest() + requests.to_bytes(8, "big")
+        ).digest(size)
 
     return stream
 
@@ -46,6 +48,6 @@ def refuse_seed(seed: Any) -> None:
     """Raise PlanError if a release has a seed."""
     if seed is not None:
         raise PlanError(
-            "A release has no seed, because noise from a known seed does not protect anybody. Leave the seed out; it "
-            "is for rehearsals."
+            "A release has no seed, because noise from a known seed does not protect anybody. Leave"
+            " the seed out; it is for rehearsals."
         )

@@ -70,7 +70,9 @@ class Complement:
     @cached_property
     def key(self) -> bytes:
         """Hashable identity."""
-        return hashlib.sha256(b"".join(a.tobytes() for a in (*self.by_axis, self.by_total))).digest()
+        return hashlib.sha256(
+            b"".join(a.tobytes() for a in (*self.by_axis, self.by_total))
+        ).digest()
 
     def turned(self) -> Complement:
         """Return the complement of the pair in reverse order."""
@@ -108,12 +110,16 @@ class Split:
         array([0.75, 0.25])
         """
         complements = {
-            key: Complement(by_axis=(share * c.by_axis[0], share * c.by_axis[1]), by_total=share * c.by_total)
+            key: Complement(
+                by_axis=(share * c.by_axis[0], share * c.by_axis[1]), by_total=share * c.by_total
+            )
             for key, c in {c.key: c for c in self.complements.values()}.items()
         }
         return replace(
             self,
-            centers={name: share * pi + (1.0 - share) / len(pi) for name, pi in self.centers.items()},
+            centers={
+                name: share * pi + (1.0 - share) / len(pi) for name, pi in self.centers.items()
+            },
             complements={pair: complements[c.key] for pair, c in self.complements.items()},
         )
 
@@ -172,7 +178,9 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
         if matrix is not None:
             # np.tensordot takes five times as long for small tensors
             *before, n = tensor.shape
-            tensor = (tensor.reshape((math.prod(before), n)) @ matrix).reshape((*before, *matrix.shape[1:]))
+            tensor = (tensor.reshape((math.prod(before), n)) @ matrix).reshape(
+                (*before, *matrix.shape[1:])
+            )
         if matrix is None or matrix.ndim == 2:
             last = tensor.ndim - 1
             tensor = tensor.transpose((*range(first), last, *range(first, last)))
@@ -196,7 +204,9 @@ def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
     return tensor.transpose(order).reshape((*tensor.shape[:first], *joined))
 
 
-def ungroup_axes(tensor: Array, sets: Sequence[Axes], sizes: Sequence[int], first: int = 0) -> Array:
+def ungroup_axes(
+    tensor: Array, sets: Sequence[Axes], sizes: Sequence[int], first: int = 0
+) -> Array:
     """Return the reverse of `group_axes`, shape (..., n_1, ..., n_k), ``sizes`` being n_1 to n_k.
 
     >>> ungroup_axes(np.ones((8, 3)), [(2, 0), (1,)], (2, 3, 4)).shape
@@ -261,15 +271,20 @@ def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float)
 def _columns(sizes: Sequence[int], centers: Sequence[Array | None]) -> list[Array]:
     """Return T_i = [pi_i, N_i] of every attribute; an operator for a wide one with uniform center."""
     return [
-        cast(Array, CosineMatrix(cells=n, total=True))
-        if pi is None and is_wide(n)
-        else np.column_stack([center(n, pi), basis(n)])
+        (
+            cast(Array, CosineMatrix(cells=n, total=True))
+            if pi is None and is_wide(n)
+            else np.column_stack([center(n, pi), basis(n)])
+        )
         for n, pi in zip(sizes, centers, strict=True)
     ]
 
 
 def pieces(
-    rows: Array, sizes: Sequence[int], centers: Sequence[Array | None], complements: Mapping[Axes, Complement]
+    rows: Array,
+    sizes: Sequence[int],
+    centers: Sequence[Array | None],
+    complements: Mapping[Axes, Complement],
 ) -> Array:
     """Return all pieces q M of query rows, shape (k, cells) to (k, cells).
 
@@ -282,7 +297,10 @@ def pieces(
 
 
 def tables(
-    coordinates: Array, sizes: Sequence[int], centers: Sequence[Array | None], complements: Mapping[Axes, Complement]
+    coordinates: Array,
+    sizes: Sequence[int],
+    centers: Sequence[Array | None],
+    complements: Mapping[Axes, Complement],
 ) -> Array:
     """Return tables M y from the coordinates of all spaces inside, shape (k, cells) to (k, cells).
 
@@ -319,11 +337,20 @@ def class_rows(
     """
     centers_or_uniform = centers if centers is not None else [None] * len(sizes)
     axes_inside = range(len(sizes)) if inside is None else inside
-    if complement is not None and len(axes_inside) < 2:  # the piece on the pair itself does not change
-        return pieces(rows, sizes, centers_or_uniform, {(0, 1): complement})[:, positions(sizes, [tuple(axes_inside)])]
+    if (
+        complement is not None and len(axes_inside) < 2
+    ):  # the piece on the pair itself does not change
+        return pieces(rows, sizes, centers_or_uniform, {(0, 1): complement})[
+            :, positions(sizes, [tuple(axes_inside)])
+        ]
     # for a single space, attributes outside need one vector instead of a matrix
     return _by_rows(
-        rows, sizes, [basis(n) if a in axes_inside else center(n, centers_or_uniform[a]) for a, n in enumerate(sizes)]
+        rows,
+        sizes,
+        [
+            basis(n) if a in axes_inside else center(n, centers_or_uniform[a])
+            for a, n in enumerate(sizes)
+        ],
     )
 
 
@@ -336,9 +363,12 @@ class Lift:
     (2, 6)
     """
 
-    one_space = True  # whether the class coordinates are one table, so that reversals and swaps permute them
+    # whether the class coordinates are one table, so that reversals and swaps permute them
+    one_space = True
 
-    def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None = None) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None = None
+    ) -> None:
         self.sizes, self.cells = sizes, math.prod(sizes)
         self.dimension = math.prod(n - 1 for n in sizes)
         centers_or_uniform = centers if centers is not None else [None] * len(sizes)

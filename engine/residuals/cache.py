@@ -74,13 +74,17 @@ class LruCache(Generic[_Value]):
         A mapping gives the size by parts; a part that several values share counts once, and has the
         same size in all of them.
         """
-        parts: Mapping[Hashable, int] = size if isinstance(size, Mapping) else {("alone", key): size}
+        parts: Mapping[Hashable, int] = (
+            size if isinstance(size, Mapping) else {("alone", key): size}
+        )
         with self._lock:
             if key in self._values:
                 self._drop(key)
             if sum(parts.values()) <= self.limit:
                 self._values[key] = (value, parts)
-                self.used += sum(part_size for part, part_size in parts.items() if not self._holders[part])
+                self.used += sum(
+                    part_size for part, part_size in parts.items() if not self._holders[part]
+                )
                 self._holders.update(parts.keys())
             while self.used > self.limit:
                 self._drop(next(iter(self._values)))
@@ -108,7 +112,9 @@ class SolveCache:
     memory, disk : limits in bytes of the memory and of the folder.
     """
 
-    def __init__(self, folder: Path | None = None, memory: int = MEMORY_BYTES, disk: int = DISK_BYTES) -> None:
+    def __init__(
+        self, folder: Path | None = None, memory: int = MEMORY_BYTES, disk: int = DISK_BYTES
+    ) -> None:
         self.folder, self.disk = folder, disk
         self._solutions = LruCache[Solution](memory)
         self._hints = LruCache[tuple[tuple[Array, Array], ...]](HINT_BYTES)
@@ -157,7 +163,9 @@ class SolveCache:
 
     def keep(self, search: Search, solution: Solution) -> None:
         """Store a solution, unless a time limit ended its search."""
-        if TIME_LIMIT_STATUS in solution.status or search.method == "fourier":  # Fourier strategies are a closed form
+        if (
+            TIME_LIMIT_STATUS in solution.status or search.method == "fourier"
+        ):  # Fourier strategies are a closed form
             return
         self._solutions.put(search.key, solution, _solution_bytes(solution))
         if _worth_a_file(search):
@@ -165,7 +173,11 @@ class SolveCache:
 
     def suggest(self, search: Search, solution: Solution) -> None:
         """Store the weights of any search as initial values for later ones of the same shape."""
-        others = [h for h in self._hints.get(search.shape) or () if not np.array_equal(h[0], search.fingerprint)]
+        others = [
+            h
+            for h in self._hints.get(search.shape) or ()
+            if not np.array_equal(h[0], search.fingerprint)
+        ]
         hints = ((search.fingerprint, solution.dual), *others[: MAX_HINTS_PER_SHAPE - 1])
         self._hints.put(search.shape, hints, sum(a.nbytes + b.nbytes for a, b in hints))
 
@@ -219,7 +231,11 @@ def default_folder() -> Path | None:
     setting = os.environ.get(VARIABLE, "").strip()
     if setting.lower() == "off":
         return None
-    return Path(setting).expanduser() if setting else platformdirs.user_cache_path("dp-query-workbench") / "searches"
+    return (
+        Path(setting).expanduser()
+        if setting
+        else platformdirs.user_cache_path("dp-query-workbench") / "searches"
+    )
 
 
 @lru_cache(maxsize=4)

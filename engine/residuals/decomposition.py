@@ -47,7 +47,17 @@ import scipy
 
 from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
-from engine.residuals.basis import UNIFORM, Axes, Complement, Space, Split, basis, center, class_rows, digest
+from engine.residuals.basis import (
+    UNIFORM,
+    Axes,
+    Complement,
+    Space,
+    Split,
+    basis,
+    center,
+    class_rows,
+    digest,
+)
 from engine.residuals.intervals import IntervalGram, IntervalMatrix, IntervalSpace, gram_product
 from engine.residuals.operators import ScaledIdentity, is_wide
 from engine.workload import Group, Part, Workload, joint_part, subsets
@@ -82,8 +92,8 @@ class QueriedSpaces:
     places : positions of their attributes in the schema, shape (spaces, attributes).
     kinds : equivalence class of every space, shape (spaces,); the spaces of a class have the same
         Gram, on attributes of equal ``looks``.
-    coefficients : for every class the number of each product in its Gram, with the sum of weights times
-        coefficients.
+    coefficients : for every class the number of each product in its Gram, with the sum of weights
+        times coefficients.
     reached : for every class a rank, comparable between sizes, that is smaller where a group
         reaches it earlier; shape (kinds,).
     """
@@ -122,14 +132,20 @@ def queried_spaces(
     by_positions: dict[tuple[int, Axes], list[tuple[GroupContribution, int, int, float]]] = {}
     for groups in spreading:
         for i, (positions, product, coefficient) in enumerate(groups.pattern):
-            by_positions.setdefault((groups.places.shape[1], positions), []).append((groups, i, product, coefficient))
+            by_positions.setdefault((groups.places.shape[1], positions), []).append(
+                (groups, i, product, coefficient)
+            )
     by_size: dict[int, list[tuple[Index, Index, Index, Array]]] = {}
     for (_, positions), pieces in by_positions.items():
         members, ranks, terms, coefficients = zip(*pieces, strict=True)
         counts = [len(groups.numbers) for groups in members]
-        order = np.concatenate([groups.numbers for groups in members]) * longest + np.repeat(ranks, counts)
+        order = np.concatenate([groups.numbers for groups in members]) * longest + np.repeat(
+            ranks, counts
+        )
         places = np.concatenate([groups.places for groups in members])[:, list(positions)]
-        weights = np.concatenate([groups.weights for groups in members]) * np.repeat(coefficients, counts)
+        weights = np.concatenate([groups.weights for groups in members]) * np.repeat(
+            coefficients, counts
+        )
         products = np.repeat(terms, counts)
         for exact_axes in exact:
             remaining = ~np.isin(places, exact_axes).all(axis=1)
@@ -144,12 +160,18 @@ def queried_spaces(
     return [_of_one_size(by_size[k], looks) for k in sorted(by_size)]
 
 
-def _of_one_size(chunks: Sequence[tuple[Index, Index, Index, Array]], looks: Index) -> QueriedSpaces:
-    arrival, places, products, weights = (np.concatenate(terms) for terms in zip(*chunks, strict=True))
+def _of_one_size(
+    chunks: Sequence[tuple[Index, Index, Index, Array]], looks: Index
+) -> QueriedSpaces:
+    arrival, places, products, weights = (
+        np.concatenate(terms) for terms in zip(*chunks, strict=True)
+    )
     order = np.argsort(arrival, kind="stable")
     arrival, places, products = arrival[order], places[order], products[order]
     first_rows, space = unique_rows(places)
-    by_time = np.argsort(first_rows, kind="stable")  # spaces in the order in which the groups reach them
+    by_time = np.argsort(
+        first_rows, kind="stable"
+    )  # spaces in the order in which the groups reach them
     first_rows, space = first_rows[by_time], np.argsort(by_time, kind="stable")[space]
     # (space, product) pairs, sorted, with sums in the order of the groups
     of_pair, pair = unique_rows(np.column_stack([space, products]))
@@ -171,9 +193,14 @@ def _of_one_size(chunks: Sequence[tuple[Index, Index, Index, Array]], looks: Ind
     for k in examples.tolist():
         terms = np.arange(starts[k], starts[k] + counts[k])
         terms = terms[np.argsort(arrival[of_pair[terms]], kind="stable")]
-        class_terms.append(dict(zip(products[of_pair[terms]].tolist(), sums[terms].tolist(), strict=True)))
+        class_terms.append(
+            dict(zip(products[of_pair[terms]].tolist(), sums[terms].tolist(), strict=True))
+        )
     return QueriedSpaces(
-        places=places[first_rows], kinds=kind, coefficients=class_terms, reached=arrival[first_rows[examples]]
+        places=places[first_rows],
+        kinds=kind,
+        coefficients=class_terms,
+        reached=arrival[first_rows[examples]],
     )
 
 
@@ -290,7 +317,9 @@ class Subworkload:
     @property
     def mixed(self) -> bool:
         """Whether the Gram is not a single product of factors on single attributes."""
-        return len(self.terms) > 1 or any(len(axes) > 1 for term in self.terms for axes, _ in term.factors)
+        return len(self.terms) > 1 or any(
+            len(axes) > 1 for term in self.terms for axes, _ in term.factors
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,12 +363,18 @@ class Registry:
         """
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.split.complement(names)
-        key = (part.key, tuple(map(self._digest, names)), weights_key, complement and complement.key)
+        key = (
+            part.key,
+            tuple(map(self._digest, names)),
+            weights_key,
+            complement and complement.key,
+        )
         if key not in self._entries:
             centers, sets = self.split.centers_of(names), subsets(range(len(part.axes)))
             with threads_for(math.prod(part.sizes)):
                 self._entries[key] = [
-                    (inside, self._build(part, inside, centers, weights, complement)) for inside in sets
+                    (inside, self._build(part, inside, centers, weights, complement))
+                    for inside in sets
                 ]
         return self._entries[key]
 
@@ -360,12 +395,19 @@ class Registry:
         query_trace: float
         if len(part.sizes) == 1:
             if inside and has_identity_gram(part, weights) and centers[0] is None:
-                return self._intern(IdentityFactor(sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1)))
+                return self._intern(
+                    IdentityFactor(sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1))
+                )
             if not inside and has_identity_gram(part, weights):
                 return float(np.sum(center(part.sizes[0], centers[0]) ** 2))
-            if centers[0] is None and (interval_gram := wide_interval_gram(part, weights)) is not None:
+            if (
+                centers[0] is None
+                and (interval_gram := wide_interval_gram(part, weights)) is not None
+            ):
                 if inside:
-                    return self._intern(IntervalFactor(sizes=sizes, matrix=IntervalMatrix(gram=interval_gram)))
+                    return self._intern(
+                        IntervalFactor(sizes=sizes, matrix=IntervalMatrix(gram=interval_gram))
+                    )
                 uniform = center(part.sizes[0], None)
                 return float(uniform @ gram_product(interval_gram, uniform))
             gram = part.family.gram(part.sizes, weights)
@@ -375,7 +417,9 @@ class Registry:
                 # not pi^T G pi: where terms cancel, the sum has an error of 1e-16 of its terms
                 # before squaring, and pi^T G pi has one of 1e-16 of their squares
                 sums = part.family.dot(part.sizes, pi)
-                return _zero_if_rounding(float(np.sum(sums**2 if weights is None else weights * sums**2)), query_trace)
+                return _zero_if_rounding(
+                    float(np.sum(sums**2 if weights is None else weights * sums**2)), query_trace
+                )
             # from the family's closed-form Gram: ranges on 1,000 cells have 500,500 rows, which are
             # never listed
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
@@ -413,7 +457,10 @@ class Registry:
                 rows.append(projected)
             else:
                 gram += projected.T @ projected
-        return Factor(sizes=sizes, matrix=np.concatenate(rows) if narrow else gram, low_rank=narrow), query_trace
+        return (
+            Factor(sizes=sizes, matrix=np.concatenate(rows) if narrow else gram, low_rank=narrow),
+            query_trace,
+        )
 
     def _intern(self, factor: Factor) -> tuple[int, float]:
         scale = factor.trace
@@ -486,27 +533,42 @@ def decompose(
     registry = Registry(split)
     products: dict[Factors, int] = {}
     weights = np.array([group.weight for group in workload.groups])
-    center_classes = _class_numbers([digest(split.centers.get(name)) for name in workload.schema.names])
+    center_classes = _class_numbers(
+        [digest(split.centers.get(name)) for name in workload.schema.names]
+    )
     classes = []
     for group_class in workload.group_classes:
         complements = [0] * len(group_class.numbers)
         if split.complements:
-            keys = [split.complement(workload.groups[i].attributes) for i in group_class.numbers.tolist()]
+            keys = [
+                split.complement(workload.groups[i].attributes)
+                for i in group_class.numbers.tolist()
+            ]
             complements = _class_numbers([c and c.key for c in keys]).tolist()
         # groups with the same queries in the same order under the same split have the same pattern
         # of spaces
-        firsts, split_class = unique_rows(np.column_stack([center_classes[group_class.places], complements]))
+        firsts, split_class = unique_rows(
+            np.column_stack([center_classes[group_class.places], complements])
+        )
         for k in range(len(firsts)):
             members = (split_class == k) & (weights[group_class.numbers] > 0.0)
             if members.any():
-                classes.append((group_class.numbers[members], group_class.places[members], group_class.ranks))
+                classes.append(
+                    (group_class.numbers[members], group_class.places[members], group_class.ranks)
+                )
     spreading = []
     for numbers, places, ranks in sorted(classes, key=lambda member: int(member[0][0])):
         pattern = [
             (positions, products.setdefault(factors, len(products)), coefficient)
-            for positions, coefficient, factors in _pattern(workload.groups[numbers[0]], ranks, registry)
+            for positions, coefficient, factors in _pattern(
+                workload.groups[numbers[0]], ranks, registry
+            )
         ]
-        spreading.append(GroupContribution(numbers=numbers, places=places, weights=weights[numbers], pattern=pattern))
+        spreading.append(
+            GroupContribution(
+                numbers=numbers, places=places, weights=weights[numbers], pattern=pattern
+            )
+        )
     return _distinct(workload, registry, spreading, tuple(products), labels or {})
 
 
@@ -516,18 +578,26 @@ def _class_numbers(keys: Sequence[Hashable]) -> Index:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
-def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tuple[Axes, float, Factors]]:
+def _pattern(
+    group: Group, ranks: Sequence[int], registry: Registry
+) -> list[tuple[Axes, float, Factors]]:
     """Return the residual spaces of a class of groups: (positions, coefficient, factors) per term."""
     parts, weights = group.parts, group.query_weights
-    if len(parts) > 1 and (weights is not None or registry.split.complement(group.attributes) is not None):
+    if len(parts) > 1 and (
+        weights is not None or registry.split.complement(group.attributes) is not None
+    ):
         # neither per-query weights nor complements are products over the parts, so the group is
         # treated as one part
         parts = (joint_part(group),)
-    position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
+    position = {
+        axis: p for p, axis in enumerate(ranks)
+    }  # axis of the group -> position in schema order
     choices = []
     for part in parts:
         entries = registry.look_up(part, group.named(part.axes), weights)
-        choices.append([(tuple(position[part.axes[i]] for i in inside), piece) for inside, piece in entries])
+        choices.append(
+            [(tuple(position[part.axes[i]] for i in inside), piece) for inside, piece in entries]
+        )
     out = []
     # equation 3 multiplied out: every part is inside the space on some of its attributes and
     # outside on the rest; the Gram of a product is the scalars of the parts outside times the
@@ -543,7 +613,9 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tup
         if coefficient > 0.0:
             positions = tuple(sorted(a for axes, _ in touched for a in axes))
             index = {p: i for i, p in enumerate(positions)}
-            factors = tuple(sorted((tuple(index[a] for a in axes), number) for axes, number in touched))
+            factors = tuple(
+                sorted((tuple(index[a] for a in axes), number) for axes, number in touched)
+            )
             out.append((positions, coefficient, factors))
     return out
 
@@ -566,7 +638,9 @@ def _distinct(
     for group in queried_spaces(spreading, attribute_classes, schema.exact_places):
         # every space occurs once, so the first rows are all spaces, sorted by name
         order = unique_rows(alphabet[group.places])[0]
-        columns = [list(map(schema.names.__getitem__, column)) for column in group.places[order].T.tolist()]
+        columns = [
+            list(map(schema.names.__getitem__, column)) for column in group.places[order].T.tolist()
+        ]
         names: list[Space] = list(zip(*columns, strict=True)) if columns else [()] * len(order)
         solved: dict[Any, tuple[int, float]] = {}
         for space, space_class in zip(names, group.kinds[order].tolist(), strict=True):
@@ -584,8 +658,12 @@ def _distinct(
                     Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
                     for factors, c in sorted((products[k], c) for k, c in coefficients.items())
                 )
-                signature = tuple(attribute_classes[[schema.order[name] for name in space]].tolist())
-                number = numbers.setdefault((signature, complement and complement.key, terms), len(subworkloads))
+                signature = tuple(
+                    attribute_classes[[schema.order[name] for name in space]].tolist()
+                )
+                number = numbers.setdefault(
+                    (signature, complement and complement.key, terms), len(subworkloads)
+                )
                 if number == len(subworkloads):
                     subworkloads.append(
                         Subworkload(
@@ -598,7 +676,9 @@ def _distinct(
                     )
                 solved[key] = number, scale
             spaces[space] = solved[key]
-    return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)
+    return Decomposition(
+        factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces
+    )
 
 
 def merge_shape(sub: Subworkload) -> list[Factors]:
@@ -627,7 +707,10 @@ def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
 
     Terms that differ on one set of axes only are added up.
     """
-    terms: Merged = [(t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors)) for t in sub.terms]
+    terms: Merged = [
+        (t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors))
+        for t in sub.terms
+    ]
     changed = True
     while changed:
         changed = False
@@ -644,7 +727,8 @@ def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
 
 
 def _add_terms(
-    a: tuple[float, tuple[tuple[Axes, Factor], ...]], b: tuple[float, tuple[tuple[Axes, Factor], ...]]
+    a: tuple[float, tuple[tuple[Axes, Factor], ...]],
+    b: tuple[float, tuple[tuple[Axes, Factor], ...]],
 ) -> tuple[float, tuple[tuple[Axes, Factor], ...]] | None:
     if [axes for axes, _ in a[1]] != [axes for axes, _ in b[1]]:
         return None
@@ -657,7 +741,9 @@ def _add_terms(
     return 1.0, (*a[1][:k], (axes, both), *a[1][k + 1 :])
 
 
-def axis_partition(terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int) -> list[Axes]:
+def axis_partition(
+    terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int
+) -> list[Axes]:
     """Return the finest partition of the axes 0..count-1 that no factor of any term crosses."""
     label = list(range(count))
     for _, factors in terms:
@@ -687,12 +773,19 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
 
     The sum has low rank if all factors have and its rows take less memory than its Gram.
     """
-    if all(f.low_rank for _, f in parts) and sum(len(f.matrix) for _, f in parts) < parts[0][1].dimension:
+    if (
+        all(f.low_rank for _, f in parts)
+        and sum(len(f.matrix) for _, f in parts) < parts[0][1].dimension
+    ):
         rows = np.concatenate([math.sqrt(c) * f.matrix for c, f in parts])
         return Factor(sizes=sizes, matrix=rows, low_rank=True)
-    grams = [c * interval_gram for c, f in parts if (interval_gram := _interval_gram(f)) is not None]
+    grams = [
+        c * interval_gram for c, f in parts if (interval_gram := _interval_gram(f)) is not None
+    ]
     if len(grams) == len(parts):
-        return IntervalFactor(sizes=sizes, matrix=IntervalMatrix(gram=functools.reduce(operator.add, grams)))
+        return IntervalFactor(
+            sizes=sizes, matrix=IntervalMatrix(gram=functools.reduce(operator.add, grams))
+        )
     gram = np.zeros((parts[0][1].dimension,) * 2)
     for c, f in parts:
         gram += c * f.dense()
@@ -734,11 +827,15 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
     (6, (3, 3))
     """
     if len(part.sizes) == 1 and part.count > part.sizes[0]:
-        eigenvalues, U = scipy.linalg.eigh(part.family.gram(part.sizes, weights), check_finite=False)
+        eigenvalues, U = scipy.linalg.eigh(
+            part.family.gram(part.sizes, weights), check_finite=False
+        )
         return np.asarray((U * np.sqrt(np.maximum(eigenvalues, 0.0))).T)
     stacked: list[Array] = []
     for start, chunk in part.family.chunks(part.sizes):
-        stacked.append(chunk if weights is None else chunk * np.sqrt(weights[start : start + len(chunk), None]))
+        stacked.append(
+            chunk if weights is None else chunk * np.sqrt(weights[start : start + len(chunk), None])
+        )
         if sum(map(len, stacked)) > 2 * chunk.shape[1]:
             stacked = [reduce_rows(np.concatenate(stacked))]
     return reduce_rows(np.concatenate(stacked))

@@ -83,10 +83,15 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     class_sizes = lift.coordinates
     probe, cell_probe = rng.standard_normal(dimension), rng.standard_normal(lift.cells)
     image, lifted = gram(probe), lift.classes(cell_probe[None])[0]
-    class_index, cell_index = np.arange(dimension).reshape(class_sizes), np.arange(lift.cells).reshape(sizes)
+    class_index, cell_index = (
+        np.arange(dimension).reshape(class_sizes),
+        np.arange(lift.cells).reshape(sizes),
+    )
     accepted: list[tuple[Signed, Signed]] = []
     axes = range(len(sizes))
-    reversals = [axis_set for k in range(1, len(sizes) + 1) for axis_set in itertools.combinations(axes, k)]
+    reversals = [
+        axis_set for k in range(1, len(sizes) + 1) for axis_set in itertools.combinations(axes, k)
+    ]
     candidates: list[tuple[Signed, Signed]] = []
     for axis_set in reversals:
         # cosine k is even under reversal if k is even, odd otherwise, so a reversal only changes
@@ -97,7 +102,10 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
             along[axis] = class_sizes[axis]
             sign = sign * ((-1.0) ** lift.degrees(axis)).reshape(along)
         candidates.append(
-            ((class_index.ravel(), sign.ravel()), (np.flip(cell_index, axis_set).ravel(), np.ones(lift.cells)))
+            (
+                (class_index.ravel(), sign.ravel()),
+                (np.flip(cell_index, axis_set).ravel(), np.ones(lift.cells)),
+            )
         )
     for a, b in itertools.combinations(axes, 2):
         if sizes[a] == sizes[b]:
@@ -105,17 +113,23 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
             candidates.append(((moved[0], np.ones(dimension)), (moved[1], np.ones(lift.cells))))
     for on_class, on_cells in candidates:
         independent = not any(
-            np.array_equal(on_class[0], k[0]) and np.array_equal(on_class[1], k[1]) for k in _products(accepted)
+            np.array_equal(on_class[0], k[0]) and np.array_equal(on_class[1], k[1])
+            for k in _products(accepted)
         )
         invariant = np.allclose(
-            gram(_act(on_class, probe)), _act(on_class, image), rtol=0, atol=1e-9 * np.abs(image).max()
+            gram(_act(on_class, probe)),
+            _act(on_class, image),
+            rtol=0,
+            atol=1e-9 * np.abs(image).max(),
         )
         moved_probe = lift.classes(_act(on_cells, cell_probe)[None])[0]
         lift_invariant = np.allclose(moved_probe, _act(on_class, lifted), rtol=0, atol=1e-9)
         # only commuting involutions have common characters, and therefore a common block
         # decomposition
         commuting = all(
-            np.allclose(_act(on_class, _act(k, probe)), _act(k, _act(on_class, probe)), rtol=0, atol=1e-12)
+            np.allclose(
+                _act(on_class, _act(k, probe)), _act(k, _act(on_class, probe)), rtol=0, atol=1e-12
+            )
             for k, _ in accepted
         )
         if independent and invariant and lift_invariant and commuting:
@@ -145,7 +159,9 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
     eye = scipy.sparse.eye_array(dimension, format="csr")
     bases: list[Any] = [eye]
     for permutation, sign in actions:
-        moving = scipy.sparse.csr_array((sign, (np.arange(dimension), permutation)), shape=(dimension, dimension))
+        moving = scipy.sparse.csr_array(
+            (sign, (np.arange(dimension), permutation)), shape=(dimension, dimension)
+        )
         # (1 + c g) / 2 projects on the vectors that g multiplies by c; these projections commute,
         # so their product is the projection on the intersection
         bases = [projected @ (eye + c * moving) / 2.0 for projected in bases for c in (1.0, -1.0)]
@@ -157,7 +173,9 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
         # number
         nonempty = np.flatnonzero(np.diff(projected.indptr))
         rows = projected[nonempty[projected.indices[projected.indptr[nonempty]] == nonempty]]
-        out.append((scipy.sparse.diags_array(1.0 / np.sqrt((rows * rows).sum(axis=1))) @ rows).T.tocsr())
+        out.append(
+            (scipy.sparse.diags_array(1.0 / np.sqrt((rows * rows).sum(axis=1))) @ rows).T.tocsr()
+        )
     return out
 
 
@@ -173,11 +191,15 @@ def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
         # the Grams of the even and the odd part add up to the mean of those of a row and its image;
         # summed over all rows this is the Gram, because it is invariant
         moved = [piece[:, permutation] * sign for piece in pieces]
-        pieces = [(p + c * m) / 2.0 for p, m in zip(pieces, moved, strict=True) for c in (1.0, -1.0)]
+        pieces = [
+            (p + c * m) / 2.0 for p, m in zip(pieces, moved, strict=True) for c in (1.0, -1.0)
+        ]
     return pieces
 
 
-def orbits(actions: Sequence[Signed], cells: int) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
+def orbits(
+    actions: Sequence[Signed], cells: int
+) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
     """Return the orbit of every cell, and size and representative of every orbit.
 
     Shapes (cells,), (orbits,), (orbits,).
@@ -222,7 +244,9 @@ class Weights(Protocol):
         """
 
 
-def concentrated(problem: Weights, mass: Array, gap: float, deadline: float) -> tuple[Array, float] | None:
+def concentrated(
+    problem: Weights, mass: Array, gap: float, deadline: float
+) -> tuple[Array, float] | None:
     """Return weights that prove the gap, and the gap they prove.
 
     None if Newton steps do not reach it.
@@ -260,10 +284,14 @@ def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
     """Return whether Newton steps on the active set cost less than evaluations on all cells."""
     ranks = [len(W) for W in problem.projected]
     step = sum(r * r * count * count for r in ranks)
-    return 2 * count <= orbits and step <= MAX_STEP_COST * sum(4 * r * r * orbits + 20 * r**3 for r in ranks)
+    return 2 * count <= orbits and step <= MAX_STEP_COST * sum(
+        4 * r * r * orbits + 20 * r**3 for r in ranks
+    )
 
 
-def _newton_minimum(problem: Weights, mass: Array, on: Places, gap: float, deadline: float) -> Array:
+def _newton_minimum(
+    problem: Weights, mass: Array, on: Places, gap: float, deadline: float
+) -> Array:
     """Return the weights on some orbits where phi is minimal, by Newton steps within mu >= 0.
 
     Shapes (orbits,).
@@ -282,7 +310,9 @@ def _newton_minimum(problem: Weights, mass: Array, on: Places, gap: float, deadl
         # minimum of the second-order model over mu >= 0 instead of a line search: it sets all
         # inactive weights to zero at once
         root = scipy.linalg.cholesky(curvature, check_finite=False)
-        target = root @ mass - scipy.linalg.solve_triangular(root, slope, trans="T", check_finite=False)
+        target = root @ mass - scipy.linalg.solve_triangular(
+            root, slope, trans="T", check_finite=False
+        )
         step = scipy.optimize.nnls(root, target)[0] - mass
         value, length = mass.sum() - 2.0 * T, 1.0
         while True:
@@ -360,20 +390,28 @@ class DualProblem:
 
     def __init__(self, *, lift: Lift, factor: Factor) -> None:
         self.lift, self.sizes = lift, lift.sizes
-        generators = symmetries(factor, lift) if factor.dimension >= SYMMETRY_FROM and lift.one_space else []
+        generators = (
+            symmetries(factor, lift) if factor.dimension >= SYMMETRY_FROM and lift.one_space else []
+        )
         on_classes = [action for action, _ in generators]
-        self.orbit, self.multiplicity, representatives = orbits([action for _, action in generators], lift.cells)
+        self.orbit, self.multiplicity, representatives = orbits(
+            [action for _, action in generators], lift.cells
+        )
         # H_b, rows in class coordinates with sum of H_b^T H_b = G
         if factor.low_rank:
             self.roots = _independent(character_rows(on_classes, factor.matrix))
         elif generators:
             bases = character_bases(on_classes, factor.dimension)
             roots = _roots([np.asarray(B.T @ (factor.matrix @ B)) for B in bases])
-            self.roots = [np.asarray(root @ B.T) for root, B in zip(roots, bases, strict=True) if len(root)]
+            self.roots = [
+                np.asarray(root @ B.T) for root, B in zip(roots, bases, strict=True) if len(root)
+            ]
         else:
             self.roots = [root for root in _roots([factor.matrix]) if len(root)]
         # the optimal weights are equal on an orbit, so one cell represents each
-        self.projected = [np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots]
+        self.projected = [
+            np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots
+        ]
 
     @property
     def variables(self) -> int:
@@ -439,11 +477,19 @@ class DualProblem:
             # dT = tr(M^(-1/2) dM) / 2, and M = H L D L^T H^T contains L twice, which cancels the
             # factor 1/2
             P += (forth / half) @ forth.T
-        by_lift = (self.lift.rows(P) * cell_mass).reshape([n - 1 for n in self.sizes] + list(self.sizes))
+        by_lift = (self.lift.rows(P) * cell_mass).reshape(
+            [n - 1 for n in self.sizes] + list(self.sizes)
+        )
         # L_i = N_i^T - (N_i^T pi_i) 1^T: the same center is subtracted from every column
-        return T * T, T * inverse, [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))]
+        return (
+            T * T,
+            T * inverse,
+            [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))],
+        )
 
-    def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
+    def maximise(
+        self, options: Options, start: Array | None = None, watch: Watch | None = None
+    ) -> tuple[Array, str]:
         """Return the best weights (one total per orbit) and the status of the search.
 
         Shape (orbits,).
@@ -460,7 +506,9 @@ class DualProblem:
             mass = s * s
             T, d = self.evaluate(mass)
             total = float(mass.sum())
-            if d.max() * total / T < ratio:  # value over bound of the same weights, so that they alone prove the gap
+            if (
+                d.max() * total / T < ratio
+            ):  # value over bound of the same weights, so that they alone prove the gap
                 ratio, best = float(d.max()) * total / T, mass / total
             gap = math.sqrt(ratio) - 1.0
             if watch is not None:
@@ -482,7 +530,9 @@ class DualProblem:
 
         # the first step of L-BFGS has length 1: from a longer start it cannot land on s = 0, where
         # gradients vanish
-        first = START_LENGTH * np.sqrt(self.multiplicity / self.multiplicity.sum() if start is None else start)
+        first = START_LENGTH * np.sqrt(
+            self.multiplicity / self.multiplicity.sum() if start is None else start
+        )
         try:
             scipy.optimize.minimize(
                 negative_log_dual,
@@ -508,7 +558,10 @@ class DualProblem:
     def solution(self, mass: Array, status: str) -> Solution:
         """Return the strategy of some weights, with its certificate. ``mass`` has shape (orbits,)."""
         solved = [_eigen_block(W, mass) for W in self.projected]
-        T, d = math.fsum(block for _, block, _ in solved), np.sum([block for _, _, block in solved], axis=0)
+        T, d = (
+            math.fsum(block for _, block, _ in solved),
+            np.sum([block for _, _, block in solved], axis=0),
+        )
         # division by the root of the largest d makes the sensitivity 1
         strategy_rows, pinv, directions, scale = [], [], [], math.sqrt(float(d.max()))
         for root, ((half, U), _, _) in zip(self.roots, solved, strict=True):
@@ -532,7 +585,9 @@ class DualProblem:
             measured=None if complete else np.concatenate(directions),
         )
         bound = T * T / float(mass.sum())
-        return Solution(strategy=strategy, value=float(d.max()) * T, bound=bound, dual=mass, status=status)
+        return Solution(
+            strategy=strategy, value=float(d.max()) * T, bound=bound, dual=mass, status=status
+        )
 
 
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
@@ -548,7 +603,9 @@ def _eigen_block(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Arr
     return _half_powers(*scipy.linalg.eigh((W * mass) @ W.T, check_finite=False), W)
 
 
-def _half_powers(eigenvalues: Array, U: Array, W: Array) -> tuple[tuple[Array, Array], float, Array]:
+def _half_powers(
+    eigenvalues: Array, U: Array, W: Array
+) -> tuple[tuple[Array, Array], float, Array]:
     # zero weights may make M singular; the lower bound on its eigenvalues keeps the inverse finite
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
     half = (U / np.sqrt(root)).T @ W
@@ -595,7 +652,11 @@ class FixedBasisProblem(DualProblem):
             complete=len(class_rows) == self.lift.dimension,
         )
         return Solution(
-            strategy=strategy, value=scale * T, bound=self.bound(mass), dual=mass, status=f"fixed basis, {status}"
+            strategy=strategy,
+            value=scale * T,
+            bound=self.bound(mass),
+            dual=mass,
+            status=f"fixed basis, {status}",
         )
 
 
@@ -612,7 +673,9 @@ class FourierProblem(DualProblem):
     uniform centers, or those of the circle.
     """
 
-    def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
+    def maximise(
+        self, options: Options, start: Array | None = None, watch: Watch | None = None
+    ) -> tuple[Array, str]:
         weights: Array = np.ones(1)
         for n, L in zip(self.sizes, self.lift.matrices, strict=True):
             # n cells on a line are half of a circle on which both ends are one place
@@ -620,7 +683,9 @@ class FourierProblem(DualProblem):
             if _circle(L):
                 axis_weights[[0, -1]] = 0.5
             weights = np.asarray(np.kron(weights, axis_weights / axis_weights.sum()), dtype=float)
-        mass: Array = np.bincount(self.orbit, weights=weights, minlength=self.variables).astype(float)
+        mass: Array = np.bincount(self.orbit, weights=weights, minlength=self.variables).astype(
+            float
+        )
         return mass, "closed form"
 
     def solution(self, mass: Array, status: str) -> Solution:
@@ -639,7 +704,9 @@ class FourierProblem(DualProblem):
         half = np.sqrt(eigenvalues)
         back = np.divide(1.0, half, out=np.zeros_like(half), where=nonzero)
         rows = self.lift.rows(((E * half) @ E.conj().T).real)
-        value = float(np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=nonzero)))
+        value = float(
+            np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=nonzero))
+        )
         # with non-uniform centers the costs of the cells differ, and the largest counts
         max_cost = max(1.0, float(np.einsum("rc,rc->c", rows, rows).max()))
         strategy = Strategy(
@@ -650,7 +717,11 @@ class FourierProblem(DualProblem):
         )
         value *= max_cost
         return Solution(
-            strategy=strategy, value=value, bound=self.bound(mass), dual=mass, status=f"Fourier basis, {status}"
+            strategy=strategy,
+            value=value,
+            bound=self.bound(mass),
+            dual=mass,
+            status=f"Fourier basis, {status}",
         )
 
 
@@ -677,7 +748,9 @@ def _independent(blocks: Sequence[Array]) -> list[Array]:
     """Return independent rows with the same Gram as the rows of every nonempty block."""
     solved = [scipy.linalg.eigh(rows @ rows.T, check_finite=False) for rows in blocks]
     largest = max(float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved)
-    out = [U[:, e > NULL_SHARE * largest].T @ rows for (e, U), rows in zip(solved, blocks, strict=True)]
+    out = [
+        U[:, e > NULL_SHARE * largest].T @ rows for (e, U), rows in zip(solved, blocks, strict=True)
+    ]
     return [_orthogonal(rows) for rows in out if len(rows)]
 
 

@@ -141,7 +141,9 @@ class IntervalSpace:
 
     def __post_init__(self) -> None:
         if self.whole and self.center is not None:
-            raise ValueError("An attribute that is measured as a whole has no center. Leave it out.")
+            raise ValueError(
+                "An attribute that is measured as a whole has no center. Leave it out."
+            )
         if self.center is not None and (
             self.center.shape != (self.cells,)
             or not np.isfinite(self.center).all()
@@ -238,7 +240,9 @@ def gram_product(gram: IntervalGram, x: Array) -> Array:
     prefixes, suffixes = tails(sums(x)), sums(tails(x))
     # sum over j of min(i, j) (n + 1 - max(i, j)) x_j
     ranges = (n + 1 - k) * sums(k * x) + k * (tails((n + 1 - k) * x) - (n + 1 - k) * x)
-    return np.asarray(gram.marginal * x + gram.prefix * prefixes + gram.suffix * suffixes + gram.ranges * ranges)
+    return np.asarray(
+        gram.marginal * x + gram.prefix * prefixes + gram.suffix * suffixes + gram.ranges * ranges
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -278,7 +282,9 @@ def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
     scale, pairs = 2.0 * period / (math.pi * count), count // 2
     # the upper half of the nodes by sc(K - u) = 1 / (k' sc(u)), where tan(phi) would lose digits
     nodes = np.concatenate([low * (sn / cn) ** 2, (high * (cn / sn) ** 2)[:pairs][::-1]])
-    weights = np.concatenate([math.sqrt(low) * dn / cn**2, (math.sqrt(high) * dn / sn**2)[:pairs][::-1]])
+    weights = np.concatenate(
+        [math.sqrt(low) * dn / cn**2, (math.sqrt(high) * dn / sn**2)[:pairs][::-1]]
+    )
     return nodes, scale * weights
 
 
@@ -372,7 +378,9 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
         joint = np.empty((len(s), n))
         joint[:, 0], joint[:, -1] = right[:, 0], left[:, n - 2]
         inside = slice(1, n - 1)
-        joint[:, inside] = left[:, : n - 2] * right[:, 1 : n - 1] / (left[:, : n - 2] + right[:, 1 : n - 1])
+        joint[:, inside] = (
+            left[:, : n - 2] * right[:, 1 : n - 1] / (left[:, : n - 2] + right[:, 1 : n - 1])
+        )
         if space.whole:
             ends = left[:, n - 2], right[:, n - 1]
             joint[:, -1] = ends[0] * ends[1] / (ends[0] + ends[1])
@@ -459,7 +467,9 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     """
     import scipy.linalg.lapack
 
-    leak = np.maximum(leak, TINY)  # marginals only, on the whole attribute, have nodes without ground
+    leak = np.maximum(
+        leak, TINY
+    )  # marginals only, on the whole attribute, have nodes without ground
     values = np.maximum(rough, leak)
     values[:, 0] = leak[:, 0] + first
     error, banded = np.zeros_like(values), np.empty((2, values.size), order="F")
@@ -662,9 +672,13 @@ class IntervalSolution:
         import scipy.linalg
 
         n, m = self.space.cells, self.space.dimension
-        root = scipy.linalg.cholesky(self.covariance(), lower=True, overwrite_a=True, check_finite=False)
+        root = scipy.linalg.cholesky(
+            self.covariance(), lower=True, overwrite_a=True, check_finite=False
+        )
         C = np.tri(m, n) - self.space.cumulative[:, None]
-        rows = scipy.linalg.solve_triangular(root, C, lower=True, overwrite_b=True, check_finite=False)
+        rows = scipy.linalg.solve_triangular(
+            root, C, lower=True, overwrite_b=True, check_finite=False
+        )
         return np.asarray(rows), np.asarray(root)
 
 

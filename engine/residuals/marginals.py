@@ -18,7 +18,13 @@ import numpy as np
 
 from engine._arrays import Array, Index
 from engine.residuals.dual_solver import Options, Solution
-from engine.residuals.intervals import IntervalGram, IntervalSolution, IntervalSpace, evaluate, solve
+from engine.residuals.intervals import (
+    IntervalGram,
+    IntervalSolution,
+    IntervalSpace,
+    evaluate,
+    solve,
+)
 from engine.residuals.operators import Chain, CosineMatrix, ReflectedRows, ScaledIdentity
 from engine.residuals.strategy import Strategy
 from engine.workload import Part
@@ -80,8 +86,13 @@ class MarginalStrategy(Strategy):
 
     def query_variances(self, part: Part) -> Array:
         # q (I - 1 1^T / n) q^T
-        sums, squares = part.family.dot(part.sizes, np.ones(self.cells)), part.family.squared_norms(part.sizes)
-        return np.asarray(self.coordinate_variance * np.maximum(squares - sums**2 / self.cells, 0.0))
+        sums, squares = (
+            part.family.dot(part.sizes, np.ones(self.cells)),
+            part.family.squared_norms(part.sizes),
+        )
+        return np.asarray(
+            self.coordinate_variance * np.maximum(squares - sums**2 / self.cells, 0.0)
+        )
 
 
 @lru_cache(maxsize=64)
@@ -121,7 +132,9 @@ class IntervalStrategy(Strategy):
         covariance = np.zeros((self.cells + 1,) * 2)
         covariance[1:-1, 1:-1] = self.solution.covariance()
         squares = np.diagonal(covariance)
-        return np.asarray(np.maximum(squares[first] + squares[end] - 2.0 * covariance[first, end], 0.0))
+        return np.asarray(
+            np.maximum(squares[first] + squares[end] - 2.0 * covariance[first, end], 0.0)
+        )
 
 
 def _table_differences(potentials: Array) -> Array:
@@ -137,15 +150,23 @@ def interval_solution(gram: IntervalGram, options: Options, dual: Array | None =
     """
     space = IntervalSpace(gram=gram)
     if dual is None:
-        solution = solve(space, gap=options.gap, evaluations=options.evaluations, deadline=options.deadline)
+        solution = solve(
+            space, gap=options.gap, evaluations=options.evaluations, deadline=options.deadline
+        )
     else:
         solution = evaluate(space, dual)
     rows, reconstruction = solution.strategy()
     pinv = (_table_differences(reconstruction).T @ CosineMatrix(cells=gram.cells)).T
     return Solution(
-        strategy=IntervalStrategy(sizes=(gram.cells,), rows=rows, pinv=pinv, complete=True, solution=solution),
+        strategy=IntervalStrategy(
+            sizes=(gram.cells,), rows=rows, pinv=pinv, complete=True, solution=solution
+        ),
         value=solution.value,
         bound=solution.bound,
         dual=solution.dual,
-        status="optimal" if dual is not None or solution.gap <= options.gap else "stopped at the limits of the search",
+        status=(
+            "optimal"
+            if dual is not None or solution.gap <= options.gap
+            else "stopped at the limits of the search"
+        ),
     )

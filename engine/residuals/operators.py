@@ -70,11 +70,15 @@ class Operator(NDArrayOperatorsMixin, ABC):
             left, right = inputs
             if right is self and isinstance(left, np.ndarray):
                 if left.shape[-1] != self.shape[0]:
-                    raise ValueError(f"A tensor of shape {left.shape} has no product with {self.shape}.")
+                    raise ValueError(
+                        f"A tensor of shape {left.shape} has no product with {self.shape}."
+                    )
                 return self._apply(left)
             if left is self and isinstance(right, np.ndarray) and right.ndim <= 2:
                 return (right.T @ self.T).T
-        return getattr(ufunc, method)(*(np.asarray(x) if isinstance(x, Operator) else x for x in inputs), **options)
+        return getattr(ufunc, method)(
+            *(np.asarray(x) if isinstance(x, Operator) else x for x in inputs), **options
+        )
 
     def dense(self) -> Array:
         """Return the matrix as an array.
@@ -85,8 +89,9 @@ class Operator(NDArrayOperatorsMixin, ABC):
         """
         if self.nbytes > MAX_DENSE_BYTES:
             raise LimitExceeded(
-                f"A matrix of {self.shape[0]:,} x {self.shape[1]:,} numbers needs {self.nbytes / 1e9:.1f} GB, more "
-                f"than {MAX_DENSE_BYTES / 1e9:g} GB. Merge cells of the wide attribute."
+                f"A matrix of {self.shape[0]:,} x {self.shape[1]:,} numbers needs"
+                f" {self.nbytes / 1e9:.1f} GB, more than {MAX_DENSE_BYTES / 1e9:g} GB. Merge cells"
+                " of the wide attribute."
             )
         return self._apply(np.eye(len(self)))
 

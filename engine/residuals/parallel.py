@@ -70,7 +70,9 @@ class CancelSignal:
     deadline: float
 
 
-def workers_for(seconds: float, searches: int, bytes_each: float, memory: float, requested: int | None) -> int | None:
+def workers_for(
+    seconds: float, searches: int, bytes_each: float, memory: float, requested: int | None
+) -> int | None:
     """Return the number of workers.
 
     0 means no workers, -1 one per core, None joblib's configuration.
@@ -101,7 +103,9 @@ def is_configured() -> bool:
     """Return whether the caller configured joblib's backend or number of workers."""
     from joblib.parallel import get_active_backend
 
-    (threads, _), (processes, number) = (get_active_backend(prefer=prefer) for prefer in ("threads", "processes"))
+    (threads, _), (processes, number) = (
+        get_active_backend(prefer=prefer) for prefer in ("threads", "processes")
+    )
     # a preference changes the backend only if the caller chose none
     return type(threads) is type(processes) or number not in (None, 1)
 
@@ -131,7 +135,10 @@ def search_all(
     handle, name = tempfile.mkstemp(prefix="searches-")
     os.close(handle)
     leash = CancelSignal(
-        file=name, machine=platform.node(), process=os.getpid(), deadline=time.time() + deadline - time.monotonic()
+        file=name,
+        machine=platform.node(),
+        process=os.getpid(),
+        deadline=time.time() + deadline - time.monotonic(),
     )
     results: queue.SimpleQueue[object] = queue.SimpleQueue()
     # threads share one setting for linear algebra: it is set here once, so that no thread changes
@@ -160,7 +167,10 @@ def search_all(
         finally:
             Path(name).unlink(missing_ok=True)
             listener.join(CANCEL_TIMEOUT_S)
-            if multiprocessing.parent_process() is not None and type(backend).__name__ == "LokyBackend":
+            if (
+                multiprocessing.parent_process() is not None
+                and type(backend).__name__ == "LokyBackend"
+            ):
                 # a process of a multiprocessing pool joins its children when it ends; idle workers
                 # would delay it by minutes
                 get_reusable_executor().shutdown(wait=True, kill_workers=True)
@@ -177,12 +187,15 @@ def _check_workers(backend: object) -> None:
     lost = [name for name, data in results.items() if not isinstance(data, bytes)]
     if lost:
         raise PlanError(
-            f"{len(lost)} of {len(results)} workers of the cluster cannot import the engine; the first is {lost[0]}. "
-            "Install there what is installed here, in the same versions, or plan without the cluster."
+            f"{len(lost)} of {len(results)} workers of the cluster cannot import the engine; the"
+            f" first is {lost[0]}. Install there what is installed here, in the same versions, or"
+            " plan without the cluster."
         )
 
 
-def _listen(pool: joblib.Parallel, calls: Iterable[object], results: queue.SimpleQueue[object]) -> None:
+def _listen(
+    pool: joblib.Parallel, calls: Iterable[object], results: queue.SimpleQueue[object]
+) -> None:
     try:
         for result in pool(calls):
             results.put(result)
@@ -196,7 +209,9 @@ def _search(task: Task, leash: CancelSignal) -> tuple[str, Solution] | Cancelled
     is_same_machine, is_child = platform.node() == leash.machine, os.getppid() == leash.process
 
     def watch(gap: float = 0.0) -> None:
-        if is_same_machine and (_has_ended(leash.process) or (is_child and os.getppid() != leash.process)):
+        if is_same_machine and (
+            _has_ended(leash.process) or (is_child and os.getppid() != leash.process)
+        ):
             if type(multiprocessing.current_process()).__name__.startswith("Loky"):
                 os._exit(1)  # an idle worker would otherwise wait minutes for work
             raise Cancelled("The process that started this search has ended.")
@@ -205,7 +220,9 @@ def _search(task: Task, leash: CancelSignal) -> tuple[str, Solution] | Cancelled
 
     search = task.search
     seconds_left = leash.deadline - time.time()
-    timed_search = replace(search, options=replace(search.options, deadline=time.monotonic() + seconds_left))
+    timed_search = replace(
+        search, options=replace(search.options, deadline=time.monotonic() + seconds_left)
+    )
     try:
         watch()
         with single_threaded():

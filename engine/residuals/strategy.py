@@ -70,7 +70,10 @@ class Strategy:
             return self
         rotation = np.linalg.lstsq(self.rows.T, rows.T)[0].T
         is_equivalent = np.allclose(
-            rotation @ self.rows, rows, rtol=0.0, atol=SPAN_TOLERANCE * float(np.abs(self.rows).max(initial=0.0))
+            rotation @ self.rows,
+            rows,
+            rtol=0.0,
+            atol=SPAN_TOLERANCE * float(np.abs(self.rows).max(initial=0.0)),
         )
         if not is_equivalent or not np.allclose(
             rotation @ rotation.T, np.eye(len(rotation)), rtol=0.0, atol=ORTHOGONALITY_TOLERANCE
@@ -107,7 +110,9 @@ class Strategy:
 
     @property
     def rounding_terms(self) -> int:
-        """Number K such that B x in floating point has an error of at most gamma_K of the column norms."""
+        """Number K such that B x in floating point has an error of at most gamma_K of the column
+        norms.
+        """
         return self.cells + 1
 
     @property
@@ -121,7 +126,9 @@ class Strategy:
         return self.dimension if self.complete else int(self.span.shape[1])
 
     def query_variances(self, part: Part) -> Array:
-        """Return the variances of the pieces of a part on one attribute at noise scale 1, shape (count,)."""
+        """Return the variances of the pieces of a part on one attribute at noise scale 1, shape
+        (count,).
+        """
         return np.maximum(part.family.quadratic(part.sizes, self.cell_covariance), 0.0)
 
     @cached_property
@@ -187,7 +194,9 @@ def canonical_rotation(directions: Array) -> Array:
     must be the same everywhere, because integers drawn on one machine are read on others.  W @ rows
     is the Gram-Schmidt basis of fixed vectors projected on the span.
     """
-    Q, R = scipy.linalg.qr(directions @ _fixed_pseudorandom(*directions.shape).T, check_finite=False)
+    Q, R = scipy.linalg.qr(
+        directions @ _fixed_pseudorandom(*directions.shape).T, check_finite=False
+    )
     return np.asarray((Q * np.where(np.diagonal(R) < 0.0, -1.0, 1.0)).T)
 
 
@@ -243,12 +252,20 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
         sums.append((scale, placed))
     distinct = dict.fromkeys(entry for _, placed in sums for entry in placed)
     undominated, ties = _undominated(distinct, tables)
-    reduced = {(names, k): tables[k][np.ix_(*(undominated[name] for name in names))] for names, k in distinct}
+    reduced = {
+        (names, k): tables[k][np.ix_(*(undominated[name] for name in names))]
+        for names, k in distinct
+    }
     order = {name: i for i, name in enumerate(undominated)}
     bounds: dict[Space, Array] = {}
     for scale, placed in sums:
-        _accumulate(bounds, *_product(scale, [(entry[0], reduced[entry]) for entry in placed], order))
-    return _eliminate(bounds, {name: len(values) for name, values in undominated.items()}, order) * (1.0 + TIE) ** ties
+        _accumulate(
+            bounds, *_product(scale, [(entry[0], reduced[entry]) for entry in placed], order)
+        )
+    return (
+        _eliminate(bounds, {name: len(values) for name, values in undominated.items()}, order)
+        * (1.0 + TIE) ** ties
+    )
 
 
 def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dict[str, Index], int]:
@@ -257,7 +274,9 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
     for names, k in placed:
         for name in names:
             touching.setdefault(name, []).append((names, k))
-    candidates = {name: np.arange(tables[t[0][1]].shape[t[0][0].index(name)]) for name, t in touching.items()}
+    candidates = {
+        name: np.arange(tables[t[0][1]].shape[t[0][0].index(name)]) for name, t in touching.items()
+    }
     ties, queue = 0, list(candidates)
     while queue:
         name = queue.pop()
@@ -288,7 +307,9 @@ def _undominated_rows(rows: Array) -> Index:
     return np.sort(np.array(chosen))
 
 
-def _product(scale: float, tables: Sequence[tuple[Space, Array]], order: Mapping[str, int]) -> tuple[Space, Array]:
+def _product(
+    scale: float, tables: Sequence[tuple[Space, Array]], order: Mapping[str, int]
+) -> tuple[Space, Array]:
     """Return the product of tables on different attributes, in order.
 
     A table that makes it too large is replaced by its maximum.
@@ -299,7 +320,9 @@ def _product(scale: float, tables: Sequence[tuple[Space, Array]], order: Mapping
             out = out * table.max()
             continue
         out, scope = np.multiply.outer(out, table), [*scope, *names]
-    ranked = sorted((n for n, size in zip(scope, out.shape, strict=True) if size > 1), key=order.__getitem__)
+    ranked = sorted(
+        (n for n, size in zip(scope, out.shape, strict=True) if size > 1), key=order.__getitem__
+    )
     free = [scope.index(n) for n in ranked]
     single = [i for i in range(len(scope)) if i not in free]
     return tuple(ranked), out.transpose([*free, *single]).reshape([out.shape[i] for i in free])
@@ -309,11 +332,15 @@ def _accumulate(bounds: dict[Space, Array], scope: Space, table: Array) -> None:
     bounds[scope] = bounds[scope] + table if scope in bounds else table
 
 
-def _eliminate(bounds: dict[Space, Array], sizes: Mapping[str, int], order: Mapping[str, int]) -> float:
+def _eliminate(
+    bounds: dict[Space, Array], sizes: Mapping[str, int], order: Mapping[str, int]
+) -> float:
     """Return an upper bound on the maximum of a sum of tables, each on the attributes of its key."""
     bounds = dict(bounds)
     while remaining := {name for scope in bounds for name in scope}:
-        joint = {name: {n for scope in bounds if name in scope for n in scope} for name in remaining}
+        joint = {
+            name: {n for scope in bounds if name in scope for n in scope} for name in remaining
+        }
         name = min(remaining, key=lambda n: (math.prod(sizes[m] for m in joint[n]), order[n]))
         buckets: list[tuple[set[str], list[Space]]] = []
         for scope in sorted((s for s in bounds if name in s), key=lambda s: -bounds[s].size):
@@ -329,5 +356,7 @@ def _eliminate(bounds: dict[Space, Array], sizes: Mapping[str, int], order: Mapp
             total = np.zeros([sizes[n] for n in names])
             for scope in scopes:
                 total += bounds.pop(scope).reshape([sizes[n] if n in scope else 1 for n in names])
-            _accumulate(bounds, tuple(n for n in names if n != name), total.max(axis=names.index(name)))
+            _accumulate(
+                bounds, tuple(n for n in names if n != name), total.max(axis=names.index(name))
+            )
     return float(bounds.get((), np.zeros(())))

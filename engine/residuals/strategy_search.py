@@ -80,7 +80,13 @@ class Search:
     @cached_property
     def shape(self) -> str:
         """Identity of all but the Gram's entries, which determines the number of weights."""
-        kind = (FORMAT, self.method, self.factor.sizes, self.factor.low_rank, self.factor.matrix.shape)
+        kind = (
+            FORMAT,
+            self.method,
+            self.factor.sizes,
+            self.factor.low_rank,
+            self.factor.matrix.shape,
+        )
         passed = tuple((pair, self.complements[pair].key) for pair in sorted(self.complements))
         split = tuple(map(digest, self.centers)), passed, self.spaces
         return hashlib.sha256(repr((kind, split)).encode()).hexdigest()
@@ -98,7 +104,9 @@ class Search:
         Shape (class coordinates,).
         """
         matrix = self.factor.matrix
-        diagonal = np.einsum("rc,rc->c", matrix, matrix) if self.factor.low_rank else np.diagonal(matrix)
+        diagonal = (
+            np.einsum("rc,rc->c", matrix, matrix) if self.factor.low_rank else np.diagonal(matrix)
+        )
         shares: Array = diagonal / diagonal.sum()
         return shares
 
@@ -114,7 +122,9 @@ class Search:
             copies = {}
             for pair in sorted(self.complements):
                 first, second = (np.array(D, order="C") for D in self.complements[pair].by_axis)
-                copies[pair] = Complement(by_axis=(first, second), by_total=np.array(self.complements[pair].by_total))
+                copies[pair] = Complement(
+                    by_axis=(first, second), by_total=np.array(self.complements[pair].by_total)
+                )
             lift = SplitLift(sizes, centers, self.spaces or (tuple(range(len(sizes))),), copies)
         return PROBLEMS[self.method](lift=lift, factor=factor)
 
@@ -127,25 +137,35 @@ class Search:
         weights: Array = (mass / problem.multiplicity)[problem.orbit] / mass.sum()
         return weights
 
-    def run(self, warm_start: Array | None = None, near: Array | None = None, watch: Watch | None = None) -> Solution:
+    def run(
+        self, warm_start: Array | None = None, near: Array | None = None, watch: Watch | None = None
+    ) -> Solution:
         """Return the strategy.
 
         Parameters
         ----------
-        warm_start : weights of an equal search, shape (orbits,): the result if they prove the required
-            gap, initial weights otherwise.
+        warm_start : weights of an equal search, shape (orbits,): the result if they prove the
+            required gap, initial weights otherwise.
         near : weights of a similar search, as initial weights. Shape (orbits,).
         watch : called with the current gap after every evaluation; may raise to cancel.
         """
         with threads_for(self.factor.rank):
             problem = self.problem()
-            if warm_start is not None and is_usable(problem, warm_start) and self._proves(problem, warm_start):
+            if (
+                warm_start is not None
+                and is_usable(problem, warm_start)
+                and self._proves(problem, warm_start)
+            ):
                 return problem.solution(warm_start, "optimal")
             first = start(problem, near if warm_start is None else warm_start)
             mass, status = problem.maximise(self.options, first, watch=watch)
             best = problem.solution(mass, status)
             # the initial weights may have misled the search: repeat it from uniform ones
-            if first is not None and status.startswith("stopped where") and best.gap > MAX_GAP_RATIO * self.options.gap:
+            if (
+                first is not None
+                and status.startswith("stopped where")
+                and best.gap > MAX_GAP_RATIO * self.options.gap
+            ):
                 second = problem.solution(*problem.maximise(self.options, watch=watch))
                 best = min(best, second, key=lambda s: s.gap)
             return best
@@ -193,7 +213,9 @@ def start(problem: DualProblem, near: Array | None) -> Array | None:
     """
     if near is None or not is_usable(problem, near):
         return None
-    mixed: Array = (1.0 - UNIFORM_SHARE) * near + UNIFORM_SHARE * problem.multiplicity / problem.multiplicity.sum()
+    mixed: Array = (
+        1.0 - UNIFORM_SHARE
+    ) * near + UNIFORM_SHARE * problem.multiplicity / problem.multiplicity.sum()
     return mixed
 
 
@@ -236,7 +258,11 @@ class Cost:
 
 
 def low_rank_cost(
-    sizes: tuple[int, ...], rank: int, factor: Factor | None, gap: float, dimension: int | None = None
+    sizes: tuple[int, ...],
+    rank: int,
+    factor: Factor | None,
+    gap: float,
+    dimension: int | None = None,
 ) -> Cost:
     """Return the cost of a search on few query rows.
 
@@ -244,13 +270,24 @@ def low_rank_cost(
 
     ``dimension`` is the number of class coordinates if they belong to several spaces.
     """
-    dimension, cells = math.prod(n - 1 for n in sizes) if dimension is None else dimension, math.prod(sizes)
-    reversals, swaps = (
-        count_symmetries(factor, Lift(sizes)) if factor is not None and dimension >= SYMMETRY_FROM else (0, 0)
+    dimension, cells = (
+        math.prod(n - 1 for n in sizes) if dimension is None else dimension,
+        math.prod(sizes),
     )
-    blocks, part, orbits = 2**reversals, math.ceil(rank / 2**reversals), cells / 2 ** (reversals + swaps)
+    reversals, swaps = (
+        count_symmetries(factor, Lift(sizes))
+        if factor is not None and dimension >= SYMMETRY_FROM
+        else (0, 0)
+    )
+    blocks, part, orbits = (
+        2**reversals,
+        math.ceil(rank / 2**reversals),
+        cells / 2 ** (reversals + swaps),
+    )
     steps = 20.0 * max(1.0, -2.0 - math.log10(gap))
-    step_cost = blocks * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCTS + 12.0 * part**3 / EIGEN) + 3e-5
+    step_cost = (
+        blocks * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCTS + 12.0 * part**3 / EIGEN) + 3e-5
+    )
     seconds = steps * step_cost + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCTS
     strategy_bytes = 8.0 * rank * (cells + 2.0 * dimension)
     return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), saved=strategy_bytes)
@@ -284,22 +321,36 @@ def full_rank_cost(
     # roots and the strategy: matrix products over all coordinates, block by block, and memory
     # traffic
     setup_seconds = (
-        blocks * (6.0 * part**2 * dimension / DENSE_PRODUCTS + 2.0 * eigen_seconds(part)) + 2.2e-7 * dimension**2
+        blocks * (6.0 * part**2 * dimension / DENSE_PRODUCTS + 2.0 * eigen_seconds(part))
+        + 2.2e-7 * dimension**2
     )
     seconds = steps * step_cost + setup_seconds + 1e-3
     strategy_bytes = 8.0 * dimension * (cells + 2.0 * dimension)
-    return Cost(seconds=seconds, peak=dense_bytes(dimension, dimension, cells), saved=strategy_bytes)
+    return Cost(
+        seconds=seconds, peak=dense_bytes(dimension, dimension, cells), saved=strategy_bytes
+    )
 
 
-def alternating_cost(sizes: tuple[int, ...], ranks: Sequence[int], gap: float, centers: Sequence[Array | None]) -> Cost:
+def alternating_cost(
+    sizes: tuple[int, ...], ranks: Sequence[int], gap: float, centers: Sequence[Array | None]
+) -> Cost:
     """Return the cost of an alternating search over the attributes.
 
     ``ranks`` has the number of rows of every factor that couples attributes; centers have shape
     (n_i,).
     """
-    axis_costs = [full_rank_cost((n,), [], gap, None, [pi]) for n, pi in zip(sizes, centers, strict=True)]
+    axis_costs = [
+        full_rank_cost((n,), [], gap, None, [pi]) for n, pi in zip(sizes, centers, strict=True)
+    ]
     entries = sum(ranks) * math.prod(n - 1 for n in sizes)
-    seconds = TURNS * math.fsum(c.seconds for c in axis_costs) + TURNS * 4.0 * entries * sum(sizes) / PRODUCTS
+    seconds = (
+        TURNS * math.fsum(c.seconds for c in axis_costs)
+        + TURNS * 4.0 * entries * sum(sizes) / PRODUCTS
+    )
     seconds += 12.0 * (MET + sum(ranks)) * MET**2 / EIGEN if ranks else 0.0
-    peak = max(c.peak for c in axis_costs) + 8.0 * (8.0 * entries + (3.0 * (MET + sum(ranks)) * MET if ranks else 0.0))
-    return Cost(seconds=seconds, peak=peak, saved=math.fsum(c.saved for c in axis_costs), turns=True)
+    peak = max(c.peak for c in axis_costs) + 8.0 * (
+        8.0 * entries + (3.0 * (MET + sum(ranks)) * MET if ranks else 0.0)
+    )
+    return Cost(
+        seconds=seconds, peak=peak, saved=math.fsum(c.saved for c in axis_costs), turns=True
+    )

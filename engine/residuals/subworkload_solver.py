@@ -92,7 +92,13 @@ class AlternatingSearch:
     >>> one = Factor(sizes=(2,), matrix=np.eye(1))
     >>> solution = Search(factor=one, centers=(None,)).run(), lambda: np.array([0.5, 0.5])
     >>> gram = [(1.0, (((0,), one), ((1,), one)))]
-    >>> turns = AlternatingSearch(terms=gram, sets=[(0,), (1,)], sizes=(2, 2), centers=[None, None], search=lambda *_: solution)
+    >>> turns = AlternatingSearch(
+    ...     terms=gram,
+    ...     sets=[(0,), (1,)],
+    ...     sizes=(2, 2),
+    ...     centers=[None, None],
+    ...     search=lambda *_: solution,
+    ... )
     >>> turns.run()
     >>> round(turns.value, 6), round(turns.bound, 6)
     (0.25, 0.25)
@@ -111,7 +117,10 @@ class AlternatingSearch:
     def across(self) -> list[list[tuple[Axes, Factor]]]:
         """The factors of every term that cross sets."""
         sets = [set(axes) for axes in self.sets]
-        return [[(a, f) for a, f in factors if not any(s.issuperset(a) for s in sets)] for _, factors in self.terms]
+        return [
+            [(a, f) for a, f in factors if not any(s.issuperset(a) for s in sets)]
+            for _, factors in self.terms
+        ]
 
     @cached_property
     def inside(self) -> list[list[Factor | None]]:
@@ -131,7 +140,10 @@ class AlternatingSearch:
 
     def run(self) -> None:
         """Sweep over the sets until a sweep no longer lowers the error."""
-        coefficients, shape = np.array([c for c, _ in self.terms]), (len(self.sets), len(self.terms))
+        coefficients, shape = (
+            np.array([c for c, _ in self.terms]),
+            (len(self.sets), len(self.terms)),
+        )
         minima, costs = np.ones(shape), np.ones(shape)
         for t in range(len(self.terms)):
             for u, axes in enumerate(self.sets):
@@ -149,17 +161,24 @@ class AlternatingSearch:
                     for t, w in enumerate(weights)
                     if (part := self._contribution(t, u, float(w), include_coupled)) is not None
                 ]
-                self.solved[axes] = self.search(add_factors(parts, parts[0][1].sizes), self.centers_of(axes))
+                self.solved[axes] = self.search(
+                    add_factors(parts, parts[0][1].sizes), self.centers_of(axes)
+                )
                 covariance = self._covariance(axes)
                 costs[u] = [1.0 if g is None else float(np.sum(g * covariance)) for g in grams[u]]
             include_coupled = True
             coupled = [math.prod(self._error(a, f) for a, f in factors) for factors in self.across]
-            previous, self.value = self.value, float((coefficients * coupled) @ np.prod(costs, axis=0))
+            previous, self.value = (
+                self.value,
+                float((coefficients * coupled) @ np.prod(costs, axis=0)),
+            )
             if self.value > previous * (1.0 - MIN_RELATIVE_GAIN):
                 break
         self.bound = self._pinching_bound() if any(self.across) else 0.0
         if not self.bound:
-            least = [math.prod(self._lower_bound(a, f) for a, f in factors) for factors in self.across]
+            least = [
+                math.prod(self._lower_bound(a, f) for a, f in factors) for factors in self.across
+            ]
             self.bound = float((coefficients * least) @ np.prod(minima, axis=0))
 
     def _covariance(self, axes: Axes) -> Array:
@@ -168,7 +187,9 @@ class AlternatingSearch:
             return self.solved[axes][0].strategy.covariance
         return np.eye(math.prod(self.sizes[a] - 1 for a in axes))
 
-    def _contribution(self, t: int, u: int, weight: float, include_coupled: bool) -> tuple[float, Factor] | None:
+    def _contribution(
+        self, t: int, u: int, weight: float, include_coupled: bool
+    ) -> tuple[float, Factor] | None:
         """Return the weight and Gram of a term on one set, while the other strategies are fixed."""
         gram = self.inside[u][t]
         if self.across[t] and not include_coupled:
@@ -176,7 +197,8 @@ class AlternatingSearch:
         for axes, factor in self.across[t]:
             if self.sets[u][0] in axes:
                 gram = Factor(
-                    sizes=(self.sizes[self.sets[u][0]],), matrix=self._gram_on_axis(axes, factor, self.sets[u][0])
+                    sizes=(self.sizes[self.sets[u][0]],),
+                    matrix=self._gram_on_axis(axes, factor, self.sets[u][0]),
                 )
             else:
                 weight *= self._error(axes, factor)
@@ -198,7 +220,9 @@ class AlternatingSearch:
 
     def _error(self, axes: Axes, factor: Factor) -> float:
         """Return the error of a factor that couples axes."""
-        return float(np.sum(self._gram_on_axis(axes, factor, axes[0]) * self._covariance((axes[0],))))
+        return float(
+            np.sum(self._gram_on_axis(axes, factor, axes[0]) * self._covariance((axes[0],)))
+        )
 
     def _lower_bound(self, axes: Axes, factor: Factor) -> float:
         """Return a lower bound on the error of a coupling factor, from the weights of the axes."""
@@ -207,7 +231,10 @@ class AlternatingSearch:
             weights = np.asarray(np.kron(weights, self.solved[a,][1]()), dtype=float)
         rows = Lift(factor.sizes, self.centers_of(axes)).rows(factor.matrix)
         squares = np.linalg.eigvalsh((rows * weights) @ rows.T)
-        return float(np.sqrt(squares[squares > MIN_SQUARED_SINGULAR_SHARE * squares[-1]]).sum()) ** 2 * ROUNDING_MARGIN
+        return (
+            float(np.sqrt(squares[squares > MIN_SQUARED_SINGULAR_SHARE * squares[-1]]).sum()) ** 2
+            * ROUNDING_MARGIN
+        )
 
     def _pinching_bound(self) -> float:
         """Return the pinching bound, for one product and rows that couple all axes.
@@ -215,16 +242,25 @@ class AlternatingSearch:
         It is 0 for other sums.
         """
         products = [t for t, factors in enumerate(self.across) if not factors]
-        coupled_terms = [(c, factors) for (c, _), factors in zip(self.terms, self.across, strict=True) if factors]
-        if len(products) != 1 or not all(len(factors[0][0]) == len(self.sizes) for _, factors in coupled_terms):
+        coupled_terms = [
+            (c, factors) for (c, _), factors in zip(self.terms, self.across, strict=True) if factors
+        ]
+        if len(products) != 1 or not all(
+            len(factors[0][0]) == len(self.sizes) for _, factors in coupled_terms
+        ):
             return 0.0
-        lengths, transforms = np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0])), list[Array]()
+        lengths, transforms = (
+            np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0])),
+            list[Array](),
+        )
         for axes, factors in zip(self.sets, self.inside, strict=True):
             gram = factors[products[0]]
             assert gram is not None  # a product has every axis
             # H of the product is G^(1/2) L D^(1/2), with the singular values of G^(1/2) S^(1/2) for
             # S = L D L^T
-            L = Lift(gram.sizes, self.centers_of(axes)).rows(np.eye(gram.dimension)) * np.sqrt(self.solved[axes][1]())
+            L = Lift(gram.sizes, self.centers_of(axes)).rows(np.eye(gram.dimension)) * np.sqrt(
+                self.solved[axes][1]()
+            )
             U, singular, _ = thin_svd(L)
             half = (U * singular) @ U.T
             squares, V = np.linalg.eigh(half @ gram.dense() @ half)
@@ -234,12 +270,17 @@ class AlternatingSearch:
         order = [axes[0] for axes in self.sets]
         rows = [
             # a factor has its axes in the order of the query, not of the space
-            math.sqrt(c) * f.table.transpose(0, *(1 + a.index(axis) for axis in range(len(self.sizes))))
+            math.sqrt(c)
+            * f.table.transpose(0, *(1 + a.index(axis) for axis in range(len(self.sizes))))
             for c, ((a, f),) in coupled_terms
         ]
-        components = contract(np.concatenate(rows), [transforms[order.index(a)] for a in range(len(order))], 1)
+        components = contract(
+            np.concatenate(rows), [transforms[order.index(a)] for a in range(len(order))], 1
+        )
         components, diagonal = components.reshape(len(components), -1), lengths.ravel()
-        first = np.argsort(np.sum(components**2, axis=0) / np.maximum(diagonal, np.finfo(float).tiny))[-MET:]
+        first = np.argsort(
+            np.sum(components**2, axis=0) / np.maximum(diagonal, np.finfo(float).tiny)
+        )[-MET:]
         block = np.concatenate([np.diag(diagonal[first]), components[:, first]])
         block_norm = scipy.linalg.svdvals(block, overwrite_a=True).sum()
         return float(block_norm + np.delete(diagonal, first).sum()) ** 2 * ROUNDING_MARGIN
@@ -330,8 +371,13 @@ class SubworkloadSolver:
         """
         if any(pi is not None for sub in subs for pi in sub.centers):
             seconds = min(seconds, PATIENCE)
-        products = [k for k, s in enumerate(subs) if len(s.terms) > 1 and not s.spaces and not s.complements]
-        coupled = [(dense_bytes(subs[k].dimension, subs[k].dimension, math.prod(subs[k].sizes)), k) for k in products]
+        products = [
+            k for k, s in enumerate(subs) if len(s.terms) > 1 and not s.spaces and not s.complements
+        ]
+        coupled = [
+            (dense_bytes(subs[k].dimension, subs[k].dimension, math.prod(subs[k].sizes)), k)
+            for k in products
+        ]
         for needed, k in sorted(coupled):
             seconds -= costs[k].seconds
             if seconds < 0.0:
@@ -347,27 +393,47 @@ class SubworkloadSolver:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
         turns, (sets, note) = 1, self._sets(sub) if len(terms) > 1 else ([], "")
         if note == COUPLED_PREFIX:
-            rows = [len(self.factors[k].matrix) for t in sub.terms for a, k in t.factors if len(a) > 1]
+            rows = [
+                len(self.factors[k].matrix) for t in sub.terms for a, k in t.factors if len(a) > 1
+            ]
             return alternating_cost(sub.sizes, rows, self.options.gap, sub.centers)
         if sets:
             turns = len(terms) + TURNS  # one search per term for the bound, then the sweeps
-            pieces = [(axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets]
+            pieces = [
+                (axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets
+            ]
         for axes, numbers in pieces:
             sizes = tuple(sub.sizes[a] for a in axes)
-            if len(numbers) == 1 and self._is_structured(self.factors[numbers[0]], [sub.centers[a] for a in axes]):
+            if len(numbers) == 1 and self._is_structured(
+                self.factors[numbers[0]], [sub.centers[a] for a in axes]
+            ):
                 costs.append(structured_cost(self.factors[numbers[0]]))
                 continue
             joint_dimension = self.factors[numbers[0]].dimension if sub.spaces else None
             if all(self.factors[k].low_rank for k in numbers):
-                dimension = math.prod(n - 1 for n in sizes) if joint_dimension is None else joint_dimension
+                dimension = (
+                    math.prod(n - 1 for n in sizes) if joint_dimension is None else joint_dimension
+                )
                 rank = min(dimension, sum(self.factors[k].rank for k in numbers))
                 is_single = len(numbers) == 1 and not sub.complements and not sub.spaces
                 single_factor = self.factors[numbers[0]] if is_single else None
-                costs.append(low_rank_cost(sizes, rank, single_factor, self.options.gap, joint_dimension))
-            else:
-                joint = [self.factors[t[0][1]] for t in terms if len(t) == 1 and len(sizes) > 1 and not sub.complements]
                 costs.append(
-                    full_rank_cost(sizes, joint, self.options.gap, joint_dimension, [sub.centers[a] for a in axes])
+                    low_rank_cost(sizes, rank, single_factor, self.options.gap, joint_dimension)
+                )
+            else:
+                joint = [
+                    self.factors[t[0][1]]
+                    for t in terms
+                    if len(t) == 1 and len(sizes) > 1 and not sub.complements
+                ]
+                costs.append(
+                    full_rank_cost(
+                        sizes,
+                        joint,
+                        self.options.gap,
+                        joint_dimension,
+                        [sub.centers[a] for a in axes],
+                    )
                 )
         return Cost(
             seconds=turns * math.fsum(c.seconds for c in costs) + 1e-4,
@@ -385,22 +451,33 @@ class SubworkloadSolver:
             # value and privacy cost of a product are products, so optimal factors have an optimal
             # product
             coefficient, factors = terms[0]
-            solved = [(axes, self._factor(factor, [sub.centers[a] for a in axes])) for axes, factor in factors]
+            solved = [
+                (axes, self._factor(factor, [sub.centers[a] for a in axes]))
+                for axes, factor in factors
+            ]
             value = coefficient * math.prod(s.value for _, s in solved)
             bound = coefficient * math.prod(s.bound for _, s in solved)
-            return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_first_status(solved))
+            return SpaceSolution(
+                factors=tuple(solved), value=value, bound=bound, status=_first_status(solved)
+            )
         sets, note = ([], "") if is_joint else self._sets(sub)
         if sets:
             return self._alternate(terms, sub, sets, note)
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if not is_joint and needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
-                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells couples all its attributes and does not fit "
-                f"into {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or merge cells of these attributes."
+                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells couples all its"
+                f" attributes and does not fit into {self.memory_limit / 1e9:.1f} GB. Raise"
+                " memory_limit, or merge cells of these attributes."
             )
-        solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)
+        solution = self._solution(
+            assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
+        )
         return SpaceSolution(
-            factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
+            factors=((axes, solution),),
+            value=solution.value,
+            bound=solution.bound,
+            status=solution.status,
         )
 
     def _sets(self, sub: Subworkload) -> tuple[list[Axes], str]:
@@ -413,7 +490,9 @@ class SubworkloadSolver:
         uncoupled = axis_partition([(1.0, t.factors) for t in sub.terms], len(sub.sizes))
         single_axes: list[Axes] = [(a,) for a in range(len(sub.sizes))]
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
-        if self.recorded is not None:  # a stored plan is rebuilt: its status records the kind of search
+        if (
+            self.recorded is not None
+        ):  # a stored plan is rebuilt: its status records the kind of search
             ending = self.recorded[0][1] if self.recorded else ""
             if ending.startswith(COUPLED_PREFIX):
                 return single_axes, COUPLED_PREFIX
@@ -424,17 +503,28 @@ class SubworkloadSolver:
         joint = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
         # Grams with more rows than coordinates are stored without rows, and alternating searches
         # need the rows
-        has_few_rows = all(f.low_rank for f in joint) and sum(len(f.matrix) for f in joint) < sub.dimension
+        has_few_rows = (
+            all(f.low_rank for f in joint) and sum(len(f.matrix) for f in joint) < sub.dimension
+        )
         full_factors = [self.factors[t.factors[0][1]] for t in sub.terms if len(t.factors) == 1]
-        seconds = full_rank_cost(sub.sizes, full_factors, self.options.gap, None, sub.centers).seconds
-        slow = seconds > (MAX_OPTIMAL_SEARCH_S if self.method == "optimal" else MAX_APPROXIMATE_SEARCH_S)
+        seconds = full_rank_cost(
+            sub.sizes, full_factors, self.options.gap, None, sub.centers
+        ).seconds
+        slow = seconds > (
+            MAX_OPTIMAL_SEARCH_S if self.method == "optimal" else MAX_APPROXIMATE_SEARCH_S
+        )
         if len(uncoupled) == 1:
-            return (single_axes, COUPLED_PREFIX) if has_few_rows and (slow or needed > self.memory_limit) else ([], "")
+            return (
+                (single_axes, COUPLED_PREFIX)
+                if has_few_rows and (slow or needed > self.memory_limit)
+                else ([], "")
+            )
         if needed <= self.dense_limit and not slow:
             return [], ""
         sizes = [tuple(sub.sizes[a] for a in axes) for axes in uncoupled]
         bytes_needed = [
-            dense_bytes(math.prod(n - 1 for n in s), math.prod(n - 1 for n in s), math.prod(s)) for s in sizes
+            dense_bytes(math.prod(n - 1 for n in s), math.prod(n - 1 for n in s), math.prod(s))
+            for s in sizes
         ]
         if has_few_rows and max(bytes_needed) > self.memory_limit:
             return single_axes, COUPLED_PREFIX
@@ -453,7 +543,11 @@ class SubworkloadSolver:
         """Return whether a factor of one wide attribute is solved without its matrix."""
         if isinstance(factor, IdentityFactor):
             return centers[0] is None
-        if not isinstance(factor, IntervalFactor) or centers[0] is not None or self.method != "optimal":
+        if (
+            not isinstance(factor, IntervalFactor)
+            or centers[0] is not None
+            or self.method != "optimal"
+        ):
             return False
         # weights of a stored plan of an older search are one per orbit of cells
         return not self.recorded or len(self.recorded[0][0]) == factor.sizes[0]
@@ -461,7 +555,9 @@ class SubworkloadSolver:
     def _structured(self, factor: Factor) -> Solution:
         record = None if self.recorded is None else self.recorded.pop(0)
         if isinstance(factor, IntervalFactor):
-            solution = interval_solution(factor.matrix.gram, self.options, None if record is None else record[0])
+            solution = interval_solution(
+                factor.matrix.gram, self.options, None if record is None else record[0]
+            )
         else:
             solution = marginal_solution(factor.sizes[0])
         if record is not None:
@@ -482,15 +578,19 @@ class SubworkloadSolver:
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
-                f"A subworkload on {' x '.join(map(str, factor.sizes))} cells needs about {needed / 1e9:.1f} GB, more "
-                f"than the limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or merge cells of these "
-                "attributes."
+                f"A subworkload on {' x '.join(map(str, factor.sizes))} cells needs about"
+                f" {needed / 1e9:.1f} GB, more than the limit of {self.memory_limit / 1e9:.1f} GB."
+                " Raise memory_limit, or merge cells of these attributes."
             )
         search = self._search(factor, centers, complements, spaces)
-        if self.recorded is not None:  # a stored plan is rebuilt: its weights are validated, without a search
+        if (
+            self.recorded is not None
+        ):  # a stored plan is rebuilt: its weights are validated, without a search
             solution = search.replay(*self.recorded.pop(0))
         else:
-            solution = self._parallel_results.get(search.key) or self._recall_or_run(search, self._warm_start())
+            solution = self._parallel_results.get(search.key) or self._recall_or_run(
+                search, self._warm_start()
+            )
         self.duals.append(solution.dual)
         self.endings.append(solution.ending)
         return solution
@@ -522,7 +622,9 @@ class SubworkloadSolver:
         if solution is None:
             # weights of an equal search may prove the gap at once; those of a similar one are a
             # warm start
-            solution = search.run(self.cache.weights(search), most_similar(self.hints, search), self.watch)
+            solution = search.run(
+                self.cache.weights(search), most_similar(self.hints, search), self.watch
+            )
             self._store(search, solution)
         return solution
 
@@ -545,7 +647,11 @@ class SubworkloadSolver:
         ``tell`` is called with the fraction of the searches that ended, and may raise to cancel.
         """
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
-        if math.fsum(c.seconds for c in costs) <= MIN_PARALLEL_S and workers is None and not is_configured():
+        if (
+            math.fsum(c.seconds for c in costs) <= MIN_PARALLEL_S
+            and workers is None
+            and not is_configured()
+        ):
             return
         outstanding = [i for i in order if self._unsolved(subs[i])]
         seconds, largest = (
@@ -567,8 +673,14 @@ class SubworkloadSolver:
                     if search.key not in seen:
                         searches[search.key] = search
                         seen.add(search.key)
-                        stored_weights = self.cache.weights(search) if self.cache is not None else None
-                        yield Task(search=search, warm_start=stored_weights, near=most_similar(self.hints, search))
+                        stored_weights = (
+                            self.cache.weights(search) if self.cache is not None else None
+                        )
+                        yield Task(
+                            search=search,
+                            warm_start=stored_weights,
+                            near=most_similar(self.hints, search),
+                        )
 
         for key, solution in search_all(
             tasks(), number, self.options.deadline, lambda done: tell(min(done / count, 1.0))
@@ -581,7 +693,11 @@ class SubworkloadSolver:
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
         if sub.spaces or sub.complements:
-            searches = [self._search(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)]
+            searches = [
+                self._search(
+                    assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
+                )
+            ]
         elif len(terms) == 1:
             searches = [
                 self._search(factor, [sub.centers[a] for a in factor_axes])
@@ -592,12 +708,18 @@ class SubworkloadSolver:
             searches = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
         else:
             return []
-        fitting = [s for s in searches if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit]
+        fitting = [
+            s
+            for s in searches
+            if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit
+        ]
         # searches larger than SMALL use all cores by themselves
         small = [s for s in fitting if s.factor.rank <= SMALL]
         return [s for s in small if self.cache is None or self.cache.recall(s) is None]
 
-    def _alternate(self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], note: str) -> SpaceSolution:
+    def _alternate(
+        self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], note: str
+    ) -> SpaceSolution:
         """Search one set of axes at a time.
 
         ``note`` prefixes the recorded status, from which the plan is rebuilt.
@@ -609,7 +731,9 @@ class SubworkloadSolver:
                 self.endings[-1] = f"{note}: {self.endings[-1]}"
             return solution, lambda: self._search(factor, centers).cell_weights(solution.dual)
 
-        alternation = AlternatingSearch(terms=terms, sets=sets, sizes=sub.sizes, centers=sub.centers, search=search)
+        alternation = AlternatingSearch(
+            terms=terms, sets=sets, sizes=sub.sizes, centers=sub.centers, search=search
+        )
         with threads_for(max(sub.sizes)):
             alternation.run()
         return SpaceSolution(

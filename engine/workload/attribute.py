@@ -7,7 +7,8 @@ because a label that occurs only if one person is present would reveal that pers
     categorical      labels     one per label                                   text, equal to a label
     numeric          edges      n + 1 edges make n bins [e_i, e_{i+1}),         numbers; the last bin also
                                 the last one closed: [e_{n-1}, e_n]             contains its right edge;
-                                                                                integers only with `integer`
+                                                                                integers only with
+                                                                                `integer`
     numeric          dates      one per year, quarter, month or day             dates, times, ISO texts
     either           size       codes 0 .. size - 1                             integer codes
 """
@@ -27,8 +28,24 @@ from typing import Any
 
 from engine._format import MAX_NAME, quote_public, shortest_text
 from engine.errors import SchemaError
-from engine.workload.calendar import MAX_YEAR, UNITS, Period, cell_label, check_format, first_day, read_period
-from engine.workload.schema_io import ALL_KEYS, DATE_KEYS, DATE_KIND, FORBIDDEN, MAX_LABEL, check_text, parse_row
+from engine.workload.calendar import (
+    MAX_YEAR,
+    UNITS,
+    Period,
+    cell_label,
+    check_format,
+    first_day,
+    read_period,
+)
+from engine.workload.schema_io import (
+    ALL_KEYS,
+    DATE_KEYS,
+    DATE_KIND,
+    FORBIDDEN,
+    MAX_LABEL,
+    check_text,
+    parse_row,
+)
 
 MAX_CELLS = 10_000_000
 # largest edge of an attribute with integer values
@@ -56,8 +73,8 @@ class Attribute:
     labels : one text per cell, or None.
     edges : size + 1 increasing numbers, or None.
     other : label of the cell for texts outside the domain; None refuses them.
-    missing : label of the cell for missing values or, with edges, their replacement; None refuses them.
-        With dates it is the label of an additional last cell.
+    missing : label of the cell for missing values or, with edges, their replacement; None refuses
+        them. With dates it is the label of an additional last cell.
     clip : with edges or dates, count values outside in the first or last cell; False refuses them.
     integer : with edges, declare that all values are integers, so that SQL can interpret
         ``age <= 39`` as ``age < 40``; fractions are refused.
@@ -101,9 +118,11 @@ class Attribute:
         missing: str | None = None,
         missing_values: Iterable[str] = (),
     ) -> Attribute:
-        """Create a categorical attribute; `other` and `missing` are appended to the labels if absent.
+        """Create a categorical attribute; `other` and `missing` are appended to the labels if
+        absent.
 
-        Values are compared with labels and `missing_values` as exact texts, including case and spaces.
+        Values are compared with labels and `missing_values` as exact texts, including case and
+        spaces.
         """
         texts = sequence(labels, f"labels of attribute {quote_public(name)}", "a list of texts")
         for extra in (other, missing):
@@ -112,8 +131,9 @@ class Attribute:
         codes = _missing_texts(name, missing_values)
         if ambiguous := [text for text in codes if text in texts and text != missing]:
             raise SchemaError(
-                f"attribute {quote_public(name)} has {quote_public(ambiguous[0])} as a label and among its missing_values; "
-                "remove one of them, or make it the label of missing values"
+                f"attribute {quote_public(name)} has {quote_public(ambiguous[0])} as a label and"
+                " among its missing_values; remove one of them, or make it the label of missing"
+                " values"
             )
         return cls(
             name=name,
@@ -138,7 +158,8 @@ class Attribute:
         decimal: str | None = None,
         thousands: str | None = None,
     ) -> Attribute:
-        """Create a numeric attribute with bins [e_i, e_{i+1}); the last bin includes its right edge.
+        """Create a numeric attribute with bins [e_i, e_{i+1}); the last bin includes its right
+        edge.
 
         Parameters
         ----------
@@ -147,16 +168,22 @@ class Attribute:
         missing_values : texts that denote a missing value. A text that is a number, such as "-9",
             denotes that number in every spelling and number type.
         decimal : decimal sign of texts, "." or ","; None is ".".
-        thousands : separator between groups of three digits in texts: ".", ",", " " (any blank) or "'";
-            None permits no separator.
+        thousands : separator between groups of three digits in texts: ".", ",", " " (any blank) or
+            "'"; None permits no separator.
 
         >>> Attribute.numeric("pay", [0, 1000, 5000], decimal=",", thousands=".", missing_values=("NA", "-9")).thousands
         '.'
         """
         subject = f"edges of attribute {quote_public(name)}"
         entries = sequence(edges, subject, "a list of numbers")
-        numbers = [edge if type(edge) is float and edge else _number(edge, subject) for edge in entries]
-        value = None if missing is None else _number(missing, f"missing of attribute {quote_public(name)}")
+        numbers = [
+            edge if type(edge) is float and edge else _number(edge, subject) for edge in entries
+        ]
+        value = (
+            None
+            if missing is None
+            else _number(missing, f"missing of attribute {quote_public(name)}")
+        )
         return cls(
             name=name,
             kind="numeric",
@@ -185,9 +212,9 @@ class Attribute:
     ) -> Attribute:
         """Create an attribute with calendar periods as cells, from `start` to `stop` inclusive.
 
-        Values in the records are dates, times or texts. Texts are ISO dates such as 2024-03-15 or, with
-        cells of a month or longer, also ISO periods such as 2024-03. A time with a time zone is assigned
-        to its day in UTC, a time without one to its nominal day.
+        Values in the records are dates, times or texts. Texts are ISO dates such as 2024-03-15 or,
+        with cells of a month or longer, also ISO periods such as 2024-03. A time with a time zone
+        is assigned to its day in UTC, a time without one to its nominal day.
 
         Parameters
         ----------
@@ -195,10 +222,10 @@ class Attribute:
         unit : "year", "quarter", "month" or "day".
         clip : count earlier and later dates in the first and the last cell; False refuses them.
         missing : label of an additional last cell for missing values; None refuses them.
-        missing_values : texts that denote a missing value. A text that is a date denotes that day in
-            every type.
-        date_format : format of texts that are not ISO dates, with %Y, %m, %d, %H, %M and %S, each at
-            most once.
+        missing_values : texts that denote a missing value. A text that is a date denotes that day
+            in every type.
+        date_format : format of texts that are not ISO dates, with %Y, %m, %d, %H, %M and %S, each
+            at most once.
 
         >>> quarter = Attribute.dates("day", "2023-10-01", "2024-12-31", "quarter", missing="unknown")
         >>> quarter.size, quarter.label(0), quarter.label(5)
@@ -206,8 +233,13 @@ class Attribute:
         """
         who = f"attribute {quote_public(name)}"
         if unit not in UNITS:
-            raise SchemaError(f"{who} has cells of one {quote_public(unit)}; the units are {', '.join(UNITS)}")
-        first, last = (_cell_of(value, unit, f"{what} of {who}") for what, value in (("start", start), ("stop", stop)))
+            raise SchemaError(
+                f"{who} has cells of one {quote_public(unit)}; the units are {', '.join(UNITS)}"
+            )
+        first, last = (
+            _cell_of(value, unit, f"{what} of {who}")
+            for what, value in (("start", start), ("stop", stop))
+        )
         return cls(
             name=name,
             kind="numeric",
@@ -222,26 +254,41 @@ class Attribute:
         )
 
     @classmethod
-    def of_size(cls, name: str, size: int, kind: str = "numeric", *, missing_values: Iterable[str] = ()) -> Attribute:
+    def of_size(
+        cls, name: str, size: int, kind: str = "numeric", *, missing_values: Iterable[str] = ()
+    ) -> Attribute:
         """Create an attribute whose values are the codes 0 .. size - 1."""
-        return cls(name=name, kind=kind, size=size, missing_values=_missing_texts(name, missing_values))
+        return cls(
+            name=name, kind=kind, size=size, missing_values=_missing_texts(name, missing_values)
+        )
 
     def __post_init__(self) -> None:
         check_text(self.name, "attribute name", MAX_NAME)
         who = f"attribute {quote_public(self.name)}"
         if self.kind not in KINDS:
-            raise SchemaError(f"{who} has kind {quote_public(self.kind)}; the kinds are 'categorical' and 'numeric'")
+            raise SchemaError(
+                f"{who} has kind {quote_public(self.kind)}; the kinds are 'categorical' and"
+                " 'numeric'"
+            )
         if not isinstance(self.size, Integral) or isinstance(self.size, bool):
-            raise SchemaError(f"{who} has a size of type {type(self.size).__name__}; give a whole number of cells")
+            raise SchemaError(
+                f"{who} has a size of type {type(self.size).__name__}; give a whole number of cells"
+            )
         object.__setattr__(self, "size", int(self.size))
         if self.edges is None and self.size < 1:
             raise SchemaError(f"{who} has an empty domain; give it at least one cell")
         if self.size > MAX_CELLS:
-            raise SchemaError(f"{who} has more than {MAX_CELLS:,} cells; merge cells into coarser ones")
+            raise SchemaError(
+                f"{who} has more than {MAX_CELLS:,} cells; merge cells into coarser ones"
+            )
         if not isinstance(self.clip, bool):
-            raise SchemaError(f"{who} has clip of type {type(self.clip).__name__}; give true or false")
+            raise SchemaError(
+                f"{who} has clip of type {type(self.clip).__name__}; give true or false"
+            )
         if not isinstance(self.integer, bool):
-            raise SchemaError(f"{who} has integer of type {type(self.integer).__name__}; give true or false")
+            raise SchemaError(
+                f"{who} has integer of type {type(self.integer).__name__}; give true or false"
+            )
         if self.labels is not None and self.edges is not None:
             raise SchemaError(f"{who} has both labels and edges; give one of them")
         if self.labels is not None:
@@ -251,7 +298,9 @@ class Attribute:
         if self.edges is not None:
             self._check_edges(who)
         elif self.decimal is not None or self.thousands is not None:
-            raise SchemaError(f"{who} has decimal or thousands, which need edges; give edges or leave them out")
+            raise SchemaError(
+                f"{who} has decimal or thousands, which need edges; give edges or leave them out"
+            )
         if any(getattr(self, key) is not None for key in DATE_KEYS):
             self._check_dates(who)
         elif self.clip and self.edges is None:
@@ -259,16 +308,23 @@ class Attribute:
         elif self.integer and self.edges is None:
             raise SchemaError(f"{who} has integer, which needs edges; give edges or leave it out")
         elif self.missing is not None and self.labels is None and self.edges is None:
-            raise SchemaError(f"{who} has missing, which needs labels or edges; give them or leave it out")
+            raise SchemaError(
+                f"{who} has missing, which needs labels or edges; give them or leave it out"
+            )
         object.__setattr__(self, "missing_values", _missing_texts(self.name, self.missing_values))
 
     def _check_labels(self, who: str) -> None:
         if self.kind != "categorical":
-            raise SchemaError(f"{who} is numeric but has labels; give edges, or make it categorical")
+            raise SchemaError(
+                f"{who} is numeric but has labels; give edges, or make it categorical"
+            )
         labels = self.labels
         if not isinstance(labels, tuple) or len(labels) != self.size:
-            raise SchemaError(f"{who} has size {self.size:,} but a different number of labels; leave the size out")
-        # One pass over the joined text accepts valid labels; the loop only runs to name an invalid one.
+            raise SchemaError(
+                f"{who} has size {self.size:,} but a different number of labels; leave the size out"
+            )
+        # One pass over the joined text accepts valid labels; the loop only runs to name an invalid
+        # one.
         suspicious = set(map(type, labels)) != {str} or FORBIDDEN.search("".join(labels))
         if suspicious or not all(map(str.strip, labels)) or max(map(len, labels)) > MAX_LABEL:
             for i, label in enumerate(labels):
@@ -276,58 +332,94 @@ class Attribute:
             object.__setattr__(self, "labels", tuple(map(str, labels)))
         if len(set(labels)) < len(labels):
             repeated = Counter(labels).most_common(1)[0][0]
-            raise SchemaError(f"{who} has the label {quote_public(repeated)} twice; remove one of them")
+            raise SchemaError(
+                f"{who} has the label {quote_public(repeated)} twice; remove one of them"
+            )
         for key, value in (("other", self.other), ("missing", self.missing)):
             if value is not None and value not in labels:
-                raise SchemaError(f"{who} has {key}={quote_public(value)}, which is not among its labels; add it")
+                raise SchemaError(
+                    f"{who} has {key}={quote_public(value)}, which is not among its labels; add it"
+                )
 
     def _check_edges(self, who: str) -> None:
         if self.kind != "numeric":
-            raise SchemaError(f"{who} is categorical but has edges; give labels, or make it numeric")
+            raise SchemaError(
+                f"{who} is categorical but has edges; give labels, or make it numeric"
+            )
         edges = self.edges
         if not isinstance(edges, tuple) or len(edges) != self.size + 1:
-            raise SchemaError(f"{who} has size {self.size:,} but not size + 1 edges; leave the size out")
+            raise SchemaError(
+                f"{who} has size {self.size:,} but not size + 1 edges; leave the size out"
+            )
         if len(edges) < 2:
-            raise SchemaError(f"{who} has {len(edges)} edge(s); give at least two, n + 1 edges make n bins")
+            raise SchemaError(
+                f"{who} has {len(edges)} edge(s); give at least two, n + 1 edges make n bins"
+            )
         if set(map(type, edges)) != {float} or not all(map(math.isfinite, edges)):
             raise SchemaError(f"{who} has an edge that is not a finite number; replace it")
         # a last bin of one integer, [99, 99], is closed, so it is not empty
         checked = edges[:-1] if self.integer and edges[-2] == edges[-1] else edges
         if not all(map(operator.lt, checked, checked[1:])):
             i = next(i for i, pair in enumerate(pairwise(edges), 1) if not operator.lt(*pair))
-            raise SchemaError(f"{who} has edges that do not increase at position {i}; sort them, drop repeats")
+            raise SchemaError(
+                f"{who} has edges that do not increase at position {i}; sort them, drop repeats"
+            )
         if self.missing is not None:
             if type(self.missing) is not float or not math.isfinite(self.missing):
-                raise SchemaError(f"{who} has missing, which is not a finite number; give a number, or leave it out")
+                raise SchemaError(
+                    f"{who} has missing, which is not a finite number; give a number, or leave"
+                    " it out"
+                )
             if not self.clip and not edges[0] <= self.missing <= edges[-1]:
-                raise SchemaError(f"{who} replaces missing values by a number outside its edges; move it inside")
+                raise SchemaError(
+                    f"{who} replaces missing values by a number outside its edges; move it inside"
+                )
         if self.integer:
             numbers = edges if self.missing is None else (*edges, self.missing)
             # above this limit floats cannot distinguish neighbouring integers
             if not all(number.is_integer() and abs(number) <= MAX_INTEGER for number in numbers):
                 raise SchemaError(
-                    f"{who} has integer, but an edge or the number for missing values is not a whole number up to "
-                    f"{MAX_INTEGER:,}; change that number, or leave integer out"
+                    f"{who} has integer, but an edge or the number for missing values is not a"
+                    f" whole number up to {MAX_INTEGER:,}; change that number, or leave integer out"
                 )
         if self.decimal not in (None, *DECIMALS):
             raise SchemaError(
-                f"{who} has the decimal sign {quote_public(self.decimal)}; give one of {' '.join(DECIMALS)}"
+                f"{who} has the decimal sign {quote_public(self.decimal)}; give one of"
+                f" {' '.join(DECIMALS)}"
             )
         if self.thousands not in (None, *THOUSANDS):
-            raise SchemaError(f"{who} has the thousands sign {quote_public(self.thousands)}; give . , ' or a blank")
+            raise SchemaError(
+                f"{who} has the thousands sign {quote_public(self.thousands)}; give . , ' or a"
+                " blank"
+            )
         if self.thousands == (self.decimal or "."):
-            raise SchemaError(f"{who} has the same sign for decimals and thousands; give the decimal sign too")
+            raise SchemaError(
+                f"{who} has the same sign for decimals and thousands; give the decimal sign too"
+            )
 
     def _check_dates(self, who: str) -> None:
         if self.kind != "numeric" or self.labels is not None or self.edges is not None:
-            raise SchemaError(f"{who} has dates together with labels or edges, or is categorical; give one of them")
+            raise SchemaError(
+                f"{who} has dates together with labels or edges, or is categorical; give one of"
+                " them"
+            )
         if self.integer:
             raise SchemaError(f"{who} has integer, which needs edges; give edges or leave it out")
-        if self.unit not in UNITS or not isinstance(self.start, str) or not isinstance(self.stop, str):
-            raise SchemaError(f"{who} needs start, stop and unit as texts; the units are {', '.join(UNITS)}")
-        first, last = (_cell_of(text, self.unit, f"dates of {who}") for text in (self.start, self.stop))
+        if (
+            self.unit not in UNITS
+            or not isinstance(self.start, str)
+            or not isinstance(self.stop, str)
+        ):
+            raise SchemaError(
+                f"{who} needs start, stop and unit as texts; the units are {', '.join(UNITS)}"
+            )
+        first, last = (
+            _cell_of(text, self.unit, f"dates of {who}") for text in (self.start, self.stop)
+        )
         if first > last:
-            raise SchemaError(f"{who} starts at {self.start} and stops at {self.stop}; exchange them")
+            raise SchemaError(
+                f"{who} starts at {self.start} and stops at {self.stop}; exchange them"
+            )
         object.__setattr__(self, "start", cell_label(first, self.unit))
         object.__setattr__(self, "stop", cell_label(last, self.unit))
         if self.size != last - first + 1 + (self.missing is not None):
@@ -338,7 +430,10 @@ class Attribute:
         if self.missing is not None:
             check_text(self.missing, f"label of missing values of {who}", MAX_LABEL)
             if read_period(str(self.missing), self.date_format) is not None:
-                raise SchemaError(f"{who} has a date as the label of missing values; give a text such as 'unknown'")
+                raise SchemaError(
+                    f"{who} has a date as the label of missing values; give a text such as"
+                    " 'unknown'"
+                )
 
     @property
     def is_dated(self) -> bool:
@@ -387,10 +482,16 @@ class Attribute:
         '2..5'
         """
         if not 0 <= first <= last < self.size:
-            raise SchemaError(f"attribute {quote_public(self.name)} has the cells 0..{self.size - 1}; stay inside them")
+            raise SchemaError(
+                f"attribute {quote_public(self.name)} has the cells 0..{self.size - 1}; stay inside"
+                " them"
+            )
         if self.edges is not None:
             closing = "]" if last == self.size - 1 else ")"
-            return f"[{shortest_text(self.edges[first])}, {shortest_text(self.edges[last + 1])}{closing}"
+            return (
+                f"[{shortest_text(self.edges[first])},"
+                f" {shortest_text(self.edges[last + 1])}{closing}"
+            )
         start, stop = (self._cell_text(first), self._cell_text(last))
         # the cell for missing values follows the dates but is not a date
         if first < last and self.is_dated and last == self.date_cells:
@@ -402,7 +503,11 @@ class Attribute:
             return self.labels[i]
         if self.unit is None:
             return str(i)
-        return str(self.missing) if i == self.date_cells else cell_label(self.first_cell + i, self.unit)
+        return (
+            str(self.missing)
+            if i == self.date_cells
+            else cell_label(self.first_cell + i, self.unit)
+        )
 
     def condition(self, first: int, last: int | None = None) -> str:
         """Return the text of the condition that the value lies in the cells first .. last.
@@ -418,7 +523,10 @@ class Attribute:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description without the keys that have their default value."""
-        description: dict[str, Any] = {"name": self.name, "kind": DATE_KIND if self.is_dated else self.kind}
+        description: dict[str, Any] = {
+            "name": self.name,
+            "kind": DATE_KIND if self.is_dated else self.kind,
+        }
         if self.labels is not None:
             description["labels"] = list(self.labels)
         elif self.edges is not None:
@@ -442,42 +550,55 @@ class Attribute:
         """Inverse of `to_dict`; raise SchemaError for unknown keys, contradictions and wrong types."""
         if not isinstance(document, dict):
             raise SchemaError(
-                f"an attribute cannot be of type {type(document).__name__}; give an object with name and kind"
+                f"an attribute cannot be of type {type(document).__name__}; give an object with"
+                " name and kind"
             )
         unknown = [key for key in document if key not in ALL_KEYS]
         if unknown:
             keys = ", ".join(ALL_KEYS)
-            raise SchemaError(f"an attribute has the unknown key {quote_public(unknown[0])}; the keys are {keys}")
+            raise SchemaError(
+                f"an attribute has the unknown key {quote_public(unknown[0])}; the keys are {keys}"
+            )
         options = {key: value for key, value in document.items() if value is not None}
         name, kind = options.pop("name", None), options.pop("kind", None)
         check_text(name, "attribute name", MAX_NAME)
         domains = options.keys() & {"labels", "edges"}
         dated = kind == DATE_KIND
         if len(domains) + dated > 1 or not (domains or dated or "size" in options):
-            raise SchemaError(f"attribute {quote_public(name)} needs exactly one of size, labels and edges, or dates")
+            raise SchemaError(
+                f"attribute {quote_public(name)} needs exactly one of size, labels and edges, or"
+                " dates"
+            )
         size = options.pop("size", None)
         if dated:
             if not {"start", "stop", "unit"} <= options.keys():
                 raise SchemaError(
-                    f"attribute {quote_public(name)} has the kind 'dates', which needs start, stop and unit"
+                    f"attribute {quote_public(name)} has the kind 'dates', which needs start, stop"
+                    " and unit"
                 )
             attribute = _build_attribute(
                 partial(cls.dates, name, options.pop("start")), options.pop("stop"), options, name
             )
             kind = attribute.kind
         elif "labels" in options:
-            attribute = _build_attribute(partial(cls.categorical, name), options.pop("labels"), options, name)
+            attribute = _build_attribute(
+                partial(cls.categorical, name), options.pop("labels"), options, name
+            )
         elif "edges" in options:
-            attribute = _build_attribute(partial(cls.numeric, name), options.pop("edges"), options, name)
+            attribute = _build_attribute(
+                partial(cls.numeric, name), options.pop("edges"), options, name
+            )
         else:
             attribute = cls(name=name, kind=kind, size=size, **options)
         if kind != attribute.kind:
             raise SchemaError(
-                f"attribute {quote_public(name)} has kind {quote_public(kind)}; labels need 'categorical', edges need 'numeric'"
+                f"attribute {quote_public(name)} has kind {quote_public(kind)}; labels need"
+                " 'categorical', edges need 'numeric'"
             )
         if size is not None and (type(size) is not int or size != attribute.size):
             raise SchemaError(
-                f"attribute {quote_public(name)} has a size that differs from its {attribute.size:,} cells"
+                f"attribute {quote_public(name)} has a size that differs from its"
+                f" {attribute.size:,} cells"
             )
         return attribute
 
@@ -492,9 +613,14 @@ def attribute_from_texts(row: Mapping[str, str]) -> Attribute:
 
 
 def sequence(values: Any, what: str, wanted: str) -> list[Any]:
-    """Return the values as a list; raise SchemaError for a text, a mapping, a set or too many values."""
-    # sets are refused because their order, and therefore the numbering of cells, varies between runs
-    if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(values, Iterable):
+    """Return the values as a list; raise SchemaError for a text, a mapping, a set or too many
+    values.
+    """
+    # sets are refused because their order, and therefore the numbering of cells, varies between
+    # runs
+    if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(
+        values, Iterable
+    ):
         raise SchemaError(f"{what}: the type is {type(values).__name__}, give {wanted}")
     entries = list(islice(values, MAX_CELLS + 2))
     if len(entries) > MAX_CELLS + 1:
@@ -519,7 +645,9 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
     who = f"attribute {quote_public(name)}"
     entries = tuple(sequence(texts, f"missing_values of {who}", "a list of texts"))
     if len(entries) > _MAX_MISSING_VALUES:
-        raise SchemaError(f"{who} has more than {_MAX_MISSING_VALUES:,} texts that mean missing; leave some out")
+        raise SchemaError(
+            f"{who} has more than {_MAX_MISSING_VALUES:,} texts that mean missing; leave some out"
+        )
     for text in entries:
         check_text(text, f"a text that means missing of {who}", MAX_LABEL)
     if len(set(entries)) < len(entries):
@@ -528,7 +656,9 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
 
 
 def _cell_of(value: Any, unit: str, what: str) -> int:
-    """Return the number of the calendar cell that contains a date; raise SchemaError for other values."""
+    """Return the number of the calendar cell that contains a date; raise SchemaError for other
+    values.
+    """
     # a datetime is a date, too, and is reduced to its day
     if isinstance(value, date):
         value = date(value.year, value.month, value.day).isoformat()
@@ -536,18 +666,24 @@ def _cell_of(value: Any, unit: str, what: str) -> int:
     number = None if period is None else period.number(unit)
     if period is None or number is None:
         raise SchemaError(
-            f"{what} is {quote_public(value)}; give a date such as 2024-03-15, or a {unit} as ISO 8601 writes it"
+            f"{what} is {quote_public(value)}; give a date such as 2024-03-15, or a {unit} as ISO"
+            " 8601 writes it"
         )
     if period.day.year > MAX_YEAR:
-        raise SchemaError(f"{what} is after the year {MAX_YEAR}; give an earlier date, and clip later dates")
+        raise SchemaError(
+            f"{what} is after the year {MAX_YEAR}; give an earlier date, and clip later dates"
+        )
     return number
 
 
-def _build_attribute(build: Callable[..., Attribute], domain: Any, options: dict[str, Any], name: str) -> Attribute:
+def _build_attribute(
+    build: Callable[..., Attribute], domain: Any, options: dict[str, Any], name: str
+) -> Attribute:
     try:
         return build(domain, **options)
     except TypeError:
         raise SchemaError(
-            f"attribute {quote_public(name)} mixes options: labels go with other and missing, edges with missing, clip, "
-            "integer, decimal and thousands, dates with missing, clip and date_format"
+            f"attribute {quote_public(name)} mixes options: labels go with other and missing, edges"
+            " with missing, clip, integer, decimal and thousands, dates with missing, clip and"
+            " date_format"
         ) from None

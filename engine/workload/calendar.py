@@ -6,8 +6,8 @@
     month     2024-03            12 * year + month - 1
     day       2024-03-15         day 1 is 0001-01-01
 
-Texts are parsed as ISO 8601 in its extended form, or by a declared format. A time with a time zone or
-an offset from UTC is assigned to its day in UTC, a time without one to its nominal day.
+Texts are parsed as ISO 8601 in its extended form, or by a declared format. A time with a time zone
+or an offset from UTC is assigned to its day in UTC, a time without one to its nominal day.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Period:
     unit: str
 
     def number(self, unit: str) -> int | None:
-        """Return the number of the cell that contains the period; None if the period is longer than the unit.
+        """Return the number of the cell that contains the period; None if the period is longer than
+        the unit.
 
         >>> Period(datetime.date(2024, 3, 1), "month").number("quarter")
         8096
@@ -60,7 +61,9 @@ class Period:
             and self.day.month + {"year": 12, "quarter": 3, "month": 1}[self.unit] > 12
         ):
             return datetime.date.max
-        return first_day(cell_number(self.day, self.unit) + 1, self.unit) - datetime.timedelta(days=1)
+        return first_day(cell_number(self.day, self.unit) + 1, self.unit) - datetime.timedelta(
+            days=1
+        )
 
 
 def cell_number(day: datetime.date, unit: str) -> int:
@@ -71,9 +74,11 @@ def cell_number(day: datetime.date, unit: str) -> int:
     """
     if unit == "day":
         return day.toordinal()
-    return {"year": day.year, "quarter": 4 * day.year + (day.month - 1) // 3, "month": 12 * day.year + day.month - 1}[
-        unit
-    ]
+    return {
+        "year": day.year,
+        "quarter": 4 * day.year + (day.month - 1) // 3,
+        "month": 12 * day.year + day.month - 1,
+    }[unit]
 
 
 def first_day(number: int, unit: str) -> datetime.date:
@@ -150,7 +155,8 @@ def _pattern(date_format: str) -> re.Pattern[str]:
             continue
         # adjacent numbers without a separator must have a fixed number of digits
         is_adjacent = any(
-            0 <= k < len(parts) and (parts[k][0] == "%" or parts[k][-1].isdigit()) for k in (i - 1, i + 1)
+            0 <= k < len(parts) and (parts[k][0] == "%" or parts[k][-1].isdigit())
+            for k in (i - 1, i + 1)
         )
         max_digits = _MAX_DIGITS[part[1]]
         min_digits = max_digits if is_adjacent or part[1] == "Y" else 1
@@ -171,11 +177,18 @@ def check_format(date_format: str, unit: str, who: str) -> None:
         or len(set(keys)) < len(keys)
     ):
         raise SchemaError(
-            f"{who} has the date format {quote_public(date_format)}; use {allowed}, each once, in at most "
-            f"{_MAX_FORMAT_LENGTH} characters"
+            f"{who} has the date format {quote_public(date_format)}; use {allowed}, each once, in"
+            f" at most {_MAX_FORMAT_LENGTH} characters"
         )
     if absent := [f"%{key}" for key in _REQUIRED_DIRECTIVES[unit] if key not in keys]:
-        raise SchemaError(f"{who} has a date format without {' and '.join(absent)}; cells of one {unit} need it")
+        raise SchemaError(
+            f"{who} has a date format without {' and '.join(absent)}; cells of one {unit} need it"
+        )
     sample = datetime.date(2024, 3, 4)
-    if (match := _pattern(date_format).fullmatch("2024-03-04")) and _period(match.groupdict()) != Period(sample, "day"):
-        raise SchemaError(f"{who} has a date format that reads ISO dates as other days; write the dates another way")
+    if (match := _pattern(date_format).fullmatch("2024-03-04")) and _period(
+        match.groupdict()
+    ) != Period(sample, "day"):
+        raise SchemaError(
+            f"{who} has a date format that reads ISO dates as other days; write the dates"
+            " another way"
+        )

@@ -1,7 +1,7 @@
 """Conditions on attributes as values, and their predicate texts.
 
-A condition is a conjunction of factors. A factor on one attribute is a set of its cells; a factor on
-several attributes is a text in the language of `predicates`. A conjunction of single-attribute
+A condition is a conjunction of factors. A factor on one attribute is a set of its cells; a factor
+on several attributes is a text in the language of `predicates`. A conjunction of single-attribute
 factors is a product of queries, and separate factors keep the decomposition of a workload small.
 """
 
@@ -50,7 +50,9 @@ class Condition:
     @property
     def names(self) -> tuple[str, ...]:
         """Distinct names of the attributes in the condition, in order of appearance."""
-        return tuple(dict.fromkeys([*self.cells, *(name for names in self.texts.values() for name in names)]))
+        return tuple(
+            dict.fromkeys([*self.cells, *(name for names in self.texts.values() for name in names)])
+        )
 
     @property
     def never(self) -> bool:
@@ -70,7 +72,9 @@ class Condition:
 
 def of_cells(attribute: Attribute, inside: npt.ArrayLike) -> Condition:
     """Return the condition that the value lies in the cells of a mask of shape (size,)."""
-    return Condition(cells={attribute.name: Cells(attribute=attribute, inside=np.asarray(inside, dtype=bool))})
+    return Condition(
+        cells={attribute.name: Cells(attribute=attribute, inside=np.asarray(inside, dtype=bool))}
+    )
 
 
 def both(parts: Sequence[Condition]) -> Condition:
@@ -131,7 +135,9 @@ def text(condition: Condition) -> str:
 def factors(condition: Condition) -> list[str]:
     """Return the predicate texts of the factors, without factors that are always true."""
     cells = [
-        cells_text(factor.attribute, factor.inside) for factor in condition.cells.values() if not factor.inside.all()
+        cells_text(factor.attribute, factor.inside)
+        for factor in condition.cells.values()
+        if not factor.inside.all()
     ]
     return [*cells, *condition.texts]
 
@@ -163,30 +169,44 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
     (starts, stops), (gap_starts, gap_ends) = _consecutive_runs(inside), _consecutive_runs(outside)
     has_codes = attribute.edges is None
     is_list = has_codes and len(starts) > 1 and (stops - starts == 1).all()
-    is_list_of_exceptions = has_codes and len(gap_starts) < len(starts) and (gap_ends - gap_starts == 1).all()
+    is_list_of_exceptions = (
+        has_codes and len(gap_starts) < len(starts) and (gap_ends - gap_starts == 1).all()
+    )
     if attribute.kind == "categorical" or is_list or is_list_of_exceptions:
-        list_inside = not is_list_of_exceptions if attribute.kind == "numeric" else inside.sum() <= outside.sum()
-        values = [_literal(attribute, int(i)) for i in np.flatnonzero(inside if list_inside else outside)]
+        list_inside = (
+            not is_list_of_exceptions
+            if attribute.kind == "numeric"
+            else inside.sum() <= outside.sum()
+        )
+        values = [
+            _literal(attribute, int(i)) for i in np.flatnonzero(inside if list_inside else outside)
+        ]
         if len(values) == 1:
             return f"{name} {'==' if list_inside else '!='} {values[0]}"
         return f"{name} {'in' if list_inside else 'not in'} [{', '.join(values)}]"
     if len(gap_starts) < len(starts):
         complement = cells_text(attribute, outside)
         return f"not {parenthesize(complement)}"
-    return " or ".join(_run_predicate(attribute, int(a), int(b)) for a, b in zip(starts, stops, strict=True))
+    return " or ".join(
+        _run_predicate(attribute, int(a), int(b)) for a, b in zip(starts, stops, strict=True)
+    )
 
 
 def families(condition: Condition) -> dict[str, str | Family]:
     """Return the single-query family of each single-attribute factor of a condition."""
     return {
-        name: "total"
-        if cells.inside.all()
-        else Custom(predicates=[parenthesize(cells_text(cells.attribute, cells.inside))])
+        name: (
+            "total"
+            if cells.inside.all()
+            else Custom(predicates=[parenthesize(cells_text(cells.attribute, cells.inside))])
+        )
         for name, cells in condition.cells.items()
     }
 
 
-def box_workload(schema: Schema, cells: Mapping[str, tuple[int, int]], weight: float = 1.0) -> Workload:
+def box_workload(
+    schema: Schema, cells: Mapping[str, tuple[int, int]], weight: float = 1.0
+) -> Workload:
     """Return the workload of one query: the records in a box of cells.
 
     Parameters
@@ -201,7 +221,8 @@ def box_workload(schema: Schema, cells: Mapping[str, tuple[int, int]], weight: f
     for name, (first, last) in cells.items():
         if not 0 <= first <= last < schema[name].size:
             raise WorkloadError(
-                f"'{name}' has no cells {first} to {last}; it has the cells 0 to {schema[name].size - 1}."
+                f"'{name}' has no cells {first} to {last}; it has the cells 0 to"
+                f" {schema[name].size - 1}."
             )
         cell = np.arange(schema[name].size)
         if last - first + 1 < schema[name].size:
@@ -226,7 +247,11 @@ def _run_predicate(attribute: Attribute, first: int, end: int) -> str:
         # the cell for missing values is not ordered relative to the dates
         if end > attribute.date_cells:
             missing = f"{name} == {_literal(attribute, n - 1)}"
-            return missing if first == n - 1 else f"{_run_predicate(attribute, first, n - 1)} or {missing}"
+            return (
+                missing
+                if first == n - 1
+                else f"{_run_predicate(attribute, first, n - 1)} or {missing}"
+            )
         n = attribute.date_cells
         if end - first == 1:
             return f"{name} == {_literal(attribute, first)}"
@@ -238,7 +263,10 @@ def _run_predicate(attribute: Attribute, first: int, end: int) -> str:
         low, high = f"{first} <= ", f" <= {end - 1}"
         lower_bound = f"{name} >= {first}"
     else:
-        low, high = f"{shortest_text(edges[first])} <= ", f" < {shortest_text(edges[end])}" if end < n else ""
+        low, high = (
+            f"{shortest_text(edges[first])} <= ",
+            f" < {shortest_text(edges[end])}" if end < n else "",
+        )
         lower_bound = f"{name} >= {shortest_text(edges[first])}"
     if end == n:
         return lower_bound

@@ -3,13 +3,14 @@
 Structural zeros are cells that no record can have. They are declared by rules such as
 "age < 15 and married == 'yes'", which are predicates in the language of `predicates`.
 
-Invariants are exact public tables, such as the population by region, which every release reproduces.
+Invariants are exact public tables, such as the population by region, which every release
+reproduces.
 
 Constraints that share attributes, directly or through others, are combined on all of their
 attributes, so that consequences of several constraints are exact. The result is one table that
-satisfies them and is positive in every cell that they allow. It is computed by iterative proportional
-fitting if that converges, and otherwise by a linear program that maximises the support, or proves
-that no such table exists.
+satisfies them and is positive in every cell that they allow. It is computed by iterative
+proportional fitting if that converges, and otherwise by a linear program that maximises the
+support, or proves that no such table exists.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class JointConstraint:
     share: npt.NDArray[np.float64] = field(repr=False)
 
     def possible(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return the marginal of ``share`` on ``names``, in their order; 0 exactly in excluded cells."""
+        """Return the marginal of ``share`` on ``names``, in their order; 0 exactly in excluded
+        cells.
+        """
         axes = [self.names.index(name) for name in names]
         marginal = self.share.sum(axis=tuple(a for a in range(self.share.ndim) if a not in axes))
         return np.asarray(marginal).transpose([sorted(axes).index(a) for a in axes])
@@ -59,10 +62,16 @@ class JointConstraint:
 def checked_rules(rules: Any) -> tuple[str, ...]:
     """Return rules as a tuple of distinct texts; raise SchemaError if they are not."""
     texts = tuple(
-        sequence((rules,) if isinstance(rules, str) else rules, "rules of impossible cells", "a list of texts")
+        sequence(
+            (rules,) if isinstance(rules, str) else rules,
+            "rules of impossible cells",
+            "a list of texts",
+        )
     )
     if len(texts) > MOST_RULES:
-        raise SchemaError(f"{len(texts):,} rules of impossible cells; at most {MOST_RULES} are read")
+        raise SchemaError(
+            f"{len(texts):,} rules of impossible cells; at most {MOST_RULES} are read"
+        )
     for rule in texts:
         check_text(rule, "rule of impossible cells", MAX_LABEL)
     if len(set(texts)) < len(texts):
@@ -70,7 +79,9 @@ def checked_rules(rules: Any) -> tuple[str, ...]:
     return texts
 
 
-def read_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> tuple[JointConstraint, ...]:
+def read_rules(
+    rules: Sequence[str], attributes: Sequence[Attribute]
+) -> tuple[JointConstraint, ...]:
     """Return the structural zeros of rules, one entry per connected component of shared attributes.
 
     Raises
@@ -89,15 +100,19 @@ def read_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> tuple[J
             components.remove(other)
             positions, texts = positions | other[0], other[1] + texts
         components.append((positions, texts))
-    return tuple(_combine_rules(texts, [attributes[i] for i in sorted(positions)]) for positions, texts in components)
+    return tuple(
+        _combine_rules(texts, [attributes[i] for i in sorted(positions)])
+        for positions, texts in components
+    )
 
 
 def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> JointConstraint:
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            f"the rules of impossible cells on {set_name(names)} are about {math.prod(shape):,} cells together; at "
-            f"most {MOST_CELLS:,} are read. Use fewer attributes in rules that share one"
+            f"the rules of impossible cells on {set_name(names)} are about {math.prod(shape):,}"
+            f" cells together; at most {MOST_CELLS:,} are read. Use fewer attributes in rules that"
+            " share one"
         )
     cells = np.zeros(shape, dtype=bool)
     for rule in rules:
@@ -107,11 +122,15 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Joi
             raise SchemaError(f"a rule of impossible cells: {error}") from None
         if not excluded.any():
             raise SchemaError(
-                f"the rule of impossible cells {quote_public(rule)} holds for no cell; correct it, or leave it out"
+                f"the rule of impossible cells {quote_public(rule)} holds for no cell; correct it,"
+                " or leave it out"
             )
         cells |= excluded
     if cells.all():
-        raise SchemaError(f"the rules of impossible cells leave nothing possible on {set_name(names)}; correct one")
+        raise SchemaError(
+            f"the rules of impossible cells leave nothing possible on {set_name(names)};"
+            " correct one"
+        )
     return JointConstraint(names=names, share=~cells / np.count_nonzero(~cells))
 
 
@@ -135,10 +154,14 @@ class Invariant:
         return {"attributes": list(self.attributes), "values": list(self.values)}
 
     def table(self, sizes: Mapping[str, int], names: Sequence[str]) -> _Table:
-        """Return the marginal table on ``names``, in their order; ``sizes`` has the cells per attribute."""
+        """Return the marginal table on ``names``, in their order; ``sizes`` has the cells per
+        attribute.
+        """
         table = np.array(self.values, np.int64).reshape([sizes[n] for n in self.attributes])
         ordered = [n for n in self.attributes if n in names]
-        marginal = table.sum(axis=tuple(a for a, n in enumerate(self.attributes) if n not in names), dtype=np.int64)
+        marginal = table.sum(
+            axis=tuple(a for a, n in enumerate(self.attributes) if n not in names), dtype=np.int64
+        )
         return np.asarray(marginal).transpose([ordered.index(n) for n in names])
 
 
@@ -147,23 +170,29 @@ def checked_invariants(given: Any, attributes: Sequence[Attribute]) -> tuple[Inv
 
     Raises
     ------
-    SchemaError : if an entry is not a table of integer counts on attributes of the schema, or if two
-        tables disagree on a common margin.
+    SchemaError : if an entry is not a table of integer counts on attributes of the schema, or if
+        two tables disagree on a common margin.
     """
     entries = tuple(sequence(given, "invariants", "a list of pairs of attributes and values"))
     if len(entries) > _MAX_INVARIANTS:
         raise SchemaError(f"{len(entries):,} invariants; at most {_MAX_INVARIANTS} are read")
     sizes = {a.name: a.size for a in attributes}
     pairs = tuple(one if isinstance(one, Invariant) else _parse_invariant(one) for one in entries)
-    invariants = tuple(_checked_invariant(names, values, sizes) for names, values in map(_attributes_and_values, pairs))
+    invariants = tuple(
+        _checked_invariant(names, values, sizes)
+        for names, values in map(_attributes_and_values, pairs)
+    )
     if len({one.attributes for one in invariants}) < len(invariants):
-        raise SchemaError("two invariants are on the same attributes, so one occurs twice; give each once")
+        raise SchemaError(
+            "two invariants are on the same attributes, so one occurs twice; give each once"
+        )
     for one, other in itertools.combinations(invariants, 2):
         shared = [n for n in one.attributes if n in other.attributes]
         if not np.array_equal(one.table(sizes, shared), other.table(sizes, shared)):
             raise SchemaError(
-                f"the invariants on {set_name(one.attributes)} and on {set_name(other.attributes)} contradict each "
-                f"other: their totals on {set_name(shared) if shared else 'all records'} differ. Correct one of them"
+                f"the invariants on {set_name(one.attributes)} and on {set_name(other.attributes)}"
+                " contradict each other: their totals on"
+                f" {set_name(shared) if shared else 'all records'} differ. Correct one of them"
             )
     return invariants
 
@@ -178,8 +207,8 @@ def _parse_invariant(entry: Any) -> tuple[Any, Any]:
     if isinstance(entry, (tuple, list)) and len(entry) == 2:
         return entry[0], entry[1]
     raise SchemaError(
-        f"an invariant cannot be of type {type(entry).__name__}; give a pair of attributes and exact values, such as "
-        "(['region'], [310, 242])"
+        f"an invariant cannot be of type {type(entry).__name__}; give a pair of attributes and"
+        " exact values, such as (['region'], [310, 242])"
     )
 
 
@@ -190,35 +219,45 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
     unknown = [n for n in names if n not in sizes]
     if unknown or len(set(names)) < len(names):
         raise SchemaError(
-            f"an invariant is on {set_name(map(str, names))}; name attributes of this schema, each once. It has "
-            f"{set_name(sizes) if len(sizes) <= 20 else f'{len(sizes):,} of them'}"
+            f"an invariant is on {set_name(map(str, names))}; name attributes of this schema, each"
+            f" once. It has {set_name(sizes) if len(sizes) <= 20 else f'{len(sizes):,} of them'}"
         )
     shape = tuple(sizes[n] for n in names)
     subject = set_name(names) if names else "all records"
     if math.prod(shape) > MOST_CELLS:
-        raise SchemaError(f"the invariant on {subject} has {math.prod(shape):,} cells; at most {MOST_CELLS:,} are read")
+        raise SchemaError(
+            f"the invariant on {subject} has {math.prod(shape):,} cells; at most {MOST_CELLS:,} are"
+            " read"
+        )
     try:
         table = np.asarray(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
         table = np.full(1, np.nan)
     if table.shape != shape and (table.ndim > 1 or table.size != math.prod(shape)):
         raise SchemaError(
-            f"the invariant on {subject} has values of shape {table.shape}, but the schema requires "
-            f"{shape}: give one exact count per cell"
+            f"the invariant on {subject} has values of shape {table.shape}, but the schema requires"
+            f" {shape}: give one exact count per cell"
         )
     if not (np.isfinite(table) & (table >= 0) & (table == np.floor(table))).all():
-        raise SchemaError(f"the invariant on {subject} has values that are not counts; give whole numbers from 0")
+        raise SchemaError(
+            f"the invariant on {subject} has values that are not counts; give whole numbers from 0"
+        )
     if not 0 < table.sum() <= _MAX_TOTAL:
-        raise SchemaError(f"the values of the invariant on {subject} must sum to between 1 and 2^50")
+        raise SchemaError(
+            f"the values of the invariant on {subject} must sum to between 1 and 2^50"
+        )
     ranked = tuple(n for n in sizes if n in names)
     ordered = table.reshape(shape).transpose([names.index(n) for n in ranked])
     return Invariant(attributes=ranked, values=tuple(int(v) for v in ordered.ravel().tolist()))
 
 
 def joint_facts(
-    zeros: Sequence[JointConstraint], invariants: Sequence[Invariant], attributes: Sequence[Attribute]
+    zeros: Sequence[JointConstraint],
+    invariants: Sequence[Invariant],
+    attributes: Sequence[Attribute],
 ) -> tuple[JointConstraint, ...]:
-    """Combine structural zeros and invariants, one entry per connected component of shared attributes.
+    """Combine structural zeros and invariants, one entry per connected component of shared
+    attributes.
 
     Raises
     ------
@@ -227,7 +266,9 @@ def joint_facts(
     if not invariants:
         return tuple(zeros)
     components: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = []
-    singles: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = [(set(z.names), [z], []) for z in zeros]
+    singles: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = [
+        (set(z.names), [z], []) for z in zeros
+    ]
     singles += [(set(one.attributes), [], [one]) for one in invariants if one.attributes]
     for names, rules, exact in singles:
         for other in [component for component in components if component[0] & names]:
@@ -235,7 +276,8 @@ def joint_facts(
             names, rules, exact = names | other[0], other[1] + rules, other[2] + exact
         components.append((names, rules, exact))
     return tuple(
-        _combine_facts([a for a in attributes if a.name in names], rules, exact) for names, rules, exact in components
+        _combine_facts([a for a in attributes if a.name in names], rules, exact)
+        for names, rules, exact in components
     )
 
 
@@ -245,8 +287,8 @@ def _combine_facts(
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            f"the facts on {set_name(names)} are about {math.prod(shape):,} cells together; at most {MOST_CELLS:,} are "
-            "read. Use fewer attributes in facts that share one"
+            f"the facts on {set_name(names)} are about {math.prod(shape):,} cells together; at most"
+            f" {MOST_CELLS:,} are read. Use fewer attributes in facts that share one"
         )
     sizes = dict(zip(names, shape, strict=True))
     start = np.ones(shape)
@@ -255,7 +297,10 @@ def _combine_facts(
             rule.possible(rule.names) > 0.0, [a for a, n in enumerate(names) if n not in rule.names]
         )
     margins = [
-        (tuple(a for a, n in enumerate(names) if n not in one.attributes), one.table(sizes, one.attributes))
+        (
+            tuple(a for a, n in enumerate(names) if n not in one.attributes),
+            one.table(sizes, one.attributes),
+        )
         for one in exact
     ]
     table = _proportional_fitting(start, margins, names)
@@ -267,17 +312,18 @@ def _combine_facts(
 def promise_with_invariants(budget: Budget, exact: str) -> str:
     """Return the guarantee of a budget with invariants, which the text ``exact`` names.
 
-    From exact totals and all other records an adversary infers that a person is present. The remaining
-    guarantee is about which of two contributions with the same totals is that of the person, so it
-    uses the replace-one relation.
+    From exact totals and all other records an adversary infers that a person is present. The
+    remaining guarantee is about which of two contributions with the same totals is that of the
+    person, so it uses the replace-one relation.
     """
     replaced, k = budget.at(budget.replace_one_pcost), budget.rows_per_person
     rows = "one row" if k == 1 else f"up to {k:,} rows"
     return (
-        f"Nothing protects what {exact} say: they are public, and whoever knows everybody else reads off them that you "
-        "are counted, and where. Of two contributions that leave them as they are, whoever sees what is published "
-        f"guesses right at most {replaced.guess:g}% of the time which is yours (a coin flip: 50%). That is for all "
-        f"that you contributed, {rows}."
+        f"Nothing protects what {exact} say: they are public, and whoever knows everybody else"
+        " reads off them that you are counted, and where. Of two contributions that leave them as"
+        f" they are, whoever sees what is published guesses right at most {replaced.guess:g}% of"
+        " the time which is yours (a coin flip: 50%). That is for all that you contributed,"
+        f" {rows}."
     )
 
 
@@ -288,8 +334,8 @@ def meaning_with_invariants(budget: Budget, exact: str, *, curve: bool = True) -
     """
     epsilon = "" if budget.pure_epsilon is None else f"epsilon {cost(budget.pure_epsilon)}, "
     return (
-        f"Subspace differential privacy: {exact} are kept to the digit and protect nobody; what they leave open hides "
-        f"whether {budget.protects}: {epsilon}{budget.numbers(curve=curve)}."
+        f"Subspace differential privacy: {exact} are kept to the digit and protect nobody; what"
+        f" they leave open hides whether {budget.protects}: {epsilon}{budget.numbers(curve=curve)}."
     )
 
 
@@ -297,8 +343,12 @@ def meaning_with_invariants(budget: Budget, exact: str, *, curve: bool = True) -
 _Margins = Sequence[tuple[tuple[int, ...], _Table]]
 
 
-def _proportional_fitting(table: npt.NDArray[np.float64], margins: _Margins, names: tuple[str, ...]) -> Any:
-    """Fit a table to margins by iterative proportional fitting; None if it does not converge in time."""
+def _proportional_fitting(
+    table: npt.NDArray[np.float64], margins: _Margins, names: tuple[str, ...]
+) -> Any:
+    """Fit a table to margins by iterative proportional fitting; None if it does not converge in
+    time.
+    """
     for _ in range(_MAX_FITTING_ROUNDS if margins else 1):
         error = 0.0
         for axes, margin in margins:
@@ -313,11 +363,14 @@ def _proportional_fitting(table: npt.NDArray[np.float64], margins: _Margins, nam
     return None
 
 
-def _maximal_support_table(possible: npt.NDArray[np.bool_], margins: _Margins, names: tuple[str, ...]) -> Any:
+def _maximal_support_table(
+    possible: npt.NDArray[np.bool_], margins: _Margins, names: tuple[str, ...]
+) -> Any:
     """Return a table with the margins whose support is maximal among all such tables.
 
-    Linear program: maximise sum(t) subject to t <= x, 0 <= t <= 1, s >= 1, and margins of x equal to s
-    times the required margins. If a cell can be positive at all, a large scale s permits t = 1 there.
+    Linear program: maximise sum(t) subject to t <= x, 0 <= t <= 1, s >= 1, and margins of x equal
+    to s times the required margins. If a cell can be positive at all, a large scale s permits t = 1
+    there.
     """
     import scipy.optimize
     import scipy.sparse
@@ -325,15 +378,24 @@ def _maximal_support_table(possible: npt.NDArray[np.bool_], margins: _Margins, n
     cells = np.flatnonzero(possible)
     if cells.size > _MAX_PROGRAM_CELLS:
         raise SchemaError(
-            f"the facts on {set_name(names)} leave {cells.size:,} cells possible, too many to see whether they can all "
-            f"hold; at most {_MAX_PROGRAM_CELLS:,} are searched. Use fewer attributes in facts that share one"
+            f"the facts on {set_name(names)} leave {cells.size:,} cells possible, too many to see"
+            f" whether they can all hold; at most {_MAX_PROGRAM_CELLS:,} are searched. Use fewer"
+            " attributes in facts that share one"
         )
     number, count = np.unravel_index(cells, possible.shape), cells.size
     sums, targets = list[Any](), list[Any]()
     for summed_axes, margin in margins:
         axes = [a for a in range(possible.ndim) if a not in summed_axes]
-        rows = np.ravel_multi_index([number[a] for a in axes], margin.shape) if axes else np.zeros(count, int)
-        sums.append(scipy.sparse.csr_array((np.ones(count), (rows, np.arange(count))), shape=(margin.size, count)))
+        rows = (
+            np.ravel_multi_index([number[a] for a in axes], margin.shape)
+            if axes
+            else np.zeros(count, int)
+        )
+        sums.append(
+            scipy.sparse.csr_array(
+                (np.ones(count), (rows, np.arange(count))), shape=(margin.size, count)
+            )
+        )
         targets.append(margin.ravel() / margin.sum() * count)
     eye, empty = scipy.sparse.eye_array(count), scipy.sparse.csr_array((count, 1))
     right_side = np.concatenate(targets)
@@ -355,12 +417,14 @@ def _maximal_support_table(possible: npt.NDArray[np.bool_], margins: _Margins, n
     if solution.x is None:
         raise _contradiction(names)
     table = np.zeros(possible.shape)
-    table.flat[cells] = np.where(solution.x[count : 2 * count] > 0.5, solution.x[:count] / solution.x[-1], 0.0)
+    table.flat[cells] = np.where(
+        solution.x[count : 2 * count] > 0.5, solution.x[:count] / solution.x[-1], 0.0
+    )
     return table
 
 
 def _contradiction(names: Iterable[str]) -> SchemaError:
     return SchemaError(
-        f"the facts on {set_name(names)} contradict each other: no table of counts has these exact totals and zeros "
-        "in the impossible cells. Correct an invariant or a rule"
+        f"the facts on {set_name(names)} contradict each other: no table of counts has these exact"
+        " totals and zeros in the impossible cells. Correct an invariant or a rule"
     )

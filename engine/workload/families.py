@@ -5,8 +5,8 @@ the cells of one or more attributes. The rest of the engine uses a family only t
 of `Family`: the number of queries, chunks of rows, the Gram matrix, products with tables, quadratic
 forms and texts. To add a family, write a subclass and append it to `FAMILIES`.
 
-Families are immutable values. Families with equal keys have the same queries, so results computed for
-one are reused for the other.
+Families are immutable values. Families with equal keys have the same queries, so results computed
+for one are reused for the other.
 
 Reading of query matrices from CSV and NumPy files.
 """
@@ -50,8 +50,8 @@ class Family(ABC):
     ----------
     name : name in JSON and on screen.
     arity : required number of attributes; None is any number.
-    ordered : whether the queries depend on the order of the cells, so that categorical attributes are
-        refused.
+    ordered : whether the queries depend on the order of the cells, so that categorical attributes
+        are refused.
     meaning : description for users, one sentence.
     """
 
@@ -65,14 +65,16 @@ class Family(ABC):
         names = ", ".join(a.name for a in attributes)
         if self.arity is not None and len(attributes) != self.arity:
             raise WorkloadError(
-                f"The family '{self.name}' takes {self.arity} attribute{'s' if self.arity != 1 else ''}, but the group "
-                f"has {len(attributes)} ({names}). Choose {self.arity}, or another family."
+                f"The family '{self.name}' takes {self.arity}"
+                f" attribute{'s' if self.arity != 1 else ''}, but the group has {len(attributes)}"
+                f" ({names}). Choose {self.arity}, or another family."
             )
         for a in attributes if self.ordered else ():
             if a.kind != "numeric":
                 raise WorkloadError(
-                    f"The family '{self.name}' needs attributes whose cells are ordered, but '{a.name}' is "
-                    f"{a.kind}. Use 'marginal' for it, or declare it numeric in the schema."
+                    f"The family '{self.name}' needs attributes whose cells are ordered, but"
+                    f" '{a.name}' is {a.kind}. Use 'marginal' for it, or declare it numeric in the"
+                    " schema."
                 )
         return self
 
@@ -112,7 +114,9 @@ class Family(ABC):
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
         """Return the diagonal of W M W^T, shape (count,), for a symmetric matrix M on the cells."""
-        return np.concatenate([np.einsum("qc,qc->q", rows @ matrix, rows) for _, rows in self.chunks(sizes)])
+        return np.concatenate(
+            [np.einsum("qc,qc->q", rows @ matrix, rows) for _, rows in self.chunks(sizes)]
+        )
 
     def squared_norms(self, sizes: Sequence[int]) -> Array:
         """Return the squared Euclidean norm of every query, shape (count,)."""
@@ -137,17 +141,18 @@ def dense_limit(name: str, queries: int, cells: int) -> None:
     """Raise WorkloadError if an explicit query matrix would exceed `MAX_DENSE_ENTRIES`."""
     if queries * cells > MAX_DENSE_ENTRIES:
         raise WorkloadError(
-            f"The '{name}' family would store {queries:,} queries on {cells:,} cells row by row, more than the "
-            f"{MAX_DENSE_ENTRIES:,} numbers allowed. Use fewer queries, or attributes with fewer cells."
+            f"The '{name}' family would store {queries:,} queries on {cells:,} cells row by row,"
+            f" more than the {MAX_DENSE_ENTRIES:,} numbers allowed. Use fewer queries, or"
+            " attributes with fewer cells."
         )
 
 
 class Intervals(Family):
     """Base class of families whose queries are intervals of cells of one attribute.
 
-    Subclasses implement ``bounds(n)``: the first cell and the exclusive end of each interval, up to 2n
-    if it wraps around. Products, Gram matrices and quadratic forms are then computed by cumulative
-    sums, without the rows.
+    Subclasses implement ``bounds(n)``: the first cell and the exclusive end of each interval, up to
+    2n if it wraps around. Products, Gram matrices and quadratic forms are then computed by
+    cumulative sums, without the rows.
     """
 
     ordered: ClassVar[bool] = True
@@ -172,7 +177,10 @@ class Intervals(Family):
         np.add.at(corner, (first, end), 1.0 if weights is None else weights)
         # covers[a, b] is the weight of the intervals with first <= a and end >= b
         covers = np.cumsum(np.cumsum(corner, axis=0)[:, ::-1], axis=1)[:, ::-1]
-        i, j = np.minimum.outer(np.arange(n), np.arange(n)), np.maximum.outer(np.arange(n), np.arange(n))
+        i, j = (
+            np.minimum.outer(np.arange(n), np.arange(n)),
+            np.maximum.outer(np.arange(n), np.arange(n)),
+        )
         return np.asarray(covers[i, j + 1] + covers[j, i + n + 1] + covers[n - 1, j + n + 1])
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
@@ -294,7 +302,11 @@ class Suffix(Intervals):
 
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
         (attribute,) = attributes
-        start = shortest_text(attribute.edges[index]) if attribute.edges is not None else attribute.label(index)
+        start = (
+            shortest_text(attribute.edges[index])
+            if attribute.edges is not None
+            else attribute.label(index)
+        )
         return _missing_text(attribute, index) or f"{attribute.name} >= {start}"
 
 
@@ -379,8 +391,8 @@ class Width(Intervals):
         super().bind(attributes)
         if self.width > attributes[0].size:
             raise WorkloadError(
-                f"The width {self.width} is more than the {attributes[0].size} cells of '{attributes[0].name}'. "
-                f"Choose a width from 1 to {attributes[0].size}."
+                f"The width {self.width} is more than the {attributes[0].size} cells of"
+                f" '{attributes[0].name}'. Choose a width from 1 to {attributes[0].size}."
             )
         return self
 
@@ -460,7 +472,8 @@ class Random(Family):
     ----------
     p : probability that a cell is in a query, between 0 and 1.
     count : number of queries; by default three times the number of cells.
-    seed : seed of the queries, which are reproducible for the same shape; unrelated to privacy noise.
+    seed : seed of the queries, which are reproducible for the same shape; unrelated to privacy
+        noise.
 
     >>> Random(p=0.3, seed=1).count((4, 5))
     60
@@ -471,7 +484,9 @@ class Random(Family):
     seed: int = 0
     name: ClassVar[str] = "random"
     arity: ClassVar[int | None] = None
-    meaning: ClassVar[str] = "Counts of randomly chosen sets of cells, a workload without structure."
+    meaning: ClassVar[str] = (
+        "Counts of randomly chosen sets of cells, a workload without structure."
+    )
 
     def __init__(self, *, p: float = 0.3, count: int | None = None, seed: int = 0) -> None:
         check_positive("probability p of random queries", p, below=1)
@@ -491,11 +506,14 @@ class Random(Family):
         return self.queries if self.queries is not None else 3 * math.prod(sizes)
 
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
-        return _random_rows(self.p, self.count(sizes), self.seed, tuple(sizes))[start:stop].astype(float)
+        return _random_rows(self.p, self.count(sizes), self.seed, tuple(sizes))[start:stop].astype(
+            float
+        )
 
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
         return (
-            f"random set {index} of cells of {' x '.join(a.name for a in attributes)} (p {self.p:g}, seed {self.seed})"
+            f"random set {index} of cells of {' x '.join(a.name for a in attributes)} (p"
+            f" {self.p:g}, seed {self.seed})"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -516,9 +534,10 @@ class Custom(Family):
 
     Parameters
     ----------
-    matrix : finite real numbers, shape (queries, cells), cells in row-major order of the attributes.
-    predicates : one text per query, such as ``"age >= 30 and sex == 'F'"`` or ``"age + hours <= 60"``;
-        names that are not identifiers are written in backticks.
+    matrix : finite real numbers, shape (queries, cells), cells in row-major order of the
+        attributes.
+    predicates : one text per query, such as ``"age >= 30 and sex == 'F'"`` or ``"age + hours <=
+        60"``; names that are not identifiers are written in backticks.
     labels : one text per row of ``matrix``.
 
     >>> Custom(matrix=[[1, 0, 1], [0, 1, 1]]).count((3,))
@@ -537,9 +556,13 @@ class Custom(Family):
         labels: Sequence[str] | None = None,
     ) -> None:
         if (matrix is None) == (predicates is None):
-            raise WorkloadError("Custom queries take either a matrix or predicates. Give exactly one of the two.")
+            raise WorkloadError(
+                "Custom queries take either a matrix or predicates. Give exactly one of the two."
+            )
         if predicates is not None and not isinstance(predicates, Sequence):
-            raise WorkloadError('Predicates must be a list of at least one text such as "age >= 30".')
+            raise WorkloadError(
+                'Predicates must be a list of at least one text such as "age >= 30".'
+            )
         self.predicates = tuple(predicates) if predicates is not None else None
         self.matrix: Array | None = None
         if predicates is not None:
@@ -548,24 +571,30 @@ class Custom(Family):
                 or not self.predicates
                 or not all(isinstance(p, str) for p in self.predicates)
             ):
-                raise WorkloadError('Predicates must be a list of at least one text such as "age >= 30".')
+                raise WorkloadError(
+                    'Predicates must be a list of at least one text such as "age >= 30".'
+                )
             self.labels: tuple[str, ...] | None = self.predicates
             return
         try:
             rows = np.array(matrix, dtype=float, ndmin=2)
         except (TypeError, ValueError, OverflowError):
-            raise WorkloadError("The custom matrix must be a table of numbers, one row per query.") from None
+            raise WorkloadError(
+                "The custom matrix must be a table of numbers, one row per query."
+            ) from None
         if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
             raise WorkloadError(
-                f"The custom matrix has shape {rows.shape}; it must have one row per query, one column per cell and "
-                "finite numbers only."
+                f"The custom matrix has shape {rows.shape}; it must have one row per query, one"
+                " column per cell and finite numbers only."
             )
         rows.flags.writeable = False
         self.matrix, self.labels = rows, tuple(labels) if labels is not None else None
         if self.labels is not None and not all(isinstance(label, str) for label in self.labels):
             raise WorkloadError("The labels of custom queries must be texts, one per query.")
         if self.labels is not None and len(self.labels) != len(rows):
-            raise WorkloadError(f"There are {len(self.labels)} labels for {len(rows)} queries. Give one per query.")
+            raise WorkloadError(
+                f"There are {len(self.labels)} labels for {len(rows)} queries. Give one per query."
+            )
 
     def bind(self, attributes: Sequence[Attribute]) -> Family:
         cells = math.prod(a.size for a in attributes)
@@ -573,20 +602,25 @@ class Custom(Family):
         if self.predicates is not None and self.matrix is None:
             from engine.workload.predicates import evaluate
 
-            bound = Custom([evaluate(p, attributes) for p in self.predicates], labels=self.predicates)
+            bound = Custom(
+                [evaluate(p, attributes) for p in self.predicates], labels=self.predicates
+            )
             bound.predicates = self.predicates
             return bound
         if self._rows.shape[1] != cells:
             raise WorkloadError(
-                f"The custom matrix has {self._rows.shape[1]} columns, but {' x '.join(a.name for a in attributes)} "
-                f"has {cells:,} cells. Give one column per cell, the last attribute varying fastest."
+                f"The custom matrix has {self._rows.shape[1]} columns, but"
+                f" {' x '.join(a.name for a in attributes)} has {cells:,} cells. Give one column"
+                " per cell, the last attribute varying fastest."
             )
         return self
 
     @property
     def _rows(self) -> Array:
         if self.matrix is None:
-            raise WorkloadError("These predicates are not bound to attributes yet; add them to a workload first.")
+            raise WorkloadError(
+                "These predicates are not bound to attributes yet; add them to a workload first."
+            )
         return self.matrix
 
     def count(self, sizes: Sequence[int]) -> int:
@@ -613,16 +647,32 @@ class Custom(Family):
             queries, cells = (int(k) for k in data["shape"])
             dense_limit(cls.name, queries, cells)
             unpacker = zlib.decompressobj()
-            raw = unpacker.decompress(base64.b64decode(data["matrix"], validate=True), 8 * queries * cells + 1)
+            raw = unpacker.decompress(
+                base64.b64decode(data["matrix"], validate=True), 8 * queries * cells + 1
+            )
             return cls(np.frombuffer(raw, "<f8").reshape(queries, cells), labels=data.get("labels"))
-        except (KeyError, TypeError, ValueError, OverflowError, binascii.Error, zlib.error) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            binascii.Error,
+            zlib.error,
+        ) as error:
             if isinstance(error, WorkloadError):
                 raise
-            raise WorkloadError("A custom matrix in the file is damaged. Export it again or give the matrix.") from None
+            raise WorkloadError(
+                "A custom matrix in the file is damaged. Export it again or give the matrix."
+            ) from None
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return (self.name, self._rows.shape, hashlib.sha256(self._rows.tobytes()).hexdigest(), self.labels)
+        return (
+            self.name,
+            self._rows.shape,
+            hashlib.sha256(self._rows.tobytes()).hexdigest(),
+            self.labels,
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Custom) and self.to_dict() == other.to_dict()
@@ -657,12 +707,16 @@ def family(value: str | Family) -> Family:
     by_name = {f.name: f for f in FAMILIES}
     if not isinstance(value, str) or value not in by_name:
         near = near_matches(value, by_name)
-        raise WorkloadError(f"There is no query family {repr(value)[:60]}{near}. Choose one of {', '.join(by_name)}.")
+        raise WorkloadError(
+            f"There is no query family {repr(value)[:60]}{near}. Choose one of"
+            f" {', '.join(by_name)}."
+        )
     try:
         return by_name[value]()
     except TypeError:
         raise WorkloadError(
-            f"The family '{value}' needs its parameters. Import {by_name[value].__name__} from engine."
+            f"The family '{value}' needs its parameters. Import {by_name[value].__name__} from"
+            " engine."
         ) from None
 
 
@@ -678,23 +732,30 @@ def default_family(kind: str) -> str:
 def family_from_dict(data: object) -> Family:
     """Rebuild a family from `Family.to_dict`; raise WorkloadError if the data is invalid."""
     if not isinstance(data, dict) or "name" not in data:
-        raise WorkloadError('A query family in the file has no name. Write it as {"name": "prefix"}.')
+        raise WorkloadError(
+            'A query family in the file has no name. Write it as {"name": "prefix"}.'
+        )
     cls = {f.name: f for f in FAMILIES}.get(data["name"] if isinstance(data["name"], str) else "")
     if cls is None:
         raise WorkloadError(f"There is no query family {str(data['name'])[:60]!r}.")
     try:
         return cls.from_dict(data)
     except TypeError:
-        raise WorkloadError(f"The parameters of the query family '{cls.name}' in the file do not fit.") from None
+        raise WorkloadError(
+            f"The parameters of the query family '{cls.name}' in the file do not fit."
+        ) from None
 
 
 def spec_to_data(spec: str | Family | Mapping[str, str | Family]) -> Any:
     """Return the families of a group as JSON-ready data."""
-    # Names are tested first, because the test for a mapping is slow and there can be 100,000 groups.
+    # Names are tested first, because the test for a mapping is slow and there can be 100,000
+    # groups.
     if isinstance(spec, str):
         return spec
     if isinstance(spec, (MappingProxyType, Mapping)):
-        return {"each": {name: f if isinstance(f, str) else f.to_dict() for name, f in spec.items()}}
+        return {
+            "each": {name: f if isinstance(f, str) else f.to_dict() for name, f in spec.items()}
+        }
     return spec.to_dict()
 
 
@@ -704,7 +765,8 @@ def spec_from_data(data: Any) -> str | Family | Mapping[str, str | Family]:
         return data
     if isinstance(data, dict) and isinstance(data.get("each"), dict):
         return {
-            name: data_ if isinstance(data_, str) else family_from_dict(data_) for name, data_ in data["each"].items()
+            name: data_ if isinstance(data_, str) else family_from_dict(data_)
+            for name, data_ in data["each"].items()
         }
     return family_from_dict(data)
 
@@ -725,7 +787,9 @@ def read_matrix(content: bytes, name: str = "the file") -> Array:
            [0.5, 1. ]])
     """
     if len(content) > MAX_FILE:
-        raise WorkloadError(f"The matrix file has {len(content):,} bytes; at most {MAX_FILE:,} are read.")
+        raise WorkloadError(
+            f"The matrix file has {len(content):,} bytes; at most {MAX_FILE:,} are read."
+        )
     return _npy(content, name) if content.startswith(_NPY_MAGIC) else _csv(content, name)
 
 
@@ -740,15 +804,28 @@ def _npy(content: bytes, name: str) -> Array:
             (2, 0): np.lib.format.read_array_header_2_0,
         }
         shape, _, dtype = header_readers[version](stream)
-    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError):
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        SyntaxError,
+        RecursionError,
+        MemoryError,
+        tokenize.TokenError,
+    ):
         raise WorkloadError(f"{name} is not a readable array. Save it with numpy.save.") from None
     if len(shape) not in (1, 2) or dtype.kind not in "biuf":
         raise WorkloadError(
-            f"{name} has an array of shape {str(tuple(shape))[:60]} and type {str(dtype)[:40]}. Save a table of real "
-            "numbers, one row per query, one column per cell."
+            f"{name} has an array of shape {str(tuple(shape))[:60]} and type {str(dtype)[:40]}."
+            " Save a table of real numbers, one row per query, one column per cell."
         )
-    if math.prod(shape) > MAX_DENSE_ENTRIES or math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
-        raise WorkloadError(f"{name} does not hold the {math.prod(shape):,} numbers it announces. Save it again.")
+    if (
+        math.prod(shape) > MAX_DENSE_ENTRIES
+        or math.prod(shape) * dtype.itemsize != len(content) - stream.tell()
+    ):
+        raise WorkloadError(
+            f"{name} does not hold the {math.prod(shape):,} numbers it announces. Save it again."
+        )
     stream.seek(0)
     return np.atleast_2d(np.load(stream, allow_pickle=False).astype(float))
 
@@ -762,7 +839,11 @@ def _csv(content: bytes, name: str) -> Array:
             if cells:
                 rows.append([float(cell) for cell in cells])
     except (ValueError, csv.Error):
-        raise WorkloadError(f"Line {reader.line_num} of {name} is not a row of numbers. Correct it.") from None
+        raise WorkloadError(
+            f"Line {reader.line_num} of {name} is not a row of numbers. Correct it."
+        ) from None
     if len({len(row) for row in rows}) != 1:
-        raise WorkloadError(f"The rows of {name} have different lengths, or there are none. Give a full table.")
+        raise WorkloadError(
+            f"The rows of {name} have different lengths, or there are none. Give a full table."
+        )
     return np.array(rows)

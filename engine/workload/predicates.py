@@ -1,7 +1,7 @@
 """Predicate language: parsing and evaluation to query rows.
 
-The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not`` and
-sums, differences and products of coded attributes. The text is parsed and never executed.
+The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not``
+and sums, differences and products of coded attributes. The text is parsed and never executed.
 
 Comparisons of an attribute of dates with a date, evaluated on cells.
 """
@@ -42,33 +42,39 @@ def compared_dates(
 
     Returns
     -------
-    mask of the cells in which all days satisfy the comparison, shape (size,), and the positions of the
-    cells in which only some days do.
+    mask of the cells in which all days satisfy the comparison, shape (size,), and the positions of
+    the cells in which only some days do.
 
     Raises
     ------
     WorkloadError : if the constant is not a date, a period or that label.
 
     >>> month = Attribute.dates("day", "2024-01", "2024-04")
-    >>> compared_dates(month, ">=", "2024-Q2"), compared_dates(month, "<", "2024-02-10")
-    ((array([False, False, False,  True]), array([], dtype=int64)), (array([ True, False, False, False]), array([1])))
+    >>> compared_dates(month, ">=", "2024-Q2")
+    (array([False, False, False,  True]), array([], dtype=int64))
+    >>> compared_dates(month, "<", "2024-02-10")
+    (array([ True, False, False, False]), array([1]))
     """
     cell = np.arange(attribute.size)
     if constant == attribute.missing:
         if sign not in ("=", "<>"):
-            raise WorkloadError(f"{quote_public(constant)} is not a date, so {sign} is undefined. Use = or <>.")
+            raise WorkloadError(
+                f"{quote_public(constant)} is not a date, so {sign} is undefined. Use = or <>."
+            )
         return (cell == attribute.date_cells) == (sign == "="), np.array([], np.intp)
     period = read_period(constant)
     if period is None:
         raise WorkloadError(
-            f"'{attribute.name}' has dates, but {quote_public(constant)} is not a date. Write it as in "
-            f"'{attribute.label(0)}' or '{attribute.days(0)[0]}'."
+            f"'{attribute.name}' has dates, but {quote_public(constant)} is not a date. Write it as"
+            f" in '{attribute.label(0)}' or '{attribute.days(0)[0]}'."
         )
     if attribute.unit == "day":
         low = attribute.first_cell + np.arange(attribute.date_cells)
         high = low.copy()
     else:
-        days = np.array([[day.toordinal() for day in attribute.days(i)] for i in range(attribute.date_cells)])
+        days = np.array(
+            [[day.toordinal() for day in attribute.days(i)] for i in range(attribute.date_cells)]
+        )
         low, high = days[:, 0].copy(), days[:, 1].copy()
     if clip:
         low[0], high[-1] = 0, datetime.date.max.toordinal() + 1
@@ -89,7 +95,10 @@ def compared_dates(
 def cut_text(attribute: Attribute, i: int) -> str:
     """Return the description of a cell that a comparison cuts, for error messages."""
     first, last = attribute.days(i)
-    return f"the cell {attribute.label(i)} of '{attribute.name}', which contains {first} to {last}; use bounds of cells"
+    return (
+        f"the cell {attribute.label(i)} of '{attribute.name}', which contains {first} to {last};"
+        " use bounds of cells"
+    )
 
 
 MAX_TEXT = 10_000
@@ -147,15 +156,18 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
 def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
     """Parse a predicate; names in backticks are replaced by those of `_placeholders`."""
     if len(text) > MAX_TEXT:
-        raise WorkloadError(f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed.")
+        raise WorkloadError(
+            f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed."
+        )
     placeholders = dict(zip([a.name for a in attributes], _placeholders(attributes), strict=True))
 
     def replace_name(match: re.Match[str]) -> str:
         name = match[2]
         if name is not None and name not in placeholders:
             raise WorkloadError(
-                f"The predicate {text[:80]!r} names {name[:40]!r}{near_matches(name, placeholders)}, no attribute. The "
-                f"attributes are {', '.join(list(placeholders)[:10])}."
+                f"The predicate {text[:80]!r} names"
+                f" {name[:40]!r}{near_matches(name, placeholders)}, no attribute. The attributes"
+                f" are {', '.join(list(placeholders)[:10])}."
             )
         return match[1] if name is None else f" {placeholders[name]} "
 
@@ -163,9 +175,17 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
     try:
         return ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        example = next((f", and {_display_name(a)} in backticks" for a in attributes if word(a.name) != a.name), "")
+        example = next(
+            (
+                f", and {_display_name(a)} in backticks"
+                for a in attributes
+                if word(a.name) != a.name
+            ),
+            "",
+        )
         raise WorkloadError(
-            f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\"{example}."
+            f'The predicate {text[:80]!r} cannot be read. Write it like "age >= 30 and sex =='
+            f" 'F'\"{example}."
         ) from None
 
 
@@ -188,7 +208,9 @@ def word(name: str) -> str:
     ('hours_per_week', 'class_', '_2nd')
     """
     # the Python parser normalizes identifiers to NFKC
-    text = "".join(c if f"a{c}".isidentifier() else "_" for c in unicodedata.normalize("NFKC", name))
+    text = "".join(
+        c if f"a{c}".isidentifier() else "_" for c in unicodedata.normalize("NFKC", name)
+    )
     text = unicodedata.normalize("NFKC", text)
     if keyword.iskeyword(text):
         return f"{text}_"
@@ -210,12 +232,20 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
     used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
     words, placeholders = [word(a.name) for a in attributes], _placeholders(attributes)
     if not used or (unknown := sorted(used - {*words, *placeholders})):
-        which = f"{unknown[0]!r}{near_matches(unknown[0], words)}, no attribute" if used else "no attribute"
-        raise WorkloadError(
-            f"The predicate {text[:80]!r} names {which}. Write it like \"age >= 30 and sex == 'F'\", of "
-            f"{', '.join(words[:10])}."
+        which = (
+            f"{unknown[0]!r}{near_matches(unknown[0], words)}, no attribute"
+            if used
+            else "no attribute"
         )
-    return tuple(i for i, forms in enumerate(zip(words, placeholders, strict=True)) if used.intersection(forms))
+        raise WorkloadError(
+            f'The predicate {text[:80]!r} names {which}. Write it like "age >= 30 and sex =='
+            f" 'F'\", of {', '.join(words[:10])}."
+        )
+    return tuple(
+        i
+        for i, forms in enumerate(zip(words, placeholders, strict=True))
+        if used.intersection(forms)
+    )
 
 
 class _Evaluator:
@@ -233,8 +263,8 @@ class _Evaluator:
     def refuse(self, why: str) -> WorkloadError:
         allowed = ", ".join(map(_display_name, self.attributes))
         return WorkloadError(
-            f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with constants, and sums "
-            f"of coded attributes; the attributes of this group are {allowed}."
+            f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with"
+            f" constants, and sums of coded attributes; the attributes of this group are {allowed}."
         )
 
     def truth(self, node: ast.expr) -> Any:
@@ -268,12 +298,21 @@ class _Evaluator:
         if type(op) not in _COMPARISON:
             raise self.refuse("uses a comparison that is not allowed")
         for attribute_side, other, flipped in ((left, right, False), (right, left, True)):
-            if isinstance(attribute_side, ast.Name) and (constant := self.constant(other)) is not None:
-                return self.against_constant(attribute_side.id, _COMPARISON[type(op)], constant, flipped)
+            if (
+                isinstance(attribute_side, ast.Name)
+                and (constant := self.constant(other)) is not None
+            ):
+                return self.against_constant(
+                    attribute_side.id, _COMPARISON[type(op)], constant, flipped
+                )
         return _COMPARISON[type(op)](self.number(left), self.number(right))
 
     def constant(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, str)) and node.value is not True:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, (int, float, str))
+            and node.value is not True
+        ):
             if isinstance(node.value, float) and not math.isfinite(node.value):
                 raise self.refuse("has a number that is too large")
             return node.value
@@ -295,7 +334,9 @@ class _Evaluator:
         shape[axis] = self.sizes[axis]
         return np.asarray(values).reshape(shape)
 
-    def against_constant(self, name: str, compare: Callable[[Any, Any], Any], constant: Any, flipped: bool) -> Any:
+    def against_constant(
+        self, name: str, compare: Callable[[Any, Any], Any], constant: Any, flipped: bool
+    ) -> Any:
         axis, a = self.named(name)
 
         def holds(value: Any) -> Any:
@@ -303,7 +344,9 @@ class _Evaluator:
 
         if a.labels is not None:
             if not isinstance(constant, str) or compare not in (operator.eq, operator.ne):
-                raise self.refuse(f"compares {a.name}, which has labels; use == or != with a label in quotes")
+                raise self.refuse(
+                    f"compares {a.name}, which has labels; use == or != with a label in quotes"
+                )
             if constant not in a.labels:
                 raise self.refuse(f"compares {a.name} with a label that it does not have")
             return self.along(axis, [holds(label) for label in a.labels])
@@ -325,12 +368,19 @@ class _Evaluator:
         verdicts = [np.asarray(holds(values)) for values in (low, middle, before, end)]
         cut = np.flatnonzero(np.any(verdicts, axis=0) & ~np.all(verdicts, axis=0))
         if len(cut):
-            raise self.refuse(f"cuts through the bin {a.label(int(cut[0]))} of {a.name}; use the bin edges as bounds")
+            raise self.refuse(
+                f"cuts through the bin {a.label(int(cut[0]))} of {a.name}; use the bin edges as"
+                " bounds"
+            )
         return self.along(axis, verdicts[0])
 
-    def against_date(self, axis: int, a: Attribute, compare: Callable[[Any, Any], Any], constant: Any) -> Any:
+    def against_date(
+        self, axis: int, a: Attribute, compare: Callable[[Any, Any], Any], constant: Any
+    ) -> Any:
         if not isinstance(constant, str):
-            raise self.refuse(f"compares {a.name}, which has dates, with a number; write dates in quotes")
+            raise self.refuse(
+                f"compares {a.name}, which has dates, with a number; write dates in quotes"
+            )
         try:
             held, cut = compared_dates(a, _SQL_SIGN[compare], constant)
         except WorkloadError as error:
@@ -343,7 +393,9 @@ class _Evaluator:
         if (constant := self.constant(node)) is not None and not isinstance(constant, str):
             return constant
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
-            apply = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}[type(node.op)]
+            apply = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}[
+                type(node.op)
+            ]
             return apply(self.number(node.left), self.number(node.right))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self.number(node.operand)
@@ -362,6 +414,7 @@ class _Evaluator:
         for a in self.attributes:
             if isinstance(node, ast.Constant) and node.value == a.name:
                 raise self.refuse(
-                    f"has the attribute {a.name} as a text; write {_display_name(a)} without these quotes"
+                    f"has the attribute {a.name} as a text; write {_display_name(a)} without these"
+                    " quotes"
                 )
         raise self.refuse("has a part that is neither an attribute nor a number")

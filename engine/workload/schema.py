@@ -49,24 +49,28 @@ _OPTIONAL_KEYS = ("person", "rows_per_person", "impossible", "invariants")
 
 
 def _person_attribute_message(name: str) -> str:
-    return f"the person column {quote_public(name)} is also an attribute; identifiers cannot be counted. Give another column"
+    return (
+        f"the person column {quote_public(name)} is also an attribute; identifiers cannot be"
+        " counted. Give another column"
+    )
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Ordered attributes of the records, as a mapping from name to attribute, with public constraints.
+    """Ordered attributes of the records, as a mapping from name to attribute, with public
+    constraints.
 
     Parameters
     ----------
     attributes : attributes in order; iteration over the schema yields their names.
-    person : column that identifies the person of each row. It is not an attribute and is not counted.
-        None if there is no such column.
+    person : column that identifies the person of each row. It is not an attribute and is not
+        counted. None if there is no such column.
     rows_per_person : bound on the counted rows of one person; the default for budgets and counts.
-        Without a person column the bound is an assertion of the curator, and a release must protect at
-        least this number of rows. None if not declared.
-    impossible : rules for structural zeros, such as "age < 15 and married == 'yes'", as predicates of
-        `Custom`. A row that satisfies a rule is excluded from every count, like a row outside the
-        domain.
+        Without a person column the bound is an assertion of the curator, and a release must protect
+        at least this number of rows. None if not declared.
+    impossible : rules for structural zeros, such as "age < 15 and married == 'yes'", as predicates
+        of `Custom`. A row that satisfies a rule is excluded from every count, like a row outside
+        the domain.
     invariants : exact public tables, as pairs (attributes, values). Releases reproduce them exactly
         and spend no budget on them; they have no privacy protection.
 
@@ -97,14 +101,20 @@ class Schema:
         checked_attributes = tuple(sequence(attributes, "a schema", "a list of attributes"))
         if not 1 <= len(checked_attributes) <= MAX_ATTRIBUTES:
             raise SchemaError(
-                f"a schema of {len(checked_attributes):,} attributes; give between 1 and {MAX_ATTRIBUTES:,}"
+                f"a schema of {len(checked_attributes):,} attributes; give between 1 and"
+                f" {MAX_ATTRIBUTES:,}"
             )
         by_name: dict[str, Attribute] = {}
         for attribute in checked_attributes:
             if not isinstance(attribute, Attribute):
-                raise SchemaError(f"a schema holds Attribute objects; one is of type {type(attribute).__name__}")
+                raise SchemaError(
+                    f"a schema holds Attribute objects; one is of type {type(attribute).__name__}"
+                )
             if attribute.name in by_name:
-                raise SchemaError(f"the attribute {quote_public(attribute.name)} occurs twice; rename or remove one")
+                raise SchemaError(
+                    f"the attribute {quote_public(attribute.name)} occurs twice; rename or"
+                    " remove one"
+                )
             by_name[attribute.name] = attribute
         if person is not None:
             check_text(person, "person column", MAX_NAME)
@@ -154,10 +164,14 @@ class Schema:
         attribute = self._by_name.get(name) if isinstance(name, str) else None
         if attribute is None:
             near = near_matches(name, self.names)
-            raise SchemaError(f"no attribute {quote_public(name)} among the {len(self):,} of this schema{near}")
+            raise SchemaError(
+                f"no attribute {quote_public(name)} among the {len(self):,} of this schema{near}"
+            )
         return attribute
 
-    def named(self, names: str | Iterable[str], *, error: type[EngineError] = SchemaError) -> tuple[str, ...]:
+    def named(
+        self, names: str | Iterable[str], *, error: type[EngineError] = SchemaError
+    ) -> tuple[str, ...]:
         """Return one name or several as a tuple of distinct names of the schema.
 
         Raises
@@ -170,14 +184,21 @@ class Schema:
         """
         requested = (names,) if isinstance(names, str) else names
         if not isinstance(requested, Iterable) or isinstance(requested, (bytes, Mapping)):
-            raise error(f"Names of attributes cannot be {quote_public(names)}. Give a name, or a list of names.")
+            raise error(
+                f"Names of attributes cannot be {quote_public(names)}. Give a name, or a list of"
+                " names."
+            )
         checked = tuple(self[name].name for name in requested)
         if len(set(checked)) != len(checked):
-            raise error(f"A set of attributes has a name twice: {', '.join(checked)}. Name each once.")
+            raise error(
+                f"A set of attributes has a name twice: {', '.join(checked)}. Name each once."
+            )
         return checked
 
     def sizes(self, names: Iterable[str]) -> tuple[int, ...]:
-        """Return the shape of a marginal table: the number of cells per attribute, in the order of ``names``."""
+        """Return the shape of a marginal table: the number of cells per attribute, in the order of
+        ``names``.
+        """
         return tuple(self[name].size for name in names)
 
     def cells(self, names: Iterable[str]) -> int:
@@ -192,22 +213,27 @@ class Schema:
         [('NA', '.'), ('.',)]
         """
         added = tuple(sequence(texts, "texts that mean missing", "a list of texts"))
-        return replace(self, attributes=tuple(_with_missing(attribute, added) for attribute in self.attributes))
+        return replace(
+            self, attributes=tuple(_with_missing(attribute, added) for attribute in self.attributes)
+        )
 
-    def with_facts(self, *, impossible: Iterable[str] | None = None, invariants: Iterable[Any] | None = None) -> Schema:
+    def with_facts(
+        self, *, impossible: Iterable[str] | None = None, invariants: Iterable[Any] | None = None
+    ) -> Schema:
         """Return the schema with other rules or invariants; None leaves them unchanged.
 
         Parameters
         ----------
         impossible : rules for structural zeros.
-        invariants : exact public tables, as pairs (attributes, values). The values are integer counts
-            of shape ``sizes(attributes)``, or flattened in row-major order. An empty list of attributes
-            denotes the total number of records.
+        invariants : exact public tables, as pairs (attributes, values). The values are integer
+            counts of shape ``sizes(attributes)``, or flattened in row-major order. An empty list of
+            attributes denotes the total number of records.
 
         Raises
         ------
-        SchemaError : if a rule is not a predicate on the attributes or holds for no cell, if the rules
-            exclude every cell, if values are not counts, or if the constraints contradict each other.
+        SchemaError : if a rule is not a predicate on the attributes or holds for no cell, if the
+            rules exclude every cell, if values are not counts, or if the constraints contradict
+            each other.
 
         >>> schema = Schema([Attribute.numeric("age", [0, 15, 99]), Attribute.categorical("married", ["no", "yes"])])
         >>> schema.with_facts(impossible=["age < 15 and married == 'yes'"]).possible_share(["age", "married"]).round(2)
@@ -217,7 +243,11 @@ class Schema:
         100
         """
         rules = self.impossible if impossible is None else checked_rules(impossible)
-        tables = self.invariants if invariants is None else checked_invariants(invariants, self.attributes)
+        tables = (
+            self.invariants
+            if invariants is None
+            else checked_invariants(invariants, self.attributes)
+        )
         return replace(self, impossible=rules, invariants=tables)
 
     def is_exact(self, names: Iterable[str]) -> bool:
@@ -231,22 +261,31 @@ class Schema:
         return any(requested <= exact_names for exact_names in self._exact)
 
     def exact_table(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the table on these attributes from an invariant, in counts; shape ``sizes(names)``."""
+        """Return the table on these attributes from an invariant, in counts; shape
+        ``sizes(names)``.
+        """
         requested = [name for name in names if self[name].size > 1]
         invariant = next(
             invariant
             for invariant, exact_names in zip(self.invariants, self._exact, strict=True)
             if exact_names.issuperset(requested)
         )
-        return invariant.table({name: self[name].size for name in invariant.attributes}, requested).reshape(
-            self.sizes(names)
-        )
+        return invariant.table(
+            {name: self[name].size for name in invariant.attributes}, requested
+        ).reshape(self.sizes(names))
 
     @cached_property
     def exact_spaces(self) -> tuple[tuple[str, ...], ...]:
-        """Sets of attributes, each with more than one cell, whose tables follow from the invariants."""
+        """Sets of attributes, each with more than one cell, whose tables follow from the
+        invariants.
+        """
         wide = [[name for name in one.attributes if self[name].size > 1] for one in self.invariants]
-        spaces = {space for names in wide for k in range(len(names) + 1) for space in itertools.combinations(names, k)}
+        spaces = {
+            space
+            for names in wide
+            for k in range(len(names) + 1)
+            for space in itertools.combinations(names, k)
+        }
         return tuple(sorted(spaces, key=lambda space: (len(space), space)))
 
     @cached_property
@@ -265,12 +304,16 @@ class Schema:
         >>> Schema([Attribute.of_size("age", 2)], invariants=[("age", [3, 4])]).exact_text
         'the exact totals on age'
         """
-        tables = [set_name(one.attributes) if one.attributes else "all records" for one in self.invariants]
+        tables = [
+            set_name(one.attributes) if one.attributes else "all records" for one in self.invariants
+        ]
         return f"the exact totals on {', '.join(tables)}" if tables else ""
 
     def promise(self, budget: Budget) -> str:
         """Return the privacy guarantee of a budget for one person in the records, as a sentence."""
-        return promise_with_invariants(budget, self.exact_text) if self.invariants else budget.promise
+        return (
+            promise_with_invariants(budget, self.exact_text) if self.invariants else budget.promise
+        )
 
     def meaning(self, budget: Budget, *, curve: bool = True) -> str:
         """Return the privacy definition of a budget in one line.
@@ -309,12 +352,18 @@ class Schema:
         """
         return self._share(tuple(names), self.facts)
 
-    def _share(self, names: tuple[str, ...], facts: Sequence[JointConstraint]) -> npt.NDArray[np.float64]:
+    def _share(
+        self, names: tuple[str, ...], facts: Sequence[JointConstraint]
+    ) -> npt.NDArray[np.float64]:
         constrained = {name for fact in facts for name in fact.names}
-        share = np.full((1,) * len(names), 1.0 / self.cells(n for n in names if n not in constrained))
+        share = np.full(
+            (1,) * len(names), 1.0 / self.cells(n for n in names if n not in constrained)
+        )
         for fact in facts:
             shared = [name for name in names if name in fact.names]
-            share = share * fact.possible(shared).reshape([self[n].size if n in shared else 1 for n in names])
+            share = share * fact.possible(shared).reshape(
+                [self[n].size if n in shared else 1 for n in names]
+            )
         return np.broadcast_to(share, self.sizes(names))
 
     @cached_property
@@ -331,8 +380,8 @@ class Schema:
         """
         if column is not None and self.person is not None and column != self.person:
             raise SchemaError(
-                f"the person column is {quote_public(column)}, but the schema declares {quote_public(self.person)}; "
-                "leave it out, or correct the schema"
+                f"the person column is {quote_public(column)}, but the schema declares"
+                f" {quote_public(self.person)}; leave it out, or correct the schema"
             )
         if column is not None and column in self:
             raise SchemaError(_person_attribute_message(column))
@@ -341,20 +390,27 @@ class Schema:
     def other_rows(self, rows: int) -> str:
         """Return the consequence of a budget for another number of rows per person than declared.
 
-        >>> Schema([Attribute.of_size("age", 4)], person="pid", rows_per_person=3).other_rows(1)
-        'The schema declares 3 rows of a person, and the budget protects 1: no more than 1 of each person will count.'
+        >>> schema = Schema([Attribute.of_size("age", 4)], person="pid", rows_per_person=3)
+        >>> schema.other_rows(1)  # doctest: +NORMALIZE_WHITESPACE
+        'The schema declares 3 rows of a person, and the budget protects 1: no more than 1 of each
+        person will count.'
         """
         declared = self.rows_per_person
         if declared is None or declared == rows:
             return ""
-        difference = f"The schema declares {declared:,} rows of a person, and the budget protects {rows:,}: "
+        difference = (
+            f"The schema declares {declared:,} rows of a person, and the budget protects {rows:,}: "
+        )
         if rows > declared:
-            return f"{difference}every error is {rows / declared:.3g} times what {declared:,} would need."
+            return (
+                f"{difference}every error is {rows / declared:.3g} times what {declared:,} would"
+                " need."
+            )
         if self.person is not None:
             return f"{difference}no more than {rows:,} of each person will count."
         return (
-            f"{difference}without a person column this bound cannot be enforced, so nothing is released. "
-            f"Protect {declared:,} rows, or name the column that tells the person."
+            f"{difference}without a person column this bound cannot be enforced, so nothing is"
+            f" released. Protect {declared:,} rows, or name the column that tells the person."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -373,13 +429,19 @@ class Schema:
     def from_dict(cls, document: Any) -> Schema:
         """Inverse of `to_dict`; also accepts a domain {name: size, ...} of numeric codes."""
         if not isinstance(document, dict):
-            raise SchemaError(f"a schema cannot be of type {type(document).__name__}; give an object with attributes")
+            raise SchemaError(
+                f"a schema cannot be of type {type(document).__name__}; give an object with"
+                " attributes"
+            )
         if document and all(type(value) is int for value in document.values()):
             return cls([Attribute.of_size(name, size) for name, size in document.items()])
-        if document.get("format") != _FORMAT or document.keys() - set(_OPTIONAL_KEYS) != {"format", "attributes"}:
+        if document.get("format") != _FORMAT or document.keys() - set(_OPTIONAL_KEYS) != {
+            "format",
+            "attributes",
+        }:
             raise SchemaError(
-                f"this is no schema: give the keys 'format' (with {_FORMAT!r}) and 'attributes', and perhaps "
-                "'person', 'rows_per_person', 'impossible' and 'invariants'"
+                f"this is no schema: give the keys 'format' (with {_FORMAT!r}) and 'attributes',"
+                " and perhaps 'person', 'rows_per_person', 'impossible' and 'invariants'"
             )
         attributes = document["attributes"]
         if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:
@@ -400,22 +462,28 @@ class Schema:
         r"""Return the schema as CSV text with one row per attribute.
 
         The header is name,kind,size,labels,edges,other,missing,clip, followed by those of integer,
-        missing_values, decimal, thousands, start, stop, unit and date_format that an attribute uses.
+        missing_values, decimal, thousands, start, stop, unit and date_format that an attribute
+        uses.
 
-        Labels and edges are joined by |. A backslash precedes | and \ inside a text, and = + - @ at its
-        start, so that spreadsheets do not interpret a label as a formula.
+        Labels and edges are joined by |. A backslash precedes | and \ inside a text, and = + - @ at
+        its start, so that spreadsheets do not interpret a label as a formula.
 
-        Further rows describe the other parts of the schema, if declared: the kind person has the person
-        column as name and the rows per person as size; the kind impossible has a rule as name; the kind
-        exact has the attributes of an invariant as labels and its counts as edges.
+        Further rows describe the other parts of the schema, if declared: the kind person has the
+        person column as name and the rows per person as size; the kind impossible has a rule as
+        name; the kind exact has the attributes of an invariant as labels and its counts as edges.
         """
         rows = [attribute.to_dict() for attribute in self.attributes]
         if self.person is not None or self.rows_per_person is not None:
             rows.append({"name": self.person, "kind": PERSON_KIND, "size": self.rows_per_person})
         rows += [{"name": rule, "kind": RULE_KIND} for rule in self.impossible]
         for one in self.invariants:
-            cells: dict[str, Any] = {"labels": list(one.attributes), "edges": list(map(str, one.values))}
-            rows.append({"name": f"totals on {set_name(one.attributes)}", "kind": EXACT_KIND} | cells)
+            cells: dict[str, Any] = {
+                "labels": list(one.attributes),
+                "edges": list(map(str, one.values)),
+            }
+            rows.append(
+                {"name": f"totals on {set_name(one.attributes)}", "kind": EXACT_KIND} | cells
+            )
         return write_csv(rows)
 
     @classmethod
@@ -436,14 +504,18 @@ class Schema:
             try:
                 if document.get("kind") == RULE_KIND:
                     if document.keys() != {"name", "kind"}:
-                        raise SchemaError("a row of the kind impossible has a rule as its name and no other cell")
+                        raise SchemaError(
+                            "a row of the kind impossible has a rule as its name and no other cell"
+                        )
                     rules.append(document["name"])
                 elif document.get("kind") == EXACT_KIND:
                     exact.append((document.get("labels", []), document.get("edges")))
                 elif document.get("kind") != PERSON_KIND:
                     attributes.append(Attribute.from_dict(document))
                 elif unit or not {"kind"} < document.keys() <= {"name", "kind", "size"}:
-                    raise SchemaError("one row of the kind person is allowed, with a name, a size, or both")
+                    raise SchemaError(
+                        "one row of the kind person is allowed, with a name, a size, or both"
+                    )
                 else:
                     unit = {"person": document.get("name"), "rows_per_person": document.get("size")}
             except SchemaError as error:
@@ -454,4 +526,6 @@ class Schema:
 def _with_missing(attribute: Attribute, texts: Sequence[str]) -> Attribute:
     labels = set(attribute.labels or ()) - {attribute.missing}
     added = [text for text in texts if text not in labels]
-    return replace(attribute, missing_values=tuple(dict.fromkeys([*attribute.missing_values, *added])))
+    return replace(
+        attribute, missing_values=tuple(dict.fromkeys([*attribute.missing_values, *added]))
+    )

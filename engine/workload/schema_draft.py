@@ -1,13 +1,15 @@
 """Schema drafts from data dictionaries.
 
-A draft is a schema that a person confirms. A data dictionary is a CSV file with a column of names and
+A draft is a schema that a person confirms. A data dictionary is a CSV file with a column of names
+and
 the values of each name, in one of two layouts:
 
     name,value,label        one row per value; the name can be omitted after its first row
     name,values             one row per column of the records: "F|M", "1 = Female; 2 = Male" or "0-99"
 
-An invalid line or value is reported with its line number and does not affect other columns. The module
-also has bins for ranges of numbers, an empty schema file, and the detection of files with records.
+An invalid line or value is reported with its line number and does not affect other columns. The
+module also has bins for ranges of numbers, an empty schema file, and the detection of files with
+records.
 """
 
 from __future__ import annotations
@@ -57,14 +59,22 @@ class DraftSchema:
 def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
     """Return the error for a public file from which no attribute can be drafted.
 
-    >>> str(no_attribute("these records", {"id": "it has one value only"}))
-    "No column of these records makes an attribute: 'id': it has one value only. Write the schema by hand."
+    >>> str(no_attribute("these records", {"id": "it has one value only"}))  # doctest: +NORMALIZE_WHITESPACE
+    "No column of these records makes an attribute: 'id': it has one value only. Write the schema by
+    hand."
     """
     listed = "; ".join(
-        f"{quote_public(name)}: {reason}" for name, reason in list(reasons.items())[:_MAX_LISTED_REASONS]
+        f"{quote_public(name)}: {reason}"
+        for name, reason in list(reasons.items())[:_MAX_LISTED_REASONS]
     )
-    remainder = f"; and {len(reasons) - _MAX_LISTED_REASONS:,} more" if len(reasons) > _MAX_LISTED_REASONS else ""
-    return SchemaError(f"No column of {what} makes an attribute: {listed}{remainder}. Write the schema by hand.")
+    remainder = (
+        f"; and {len(reasons) - _MAX_LISTED_REASONS:,} more"
+        if len(reasons) > _MAX_LISTED_REASONS
+        else ""
+    )
+    return SchemaError(
+        f"No column of {what} makes an attribute: {listed}{remainder}. Write the schema by hand."
+    )
 
 
 def schema_template(names: Sequence[str]) -> str:
@@ -84,8 +94,8 @@ def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> At
     """Return a numeric attribute for an integer range.
 
     It has one cell per integer, or 50 bins of equal width if there are more than 200 integers. With
-    ``integer`` the values are declared to be integers, if floats represent them exactly, and the last
-    bin ends at ``high``, so that ``high + 1`` is outside the domain.
+    ``integer`` the values are declared to be integers, if floats represent them exactly, and the
+    last bin ends at ``high``, so that ``high + 1`` is outside the domain.
 
     >>> integer_range("age", 0, 99).size, integer_range("income", 0, 99_999).size
     (100, 50)
@@ -108,7 +118,9 @@ def decimal_bins(name: str, low: float, high: float) -> Attribute:
     """
     smallest_step = (Fraction(high) - Fraction(low)) / _DECIMAL_BINS
     if float(smallest_step) <= 0.0:
-        raise SchemaError(f"the range of {quote_public(name)} is empty. Write a lower and a higher number")
+        raise SchemaError(
+            f"the range of {quote_public(name)} is empty. Write a lower and a higher number"
+        )
     power = Fraction(10) ** math.floor(math.log10(smallest_step))
     step = next(step for factor in (1, 2, 5, 10) if (step := factor * power) >= smallest_step)
     first, last = math.floor(Fraction(low) / step), math.ceil(Fraction(high) / step)
@@ -124,21 +136,24 @@ HOLD = ("labels", "codes")
 # separators of values in one field, in decreasing priority
 _SEPARATORS = ("\n", "|", ";")
 _MISSING_LABEL = re.compile(
-    r"missing|unknown|no answer|not applicable|not available|n/?a|refus\w*|don'?t know|dk|not stated|no response",
+    r"missing|unknown|no answer|not applicable|not available|n/?a|refus\w*|don'?t know|dk|not"
+    r" stated|no response",
     re.IGNORECASE,
 )
 
 _NUMBER = r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\s*(?:-|–|—|\.\.|to)\s*({_NUMBER})")
-_OPEN_RANGE = re.compile(rf"({_NUMBER})\s*(?:-|–|—|\.\.|to)\s*({_NUMBER})?\s*\+|[<>≤≥].*|{_NUMBER}\s*\+")
+_OPEN_RANGE = re.compile(
+    rf"({_NUMBER})\s*(?:-|–|—|\.\.|to)\s*({_NUMBER})?\s*\+|[<>≤≥].*|{_NUMBER}\s*\+"
+)
 _INTEGER = re.compile(r"[-+]?\d+")
 
 
 def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSchema:
     """Draft a schema from a data dictionary, to be confirmed by a person who knows the data.
 
-    An integer range becomes a numeric attribute with one cell per integer, or with bins of equal width
-    if there are more than 200.
+    An integer range becomes a numeric attribute with one cell per integer, or with bins of equal
+    width if there are more than 200.
 
     Parameters
     ----------
@@ -163,8 +178,9 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     positions = _header_positions(reader.header)
     if positions is None:
         raise SchemaError(
-            f"This is not a data dictionary: it needs a column {' or '.join(_NAME_HEADERS[:3])} and a column "
-            f"{' or '.join(_VALUE_HEADERS[:3])}. Rename its columns, or fill in the template."
+            f"This is not a data dictionary: it needs a column {' or '.join(_NAME_HEADERS[:3])} and"
+            f" a column {' or '.join(_VALUE_HEADERS[:3])}. Rename its columns, or fill in the"
+            " template."
         )
     columns: dict[str, _Column] = {}
     notes: list[str] = []
@@ -172,7 +188,10 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     for line, row, problem in reader:
         name = (row[positions[0]].strip() if len(row) > positions[0] else "") or name
         if not row or not name:
-            notes.append(f"line {line}: " + (problem or "it has no name. Write the column's name before its values"))
+            notes.append(
+                f"line {line}: "
+                + (problem or "it has no name. Write the column's name before its values")
+            )
             continue
         column = columns.setdefault(name, _Column(line))
         if problem:
@@ -190,10 +209,12 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     # the file may contain records, so the error does not quote it
     if not attributes:
         raise SchemaError(
-            f"No column of the dictionary makes an attribute: {len(reasons):,} of them have fewer than two values or "
-            "lines that cannot be read. Write all values, or a range as 0-99."
+            f"No column of the dictionary makes an attribute: {len(reasons):,} of them have fewer"
+            " than two values or lines that cannot be read. Write all values, or a range as 0-99."
         )
-    return DraftSchema(schema=Schema(attributes), unlabelled=tuple(reasons), reasons=reasons, notes=tuple(notes))
+    return DraftSchema(
+        schema=Schema(attributes), unlabelled=tuple(reasons), reasons=reasons, notes=tuple(notes)
+    )
 
 
 def is_dictionary(text: str | bytes) -> bool:
@@ -224,10 +245,11 @@ def columns_of_records(text: str | bytes) -> tuple[str, ...]:
 
 
 def columns_of_json_records(text: str | bytes) -> tuple[str, ...]:
-    """Return the keys of the first record in a JSON array or JSON lines; an empty tuple for other JSON.
+    """Return the keys of the first record in a JSON array or JSON lines; an empty tuple for other
+    JSON.
 
-    Only the first object is read. A single object outside an array could be a schema, so the result is
-    then empty.
+    Only the first object is read. A single object outside an array could be a schema, so the result
+    is then empty.
 
     >>> columns_of_json_records('[{"age": 31, "sex": "F"}]'), columns_of_json_records('{"age": 85, "sex": 2}')
     (('age', 'sex'), ())
@@ -251,7 +273,9 @@ def _record_columns(cells: Sequence[str]) -> tuple[str, ...]:
     # a header with mostly empty cells is a title above the table
     is_header = len(lower) == len(header) >= len(cells) / 2 and not any(map(_is_number, header))
     is_own_format = (
-        lower <= {*KEYS, *TRUE_OR_FALSE} or {"name", "kind"} <= lower or _header_positions(header) is not None
+        lower <= {*KEYS, *TRUE_OR_FALSE}
+        or {"name", "kind"} <= lower
+        or _header_positions(header) is not None
     )
     return tuple(header) if is_header and not is_own_format else ()
 
@@ -289,9 +313,13 @@ class _Rows:
         self.skipped = int(len(content) < len(decoded))
         self.reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
         try:
-            self.header = [header_name(cell.strip()) for cell in next(filter(None, self.reader), [])]
+            self.header = [
+                header_name(cell.strip()) for cell in next(filter(None, self.reader), [])
+            ]
         except csv.Error:
-            raise SchemaError("This is not a CSV file. Check its quotes, and save it as CSV.") from None
+            raise SchemaError(
+                "This is not a CSV file. Check its quotes, and save it as CSV."
+            ) from None
 
     def __iter__(self) -> Iterator[tuple[int, list[str], str]]:
         """Yield line number, fields and problem of each row that is not empty."""
@@ -302,13 +330,15 @@ class _Rows:
             except StopIteration:
                 return
             except csv.Error:
-                problem = "its quotes are not closed, or a field is too long; lines after it may be lost"
+                problem = (
+                    "its quotes are not closed, or a field is too long; lines after it may be lost"
+                )
             if not problem and not any(cell.strip() for cell in row):
                 continue
             if not problem and len(row) != len(self.header):
                 problem = (
-                    f"it has {len(row)} fields under {len(self.header)} columns. Put texts with commas or semicolons "
-                    "in quotes"
+                    f"it has {len(row)} fields under {len(self.header)} columns. Put texts with"
+                    " commas or semicolons in quotes"
                 )
             yield line, row, problem
 
@@ -327,15 +357,28 @@ class _Column:
         separator = next((one for one in _SEPARATORS if one in value), None)
         parts = [part.strip() for part in value.split(separator)] if separator else [value]
         pairs = [part.partition("=") for part in parts if part]
-        with_meaning = [(code.strip(), meaning.strip()) for code, equals, meaning in pairs if equals]
-        if with_meaning and len(with_meaning) < len(pairs) and not _RANGE.fullmatch(pairs[0][0].strip()):
+        with_meaning = [
+            (code.strip(), meaning.strip()) for code, equals, meaning in pairs if equals
+        ]
+        if (
+            with_meaning
+            and len(with_meaning) < len(pairs)
+            and not _RANGE.fullmatch(pairs[0][0].strip())
+        ):
             part = next(code for code, equals, _ in pairs if not equals)
             self.reason = self.reason or (
-                f"line {line}: {quote_public(part)} has no code, unlike other values. Separate values by | or line breaks"
+                f"line {line}: {quote_public(part)} has no code, unlike other values. Separate"
+                " values by | or line breaks"
             )
         if any("=" in meaning for _, meaning in with_meaning):
-            self.reason = self.reason or f"line {line}: a value has more than one =. Separate values by |"
-        self.values += [(line, code.strip(), meaning.strip() or label) for code, _, meaning in pairs if code.strip()]
+            self.reason = (
+                self.reason or f"line {line}: a value has more than one =. Separate values by |"
+            )
+        self.values += [
+            (line, code.strip(), meaning.strip() or label)
+            for code, _, meaning in pairs
+            if code.strip()
+        ]
 
     def attribute(self, name: str, hold: str) -> Attribute:
         """Return the attribute of these values; raise SchemaError with the line of the problem."""
@@ -349,19 +392,28 @@ class _Column:
         if len(self.values) == 1 and _OPEN_RANGE.fullmatch(self.values[0][1]):
             code = quote_public(self.values[0][1])
             raise SchemaError(
-                f"line {line}: {code} is an open range. Write its last value, as in 0-85, or bins by hand"
+                f"line {line}: {code} is an open range. Write its last value, as in 0-85, or bins"
+                " by hand"
             )
         # also prevents that records with such column names are accepted as a dictionary
         if len(self.values) < 2:
-            raise SchemaError(f"line {line}: fewer than two values. Write them all, or a range as 0-99")
-        labels = [meaning if hold == "labels" and meaning else code for _, code, meaning in self.values]
+            raise SchemaError(
+                f"line {line}: fewer than two values. Write them all, or a range as 0-99"
+            )
+        labels = [
+            meaning if hold == "labels" and meaning else code for _, code, meaning in self.values
+        ]
         try:
             return Attribute.categorical(name, labels)
         except SchemaError as error:
             raise SchemaError(f"line {line}: {error}") from None
 
-    def _range(self, name: str, match: re.Match[str], others: Sequence[tuple[int, str, str]]) -> Attribute:
-        """Return the attribute of a range; codes of missing values outside it are omitted and noted."""
+    def _range(
+        self, name: str, match: re.Match[str], others: Sequence[tuple[int, str, str]]
+    ) -> Attribute:
+        """Return the attribute of a range; codes of missing values outside it are omitted and
+        noted.
+        """
         line = next(line for line, code, _ in self.values if code == match[0])
         texts = [text.replace(",", "") for text in match.groups()]
         low, high = sorted(map(float, texts))
@@ -369,14 +421,19 @@ class _Column:
             number = int(code)
             if low <= number <= high:
                 raise SchemaError(
-                    f"line {other_line}: {quote_public(code)} is inside the range {quote_public(match[0])}. Write bins by hand"
+                    f"line {other_line}: {quote_public(code)} is inside the range"
+                    f" {quote_public(match[0])}. Write bins by hand"
                 )
             if not _MISSING_LABEL.search(meaning):
                 raise SchemaError(
-                    f"line {other_line}: {quote_public(code)} is outside the range {quote_public(match[0])}, and its label does not "
-                    "denote a missing value. Write bins by hand"
+                    f"line {other_line}: {quote_public(code)} is outside the range"
+                    f" {quote_public(match[0])}, and its label does not denote a missing value."
+                    " Write bins by hand"
                 )
-            self.notes.append(f"line {other_line}: {code} = {meaning} is left out, so that rows with it are refused")
+            self.notes.append(
+                f"line {other_line}: {code} = {meaning} is left out, so that rows with it are"
+                " refused"
+            )
         if "," in match[0]:
             self.notes.append(f"line {line}: {match[0]} is read as {' to '.join(texts)}")
         try:
@@ -385,5 +442,6 @@ class _Column:
             return integer_range(name, *sorted(map(int, texts)))
         except (SchemaError, OverflowError):
             raise SchemaError(
-                f"line {line}: {quote_public(match[0])} is not a range of numbers. Write bins by hand"
+                f"line {line}: {quote_public(match[0])} is not a range of numbers. Write bins by"
+                " hand"
             ) from None

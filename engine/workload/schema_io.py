@@ -1,6 +1,7 @@
 """Reading and writing of schemas as JSON and CSV text.
 
-The texts are untrusted input: all readers limit the size and refuse anything but a valid description.
+The texts are untrusted input: all readers limit the size and refuse anything but a valid
+description.
 """
 
 from __future__ import annotations
@@ -34,24 +35,44 @@ OPTIONAL_KEYS = ("integer", "missing_values", "decimal", "thousands", *DATE_KEYS
 ALL_KEYS = KEYS + OPTIONAL_KEYS
 TRUE_OR_FALSE = ("clip", "integer")
 # common texts for missing values: suggested to users, but never assumed
-DEFAULT_MISSING_TEXTS = ("NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "<NA>", ".", "-", "--", "?")
+DEFAULT_MISSING_TEXTS = (
+    "NA",
+    "N/A",
+    "n/a",
+    "#N/A",
+    "NULL",
+    "null",
+    "NaN",
+    "nan",
+    "<NA>",
+    ".",
+    "-",
+    "--",
+    "?",
+)
 
-# Control characters, line separators, text-direction overrides and lone surrogates: they corrupt logs
-# and files, or make a label look like another label.
+# Control characters, line separators, text-direction overrides and lone surrogates: they corrupt
+# logs and files, or make a label look like another label.
 FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CSV_TOKEN = re.compile(r"\\[\\|=+\-@]|\||[^|\\]+|\\")
 
 
 def check_text(text: Any, what: str, limit: int) -> None:
-    """Check a public name or label; raise SchemaError if it is not text, blank, long or unprintable."""
+    """Check a public name or label; raise SchemaError if it is not text, blank, long or
+    unprintable.
+    """
     if not isinstance(text, str):
         raise SchemaError(f"{what} is of type {type(text).__name__}; give text")
     if not text.strip():
-        raise SchemaError(f"{what} is empty; give it a text, and use missing= to collect missing values")
+        raise SchemaError(
+            f"{what} is empty; give it a text, and use missing= to collect missing values"
+        )
     if len(text) > limit:
         raise SchemaError(f"{what} has {len(text):,} characters; at most {limit:,} are allowed")
     if FORBIDDEN.search(text):
-        raise SchemaError(f"{what}, {quote_public(text)}, has control or direction characters; remove them")
+        raise SchemaError(
+            f"{what}, {quote_public(text)}, has control or direction characters; remove them"
+        )
 
 
 def read_json(text: str | bytes) -> Any:
@@ -59,32 +80,41 @@ def read_json(text: str | bytes) -> Any:
     text = decoded_text(text)
     # Parsed objects need far more memory than their text; a schema has two or three per attribute.
     if text.count("{") + text.count("[") > MAX_BRACKETS:
-        raise SchemaError(f"the JSON has more than {MAX_BRACKETS:,} brackets; a schema needs far fewer")
+        raise SchemaError(
+            f"the JSON has more than {MAX_BRACKETS:,} brackets; a schema needs far fewer"
+        )
     try:
         return parse_json(text, object_pairs_hook=_unique_keys)
     except SchemaError:
         raise
     except ValueError as error:
         place = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise SchemaError(f"the schema is not valid JSON{place}; correct it or export it again") from None
+        raise SchemaError(
+            f"the schema is not valid JSON{place}; correct it or export it again"
+        ) from None
 
 
 def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
-    """Return attribute descriptions as CSV text with the columns `KEYS` and the optional keys in use.
+    """Return attribute descriptions as CSV text with the columns `KEYS` and the optional keys in
+    use.
 
     Raises
     ------
     SchemaError : if a cell is too long.
     """
     documents = list(attributes)
-    keys = KEYS + tuple(key for key in OPTIONAL_KEYS if any(key in document for document in documents))
+    keys = KEYS + tuple(
+        key for key in OPTIONAL_KEYS if any(key in document for document in documents)
+    )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(keys)
     for document in documents:
         cells = [_cell(document.get(key)) for key in keys]
         if max(map(len, cells)) > MAX_CSV_FIELD:
-            raise SchemaError(f"attribute {quote_public(document['name'])} is too long for a CSV cell; use JSON")
+            raise SchemaError(
+                f"attribute {quote_public(document['name'])} is too long for a CSV cell; use JSON"
+            )
         writer.writerow(cells)
     return out.getvalue()
 
@@ -92,7 +122,8 @@ def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
 def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
     """Return the line number and description of each row; the inverse of `write_csv`.
 
-    The delimiter is detected from the first line, because spreadsheets write semicolons in many locales.
+    The delimiter is detected from the first line, because spreadsheets write semicolons in many
+    locales.
 
     Raises
     ------
@@ -104,18 +135,25 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
     try:
         header = [cell.strip().lower() for cell in next(filter(None, reader), [])]
         if len(set(header)) < len(header) or not {"name", "kind"} <= set(header) <= set(ALL_KEYS):
-            raise SchemaError(f"it must name columns among {', '.join(ALL_KEYS)}, each once; name and kind are needed")
+            raise SchemaError(
+                f"it must name columns among {', '.join(ALL_KEYS)}, each once; name and kind are"
+                " needed"
+            )
         for row in reader:
             if not row:
                 continue
             if len(row) != len(header):
-                raise SchemaError(f"{len(row)} fields under {len(header)} columns; give one field per column")
+                raise SchemaError(
+                    f"{len(row)} fields under {len(header)} columns; give one field per column"
+                )
             # one additional row can declare the person column
             if len(rows) > MAX_ATTRIBUTES:
                 raise SchemaError(f"more than {MAX_ATTRIBUTES:,} attributes; leave some out")
             rows.append((reader.line_num, parse_row(dict(zip(header, row, strict=True)))))
     except csv.Error:
-        raise SchemaError(f"line {reader.line_num} is not valid CSV; check its quotes and length") from None
+        raise SchemaError(
+            f"line {reader.line_num} is not valid CSV; check its quotes and length"
+        ) from None
     except SchemaError as error:
         raise SchemaError(f"line {reader.line_num}: {error}") from None
     return rows
@@ -130,16 +168,21 @@ def decoded_text(text: str | bytes) -> str:
     if isinstance(text, str):
         return text.removeprefix("\ufeff")
     try:
-        return text.decode("utf-16" if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
+        return text.decode(
+            "utf-16" if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+        )
     except UnicodeDecodeError as error:
         raise SchemaError(
-            f"byte {error.start:,} of the file is not UTF-8; save it as UTF-8 (spreadsheets offer 'CSV UTF-8')"
+            f"byte {error.start:,} of the file is not UTF-8; save it as UTF-8 (spreadsheets offer"
+            " 'CSV UTF-8')"
         ) from None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > MAX_ATTRIBUTES:
-        raise SchemaError(f"the JSON has more than {MAX_ATTRIBUTES:,} keys in one object; leave some out")
+        raise SchemaError(
+            f"the JSON has more than {MAX_ATTRIBUTES:,} keys in one object; leave some out"
+        )
     document = dict(pairs)
     if len(document) < len(pairs):
         raise SchemaError("the JSON has the same key twice in one object; keep one of them")
@@ -157,7 +200,9 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        return "|".join(_escaped(entry if isinstance(entry, str) else shortest_text(entry)) for entry in value)
+        return "|".join(
+            _escaped(entry if isinstance(entry, str) else shortest_text(entry)) for entry in value
+        )
     if isinstance(value, float):
         return _escaped(shortest_text(value))
     return _escaped(value) if isinstance(value, str) else str(value).lower()
@@ -205,4 +250,6 @@ def _parsed_number(text: str, kind: Any) -> Any:
             raise ValueError
         return kind(text)
     except ValueError:
-        raise SchemaError(f"{quote_public(text)} is no {'whole number' if kind is int else 'number'}") from None
+        raise SchemaError(
+            f"{quote_public(text)} is no {'whole number' if kind is int else 'number'}"
+        ) from None

@@ -9,9 +9,9 @@ WHERE becomes a `Condition`. It is accepted only if, for each cell of the schema
 values in the cell or for none, so that the workload has exactly the counts of the SQL. Values are
 compared after encoding: a value that the schema collects as missing or as other has that label.
 
-GROUP BY becomes sets of attributes; CASE merges cells of an attribute into bands. A group has a query
-for each combination of cells that WHERE allows, including combinations without records, which a
-database would omit.
+GROUP BY becomes sets of attributes; CASE merges cells of an attribute into bands. A group has a
+query for each combination of cells that WHERE allows, including combinations without records, which
+a database would omit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ _COMPARISON_SIGN: dict[type[exp.Expr], str] = {
 }
 _MIRRORED_SIGN = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
 _PYTHON_SIGN = {"=": "==", "<>": "!="}
-_ALLOWED_TEXT = "Conditions compare attributes with constants: =, <>, <, <=, >, >=, BETWEEN, IN, AND, OR, NOT"
+_ALLOWED_TEXT = (
+    "Conditions compare attributes with constants: =, <>, <, <=, >, >=, BETWEEN, IN, AND, OR, NOT"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,8 @@ class Columns:
 
     Attributes
     ----------
-    qualifiers : lower-case names of the table that are allowed before a column, as in ``table.column``.
+    qualifiers : lower-case names of the table that are allowed before a column, as in
+        ``table.column``.
     """
 
     schema: Schema
@@ -75,16 +78,20 @@ class Columns:
             or extra_clauses(node, "this", "table")
             or not isinstance(node.this, exp.Identifier)
         ):
-            raise WorkloadError(f"{sql_text(node)} is not the name of an attribute. Write the name alone.")
+            raise WorkloadError(
+                f"{sql_text(node)} is not the name of an attribute. Write the name alone."
+            )
         if node.table and node.table.casefold() not in self.qualifiers:
-            raise WorkloadError(f"{sql_text(node)} names another table than FROM does. Write the column alone.")
+            raise WorkloadError(
+                f"{sql_text(node)} names another table than FROM does. Write the column alone."
+            )
         return self.named(node.name)
 
     def named(self, name: str) -> Attribute:
         """Return the attribute of this name.
 
-        A name without an exact match is matched without regard to case, and with underscores in place
-        of characters that need quotes, if the match is unique.
+        A name without an exact match is matched without regard to case, and with underscores in
+        place of characters that need quotes, if the match is unique.
         """
         if name in self.schema:
             return self.schema[name]
@@ -96,16 +103,17 @@ class Columns:
                 return matches[0]
             if matches:
                 raise WorkloadError(
-                    f"The column {quote_public(name)} could be {' or '.join(quote_public(a.name) for a in matches[:5])}. Write the "
-                    "name exactly, in double quotes."
+                    f"The column {quote_public(name)} could be"
+                    f" {' or '.join(quote_public(a.name) for a in matches[:5])}. Write the name"
+                    " exactly, in double quotes."
                 )
         near = (
             near_matches(name, self.schema.names)
             or f"; there are {', '.join(map(quote_public, self.schema.names[:8]))}"
         )
         raise WorkloadError(
-            f"There is no attribute {quote_public(name)}{near}. Names with other signs than letters, digits and _ go in "
-            "double quotes, texts in single quotes."
+            f"There is no attribute {quote_public(name)}{near}. Names with other signs than"
+            " letters, digits and _ go in double quotes, texts in single quotes."
         )
 
 
@@ -134,25 +142,39 @@ def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Con
     WorkloadError : if the expression is not supported, or not exact on the cells.
     """
     if depth > MAX_DEPTH:
-        raise WorkloadError(f"The condition is nested more than {MAX_DEPTH} levels deep. Write it flatter.")
+        raise WorkloadError(
+            f"The condition is nested more than {MAX_DEPTH} levels deep. Write it flatter."
+        )
     if isinstance(node, exp.Paren):
         return translate_condition(node.this, columns, depth + 1)
     if isinstance(node, (exp.And, exp.Or)):
-        parts = [translate_condition(part, columns, depth + 1) for part in node.flatten(unnest=False)]
+        parts = [
+            translate_condition(part, columns, depth + 1) for part in node.flatten(unnest=False)
+        ]
         return conditions.both(parts) if isinstance(node, exp.And) else conditions.either(parts)
     if isinstance(node, exp.Not):
         return conditions.negation(translate_condition(node.this, columns, depth + 1))
     if isinstance(node, exp.Between) and not extra_clauses(node, "this", "low", "high"):
         low, high = node.args["low"], node.args["high"]
-        sides = [_comparison(node.this, ">=", low, columns), _comparison(node.this, "<=", high, columns)]
+        sides = [
+            _comparison(node.this, ">=", low, columns),
+            _comparison(node.this, "<=", high, columns),
+        ]
         return conditions.both(sides)
-    if isinstance(node, exp.In) and not extra_clauses(node, "this", "expressions") and node.expressions:
-        return conditions.either([_comparison(node.this, "=", item, columns) for item in node.expressions])
+    if (
+        isinstance(node, exp.In)
+        and not extra_clauses(node, "this", "expressions")
+        and node.expressions
+    ):
+        return conditions.either(
+            [_comparison(node.this, "=", item, columns) for item in node.expressions]
+        )
     if type(node) in _COMPARISON_SIGN:
         return _comparison(node.this, _COMPARISON_SIGN[type(node)], node.expression, columns)
     if isinstance(node, exp.Is):
         raise WorkloadError(
-            f"{sql_text(node)}: every record lies in a cell. Name the cell that collects missing values."
+            f"{sql_text(node)}: every record lies in a cell. Name the cell that collects missing"
+            " values."
         )
     raise WorkloadError(f"{sql_text(node)} cannot be asked here. {_ALLOWED_TEXT}.")
 
@@ -163,12 +185,16 @@ def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
         left, sign, right = right, _MIRRORED_SIGN[sign], left
     if isinstance(left, exp.Column) and _is_constant(right):
         attribute = columns.find(left)
-        return conditions.of_cells(attribute, _cells_of_comparison(attribute, sign, _constant(right)))
+        return conditions.of_cells(
+            attribute, _cells_of_comparison(attribute, sign, _constant(right))
+        )
     return _arithmetic(left, sign, right, columns)
 
 
 def _is_constant(node: exp.Expr) -> bool:
-    return _is_date(node) or isinstance(node.this.unnest() if isinstance(node, exp.Neg) else node, exp.Literal)
+    return _is_date(node) or isinstance(
+        node.this.unnest() if isinstance(node, exp.Neg) else node, exp.Literal
+    )
 
 
 def _is_date(node: exp.Expr) -> bool:
@@ -187,17 +213,25 @@ def _constant(node: exp.Expr) -> str | int | float:
     if isinstance(node, exp.Neg):
         inner = _constant(node.this.unnest())
         if isinstance(inner, str):
-            raise WorkloadError(f"{sql_text(node)} is not a number. Leave the sign or the quotes out.")
+            raise WorkloadError(
+                f"{sql_text(node)} is not a number. Leave the sign or the quotes out."
+            )
         return -inner
     if node.args.get("is_string"):
         return node.name
     try:
         value = float(node.name)
         if math.isfinite(value):
-            return int(node.name) if node.name.isascii() and node.name.isdigit() and value <= MAX_NUMBER else value
+            return (
+                int(node.name)
+                if node.name.isascii() and node.name.isdigit() and value <= MAX_NUMBER
+                else value
+            )
     except ValueError:
         pass
-    raise WorkloadError(f"{sql_text(node)} is not a finite number. Write it in digits, such as 20 or 1.5.")
+    raise WorkloadError(
+        f"{sql_text(node)} is not a finite number. Write it in digits, such as 20 or 1.5."
+    )
 
 
 def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -> Inside:
@@ -205,29 +239,42 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
     if a.labels is not None:
         if not isinstance(constant, str):
             raise WorkloadError(
-                f"'{a.name}' has labels. Compare it with one in single quotes, such as '{a.labels[0]}'."
+                f"'{a.name}' has labels. Compare it with one in single quotes, such as"
+                f" '{a.labels[0]}'."
             )
         if sign not in _PYTHON_SIGN:
-            raise WorkloadError(f"The labels of '{a.name}' have no order, so {sign} means nothing. Use =, <> or IN.")
+            raise WorkloadError(
+                f"The labels of '{a.name}' have no order, so {sign} means nothing. Use =, <> or IN."
+            )
         if constant not in a.labels:
             near = (
-                near_matches(constant, a.labels) or f"; the first ones are {', '.join(map(quote_public, a.labels[:6]))}"
+                near_matches(constant, a.labels)
+                or f"; the first ones are {', '.join(map(quote_public, a.labels[:6]))}"
             )
-            raise WorkloadError(f"'{a.name}' has no label {quote_public(constant)}{near}. Case and spaces count.")
+            raise WorkloadError(
+                f"'{a.name}' has no label {quote_public(constant)}{near}. Case and spaces count."
+            )
         return np.array([(label == constant) == (sign == "=") for label in a.labels])
     if a.is_dated:
         return _cells_of_dates(a, sign, constant)
     if isinstance(constant, str):
         raise WorkloadError(
-            f"'{a.name}' is a number, but {quote_public(constant)} is a text. Write a number without quotes."
+            f"'{a.name}' is a number, but {quote_public(constant)} is a text. Write a number"
+            " without quotes."
         )
     if a.edges is None:
         compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-        return np.asarray((compare | {"=": operator.eq, "<>": operator.ne})[sign](np.arange(a.size), constant))
+        return np.asarray(
+            (compare | {"=": operator.eq, "<>": operator.ne})[sign](np.arange(a.size), constant)
+        )
     yes, cut = _binned(a, sign, float(constant), a.integer)
     if len(cut):
         has_integer_edges = all(map(float.is_integer, a.edges))
-        helps = not a.integer and has_integer_edges and not len(_binned(a, sign, float(constant), True)[1])
+        helps = (
+            not a.integer
+            and has_integer_edges
+            and not len(_binned(a, sign, float(constant), True)[1])
+        )
         raise _cut_error(a, sign, float(constant), int(cut[0]), helps)
     return yes
 
@@ -240,12 +287,17 @@ def _cells_of_dates(a: Attribute, sign: str, constant: str | int | float) -> Ins
     if len(cut):
         i = int(cut[0])
         clipped = " and the days outside" if a.clip and i in (0, a.date_cells - 1) else ""
-        raise WorkloadError(f"{a.name} {sign} {quote_public(constant)} cuts through {cut_text(a, i)}{clipped}.")
+        raise WorkloadError(
+            f"{a.name} {sign} {quote_public(constant)} cuts through {cut_text(a, i)}{clipped}."
+        )
     return held
 
 
-def _binned(a: Attribute, sign: str, c: float, integer: bool) -> tuple[Inside, npt.NDArray[np.intp]]:
-    """Return the mask of the bins whose values all satisfy a comparison, and the positions of cut bins.
+def _binned(
+    a: Attribute, sign: str, c: float, integer: bool
+) -> tuple[Inside, npt.NDArray[np.intp]]:
+    """Return the mask of the bins whose values all satisfy a comparison, and the positions of cut
+    bins.
 
     With ``integer`` the values, and therefore the edges, are integers.
     """
@@ -275,23 +327,34 @@ def _cut_error(a: Attribute, sign: str, c: float, i: int, helps: bool) -> Worklo
     ``helps`` states whether the comparison is exact once the values are declared to be integers.
     """
     assert a.edges is not None
-    low, high, first, last = shortest_text(a.edges[i]), shortest_text(a.edges[i + 1]), i == 0, i == a.size - 1
+    low, high, first, last = (
+        shortest_text(a.edges[i]),
+        shortest_text(a.edges[i + 1]),
+        i == 0,
+        i == a.size - 1,
+    )
     below = [] if first else [f"{a.name} < {low}"]
     up_to = [f"{a.name} < {high}"] if not last else [] if a.clip else [f"{a.name} <= {high}"]
     above = [] if first and a.clip else [f"{a.name} >= {low}"]
     advice = (
-        " AND ".join([] if first else above) + (" AND " if not (first or last) else "") + "".join(up_to[: not last])
+        " AND ".join([] if first else above)
+        + (" AND " if not (first or last) else "")
+        + "".join(up_to[: not last])
     )
     if sign in ("<", "<="):
         advice = " or ".join(below + up_to)
     elif sign in (">", ">="):
         advice = " or ".join(above + ([] if last else [f"{a.name} >= {high}"]))
-    advice = f"write {f'NOT ({advice})' if sign == '<>' else advice}" if advice else "leave the condition out"
+    advice = (
+        f"write {f'NOT ({advice})' if sign == '<>' else advice}"
+        if advice
+        else "leave the condition out"
+    )
     clipped = ", which also holds the numbers outside," if a.clip and (first or last) else ""
     hint = f", or declare in the schema that the values of {a.name} are integers" if helps else ""
     return WorkloadError(
-        f"{a.name} {sign} {shortest_text(c)} cuts through the bin {a.label(i)}{clipped} of '{a.name}'. The nearest edges are "
-        f"{low} and {high}: {advice}{hint}."
+        f"{a.name} {sign} {shortest_text(c)} cuts through the bin {a.label(i)}{clipped} of"
+        f" '{a.name}'. The nearest edges are {low} and {high}: {advice}{hint}."
     )
 
 
@@ -302,11 +365,13 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
     comparison = f"{texts[0]} {_PYTHON_SIGN.get(sign, sign)} {texts[1]}"
     if not operands:
         raise WorkloadError(
-            f"{sql_text(left)} {sign} {sql_text(right)} compares no attribute. Name one, or leave it out."
+            f"{sql_text(left)} {sign} {sql_text(right)} compares no attribute. Name one, or leave"
+            " it out."
         )
     if math.prod(a.size for a in operands.values()) > MAX_ARITHMETIC_CELLS:
         raise WorkloadError(
-            f"{comparison[:80]} is about more than {MAX_ARITHMETIC_CELLS:,} cells. Use attributes with fewer cells."
+            f"{comparison[:80]} is about more than {MAX_ARITHMETIC_CELLS:,} cells. Use attributes"
+            " with fewer cells."
         )
     held = evaluate(comparison, tuple(operands.values())) > 0
     if len(operands) == 1:
@@ -317,7 +382,9 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
     return Condition(texts={comparison: tuple(operands)})
 
 
-def _sum(node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth: int) -> tuple[str, float]:
+def _sum(
+    node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth: int
+) -> tuple[str, float]:
     """Return the predicate text of a sum of coded attributes and a bound on its absolute value.
 
     The attributes in the sum are added to ``operands``.
@@ -332,15 +399,19 @@ def _sum(node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth
         if not a.is_coded:
             what = "labels" if a.labels is not None else "bins" if a.edges is not None else "dates"
             raise WorkloadError(
-                f"'{a.name}' has {what}, so a sum or a comparison with another attribute has no exact meaning on its "
-                "cells. Compare it with constants; texts go in single quotes."
+                f"'{a.name}' has {what}, so a sum or a comparison with another attribute has no"
+                " exact meaning on its cells. Compare it with constants; texts go in single"
+                " quotes."
             )
         operands[a.name] = a
         return word(a.name), float(a.size)
     if isinstance(node, exp.Literal) and not node.is_string:
         value = _constant(node)
         if depth and not isinstance(value, int):
-            raise WorkloadError(f"The number {node.name[:40]} inside a sum is not whole, so the sum may not be exact.")
+            raise WorkloadError(
+                f"The number {node.name[:40]} inside a sum is not whole, so the sum may not be"
+                " exact."
+            )
         return repr(value), abs(float(value))
     if isinstance(node, exp.Neg):
         inner, bound = _sum(node.this, columns, operands, depth + 1)
@@ -351,13 +422,17 @@ def _sum(node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth
     signs: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
     if type(node) not in signs or extra_clauses(node, "this", "expression"):
         raise WorkloadError(
-            f"{sql_text(node)} cannot be compared here. {_ALLOWED_TEXT}; sums and ABS of coded attributes."
+            f"{sql_text(node)} cannot be compared here. {_ALLOWED_TEXT}; sums and ABS of coded"
+            " attributes."
         )
-    (left, one), (right, two) = (_sum(side, columns, operands, depth + 1) for side in (node.this, node.expression))
+    (left, one), (right, two) = (
+        _sum(side, columns, operands, depth + 1) for side in (node.this, node.expression)
+    )
     bound = one * two if isinstance(node, exp.Mul) else one + two
     if bound > MAX_NUMBER:
         raise WorkloadError(
-            f"{sql_text(node)} can pass {MAX_NUMBER:,}, where numbers stop being exact. Use smaller ones."
+            f"{sql_text(node)} can pass {MAX_NUMBER:,}, where numbers stop being exact. Use smaller"
+            " ones."
         )
     return f"{left} {signs[type(node)]} {right}", bound
 
@@ -375,8 +450,8 @@ class Grouping:
     items : expressions of SELECT in order, to which numbers in GROUP BY refer.
     aliases : lower-case aliases of the expressions of SELECT.
     bands : attribute -> bands of a CASE, one mask of shape (size,) per band; filled by `sets`.
-    cases : attribute -> SQL of its CASE, or empty if the attribute is grouped by its cells; filled by
-        `sets`.
+    cases : attribute -> SQL of its CASE, or empty if the attribute is grouped by its cells; filled
+        by `sets`.
     """
 
     columns: Columns
@@ -390,15 +465,29 @@ class Grouping:
         if group is None:
             return [()]
         if group.args.get("all") is True and not extra_clauses(group, "all"):
-            return [tuple(dict.fromkeys(self._name(i) for i in self.items if isinstance(i, (exp.Column, exp.Case))))]
+            return [
+                tuple(
+                    dict.fromkeys(
+                        self._name(i) for i in self.items if isinstance(i, (exp.Column, exp.Case))
+                    )
+                )
+            ]
         if extra_clauses(group, "expressions"):
-            raise WorkloadError("This form of GROUP BY is not supported. Write GROUP BY a, b or GROUP BY CUBE (a, b).")
+            raise WorkloadError(
+                "This form of GROUP BY is not supported. Write GROUP BY a, b or GROUP BY CUBE"
+                " (a, b)."
+            )
         combinations: list[tuple[str, ...]] = [()]
         for item in group.expressions:
             choices = self._sets(item)
             if len(combinations) * len(choices) > MAX_SETS:
-                raise WorkloadError(f"GROUP BY makes more than {MAX_SETS:,} sets of attributes. Ask for fewer at once.")
-            combinations = [tuple(dict.fromkeys(names + more)) for names in combinations for more in choices]
+                raise WorkloadError(
+                    f"GROUP BY makes more than {MAX_SETS:,} sets of attributes. Ask for fewer at"
+                    " once."
+                )
+            combinations = [
+                tuple(dict.fromkeys(names + more)) for names in combinations for more in choices
+            ]
         return list({frozenset(names): names for names in combinations}.values())
 
     def shows(self, item: exp.Expr, grouped: Iterable[str]) -> bool:
@@ -416,23 +505,42 @@ class Grouping:
             return [self._set(node)]
         parts = [self._set(part) for part in node.expressions]
         if not parts:
-            raise WorkloadError("CUBE and ROLLUP need their attributes in brackets. Write GROUP BY CUBE (a, b).")
+            raise WorkloadError(
+                "CUBE and ROLLUP need their attributes in brackets. Write GROUP BY CUBE (a, b)."
+            )
         chosen: Iterable[Sequence[tuple[str, ...]]] = (parts[:k] for k in range(len(parts), -1, -1))
         if isinstance(node, exp.Cube):
             if 2 ** len(parts) > MAX_SETS:
-                raise WorkloadError(f"CUBE of {len(parts)} makes more than {MAX_SETS:,} groups. Name fewer attributes.")
-            chosen = (c for k in range(len(parts), -1, -1) for c in itertools.combinations(parts, k))
+                raise WorkloadError(
+                    f"CUBE of {len(parts)} makes more than {MAX_SETS:,} groups. Name fewer"
+                    " attributes."
+                )
+            chosen = (
+                c for k in range(len(parts), -1, -1) for c in itertools.combinations(parts, k)
+            )
         return [tuple(itertools.chain(*some)) for some in chosen]
 
     def _set(self, node: exp.Expr) -> tuple[str, ...]:
-        """Return the attributes of an expression, a position, an alias, or several of them in parentheses."""
+        """Return the attributes of an expression, a position, an alias, or several of them in
+        parentheses.
+        """
         node = node.unnest()
         if isinstance(node, exp.Tuple):
             return tuple(name for part in node.expressions for name in self._set(part))
-        if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit() and len(node.name) < 6:
+        if (
+            isinstance(node, exp.Literal)
+            and not node.is_string
+            and node.name.isdigit()
+            and len(node.name) < 6
+        ):
             place = int(node.name)
-            if not 1 <= place <= len(self.items) or not isinstance(self.items[place - 1], (exp.Column, exp.Case)):
-                raise WorkloadError(f"GROUP BY {place} points at no attribute of SELECT. Write the attribute's name.")
+            if not 1 <= place <= len(self.items) or not isinstance(
+                self.items[place - 1], (exp.Column, exp.Case)
+            ):
+                raise WorkloadError(
+                    f"GROUP BY {place} points at no attribute of SELECT. Write the attribute's"
+                    " name."
+                )
             node = self.items[place - 1]
         if isinstance(node, exp.Column) and not node.table and node.name not in self.columns.schema:
             node = self.aliases.get(node.name.casefold(), node)
@@ -447,7 +555,8 @@ class Grouping:
             name = self.columns.find(node).name
         else:
             raise WorkloadError(
-                f"GROUP BY {sql_text(node)} is not supported. Group by attributes, whose bins are the groups, or by CASE."
+                f"GROUP BY {sql_text(node)} is not supported. Group by attributes, whose bins are"
+                " the groups, or by CASE."
             )
         case_sql = node.sql() if isinstance(node, exp.Case) else ""
         if self.cases.setdefault(name, case_sql) != case_sql:
@@ -459,17 +568,22 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
     """Return the attribute of a CASE and one mask per distinct result, in order of appearance."""
     if extra_clauses(case, "this", "ifs", "default") or len(case.args["ifs"]) > MAX_BANDS:
         raise WorkloadError(
-            f"{sql_text(case)} is not supported. Write CASE WHEN age < 18 THEN 'child' ELSE 'adult' END."
+            f"{sql_text(case)} is not supported. Write CASE WHEN age < 18 THEN 'child' ELSE 'adult'"
+            " END."
         )
     tests = [(when.this, when.args.get("true")) for when in case.args["ifs"]]
     if case.this is not None:
-        tests = [(exp.EQ(this=case.this.copy(), expression=test.copy()), result) for test, result in tests]
+        tests = [
+            (exp.EQ(this=case.this.copy(), expression=test.copy()), result)
+            for test, result in tests
+        ]
     branches, name = [], None
     for test, result in tests:
         single = translate_condition(test, columns).single
         if single is None or name not in (None, single.attribute.name):
             raise WorkloadError(
-                f"{sql_text(test)}: all conditions of a CASE in GROUP BY must be about one and the same attribute."
+                f"{sql_text(test)}: all conditions of a CASE in GROUP BY must be about one and the"
+                " same attribute."
             )
         name = single.attribute.name
         branches.append((single.inside, _result(result)))
@@ -477,7 +591,9 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
     remaining = np.ones(columns.schema[name].size, dtype=bool)
     bands: dict[str, Inside] = {}
     for inside, result in [*branches, (remaining.copy(), _result(case.args.get("default")))]:
-        bands[result] = bands.get(result, np.zeros(len(remaining), dtype=bool)) | (inside & remaining)
+        bands[result] = bands.get(result, np.zeros(len(remaining), dtype=bool)) | (
+            inside & remaining
+        )
         remaining &= ~inside
     return name, [band for band in bands.values() if band.any()]
 
@@ -487,7 +603,9 @@ def _result(node: exp.Expr | None) -> str:
     if node is None or isinstance(node, exp.Null):
         return ""
     if not isinstance(node, exp.Literal):
-        raise WorkloadError(f"{sql_text(node)} after THEN or ELSE is not supported. Write a text in single quotes.")
+        raise WorkloadError(
+            f"{sql_text(node)} after THEN or ELSE is not supported. Write a text in single quotes."
+        )
     return node.sql()
 
 
@@ -496,13 +614,24 @@ MAX_TOKENS = 30_000
 # depth of nested parentheses
 MAX_NESTING = 40
 # exceptions that sqlglot raises on texts that are not SQL
-_PARSER_ERRORS = (SqlglotError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_PARSER_ERRORS = (
+    SqlglotError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _REFUSED_CLAUSES = {
     "joins": ("JOIN", "The schema is one table; put the columns that you need into it"),
     "laterals": ("LATERAL", "Ask the table itself"),
     "with_": ("WITH", "Ask the table itself, with the conditions in WHERE"),
     "distinct": ("DISTINCT", "Counts of distinct values are not linear queries; leave it out"),
-    "having": ("HAVING", "It depends on the exact counts, which are private; filter the noisy answers afterwards"),
+    "having": (
+        "HAVING",
+        "It depends on the exact counts, which are private; filter the noisy answers afterwards",
+    ),
     "limit": ("LIMIT", "All counts of the group are answered; cut the list afterwards"),
     "offset": ("OFFSET", "All counts of the group are answered; cut the list afterwards"),
     "order": ("ORDER BY", "Sort the noisy answers afterwards"),
@@ -517,19 +646,32 @@ def statements(text: str) -> Iterator[tuple[list[Token], str]]:
     if not isinstance(text, str):
         raise WorkloadError(f"The SQL is of type {type(text).__name__}. Give a text.")
     if len(text) > MAX_TEXT:
-        raise WorkloadError(f"The SQL has {len(text):,} characters; at most {MAX_TEXT:,} are read. Split it.")
+        raise WorkloadError(
+            f"The SQL has {len(text):,} characters; at most {MAX_TEXT:,} are read. Split it."
+        )
     try:
         tokens = Dialect.get_or_raise("duckdb").tokenize(text)
     except _PARSER_ERRORS:
-        raise WorkloadError("The SQL cannot be read: a quote or a comment does not end. Close it.") from None
+        raise WorkloadError(
+            "The SQL cannot be read: a quote or a comment does not end. Close it."
+        ) from None
     if len(tokens) > MAX_TOKENS:
-        raise WorkloadError(f"The SQL has {len(tokens):,} words and signs; at most {MAX_TOKENS:,} are read. Split it.")
-    depth, opened, closing = 0, (TokenType.L_PAREN, TokenType.L_BRACKET), (TokenType.R_PAREN, TokenType.R_BRACKET)
+        raise WorkloadError(
+            f"The SQL has {len(tokens):,} words and signs; at most {MAX_TOKENS:,} are read."
+            " Split it."
+        )
+    depth, opened, closing = (
+        0,
+        (TokenType.L_PAREN, TokenType.L_BRACKET),
+        (TokenType.R_PAREN, TokenType.R_BRACKET),
+    )
     statement: list[Token] = []
     for token in tokens:
         depth += (token.token_type in opened) - (token.token_type in closing)
         if depth > MAX_NESTING:
-            raise WorkloadError(f"The SQL has more than {MAX_NESTING} brackets inside each other. Write it flatter.")
+            raise WorkloadError(
+                f"The SQL has more than {MAX_NESTING} brackets inside each other. Write it flatter."
+            )
         if token.token_type != TokenType.SEMICOLON:
             statement.append(token)
         elif statement:
@@ -556,9 +698,13 @@ def parse_select(tokens: list[Token], source: str) -> exp.Select:
         where = f" near {place['highlight'][:40]!r}" if place.get("highlight") else ""
         raise WorkloadError(f"It is no valid SQL{where}. Correct it there.") from None
     except _PARSER_ERRORS:
-        raise WorkloadError("It cannot be read as SQL. Write it like SELECT a, COUNT(*) FROM t GROUP BY a.") from None
+        raise WorkloadError(
+            "It cannot be read as SQL. Write it like SELECT a, COUNT(*) FROM t GROUP BY a."
+        ) from None
     if isinstance(statement, exp.SetOperation):
-        raise WorkloadError("UNION, INTERSECT and EXCEPT are not supported. Write separate SELECTs, with ; between.")
+        raise WorkloadError(
+            "UNION, INTERSECT and EXCEPT are not supported. Write separate SELECTs, with ; between."
+        )
     if not isinstance(statement, exp.Select):
         raise WorkloadError(f"{sql_text(statement)} is not a SELECT of counts.")
     return statement
@@ -578,11 +724,18 @@ def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> 
             raise WorkloadError(f"{name} is not supported. {advice}.")
     if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
         raise WorkloadError(
-            f"FROM {sql_text(source)} is not a table name. Subqueries and functions are not supported there."
+            f"FROM {sql_text(source)} is not a table name. Subqueries and functions are not"
+            " supported there."
         )
     if table is not None and source.name.casefold() != table.casefold():
-        expected = f"the table here is {table[:60]!r}" if strict else f"the statements before ask {table[:60]!r}"
-        raise WorkloadError(f"It asks the table {source.name[:60]!r}, but {expected}. All must ask the same one.")
+        expected = (
+            f"the table here is {table[:60]!r}"
+            if strict
+            else f"the statements before ask {table[:60]!r}"
+        )
+        raise WorkloadError(
+            f"It asks the table {source.name[:60]!r}, but {expected}. All must ask the same one."
+        )
     return source.name
 
 
@@ -615,7 +768,9 @@ def _quoted_name(name: str) -> str:
         tokens = Dialect.get_or_raise("duckdb").tokenize(name)
     except _PARSER_ERRORS:
         tokens = []
-    is_plain_word = len(tokens) == 1 and tokens[0].token_type == TokenType.VAR and tokens[0].text == name
+    is_plain_word = (
+        len(tokens) == 1 and tokens[0].token_type == TokenType.VAR and tokens[0].text == name
+    )
     return name if is_plain_word else exp.to_identifier(name, quoted=True).sql(dialect="duckdb")
 
 
@@ -627,7 +782,9 @@ MAX_JOINT_QUERIES = 5_000
 MAX_READING = 300
 # entries (queries x cells) of an explicit query matrix
 MAX_QUERY_ENTRIES = 10_000_000
-_UNSATISFIABLE_WHERE = "No record can meet the condition of WHERE, so the counts are 0. Leave the statement out."
+_UNSATISFIABLE_WHERE = (
+    "No record can meet the condition of WHERE, so the counts are 0. Leave the statement out."
+)
 
 
 def workload_from_sql(
@@ -646,7 +803,8 @@ def workload_from_sql(
 
     Raises
     ------
-    WorkloadError : if the SQL is invalid, is not supported, or is not exact on the cells of the schema.
+    WorkloadError : if the SQL is invalid, is not supported, or is not exact on the cells of the
+        schema.
 
     >>> from engine import Attribute
     >>> schema = Schema([Attribute.numeric("age", [0, 20, 40, 90]), Attribute.categorical("sex", ["F", "M"])])
@@ -657,8 +815,11 @@ def workload_from_sql(
     return _translate(schema, text, table, integer_columns)[0]
 
 
-def sql_readings(schema: Schema, text: str, *, integer_columns: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """Return the distinct conditions of SQL, each with its interpretation on the cells of the schema.
+def sql_readings(
+    schema: Schema, text: str, *, integer_columns: Iterable[str] = ()
+) -> list[tuple[str, str]]:
+    """Return the distinct conditions of SQL, each with its interpretation on the cells of the
+    schema.
 
     The parameters and errors are those of `workload_from_sql`.
 
@@ -689,11 +850,17 @@ def _translate(
         except WorkloadError as error:
             raise WorkloadError(f"Statement {number}: {error}") from None
         except RecursionError:
-            raise WorkloadError(f"Statement {number} is nested too deeply. Write it flatter.") from None
+            raise WorkloadError(
+                f"Statement {number} is nested too deeply. Write it flatter."
+            ) from None
         if len(groups) > MAX_GROUPS:
-            raise WorkloadError(f"The SQL makes more than {MAX_GROUPS:,} groups. Ask for fewer at once.")
+            raise WorkloadError(
+                f"The SQL makes more than {MAX_GROUPS:,} groups. Ask for fewer at once."
+            )
     if not groups:
-        raise WorkloadError("There is no SQL yet. Write SELECT age, COUNT(*) FROM t GROUP BY age, or the like.")
+        raise WorkloadError(
+            "There is no SQL yet. Write SELECT age, COUNT(*) FROM t GROUP BY age, or the like."
+        )
     return Workload(schema, tuple(groups)), list(readings)
 
 
@@ -702,12 +869,16 @@ def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
     try:
         declared = {schema[name].name for name in names if schema[name].edges is not None}
         return replace(
-            schema, attributes=tuple(replace(a, integer=a.integer or a.name in declared) for a in schema.attributes)
+            schema,
+            attributes=tuple(
+                replace(a, integer=a.integer or a.name in declared) for a in schema.attributes
+            ),
         )
     except (EngineError, TypeError) as error:
         reason = f" {error}." if isinstance(error, EngineError) else ""
         raise WorkloadError(
-            f"The attributes with integer values must be names of the schema, with integer edges.{reason}"
+            "The attributes with integer values must be names of the schema, with integer"
+            f" edges.{reason}"
         ) from None
 
 
@@ -717,7 +888,11 @@ def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]
     nodes = [where.this] if where is not None else []
     for case in select.find_all(exp.Case):
         tests = [when.this for when in case.args["ifs"]]
-        nodes += tests if case.this is None else [exp.EQ(this=case.this, expression=test) for test in tests]
+        nodes += (
+            tests
+            if case.this is None
+            else [exp.EQ(this=case.this, expression=test) for test in tests]
+        )
     for node in nodes:
         reading = conditions.text(translate_condition(node, columns)) or "True"
         shortened = reading if len(reading) <= MAX_READING else f"{reading[: MAX_READING - 3]}..."
@@ -742,7 +917,9 @@ def _groups(select: exp.Select, columns: Columns) -> list[Group]:
     grouped = {name for names in sets for name in names}
     for item in items:
         if not isinstance(item, exp.Count) and not grouping.shows(item, grouped):
-            raise WorkloadError(f"{sql_text(item)} is selected but not in GROUP BY. Add it there, or leave it out.")
+            raise WorkloadError(
+                f"{sql_text(item)} is selected but not in GROUP BY. Add it there, or leave it out."
+            )
     return [_group(columns.schema, names, grouping.bands, condition) for names in sets]
 
 
@@ -753,21 +930,33 @@ def _selected(select: exp.Select) -> list[exp.Expr]:
         if isinstance(item, exp.Count):
             counts += 1
             constant = isinstance(item.this, exp.Literal) and not item.this.is_string
-            if extra_clauses(item, "this", "big_int") or not (constant or isinstance(item.this, exp.Star)):
+            if extra_clauses(item, "this", "big_int") or not (
+                constant or isinstance(item.this, exp.Star)
+            ):
                 raise WorkloadError(
-                    f"{sql_text(item)} does not count all records. Write COUNT(*), with conditions in WHERE."
+                    f"{sql_text(item)} does not count all records. Write COUNT(*), with conditions"
+                    " in WHERE."
                 )
         elif isinstance(item, exp.AggFunc):
-            raise WorkloadError(f"{sql_text(item)} is not supported: all queries are counts. Write COUNT(*).")
+            raise WorkloadError(
+                f"{sql_text(item)} is not supported: all queries are counts. Write COUNT(*)."
+            )
         elif not isinstance(item, (exp.Column, exp.Case)) or isinstance(item.this, exp.Star):
-            raise WorkloadError(f"SELECT {sql_text(item)} is not supported. Select attributes and COUNT(*) only.")
+            raise WorkloadError(
+                f"SELECT {sql_text(item)} is not supported. Select attributes and COUNT(*) only."
+            )
     if counts != 1:
-        raise WorkloadError(f"It has {counts} COUNT(*). Write SELECT with the attributes and exactly one COUNT(*).")
+        raise WorkloadError(
+            f"It has {counts} COUNT(*). Write SELECT with the attributes and exactly one COUNT(*)."
+        )
     return items
 
 
 def _group(
-    schema: Schema, grouped: tuple[str, ...], bands: Mapping[str, Sequence[Inside]], condition: Condition
+    schema: Schema,
+    grouped: tuple[str, ...],
+    bands: Mapping[str, Sequence[Inside]],
+    condition: Condition,
 ) -> Group:
     """Return the group with a query per combination of cells or bands that the condition allows."""
     names = (*grouped, *(name for name in condition.names if name not in grouped))
@@ -781,7 +970,9 @@ def _group(
         else:
             masks = _allowed_masks(schema, name, bands, condition)
             spec[name] = Custom(
-                predicates=[conditions.parenthesize(_mask_text(schema, name, inside)) for inside in masks]
+                predicates=[
+                    conditions.parenthesize(_mask_text(schema, name, inside)) for inside in masks
+                ]
             )
     names = tuple(name for name in names if spec[name] != "total" or name in grouped)
     if not names:
@@ -818,7 +1009,9 @@ def _joint_group(
         for name, masks in zip(grouped, masks_by_attribute, strict=True)
     ]
     predicates = [
-        conditions.conjunction([*(text[i] for text, i in zip(texts, position, strict=True)), *other_factors])
+        conditions.conjunction(
+            [*(text[i] for text, i in zip(texts, position, strict=True)), *other_factors]
+        )
         for position in positions
     ]
     return make_group(schema, names, Custom(predicates=predicates))
@@ -843,7 +1036,8 @@ def _mask_text(schema: Schema, name: str, inside: Inside) -> str:
 def _check_size(queries: int, cells: int) -> None:
     if queries > MAX_JOINT_QUERIES or queries * cells > MAX_QUERY_ENTRIES:
         raise WorkloadError(
-            f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells that are written "
-            f"down one by one; at most {MAX_JOINT_QUERIES:,} queries and {MAX_QUERY_ENTRIES:,} entries "
-            "are allowed. Query the table without WHERE, or use attributes with fewer cells."
+            f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells that are"
+            f" written down one by one; at most {MAX_JOINT_QUERIES:,} queries and"
+            f" {MAX_QUERY_ENTRIES:,} entries are allowed. Query the table without WHERE, or use"
+            " attributes with fewer cells."
         )

@@ -1,9 +1,9 @@
 """Workloads: weighted groups of linear counting queries.
 
-A group has the queries of a family on a set of attributes. Its query matrix is a Kronecker product of
-parts, unless the queries have individual weights. Groups that are equal up to attribute names form
-equivalence classes, so that the cost of many computations depends on the number of classes instead of
-the number of groups, which can be 100,000.
+A group has the queries of a family on a set of attributes. Its query matrix is a Kronecker product
+of parts, unless the queries have individual weights. Groups that are equal up to attribute names
+form equivalence classes, so that the cost of many computations depends on the number of classes
+instead of the number of groups, which can be 100,000.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from engine._validation import check_int, check_type
 from engine._values import FrozenValue, cached_on_value
 from engine.errors import EngineError, WorkloadError
 from engine.workload.attribute import Attribute
-from engine.workload.families import CHUNK_ENTRIES, Family, default_family, family, spec_from_data, spec_to_data
+from engine.workload.families import (
+    CHUNK_ENTRIES,
+    Family,
+    default_family,
+    family,
+    spec_from_data,
+    spec_to_data,
+)
 from engine.workload.schema import Schema
 
 if TYPE_CHECKING:
@@ -63,7 +70,9 @@ def subsets(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
     >>> list(subsets("ab"))
     [(), ('a',), ('b',), ('a', 'b')]
     """
-    return itertools.chain.from_iterable(itertools.combinations(items, k) for k in range(len(items) + 1))
+    return itertools.chain.from_iterable(
+        itertools.combinations(items, k) for k in range(len(items) + 1)
+    )
 
 
 def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[GroupClass]:
@@ -78,20 +87,29 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     distinct_parts = {id(part): part for part in flat}
     key_numbers: dict[Any, int] = {}
     part_numbers = {
-        i: key_numbers.setdefault((part.axes, part.key), len(key_numbers)) for i, part in distinct_parts.items()
+        i: key_numbers.setdefault((part.axes, part.key), len(key_numbers))
+        for i, part in distinct_parts.items()
     }
     parts = np.fromiter(map(part_numbers.__getitem__, map(id, flat)), np.int64, len(flat))
     names = itertools.chain.from_iterable([group.attributes for group in groups])
     attribute_positions = np.fromiter(map(order.__getitem__, names), np.int64)
     weight_numbers = {
-        i: key_numbers.setdefault(g.key, len(key_numbers)) for i, g in enumerate(groups) if g.query_weights is not None
+        i: key_numbers.setdefault(g.key, len(key_numbers))
+        for i, g in enumerate(groups)
+        if g.query_weights is not None
     }
     # 0 denotes a group without query weights, therefore the shift of the key numbers by 1
     weights = np.array(
-        [1 + weight_numbers.get(i, -1) for i in range(len(groups))] if weight_numbers else [0] * len(groups),
+        (
+            [1 + weight_numbers.get(i, -1) for i in range(len(groups))]
+            if weight_numbers
+            else [0] * len(groups)
+        ),
         dtype=np.int64,
     )
-    shapes = np.array([(len(g.attributes), len(g.parts)) for g in groups], dtype=np.int64).reshape(-1, 2)
+    shapes = np.array([(len(g.attributes), len(g.parts)) for g in groups], dtype=np.int64).reshape(
+        -1, 2
+    )
     first_position, first_part = (np.cumsum(shapes, axis=0) - shapes).T
     classes = []
     first, shape = unique_rows(shapes)
@@ -100,13 +118,17 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
         positions = attribute_positions[first_position[members, None] + np.arange(k)]
         ranks = np.argsort(positions, axis=1, kind="stable")
         group_parts = parts[first_part[members, None] + np.arange(count)]
-        examples, class_numbers = unique_rows(np.column_stack([group_parts, ranks, weights[members]]))
+        examples, class_numbers = unique_rows(
+            np.column_stack([group_parts, ranks, weights[members]])
+        )
         sorted_positions = np.take_along_axis(positions, ranks, axis=1)
         for class_number, example in enumerate(examples.tolist()):
             in_class = class_numbers == class_number
             classes.append(
                 GroupClass(
-                    numbers=members[in_class], ranks=tuple(ranks[example].tolist()), places=sorted_positions[in_class]
+                    numbers=members[in_class],
+                    ranks=tuple(ranks[example].tolist()),
+                    places=sorted_positions[in_class],
                 )
             )
     return sorted(classes, key=lambda group_class: int(group_class.numbers[0]))
@@ -125,7 +147,9 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
     increasing group numbers, shape (numbers,).
     """
     outside_groups: list[Index] = [np.zeros(0, dtype=np.int64)]
-    for size in range(1 + max((len(group_class.ranks) for group_class in group_classes), default=0)):
+    for size in range(
+        1 + max((len(group_class.ranks) for group_class in group_classes), default=0)
+    ):
         spaces_of_size = [space for space in spaces if len(space) == size]
         listed = np.array(spaces_of_size, dtype=np.int64).reshape(len(spaces_of_size), size)
         subsets_of_groups = [
@@ -133,7 +157,9 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
             for group_class in group_classes
             for positions in itertools.combinations(range(len(group_class.ranks)), size)
         ]
-        _, set_numbers = unique_rows(np.concatenate([listed, *(places for _, places in subsets_of_groups)]))
+        _, set_numbers = unique_rows(
+            np.concatenate([listed, *(places for _, places in subsets_of_groups)])
+        )
         is_listed = np.zeros(int(set_numbers.max(initial=0)) + 1, dtype=bool)
         is_listed[set_numbers[: len(listed)]] = True
         groups = np.concatenate([numbers for numbers, _ in subsets_of_groups])
@@ -183,7 +209,8 @@ class Group:
     family : the specification: a family name, a family, or a mapping from attribute to either.
     parts : factors; a query is a product of one row of each part, the last part varying fastest.
     weight : weight of all queries of the group in the weighted objective, 0 or more.
-    query_weights : weight of each query, multiplied by ``weight``, shape (count,). None is 1 for each.
+    query_weights : weight of each query, multiplied by ``weight``, shape (count,). None is 1 for
+        each.
     """
 
     attributes: tuple[str, ...]
@@ -235,16 +262,25 @@ class Group:
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """Hashable identity of the queries and their relative weights, without the attribute names."""
-        digest = None if self.query_weights is None else hashlib.sha256(self.query_weights.tobytes()).hexdigest()
+        digest = (
+            None
+            if self.query_weights is None
+            else hashlib.sha256(self.query_weights.tobytes()).hexdigest()
+        )
         return (tuple((p.axes, p.key) for p in self.parts), digest)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the group as JSON-ready data."""
-        out: dict[str, Any] = {"attributes": list(self.attributes), "family": spec_to_data(self.family)}
+        out: dict[str, Any] = {
+            "attributes": list(self.attributes),
+            "family": spec_to_data(self.family),
+        }
         if self.weight != 1.0:
             out["weight"] = self.weight
         if self.query_weights is not None:
-            out["query_weights"] = base64.b64encode(zlib.compress(self.query_weights.astype("<f8").tobytes())).decode()
+            out["query_weights"] = base64.b64encode(
+                zlib.compress(self.query_weights.astype("<f8").tobytes())
+            ).decode()
         return out
 
 
@@ -269,8 +305,15 @@ class Workload(FrozenValue):
     groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
-        check_type("schema", self.schema, Schema, give="a Schema, such as Schema([Attribute.of_size('age', 5)])")
-        check_type("groups", self.groups, tuple, give="none here, and add them one by one with add()")
+        check_type(
+            "schema",
+            self.schema,
+            Schema,
+            give="a Schema, such as Schema([Attribute.of_size('age', 5)])",
+        )
+        check_type(
+            "groups", self.groups, tuple, give="none here, and add them one by one with add()"
+        )
 
     def add(
         self,
@@ -284,7 +327,8 @@ class Workload(FrozenValue):
         Parameters
         ----------
         attributes : names of the attributes; an empty sequence denotes the total.
-        family : one family for all attributes, a joint family, or a mapping from attribute to family.
+        family : one family for all attributes, a joint family, or a mapping from attribute to
+            family.
         weight : weight of the group's queries, 0 or more.
         query_weights : weight of each query, shape (count,), in the order of `describe`.
 
@@ -294,20 +338,30 @@ class Workload(FrozenValue):
         SchemaError : for an unknown attribute.
         """
         if len(self.groups) >= MAX_GROUPS:
-            raise WorkloadError(f"A workload holds at most {MAX_GROUPS:,} groups. Leave some groups out.")
-        return Workload(self.schema, (*self.groups, make_group(self.schema, attributes, family, weight, query_weights)))
+            raise WorkloadError(
+                f"A workload holds at most {MAX_GROUPS:,} groups. Leave some groups out."
+            )
+        return Workload(
+            self.schema,
+            (*self.groups, make_group(self.schema, attributes, family, weight, query_weights)),
+        )
 
     @classmethod
-    def all_ways(cls, schema: Schema, ways: Iterable[int] = (1, 2, 3), family: FamilySpec = "auto") -> Workload:
+    def all_ways(
+        cls, schema: Schema, ways: Iterable[int] = (1, 2, 3), family: FamilySpec = "auto"
+    ) -> Workload:
         """Return one group per set of ``ways`` attributes.
 
-        With ``family="auto"`` categorical attributes have the family marginal, and numeric attributes
-        the family prefix. A mapping sets the families of some attributes; the others are as for "auto".
+        With ``family="auto"`` categorical attributes have the family marginal, and numeric
+        attributes the family prefix. A mapping sets the families of some attributes; the others are
+        as for "auto".
 
         >>> Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "abcd"]), ways=(1, 2)).queries
         66
         """
-        check_type("schema", schema, Schema, give="a Schema, such as Schema([Attribute.of_size('age', 5)])")
+        check_type(
+            "schema", schema, Schema, give="a Schema, such as Schema([Attribute.of_size('age', 5)])"
+        )
         check_type("ways", ways, (int, Iterable), give="a number, or several, such as (1, 2)")
         ways = (ways,) if isinstance(ways, int) else tuple(ways)
         for k in ways:
@@ -315,10 +369,13 @@ class Workload(FrozenValue):
         groups = sum(math.comb(len(schema), k) for k in ways)
         if groups > MAX_GROUPS:
             raise WorkloadError(
-                f"All {', '.join(f'{k}-way' for k in ways)} sets of {len(schema)} attributes make {groups:,} groups, "
-                f"more than the {MAX_GROUPS:,} allowed. Ask for fewer ways, or pick the attribute sets that matter."
+                f"All {', '.join(f'{k}-way' for k in ways)} sets of {len(schema)} attributes make"
+                f" {groups:,} groups, more than the {MAX_GROUPS:,} allowed. Ask for fewer ways, or"
+                " pick the attribute sets that matter."
             )
-        default: dict[str, str | Family] = {a.name: default_family(a.kind) for a in schema.attributes}
+        default: dict[str, str | Family] = {
+            a.name: default_family(a.kind) for a in schema.attributes
+        }
         if isinstance(family, Mapping):
             for name in family:
                 schema[name]
@@ -326,9 +383,13 @@ class Workload(FrozenValue):
         sets = [names for k in ways for names in itertools.combinations(schema.names, k)]
         if isinstance(family, Mapping) or family == "auto":
             # each family is bound once per attribute instead of once per group
-            fitted = {name: make_group(schema, name, {name: spec}).parts[0] for name, spec in default.items()}
+            fitted = {
+                name: make_group(schema, name, {name: spec}).parts[0]
+                for name, spec in default.items()
+            }
             parts_by_axis = [
-                {n: replace(part, axes=(a,)) for n, part in fitted.items()} for a in range(max(ways, default=0))
+                {n: replace(part, axes=(a,)) for n, part in fitted.items()}
+                for a in range(max(ways, default=0))
             ]
             all_groups = [
                 Group(
@@ -360,7 +421,11 @@ class Workload(FrozenValue):
 
     def headline(self) -> dict[str, str]:
         """Return the size of the workload for display."""
-        sizes = {"attributes": len(self.schema), "groups": len(self.groups), "queries": self.queries}
+        sizes = {
+            "attributes": len(self.schema),
+            "groups": len(self.groups),
+            "queries": self.queries,
+        }
         return {name: number(size) for name, size in sizes.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -372,20 +437,35 @@ class Workload(FrozenValue):
         return [0, *itertools.accumulate(g.count for g in self.groups)][:-1]
 
     def describe(self, index: int) -> str:
-        """Return the description of query ``index``; queries are numbered consecutively over the groups."""
-        if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or not 0 <= index < self.queries:
-            raise WorkloadError(f"There is no query {index!r}; this workload has queries 0 to {self.queries - 1:,}.")
+        """Return the description of query ``index``; queries are numbered consecutively over the
+        groups.
+        """
+        if (
+            isinstance(index, bool)
+            or not isinstance(index, (int, np.integer))
+            or not 0 <= index < self.queries
+        ):
+            raise WorkloadError(
+                f"There is no query {index!r}; this workload has queries 0 to {self.queries - 1:,}."
+            )
         group = bisect.bisect_right(self.starts, int(index)) - 1
         return self.describe_in_group(group, int(index) - self.starts[group])
 
     def describe_in_group(self, group: int, index: int) -> str:
         """Return the description of query ``index`` in group number ``group``."""
         described = self.groups[group]
-        return parts_text(described.parts, [self.schema[name] for name in described.attributes], index) or "all records"
+        return (
+            parts_text(described.parts, [self.schema[name] for name in described.attributes], index)
+            or "all records"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the workload, with its schema, as JSON-ready data."""
-        return {"format": _FORMAT, "schema": self.schema.to_dict(), "groups": [g.to_dict() for g in self.groups]}
+        return {
+            "format": _FORMAT,
+            "schema": self.schema.to_dict(),
+            "groups": [g.to_dict() for g in self.groups],
+        }
 
     def to_json(self) -> str:
         """Return the workload, with its schema, as JSON text."""
@@ -394,17 +474,29 @@ class Workload(FrozenValue):
     @cached_property
     def _packed(self) -> bytes:
         """Compressed JSON text, cached because it is needed repeatedly and slow to write."""
-        return zlib.compress(json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":")).encode(), 1)
+        return zlib.compress(
+            json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":")).encode(), 1
+        )
 
     @classmethod
     def from_dict(cls, data: object) -> Workload:
         """Rebuild a workload from `to_dict`; raise WorkloadError when the data is not one."""
-        if not isinstance(data, dict) or data.get("format") != _FORMAT or not isinstance(data.get("groups"), list):
-            raise WorkloadError(f'This is not a workload file. Give JSON with "format": "{_FORMAT}" and "groups".')
+        if (
+            not isinstance(data, dict)
+            or data.get("format") != _FORMAT
+            or not isinstance(data.get("groups"), list)
+        ):
+            raise WorkloadError(
+                f'This is not a workload file. Give JSON with "format": "{_FORMAT}" and "groups".'
+            )
         schema = Schema.from_dict(data.get("schema"))
         if len(data["groups"]) > MAX_GROUPS:
-            raise WorkloadError(f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed.")
-        return cls(schema, tuple(_group_from_dict(schema, i, g) for i, g in enumerate(data["groups"])))
+            raise WorkloadError(
+                f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed."
+            )
+        return cls(
+            schema, tuple(_group_from_dict(schema, i, g) for i, g in enumerate(data["groups"]))
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Workload:
@@ -415,7 +507,8 @@ class Workload(FrozenValue):
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise WorkloadError(
-                "The workload is not valid JSON. Give the text that to_json wrote, not the name of a file."
+                "The workload is not valid JSON. Give the text that to_json wrote, not the name of"
+                " a file."
             ) from None
 
     def __eq__(self, other: object) -> bool:
@@ -450,32 +543,41 @@ def make_group(
     if isinstance(spec, Mapping):
         if set(spec) != set(names):
             raise WorkloadError(
-                f"The families are for {', '.join(map(str, spec)) or 'no attribute'}, but the group is on "
-                f"{', '.join(names) or 'no attribute'}. Give one family for each attribute of the group."
+                f"The families are for {', '.join(map(str, spec)) or 'no attribute'}, but the group"
+                f" is on {', '.join(names) or 'no attribute'}. Give one family for each attribute"
+                " of the group."
             )
         spec = MappingProxyType({name: spec[name] for name in names})
         parts = [
-            _unparameterized_part(schema, axis, name, family_spec)
-            if isinstance(family_spec := spec[name], str)
-            else _part((axis,), family(family_spec), columns)
+            (
+                _unparameterized_part(schema, axis, name, family_spec)
+                if isinstance(family_spec := spec[name], str)
+                else _part((axis,), family(family_spec), columns)
+            )
             for axis, name in enumerate(names)
         ]
     elif not names:
         if (joint_family := family(spec)).arity != 1:
             raise WorkloadError(
-                f"The family '{joint_family.name}' needs at least one attribute. Name the attributes, or use "
-                "the family 'total'."
+                f"The family '{joint_family.name}' needs at least one attribute. Name the"
+                " attributes, or use the family 'total'."
             )
         parts = []
     else:
         joint_family = family(spec)
-        sets = [(axis,) for axis in range(len(names))] if joint_family.arity == 1 else [tuple(range(len(names)))]
+        sets = (
+            [(axis,) for axis in range(len(names))]
+            if joint_family.arity == 1
+            else [tuple(range(len(names)))]
+        )
         parts = [_part(axes, joint_family, columns) for axes in sets]
-    is_real = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool)
+    is_real = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(
+        weight, bool
+    )
     if not is_real or not (weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT):
         raise WorkloadError(
-            f"The weight is {str(weight)[:40]}. Give a number, 0 or more; above 0 from {SMALLEST_WEIGHT:g} to "
-            f"{1 / SMALLEST_WEIGHT:g}."
+            f"The weight is {str(weight)[:40]}. Give a number, 0 or more; above 0 from"
+            f" {SMALLEST_WEIGHT:g} to {1 / SMALLEST_WEIGHT:g}."
         )
     group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
     if query_weights is None:
@@ -486,7 +588,9 @@ def make_group(
 @cached_on_value
 def _unparameterized_part(schema: Schema, axis: int, name: str, family_name: str) -> Part:
     """Part of a family without parameters on one attribute, cached because many groups share it."""
-    return Part(axes=(axis,), family=family(family_name).bind([schema[name]]), sizes=(schema[name].size,))
+    return Part(
+        axes=(axis,), family=family(family_name).bind([schema[name]]), sizes=(schema[name].size,)
+    )
 
 
 def _part(axes: tuple[int, ...], unbound: Family, columns: Sequence[Attribute]) -> Part:
@@ -496,14 +600,18 @@ def _part(axes: tuple[int, ...], unbound: Family, columns: Sequence[Attribute]) 
 
 def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
     if count > _MAX_QUERY_WEIGHTS:
-        raise WorkloadError(f"Weights for {count:,} queries are too many; at most {_MAX_QUERY_WEIGHTS:,} are allowed.")
+        raise WorkloadError(
+            f"Weights for {count:,} queries are too many; at most {_MAX_QUERY_WEIGHTS:,} are"
+            " allowed."
+        )
     try:
         weights = np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
         raise WorkloadError("The query weights must be numbers, one per query.") from None
     if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
         raise WorkloadError(
-            f"The query weights have shape {weights.shape}; give {count:,} finite numbers, each 0 or more."
+            f"The query weights have shape {weights.shape}; give {count:,} finite numbers, each 0"
+            " or more."
         )
     weights.flags.writeable = False
     return weights
@@ -511,7 +619,9 @@ def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.fl
 
 def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     if not isinstance(data, dict) or not isinstance(data.get("attributes"), list):
-        raise WorkloadError(f'Group {number} of the file names no attributes. Write "attributes": [...].')
+        raise WorkloadError(
+            f'Group {number} of the file names no attributes. Write "attributes": [...].'
+        )
     names = tuple(data["attributes"])
     if not all(isinstance(name, str) for name in names):
         raise WorkloadError(f"Group {number} of the file has an attribute that is not a text.")
@@ -522,17 +632,24 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     try:
         max_bytes = 8 * min(group.count, _MAX_QUERY_WEIGHTS) + 1
         weights = np.frombuffer(
-            zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), max_bytes), "<f8"
+            zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), max_bytes),
+            "<f8",
         )
     except (TypeError, ValueError, binascii.Error, zlib.error):
-        raise WorkloadError(f"The query weights of group {number} of the file are damaged. Export it again.") from None
+        raise WorkloadError(
+            f"The query weights of group {number} of the file are damaged. Export it again."
+        ) from None
     return make_group(schema, names, spec, group.weight, weights)
 
 
 def joint_part(group: Group) -> Part:
     """Return a product group as a single part, for uses that do not factor over the parts."""
     axes = tuple(a for p in group.parts for a in p.axes)
-    return Part(axes=axes, family=_Product(group.parts), sizes=tuple(n for p in group.parts for n in p.sizes))
+    return Part(
+        axes=axes,
+        family=_Product(group.parts),
+        sizes=tuple(n for p in group.parts for n in p.sizes),
+    )
 
 
 class _Product(Family):

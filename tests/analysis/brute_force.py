@@ -48,7 +48,9 @@ def check_counts(plan: Plan) -> None:
     )
     for share, tolerance in zip(SHARES, tolerances, strict=True):
         if math.isfinite(tolerance):
-            assert share_within(plan, tolerance) == (errors <= tolerance * (1 + 1e-12)).mean() >= share
+            assert (
+                share_within(plan, tolerance) == (errors <= tolerance * (1 + 1e-12)).mean() >= share
+            )
         assert (errors < tolerance * (1 - 1e-12)).mean() < share
     assert share_within(plan, errors[0] / 2) == 0.0
     assert share_within(plan, 1e49) == np.isfinite(errors).mean()

@@ -33,7 +33,9 @@ def test_mechanism_bound_is_below_every_plan() -> None:
     result = plan(workload, Budget(pcost=1.0))
     assert 0 < analysis.mechanism_bound(workload).rmse(result) < result.weighted_rmse
     with pytest.raises(LimitExceeded):
-        analysis.mechanism_bound(Workload(Schema([Attribute.of_size("x", 5000)])).add("x", "prefix"))
+        analysis.mechanism_bound(
+            Workload(Schema([Attribute.of_size("x", 5000)])).add("x", "prefix")
+        )
 
 
 def test_plan_figures_show_plan_numbers() -> None:
@@ -43,7 +45,9 @@ def test_plan_figures_show_plan_numbers() -> None:
     assert sum(picture.figure.data[0].x) == pytest.approx(1.0)
     variance = float(result.variances(5)[3])
     curve = plan_figures.interval_picture(result, variance)
-    for pcost, half in zip(curve.table["pcost"], curve.table["95% interval ± (counts)"], strict=True):
+    for pcost, half in zip(
+        curve.table["pcost"], curve.table["95% interval ± (counts)"], strict=True
+    ):
         again = plan(WORKLOAD, Budget(pcost=pcost))
         assert half == pytest.approx(1.959964 * math.sqrt(again.variances(5)[3]), rel=1e-5)
     bound = analysis.mechanism_bound(WORKLOAD)
@@ -69,7 +73,11 @@ def test_claim_text_starts_with_global_bound() -> None:
 
 def test_claim_text_without_global_bound_gives_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.bounds.lower_bounds.MOST_CELLS", 30)
-    result = plan(Workload(Schema([Attribute.of_size("x", 31)])).add("x", "marginal"), Budget(pcost=1.0), "identity")
+    result = plan(
+        Workload(Schema([Attribute.of_size("x", 31)])).add("x", "marginal"),
+        Budget(pcost=1.0),
+        "identity",
+    )
     assert result.certificate.global_gap == math.inf
     assert result.certificate.statement in fitness.claim_text(result)
     assert "31 cells" in fitness.claim_text(result)
@@ -94,12 +102,16 @@ def test_bound_text_for_replace_one_claims_nothing() -> None:
     assert "at most" not in fitness.bound_text(result, fitness.mechanism_bound(WORKLOAD))
     three = plan(WORKLOAD, Budget(pcost=9.0, rows_per_person=3), "optimum")
     assert three.certificate.global_gap == pytest.approx(0.0, abs=1e-3)
-    assert three.certificate.global_bound == pytest.approx(fitness.mechanism_bound(WORKLOAD).rmse(three))
+    assert three.certificate.global_bound == pytest.approx(
+        fitness.mechanism_bound(WORKLOAD).rmse(three)
+    )
 
 
 def test_interval_picture_names_unit_of_factor() -> None:
     result = plan(WORKLOAD, Budget(pcost=1.0))
-    picture = plan_figures.interval_picture(result, 4.0, lambda budget: f"eps {budget.epsilon(1e-6):.4g}")
+    picture = plan_figures.interval_picture(
+        result, 4.0, lambda budget: f"eps {budget.epsilon(1e-6):.4g}"
+    )
     assert "pcost" in picture.note
     # four times the pcost is not four times the epsilon on screen
     assert f"eps {Budget(pcost=4.0).epsilon(1e-6):.4g}" in picture.alt

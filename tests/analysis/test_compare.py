@@ -35,8 +35,13 @@ print(comparison["status"].str[:17].tolist())
 def test_compare_in_script_without_guard_runs_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["this script runs", "['ok', 'There is no mecha']"], done.stderr
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        "this script runs",
+        "['ok', 'There is no mecha']",
+    ], done.stderr
     assert done.stderr == ""
 
 
@@ -44,17 +49,27 @@ def kill_itself(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def run_calls(*calls: object, seconds: float = 60.0, hear: object = lambda fraction, labels: None) -> list[object]:
+def run_calls(
+    *calls: object, seconds: float = 60.0, hear: object = lambda fraction, labels: None
+) -> list[object]:
     named = {str(i): call for i, call in enumerate(calls)}
-    return list(dict(sorted(run_in_workers(named, at_once=2, seconds=seconds, hear=hear).items())).values())
+    return list(
+        dict(sorted(run_in_workers(named, at_once=2, seconds=seconds, hear=hear).items())).values()
+    )
 
 
 def test_worker_failure_is_reported_and_others_finish() -> None:
-    results = run_calls((kill_itself, (signal.SIGKILL,)), (os._exit, (3,)), (len, (5,)), (len, ("abc",)))
+    results = run_calls(
+        (kill_itself, (signal.SIGKILL,)), (os._exit, (3,)), (len, (5,)), (len, ("abc",))
+    )
     assert results.pop() == 3
     assert all(isinstance(one, Failed) for one in results)
     killed, ended, raised = (one.reason for one in results)
-    assert killed == "Its process was ended by signal 9, which systems do when memory runs out; without a result."
+    assert (
+        killed
+        == "Its process was ended by signal 9, which systems do when memory runs out; without a"
+        " result."
+    )
     assert ended == "Its process ended with exit code 3 and without a result."
     assert raised == "It failed with TypeError: object of type 'int' has no len()"
 
@@ -91,7 +106,9 @@ def test_killed_parent_leaves_no_worker_process() -> None:
         "run_in_workers({'a': (signal.pause, ())}, at_once=1, seconds=300.0, "
         "hear=lambda fraction, labels: print(*labels, flush=True))"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "a\n"
     workers = psutil.Process(parent.pid).children(recursive=True)

@@ -24,7 +24,9 @@ RECORDS = synthetic(SCHEMA, 300, seed=2)
 def test_coverage_of_correct_plan_matches_level(budget: Budget) -> None:
     result = plan(WORKLOAD, budget, "querysmasher" if budget.law == "gaussian" else "identity")
     fractions: list[float] = []
-    check = coverage_check(result, RECORDS, rehearsals=400, progress=lambda f, _: fractions.append(f))
+    check = coverage_check(
+        result, RECORDS, rehearsals=400, progress=lambda f, _: fractions.append(f)
+    )
     assert check.rehearsals == 400 == len(fractions)
     assert check.queries == WORKLOAD.queries
     assert check.spread == pytest.approx(1.0, abs=0.15)
@@ -50,7 +52,9 @@ def test_coverage_of_understated_variances_is_low() -> None:
 
 def test_truth_counts_only_bounded_rows() -> None:
     declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
-    result = plan(Workload.all_ways(declared, (0, 1), "marginal"), Budget(pcost=1e6, rows_per_person=2))
+    result = plan(
+        Workload.all_ways(declared, (0, 1), "marginal"), Budget(pcost=1e6, rows_per_person=2)
+    )
     records = synthetic(declared, 300, seed=2)
     drawn = measure(result, records, rehearsal=True)
     for group in range(3):

@@ -38,7 +38,11 @@ def less(budget: Budget) -> Budget:
     return Budget.pure(budget.pure_epsilon * (1 - 5e-8))
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda m: f"{m[0]}-{m[1].get('centers', m[2].law)}-{m[2].pcost:g}")
+@pytest.fixture(
+    scope="module",
+    params=CASES,
+    ids=lambda m: f"{m[0]}-{m[1].get('centers', m[2].law)}-{m[2].pcost:g}",
+)
 def case(request: pytest.FixtureRequest) -> tuple[Plan, str, dict]:
     name, options, budget = request.param
     return plan(WORKLOAD, budget, name, **options), name, options
@@ -68,11 +72,15 @@ def test_plan_with_returned_budget_meets_target(case: tuple[Plan, str, dict]) ->
     assert (stds(anew) <= wanted).mean() >= 0.5
     assert anew.hash == again.hash
     assert anew.certificate == again.certificate
-    assert [(b.noise, b.grid) for b in anew.blocks.values()] == [(b.noise, b.grid) for b in again.blocks.values()]
+    assert [(b.noise, b.grid) for b in anew.blocks.values()] == [
+        (b.noise, b.grid) for b in again.blocks.values()
+    ]
 
 
 @pytest.mark.parametrize(("share", "factor"), [(0.5, 1.0), (0.95, 1e-3), (1.0, 1e3)])
-def test_budget_for_error_is_minimal(case: tuple[Plan, str, dict], share: float, factor: float) -> None:
+def test_budget_for_error_is_minimal(
+    case: tuple[Plan, str, dict], share: float, factor: float
+) -> None:
     result, name, options = case
     wanted = tolerance_for(result, share) * factor
     budget = check_budget(result, wanted, share)
@@ -81,9 +89,15 @@ def test_budget_for_error_is_minimal(case: tuple[Plan, str, dict], share: float,
         assert budget == budget_for(WORKLOAD, wanted, share, name, **options)
 
 
-@pytest.mark.parametrize(("share", "wanted"), [*itertools.product([0.01, 0.5, 0.999, 1.0], [0.01, 1e4])])
-@pytest.mark.parametrize("shape", ["total_only", "duplicate_groups", "query_weighted", "contrasts_only"])
-def test_budget_for_error_of_many_shapes_is_minimal(shape: str, share: float, wanted: float) -> None:
+@pytest.mark.parametrize(
+    ("share", "wanted"), [*itertools.product([0.01, 0.5, 0.999, 1.0], [0.01, 1e4])]
+)
+@pytest.mark.parametrize(
+    "shape", ["total_only", "duplicate_groups", "query_weighted", "contrasts_only"]
+)
+def test_budget_for_error_of_many_shapes_is_minimal(
+    shape: str, share: float, wanted: float
+) -> None:
     check_budget(plan(shapes.SHAPES[shape](), ONE), wanted, share)
 
 
@@ -116,9 +130,13 @@ def test_budget_for_marginal_matches_closed_form() -> None:
 
 def test_budget_for_error_includes_rounding_variance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The grid step is about one count here, so the variance differs from 1 / pcost."""
-    result = plan(Workload(shapes.numeric(40, 30)).add(("a", "b"), "marginal"), Budget.pure(1.0), "identity")
+    result = plan(
+        Workload(shapes.numeric(40, 30)).add(("a", "b"), "marginal"), Budget.pure(1.0), "identity"
+    )
     tried: list[Budget] = []
-    monkeypatch.setattr(fitness, "at_budget", lambda plan, budget: tried.append(budget) or at_budget(plan, budget))
+    monkeypatch.setattr(
+        fitness, "at_budget", lambda plan, budget: tried.append(budget) or at_budget(plan, budget)
+    )
     budget = check_budget(result, 1e11, 1.0)
     # the search converges quickly although the variance is not proportional to 1 / pcost
     assert len(tried) <= 10
@@ -139,7 +157,12 @@ def test_budget_for_query_is_minimal() -> None:
 
 
 def test_budget_fit_shape_is_smaller_than_scale() -> None:
-    workload = Workload(shapes.numeric(5, 3)).add("a", "prefix").add(("a", "b"), "marginal").add("b", "range")
+    workload = (
+        Workload(shapes.numeric(5, 3))
+        .add("a", "prefix")
+        .add(("a", "b"), "marginal")
+        .add("b", "range")
+    )
     several = [0.5, 3.0, 1.0]
     scaled, shaped = (budget_for(workload, several, fit=fit) for fit in ("scale", "shape"))
     assert shaped.pcost < 0.9 * scaled.pcost
@@ -217,7 +240,9 @@ def test_invalid_tolerance_or_share_is_refused() -> None:
 def test_budget_for_joint_strategies_is_minimal(mechanism: str, options: dict, family: str) -> None:
     workload = Workload(shapes.numeric(4, 3)).add(("a", "b"), family)
     workload = workload.add("a", "prefix" if family == "affine" else "marginal")
-    result = plan(workload, budget_for(workload, 0.5, mechanism=mechanism, **options), mechanism, **options)
+    result = plan(
+        workload, budget_for(workload, 0.5, mechanism=mechanism, **options), mechanism, **options
+    )
     assert bool(result.split.unions) == (mechanism == "querysmasher")
     assert 0.5 * (1.0 - 1e-7) <= math.sqrt(result.max_variance) <= 0.5
     check_budget(result, 3.0, 0.6)
@@ -231,22 +256,30 @@ def test_breakdown_sums_to_query_variance(case: tuple[Plan, str, dict]) -> None:
         assert table["variance"].sum() == pytest.approx(variances.mean(), rel=1e-9)
         assert table["share"].sum() == pytest.approx(1.0)
         assert table["share"].is_monotonic_decreasing
-        joined = name in ("hdmm", "optimum") or result.split.unions  # one strategy for several spaces
+        joined = (
+            name in ("hdmm", "optimum") or result.split.unions
+        )  # one strategy for several spaces
         assert joined or set(map(frozenset, table["attributes"])) <= {
             frozenset(group.attributes[a] for a in range(len(group.attributes)) if bits >> a & 1)
             for bits in range(2 ** len(group.attributes))
         }
         for query in {0, group.count // 2, group.count - 1}:
-            assert breakdown(result, i, query)["variance"].sum() == pytest.approx(variances[query], rel=1e-9)
+            assert breakdown(result, i, query)["variance"].sum() == pytest.approx(
+                variances[query], rel=1e-9
+            )
         assert variances[worst_query(result, i)] == variances.max()
         assert breakdown_text(result, i)
-    assert math.sqrt(result.variances(worst_group(result)).max()) == pytest.approx(stds(result)[-1], rel=1e-9)
+    assert math.sqrt(result.variances(worst_group(result)).max()) == pytest.approx(
+        stds(result)[-1], rel=1e-9
+    )
 
 
 def test_breakdown_matches_noise_of_each_space() -> None:
     """Without the noise of one space, the variance decreases by its share in the breakdown."""
     result = plan(WORKLOAD, Budget(pcost=1.0))
-    number = next(i for i, g in enumerate(result.workload.groups) if g.attributes == ("age", "sex", "code"))
+    number = next(
+        i for i, g in enumerate(result.workload.groups) if g.attributes == ("age", "sex", "code")
+    )
     group, table = result.workload.groups[number], breakdown(result, number, 11)
     rows = [part.family.rows(part.sizes) for part in group.parts]
     index = np.unravel_index(11, [len(r) for r in rows])
@@ -257,7 +290,9 @@ def test_breakdown_matches_noise_of_each_space() -> None:
         pinv = np.ones((1, 1))
         for _, strategy in block.factors:
             pinv = np.kron(pinv, strategy.pinv)
-        assert block.noise**2 * np.sum((pieces[names].ravel() @ pinv) ** 2) == pytest.approx(variance, rel=1e-8)
+        assert block.noise**2 * np.sum((pieces[names].ravel() @ pinv) ** 2) == pytest.approx(
+            variance, rel=1e-8
+        )
 
 
 def test_breakdown_with_unknown_number_is_refused() -> None:

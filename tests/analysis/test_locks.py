@@ -34,7 +34,10 @@ def test_fit_targets_without_locks_returns_minimal_budget() -> None:
     assert fitted.request.budget == smallest()
     result = plan(WORKLOAD, fitted.request.budget, **fitted.request.options)
     assert result.hash == fitted.plan.hash
-    assert all(error <= target * (1 + 1e-9) for error, target in zip(largest_errors(result), TARGETS, strict=True))
+    assert all(
+        error <= target * (1 + 1e-9)
+        for error, target in zip(largest_errors(result), TARGETS, strict=True)
+    )
     # protection of several rows per person increases the budget
     several = fit_targets(request(1.0, rows_per_person=3), TARGETS).request.budget
     assert several.rows_per_person == 3
@@ -49,9 +52,16 @@ def test_fit_targets_relaxes_unlocked_targets_minimally(size: int, times: float)
     assert fitted.request.budget == Budget(pcost=times * least)
     assert (fitted.factor > 1.0) == (times < 1.0)
     targets = fitted.request.options["targets"]
-    assert targets == [t if lock else t * fitted.factor for t, lock in zip(TARGETS, locked, strict=True)]
-    assert all(e <= t * (1 + 1e-9) for e, t in zip(largest_errors(fitted.plan), targets, strict=True))
-    tighter = [t if lock else t * fitted.factor * (1 - CLOSE) for t, lock in zip(TARGETS, locked, strict=True)]
+    assert targets == [
+        t if lock else t * fitted.factor for t, lock in zip(TARGETS, locked, strict=True)
+    ]
+    assert all(
+        e <= t * (1 + 1e-9) for e, t in zip(largest_errors(fitted.plan), targets, strict=True)
+    )
+    tighter = [
+        t if lock else t * fitted.factor * (1 - CLOSE)
+        for t, lock in zip(TARGETS, locked, strict=True)
+    ]
     needed = budget_for(WORKLOAD, tighter, fit="shape").pcost
     assert needed > times * least * (1 - 2 * CLOSE)
 
@@ -66,7 +76,8 @@ def test_fit_targets_with_infeasible_locks_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "locked"), [([], None), ([1.0], None), ([0.0] * 6, None), (["x"] * 6, None), (TARGETS, [True])]
+    ("targets", "locked"),
+    [([], None), ([1.0], None), ([0.0] * 6, None), (["x"] * 6, None), (TARGETS, [True])],
 )
 def test_fit_targets_with_invalid_targets_is_refused(targets: list, locked: list | None) -> None:
     with pytest.raises(PlanError):

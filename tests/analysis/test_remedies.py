@@ -36,7 +36,10 @@ def test_large_product_forecast_uses_alternating_search() -> None:
     expected = forecast(workload, memory_limit=4e9)
     assert expected.seconds < 60.0
     assert expected.memory < 4e9
-    assert "alternating" in plan(workload, Budget(pcost=1.0), memory_limit=4e9, cache=False).certificate.statement
+    assert (
+        "alternating"
+        in plan(workload, Budget(pcost=1.0), memory_limit=4e9, cache=False).certificate.statement
+    )
     joint = forecast(PLAIN.add(("a", "b"), "affine"), memory_limit=4e9)
     assert joint.seconds < 60.0
     assert joint.memory < 1e9
@@ -45,8 +48,13 @@ def test_large_product_forecast_uses_alternating_search() -> None:
 def test_forecast_added_matches_full_forecast() -> None:
     (group,) = Workload(SCHEMA).add(("a", "b"), "affine").groups
     expected = forecast(Workload(SCHEMA, (*PLAIN.groups, group)))
-    assert forecast_added(request_of(PLAIN), [group]).seconds == pytest.approx(expected.seconds, rel=1e-3)
-    assert forecast_added(request_of(PLAIN), Workload(SCHEMA).add("c", "marginal").groups).seconds < 1.0
+    assert forecast_added(request_of(PLAIN), [group]).seconds == pytest.approx(
+        expected.seconds, rel=1e-3
+    )
+    assert (
+        forecast_added(request_of(PLAIN), Workload(SCHEMA).add("c", "marginal").groups).seconds
+        < 1.0
+    )
 
 
 @pytest.mark.parametrize("covered", [True, False])
@@ -71,12 +79,18 @@ def test_marginal_remedy_replaces_group() -> None:
 
 def test_inapplicable_remedies_are_refused() -> None:
     single = Workload(SCHEMA).add(("a", "b"), "marginal", weight=0.0)
-    for name, words in {"remove": "only group", "approximate": "already", "marginal": "already"}.items():
+    for name, words in {
+        "remove": "only group",
+        "approximate": "already",
+        "marginal": "already",
+    }.items():
         with pytest.raises(NotApplicable, match=words):
             REMEDY[name](request_of(single), 0)
 
 
 def test_approximate_remedy_ignores_custom_group() -> None:
     schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
-    workload = Workload(schema).add(("a", "b"), "affine").add(("a", "b"), Custom(predicates=["a < 2"]))
+    workload = (
+        Workload(schema).add(("a", "b"), "affine").add(("a", "b"), Custom(predicates=["a < 2"]))
+    )
     assert len(REMEDY["approximate"](request_of(workload), 0).request.workload.groups) == 3

@@ -19,8 +19,14 @@ from engine.mechanisms import plan, title_of
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
 
-SCHEMA = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])])
-WORKLOAD = Workload.all_ways(SCHEMA, (1, 2)).add(("a", "b"), "affine").add("a", Custom(matrix=[[1, -1, 0, 0, 0, 0]]))
+SCHEMA = Schema(
+    [Attribute.of_size("a", 6), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])]
+)
+WORKLOAD = (
+    Workload.all_ways(SCHEMA, (1, 2))
+    .add(("a", "b"), "affine")
+    .add("a", Custom(matrix=[[1, -1, 0, 0, 0, 0]]))
+)
 PLAN = plan(WORKLOAD, Budget(pcost=0.3))
 SCALE = NoiseScale(records=100.0)
 
@@ -59,7 +65,9 @@ def test_publishable_by_group_lists_every_mechanism() -> None:
     for label in choices:
         errors = plan(workload, Budget(pcost=0.3), mechanism=label).by_group()["rmse"]
         counts = [100 / math.prod(group.sizes) for group in workload.groups[:-1]]
-        shares = [float(error / count <= 0.15) for error, count in zip(errors, counts, strict=False)]
+        shares = [
+            float(error / count <= 0.15) for error, count in zip(errors, counts, strict=False)
+        ]
         last = np.mean(errors.iloc[-1] / (100 * np.arange(1, 7) / 6) <= 0.15)
         assert table[title_of(label)].tolist() == [*shares, pytest.approx(last)]
     assert 0.0 < table.to_numpy()[:, 1:].mean() < 1.0
@@ -82,7 +90,9 @@ def test_budget_for_quality_is_minimal(share: float) -> None:
     budget = budget_for_quality(PLAN, SCALE, share)
     # new and warm-started strategy searches differ in the last digits
     for factor, reached in ((1.001, True), (0.999, False)):
-        publishable = scale.quality_shares(plan(WORKLOAD, Budget(pcost=factor * budget.pcost)), SCALE)[0]
+        publishable = scale.quality_shares(
+            plan(WORKLOAD, Budget(pcost=factor * budget.pcost)), SCALE
+        )[0]
         assert (publishable >= share - 1e-9) == reached
 
 
@@ -92,7 +102,9 @@ def test_budget_for_quality_of_difference_is_refused() -> None:
 
 
 def test_with_quality_classifies_and_hides_answers() -> None:
-    answers = pd.DataFrame({"answer": [100.0, 100.0, 100.0, -5.0, 0.0], "std": [15.0, 30.0, 31.0, 1.0, 0.0]})
+    answers = pd.DataFrame(
+        {"answer": [100.0, 100.0, 100.0, -5.0, 0.0], "std": [15.0, 30.0, 31.0, 1.0, 0.0]}
+    )
     answers = answers.assign(low=answers["answer"] - 1, high=answers["answer"] + 1)
     rated = with_quality(answers, SCALE)
     assert rated["quality"].tolist() == ["publishable", "doubtful", "noise", "noise", "publishable"]

@@ -20,7 +20,14 @@ from engine.workload import Custom, Workload
 from tests import shapes
 from tests.analysis.brute_force import ONE, check_counts, stds
 
-SHAPES = ("nested", "mixed_three", "query_weighted", "zero_weight_covered", "zero_weight_uncovered", "duplicate_groups")
+SHAPES = (
+    "nested",
+    "mixed_three",
+    "query_weighted",
+    "zero_weight_covered",
+    "zero_weight_uncovered",
+    "duplicate_groups",
+)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, "total_only"])
@@ -43,7 +50,9 @@ def test_unmeasured_groups_are_counted_separately(family: str) -> None:
     assert result.by_group()["max_std"].tolist()[1:] == [math.inf] * 4
     lost = analysis.losses(result, plan(workload, ONE, "gaussian"))
     assert lost.worse == pytest.approx(1 - 3 / workload.queries)
-    assert lost.groups.set_index("group")["queries"].to_dict() == {i: g.count for i, g in enumerate(workload.groups)}
+    assert lost.groups.set_index("group")["queries"].to_dict() == {
+        i: g.count for i, g in enumerate(workload.groups)
+    }
 
 
 def test_queries_without_noise_are_within_every_tolerance() -> None:
@@ -74,7 +83,9 @@ def test_error_distribution_above_limit_is_exact() -> None:
         assert error_distribution(result).exact
         assert len(error_distribution(result).errors) <= 500 < result.workload.queries
         check_counts(result)
-    workload = Workload(shapes.numeric(30, 20)).add("a", "prefix").add(("a", "b"), "marginal", weight=0.0)
+    workload = (
+        Workload(shapes.numeric(30, 20)).add("a", "prefix").add(("a", "b"), "marginal", weight=0.0)
+    )
     lost = plan(workload, ONE, "hdmm")
     assert error_distribution(lost).exact
     assert len(error_distribution(lost).errors) < lost.workload.queries
@@ -82,7 +93,9 @@ def test_error_distribution_above_limit_is_exact() -> None:
 
 
 def test_error_distribution_of_millions_is_exact() -> None:
-    workload = Workload(shapes.numeric(40, 40, 17)).add(("a", "b", "c"), {"a": "range", "b": "marginal", "c": "range"})
+    workload = Workload(shapes.numeric(40, 40, 17)).add(
+        ("a", "b", "c"), {"a": "range", "b": "marginal", "c": "range"}
+    )
     result = plan(workload, ONE)
     assert len(error_distribution(result).errors) < 300_000 < 5_000_000 < workload.queries
     tolerance = tolerance_for(result, 0.95)
@@ -92,16 +105,25 @@ def test_error_distribution_of_millions_is_exact() -> None:
 
 
 def test_variances_equal_up_to_rounding_are_merged() -> None:
-    result = plan(Workload(shapes.numeric(40, 6)).add(("a", "b"), {"a": "marginal", "b": "range"}), ONE)
+    result = plan(
+        Workload(shapes.numeric(40, 6)).add(("a", "b"), {"a": "marginal", "b": "range"}), ONE
+    )
     variance, rng = result.group_variance(0), np.random.default_rng(1)
     noisy = replace(
         variance,
         summands=tuple(
-            replace(s, arrays=tuple((axes, v * (1.0 + 1e-13 * rng.uniform(-1, 1, v.shape))) for axes, v in s.arrays))
+            replace(
+                s,
+                arrays=tuple(
+                    (axes, v * (1.0 + 1e-13 * rng.uniform(-1, 1, v.shape))) for axes, v in s.arrays
+                ),
+            )
             for s in variance.summands
         ),
     )
-    assert [len(n) for _, n in footprint(noisy).distinct] == [len(n) for _, n in footprint(variance).distinct]
+    assert [len(n) for _, n in footprint(noisy).distinct] == [
+        len(n) for _, n in footprint(variance).distinct
+    ]
 
 
 @pytest.mark.usefixtures("small")
@@ -130,4 +152,8 @@ def test_thinned_distribution_keeps_percentiles() -> None:
     for percent in range(1, 101):
         assert drawn.quantile(percent / 100) == distribution.quantile(percent / 100)
     for tolerance in distribution.errors[::97]:
-        assert distribution.within(tolerance) - 0.002 <= drawn.within(tolerance) <= distribution.within(tolerance)
+        assert (
+            distribution.within(tolerance) - 0.002
+            <= drawn.within(tolerance)
+            <= distribution.within(tolerance)
+        )

@@ -36,7 +36,12 @@ BY_NAME = {change.name: change for change in CHANGES}
 
 
 def test_merge_bins_equals_manual_coarser_schema() -> None:
-    schema = Schema([Attribute.numeric("age", [0, 20, 40, 60, 90], clip=True, missing=5.0), *SCHEMA.attributes[1:]])
+    schema = Schema(
+        [
+            Attribute.numeric("age", [0, 20, 40, 60, 90], clip=True, missing=5.0),
+            *SCHEMA.attributes[1:],
+        ]
+    )
     by_hand = (
         Workload.all_ways(schema, ways=(1, 2))
         .add(("age",), "range", weight=2.0)
@@ -69,7 +74,9 @@ def test_coarser_counts_are_sums_of_fine_counts() -> None:
         assert size == len(fine) // 2
         starts = np.arange(size) * 2
         expected = np.add.reduceat(fine, starts, axis=0)
-        np.testing.assert_array_equal(count_marginals(records, coarse, [(name, "sex")])[name, "sex"], expected)
+        np.testing.assert_array_equal(
+            count_marginals(records, coarse, [(name, "sex")])[name, "sex"], expected
+        )
 
 
 def test_coarser_keeps_person_declaration() -> None:
@@ -97,14 +104,19 @@ def test_coarser_halves_window_cells() -> None:
         (Workload(Schema([Attribute.of_size("x", 3)])).add("x", "prefix"), "x", "too few"),
     ],
 )
-def test_coarser_with_unmergeable_cells_is_refused(workload: Workload, attribute: str, words: str) -> None:
+def test_coarser_with_unmergeable_cells_is_refused(
+    workload: Workload, attribute: str, words: str
+) -> None:
     with pytest.raises(NotApplicable, match=words):
         what_if.coarser(workload, attribute)
-    assert bool(what_if.merge_obstacle(workload.schema[attribute])) == (words in ("no order", "too few"))
+    assert bool(what_if.merge_obstacle(workload.schema[attribute])) == (
+        words in ("no order", "too few")
+    )
 
 
 @pytest.mark.parametrize(
-    ("unit", "word"), [("day", "month"), ("month", "quarter"), ("quarter", "year"), ("year", "longest")]
+    ("unit", "word"),
+    [("day", "month"), ("month", "quarter"), ("quarter", "year"), ("year", "longest")],
 )
 def test_merged_dates_are_refused_with_longer_unit(unit: str, word: str) -> None:
     attribute = Attribute.dates("born", "1990-01-01", "2019-12-31", unit)
@@ -135,9 +147,9 @@ def test_raise_weight_reduces_error_of_group() -> None:
 def test_drop_largest_renumbers_groups() -> None:
     assert BY_NAME["drop"].label(REQUEST) == "Drop the 2-way sets"
     change = what_if.drop_largest(REQUEST, 6)
-    assert change.request.workload == Workload.all_ways(SCHEMA, ways=(1,)).add(("age",), "range", weight=2.0).add(
-        ("code",), Width(4)
-    )
+    assert change.request.workload == Workload.all_ways(SCHEMA, ways=(1,)).add(
+        ("age",), "range", weight=2.0
+    ).add(("code",), Width(4))
     assert change.group == 3
     assert what_if.drop_largest(REQUEST, 4).group is None
     with pytest.raises(NotApplicable, match="ask nothing"):
@@ -157,7 +169,9 @@ def test_tune_centers_sets_option_once() -> None:
     with pytest.raises(NotApplicable, match="already"):
         what_if.tune_centers(request, 0)
     with pytest.raises(NotApplicable, match="no centers"):
-        what_if.tune_centers(Request(workload=WORKLOAD, budget=Budget(pcost=1.0), mechanism="wff"), 0)
+        what_if.tune_centers(
+            Request(workload=WORKLOAD, budget=Budget(pcost=1.0), mechanism="wff"), 0
+        )
 
 
 def test_error_table_matches_plan_errors() -> None:
@@ -168,7 +182,10 @@ def test_error_table_matches_plan_errors() -> None:
         changed = change.apply(request, 2, "age")
         changed_request = changed.request
         after = plan(
-            changed_request.workload, changed_request.budget, changed_request.mechanism, **changed_request.options
+            changed_request.workload,
+            changed_request.budget,
+            changed_request.mechanism,
+            **changed_request.options,
         )
         table = what_if.error_table(before, after, 2, changed.group).set_index("errors in counts")
         for side, shown in (("before", before), ("after", after)):
@@ -201,6 +218,8 @@ def test_budget_change_names_its_unit() -> None:
     change = BY_NAME["budget"]
     assert "pcost" in change.label(REQUEST)
     assert "pcost 1 instead of pcost 0.5" in change.apply(REQUEST, 0).text
-    pure = Request(workload=Workload.all_ways(SCHEMA, ways=(1,)), budget=Budget.pure(0.5), mechanism="laplace")
+    pure = Request(
+        workload=Workload.all_ways(SCHEMA, ways=(1,)), budget=Budget.pure(0.5), mechanism="laplace"
+    )
     assert "epsilon" in change.label(pure)
     assert "epsilon 1 instead of epsilon 0.5" in change.apply(pure, 0).text

@@ -34,7 +34,9 @@ def share_server_objects() -> Iterator[None]:
     scripts = ScriptCache()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            manifest_scanner, "scan_component_manifests", functools.cache(manifest_scanner.scan_component_manifests)
+            manifest_scanner,
+            "scan_component_manifests",
+            functools.cache(manifest_scanner.scan_component_manifests),
         )
         patch.setattr(app_test, "ScriptCache", lambda: scripts)
         patch.setattr(local_script_runner, "ScriptCache", lambda: scripts)
@@ -71,7 +73,9 @@ AUTOMATIC_ACTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def disable_automatic_actions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_automatic_actions(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Disable automatic actions, which are slow and would run during other tests."""
     for fixture, (module, name) in AUTOMATIC_ACTIONS.items():
         if fixture not in request.fixturenames:

@@ -93,8 +93,24 @@ class Session:
         return self.run(self.app) if waiting else self
 
     def _widget(self, key: str) -> Any:
-        kinds = ("selectbox", "multiselect", "text_input", "text_area", "number_input", "button_group", "checkbox")
-        return next((e for kind in (*kinds, "toggle", "radio") for e in getattr(self.app, kind) if e.key == key), None)
+        kinds = (
+            "selectbox",
+            "multiselect",
+            "text_input",
+            "text_area",
+            "number_input",
+            "button_group",
+            "checkbox",
+        )
+        return next(
+            (
+                e
+                for kind in (*kinds, "toggle", "radio")
+                for e in getattr(self.app, kind)
+                if e.key == key
+            ),
+            None,
+        )
 
     def metrics(self) -> dict[str, str]:
         return {m.label: m.value for m in self.app.metric}
@@ -103,7 +119,13 @@ class Session:
         return " ".join(e.value for e in self.app.error).replace("\\", "")
 
     def text(self) -> str:
-        kinds = (self.app.caption, self.app.info, self.app.warning, self.app.success, self.app.markdown)
+        kinds = (
+            self.app.caption,
+            self.app.info,
+            self.app.warning,
+            self.app.success,
+            self.app.markdown,
+        )
         return " ".join(e.value for kind in kinds for e in kind).replace("\\", "")
 
     @property
@@ -115,7 +137,9 @@ def demo_schema(name: str) -> Schema:
     return Schema.from_json(demo_data.schemas()[name].read_bytes())
 
 
-def open_demo(name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "preview", **fields: Any) -> Session:
+def open_demo(
+    name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "preview", **fields: Any
+) -> Session:
     """Open a page by address, with all k-way sets of a demo schema."""
     studio = RequestState(workload=Workload.all_ways(demo_schema(name), ways), options=UNIFORM)
     return wait(Session(plan=permalink.packed(studio)).go(page, **fields))
@@ -123,9 +147,13 @@ def open_demo(name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "pr
 
 def wait(session: Session) -> Session:
     """Run the page until no job is running; plans may need a worker on a busy machine."""
-    return session.until(lambda: not any((b.key or "").startswith("cancel_") for b in session.app.button))
+    return session.until(
+        lambda: not any((b.key or "").startswith("cancel_") for b in session.app.button)
+    )
 
 
 @cache
-def demo_plan(name: str = "cps", ways: tuple[int, ...] = (1, 2), pcost: float = 1.0, centers: str = "uniform") -> Plan:
+def demo_plan(
+    name: str = "cps", ways: tuple[int, ...] = (1, 2), pcost: float = 1.0, centers: str = "uniform"
+) -> Plan:
     return plan(Workload.all_ways(demo_schema(name), ways), Budget(pcost=pcost), centers=centers)

@@ -17,17 +17,23 @@ from tests.app.session import Session, demo_schema
 
 
 def upload_schema(session: Session, name: str, content: bytes) -> Session:
-    return session.run(session.app.file_uploader(key="schema_file").upload(name, content, "text/csv"))
+    return session.run(
+        session.app.file_uploader(key="schema_file").upload(name, content, "text/csv")
+    )
 
 
 def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
-    session = upload_schema(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n")
+    session = upload_schema(
+        Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n"
+    )
     assert session.studio.schema is None  # not confirmed yet
     assert next(b for b in session.app.button if b.key == "use_draft").disabled
     session.set(draft_hold="codes", draft_0=True)
     session.press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
-    session = upload_schema(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n")
+    session = upload_schema(
+        Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n"
+    )
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema is not None
     assert session.studio.schema.names == ("sex", "age")
@@ -35,7 +41,9 @@ def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
 
 
 def test_draft_takes_chosen_missing_texts_only() -> None:
-    session = upload_schema(Session(), "code book.csv", b"name,value,label\nsex,1,F\n,2,NA\nage,0-99,\n")
+    session = upload_schema(
+        Session(), "code book.csv", b"name,value,label\nsex,1,F\n,2,NA\nage,0-99,\n"
+    )
     session.set(draft_agreed=True, draft_missing_values=["NA", "-"]).press("use_draft")
     schema = session.studio.schema
     assert (schema["sex"].missing_values, schema["age"].missing_values) == (("-",), ("NA", "-"))
@@ -45,18 +53,24 @@ def test_draft_takes_chosen_missing_texts_only() -> None:
 
 
 def test_confirmation_does_not_carry_to_next_file() -> None:
-    session = upload_schema(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n").set(
-        draft_0=True
-    )
+    session = upload_schema(
+        Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n"
+    ).set(draft_0=True)
     upload_schema(session, "other.csv", b"name,value,label\nregion,1,North\n,2,South\n")
     assert next(b for b in session.app.button if b.key == "use_draft").disabled
 
 
 def test_labelled_file_gives_schema_from_labels_only(tmp_path: Path) -> None:
     records = pd.DataFrame({"sex": [1.0, 1.0], "age": [31.0, 4.0]})
-    pyreadstat.write_sav(records, str(tmp_path / "x.sav"), variable_value_labels={"sex": {1.0: "Female", 2.0: "Male"}})
+    pyreadstat.write_sav(
+        records,
+        str(tmp_path / "x.sav"),
+        variable_value_labels={"sex": {1.0: "Female", 2.0: "Male"}},
+    )
     session = Session()
-    uploader = session.app.file_uploader(key="labelled_file").upload("x.sav", (tmp_path / "x.sav").read_bytes(), "")
+    uploader = session.app.file_uploader(key="labelled_file").upload(
+        "x.sav", (tmp_path / "x.sav").read_bytes(), ""
+    )
     session.run(uploader)
     assert "No attribute was drafted for age" in session.text()
     assert "labels" in session.app.dataframe[0].value["Reason"][0]
@@ -77,7 +91,10 @@ def test_public_table_draft_requires_declaration() -> None:
     assert session.studio.schema is None
     session.set(draft_0=True, draft_2=True).press("use_draft")
     assert session.studio.schema is not None
-    assert [(a.name, a.size) for a in session.studio.schema.attributes] == [("region", 2), ("income", 50)]
+    assert [(a.name, a.size) for a in session.studio.schema.attributes] == [
+        ("region", 2),
+        ("income", 50),
+    ]
 
 
 def test_records_uploaded_as_schema_are_refused() -> None:
@@ -96,7 +113,11 @@ def test_records_uploaded_as_schema_are_refused() -> None:
 def test_records_with_semicolons_are_refused() -> None:
     session = upload_schema(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
     assert "it names 3 columns" in session.text()
-    assert list(session.app.session_state["only_here"]["columns_of_records"]) == ["Kennung", "Größe", "Einkommen"]
+    assert list(session.app.session_state["only_here"]["columns_of_records"]) == [
+        "Kennung",
+        "Größe",
+        "Einkommen",
+    ]
 
 
 def write_workbook(rows: list[list[object]]) -> bytes:
@@ -114,14 +135,18 @@ def test_workbooks_are_read_as_schema_and_totals() -> None:
     assert session.studio.schema is None  # the kind is missing
     assert "line 3" in session.errors()
     upload_schema(session, "schema.xlsx", write_workbook([*first, ["code", "numeric", 4, ""]]))
-    schema = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("code", 4, kind="numeric")])
+    schema = Schema(
+        [Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("code", 4, kind="numeric")]
+    )
     assert session.studio.schema == schema
     table = write_workbook([["sex", "people"], ["F", 31], ["M", 28]])
     uploader = next(u for u in session.app.file_uploader if str(u.key).startswith("exact_file"))
     session.run(uploader.upload("exact.xlsx", table, ""))
     assert [one.values for one in session.studio.schema.invariants] == [(31, 28)]
     upload_schema(
-        session, "book.xlsx", write_workbook([["variable", "code", "label"], ["sex", 1, "Female"], ["", 2, "Male"]])
+        session,
+        "book.xlsx",
+        write_workbook([["variable", "code", "label"], ["sex", 1, "Female"], ["", 2, "Male"]]),
     )
     session.set(draft_hold="codes", draft_agreed=True).press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
@@ -147,7 +172,9 @@ def test_failed_upload_leaves_no_earlier_draft(key: str) -> None:
 
 def test_failed_labelled_file_leaves_no_labelled_draft(tmp_path: Path) -> None:
     records = pd.DataFrame({"sex": [1.0, 1.0]})
-    pyreadstat.write_sav(records, str(tmp_path / "x.sav"), variable_value_labels={"sex": {1.0: "F", 2.0: "M"}})
+    pyreadstat.write_sav(
+        records, str(tmp_path / "x.sav"), variable_value_labels={"sex": {1.0: "F", 2.0: "M"}}
+    )
     session = Session()
     for content, is_draft in (((tmp_path / "x.sav").read_bytes(), True), (b"no such file", False)):
         session.run(session.app.file_uploader(key="labelled_file").upload("x.sav", content, ""))
@@ -194,7 +221,9 @@ def test_removed_file_leaves_no_error_or_sheets() -> None:
 
 def test_removed_file_keeps_draft_of_other_file() -> None:
     session = upload_schema(Session(), "code book.csv", LABELS).set(draft_is_public=True)
-    session.run(session.app.file_uploader(key="public_file").upload("s.csv", b"region\nN\nS\n", "text/csv"))
+    session.run(
+        session.app.file_uploader(key="public_file").upload("s.csv", b"region\nN\nS\n", "text/csv")
+    )
     remove_upload(session, "schema_file")
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema.names == ("region",)
@@ -202,7 +231,9 @@ def test_removed_file_keeps_draft_of_other_file() -> None:
 
 def test_unticked_public_table_leaves_no_draft() -> None:
     session = Session().set(draft_is_public=True)
-    session.run(session.app.file_uploader(key="public_file").upload("s.csv", b"region\nN\nS\n", "text/csv"))
+    session.run(
+        session.app.file_uploader(key="public_file").upload("s.csv", b"region\nN\nS\n", "text/csv")
+    )
     assert any(b.key == "use_draft" for b in session.app.button)
     session.set(draft_is_public=False)
     assert not any(b.key == "use_draft" for b in session.app.button)
@@ -238,7 +269,9 @@ def test_records_of_any_text_format_are_refused(name: str, content: str) -> None
     assert session.app.session_state["only_here"]["columns_of_records"] == ("age", "sex")
 
 
-@pytest.mark.parametrize("content", [b'{"age": 85, "sex": 2}', demo_schema("survey").to_json().encode()])
+@pytest.mark.parametrize(
+    "content", [b'{"age": 85, "sex": 2}', demo_schema("survey").to_json().encode()]
+)
 def test_json_schema_is_not_mistaken_for_records(content: bytes) -> None:
     session = upload_schema(Session(), "schema.json", content)
     assert session.studio.schema == Schema.from_json(content)

@@ -69,24 +69,34 @@ def test_error_figure_equals_plan_variances(example: Plan) -> None:
 def test_error_figure_of_one_part_with_ranges(example: Plan) -> None:
     number = next(i for i, g in enumerate(example.workload.groups) if g.weight == 3.0)
     picture = check_picture(error_figures.error_picture(example, number, (0,), [0, 1]))
-    np.testing.assert_allclose(picture.table["standard error"], np.sqrt(example.variances(number)).reshape(-1, 2)[:, 1])
+    np.testing.assert_allclose(
+        picture.table["standard error"], np.sqrt(example.variances(number)).reshape(-1, 2)[:, 1]
+    )
     assert "sex = " in picture.title
 
 
 def test_spread_figure_counts_all_queries(example: Plan) -> None:
-    stds = np.concatenate([np.sqrt(example.variances(i)) for i in range(len(example.workload.groups))])
+    stds = np.concatenate(
+        [np.sqrt(example.variances(i)) for i in range(len(example.workload.groups))]
+    )
     for tolerance in (0.001, float(np.median(stds)), float(stds.max()), 1e6):
         share = (stds <= tolerance).mean()
-        assert check_picture(error_figures.spread_picture(example, tolerance)).alt.startswith(f"{share:.1%} of")
+        assert check_picture(error_figures.spread_picture(example, tolerance)).alt.startswith(
+            f"{share:.1%} of"
+        )
     table = error_figures.spread_picture(example, 1.0).table
     assert table["standard error at most"].iloc[-1] == stds.max()
-    assert table["standard error at most"].iloc[2] == pytest.approx(np.quantile(stds, 0.5, method="inverted_cdf"))
+    assert table["standard error at most"].iloc[2] == pytest.approx(
+        np.quantile(stds, 0.5, method="inverted_cdf")
+    )
 
 
 def test_sampled_spread_is_close_to_exact(example: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema([Attribute.of_size(c, 30) for c in "abc"])
     large = plan(Workload.all_ways(schema, ways=(1, 2, 3)), Budget(pcost=1.0))
-    stds = np.sort(np.concatenate([np.sqrt(large.variances(i)) for i in range(len(large.workload.groups))]))
+    stds = np.sort(
+        np.concatenate([np.sqrt(large.variances(i)) for i in range(len(large.workload.groups))])
+    )
     monkeypatch.setattr(error_distribution, "EXACT_QUERIES", 1000)
     monkeypatch.setattr(error_distribution, "SAMPLE", 4000)
     error_distribution.error_distribution.cache_clear()
@@ -106,7 +116,9 @@ def test_group_tables_count_queries_and_cells(example: Plan) -> None:
 
 
 def test_budget_figure_shares_sum_to_one(example: Plan) -> None:
-    assert check_picture(plan_figures.budget_picture(example)).table["share"].sum() == pytest.approx(1.0)
+    assert check_picture(plan_figures.budget_picture(example)).table[
+        "share"
+    ].sum() == pytest.approx(1.0)
 
 
 def test_family_figure_shows_query_rows(example: Plan) -> None:
@@ -121,7 +133,9 @@ def test_family_figure_shows_query_rows(example: Plan) -> None:
 
 def test_large_figures_are_thinned_with_note() -> None:
     schema = Schema([Attribute.of_size("x", 530), Attribute.of_size("y", 520)])
-    workload = Workload(schema).add(("x", "y"), "marginal").add(("x",), "marginal").add(("y",), "range")
+    workload = (
+        Workload(schema).add(("x", "y"), "marginal").add(("x",), "marginal").add(("y",), "range")
+    )
     large = plan(workload, Budget(pcost=1.0), solver="fourier")
     for number, side in ((0, MAX_SIDE), (2, MAX_SIDE)):
         picture = error_figures.error_picture(large, number)
@@ -134,7 +148,9 @@ def test_large_figures_are_thinned_with_note() -> None:
 
 def test_figure_labels_are_escaped(example: Plan) -> None:
     number = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex",))
-    assert "<b>" not in error_figures.error_picture(example, number).figure.to_json().replace("\\u003c", "<")
+    assert "<b>" not in error_figures.error_picture(example, number).figure.to_json().replace(
+        "\\u003c", "<"
+    )
 
 
 def test_ad_hoc_queries_have_text_and_variance(example: Plan) -> None:
@@ -148,20 +164,28 @@ def test_ad_hoc_queries_have_text_and_variance(example: Plan) -> None:
 
 
 def test_rehearsal_answers_include_true_counts(example: Plan) -> None:
-    records = pd.DataFrame({"age": [3, 20, 70], "sex": ["F", "F", "<b>M</b>"], "code": [0, 1, 5], "hour": [0, 0, 4]})
+    records = pd.DataFrame(
+        {"age": [3, 20, 70], "sex": ["F", "F", "<b>M</b>"], "code": [0, 1, 5], "hour": [0, 0, 4]}
+    )
     measurement = measure(example, records, rehearsal=True)
-    number = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex", "code"))
+    number = next(
+        i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex", "code")
+    )
     table = ask.add_truth(measurement.answers(number, 2, 9), example, number, 2, records)
     assert table["truth"].tolist() == [2, 2, 2, 2, 0, 0, 0]
     picture = check_picture(figures.answers_picture(table, rehearsal=True))
     assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]
-    assert all(label.count("<br>") == 1 and " and " not in label for label in picture.figure.data[1].x)
+    assert all(
+        label.count("<br>") == 1 and " and " not in label for label in picture.figure.data[1].x
+    )
     assert picture.figure.layout.xaxis.nticks == 8
     assert not check_picture(
         figures.answers_picture(measurement.answers(number), rehearsal=False)
     ).figure.layout.annotations
     alone = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex",))
-    axis = check_picture(figures.answers_picture(measurement.answers(alone), rehearsal=False)).figure
+    axis = check_picture(
+        figures.answers_picture(measurement.answers(alone), rehearsal=False)
+    ).figure
     assert (axis.layout.xaxis.title.text, axis.data[0].x) == ("sex", ("F", "&lt;b&gt;M&lt;/b&gt;"))
 
 
@@ -175,7 +199,9 @@ def test_map_margin_leaves_room_for_buttons(example: Plan) -> None:
         assert drawn.figure.layout.margin.t >= 40
 
 
-@pytest.mark.parametrize(("pcost", "words"), [(0.25, "0.25 will be left"), (2.0, "more than what is left")])
+@pytest.mark.parametrize(
+    ("pcost", "words"), [(0.25, "0.25 will be left"), (2.0, "more than what is left")]
+)
 def test_spending_figure_shows_remaining_budget(pcost: float, words: str) -> None:
     picture = check_picture(figures.spending_picture(1.0, 0.5, pcost))
     assert words in picture.alt

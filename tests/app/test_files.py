@@ -44,7 +44,9 @@ def can_write(session: Session) -> bool:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+    return {
+        str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()
+    }
 
 
 def test_export_overwrites_no_existing_file(session: Session) -> None:
@@ -57,7 +59,14 @@ def test_export_overwrites_no_existing_file(session: Session) -> None:
         assert not can_write(session), word
         assert "Writing has to wait" in session.text(), word
         # the job also refuses these paths; folders are checked by the page only
-        if word not in ("dot file", "in a dot folder", "behind a link", "outside", "no data file", "part"):
+        if word not in (
+            "dot file",
+            "in a dot folder",
+            "behind a link",
+            "outside",
+            "no data file",
+            "part",
+        ):
             with pytest.raises((EngineError, OSError)):
                 tasks.export(
                     str(folder / "budget.csv"),
@@ -78,9 +87,11 @@ def test_export_replaces_file_after_typed_name(session: Session) -> None:
     wait(session.press("release_result_write"))
     assert "Written" in session.text()
     # the export continues when the page is closed
-    assert [job.stays for key, job in job_queue._JOBS.items() if key.startswith("export|") and str(target) in key] == [
-        True
-    ]
+    assert [
+        job.stays
+        for key, job in job_queue._JOBS.items()
+        if key.startswith("export|") and str(target) in key
+    ] == [True]
     queries = demo_plan("survey", (1,)).workload.queries
     assert len(pd.read_csv(target)) == queries
     target.write_text(target.read_text().splitlines()[0] + "\n")
@@ -105,11 +116,20 @@ def test_export_replaces_file_after_typed_name(session: Session) -> None:
 def test_records_outside_folders_are_refused(session: Session, word: str) -> None:
     place = create_protected_files(find_folder(session))[word]
     session.set(again_1=True, records_path=str(place), confirmation="survey").press("release")
-    assert "The app may touch" in session.errors() or "Hidden" in session.errors() or "kind" in session.errors()
-    assert len([r for r in Ledger(find_folder(session) / "budget.csv").rows() if r.kind == "spend"]) == 1
+    assert (
+        "The app may touch" in session.errors()
+        or "Hidden" in session.errors()
+        or "kind" in session.errors()
+    )
+    assert (
+        len([r for r in Ledger(find_folder(session) / "budget.csv").rows() if r.kind == "spend"])
+        == 1
+    )
 
 
-@pytest.mark.parametrize("name", ["../new.ledger", ".new.ledger", "way/new.ledger", "/dev/shm/new.ledger"])
+@pytest.mark.parametrize(
+    "name", ["../new.ledger", ".new.ledger", "way/new.ledger", "/dev/shm/new.ledger"]
+)
 def test_ledger_outside_folders_cannot_be_created(session: Session, name: str) -> None:
     create_protected_files(find_folder(session))
     place = find_folder(session) / name
@@ -127,7 +147,10 @@ def test_failed_download_shows_error_without_path(
 
     monkeypatch.setattr(download_view, "write_answers", full)
     monkeypatch.setattr(download_view, "write_package", full)
-    for make in (lambda: download_view._content(None, "csv"), lambda: download_view._package(None, "")):
+    for make in (
+        lambda: download_view._content(None, "csv"),
+        lambda: download_view._package(None, ""),
+    ):
         with pytest.raises(DataError, match="No space left") as caught:
             make()
         assert "secret" not in str(caught.value)

@@ -29,8 +29,12 @@ def test_guide_code_prints_shown_output(
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_guide_text_contains_no_decimal_numbers(file: Path) -> None:
-    words = re.sub(r"(?m)^ {8}.*$", "", PARTS.sub("", file.read_text(encoding="utf-8")))  # no configuration
-    assert re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", words) == []  # measured numbers belong in the output block
+    words = re.sub(
+        r"(?m)^ {8}.*$", "", PARTS.sub("", file.read_text(encoding="utf-8"))
+    )  # no configuration
+    assert (
+        re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", words) == []
+    )  # measured numbers belong in the output block
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -41,7 +45,9 @@ def test_guide_names_existing_pages_and_labels(file: Path) -> None:
     assert named <= {page.title for page in page_layout.PAGES}
     # text in italics is a label of the app: a button, tab or family
     sources = [
-        f.read_text(encoding="utf-8") for folder in ("pages", "demo_data") for f in (ROOT / folder).rglob("*.py")
+        f.read_text(encoding="utf-8")
+        for folder in ("pages", "demo_data")
+        for f in (ROOT / folder).rglob("*.py")
     ]
     screen = " ".join(sources).lower()
     for label in re.findall(r"(?<!\*)\*([A-Z][^*\n?]*)\*(?!\*)", words):

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from engine.lessons import decomposition_picture
-from engine.lessons.examples import binned, centered_pairs, clipping_example, contest, decompose_query, yes_or_no
+from engine.lessons.examples import (
+    binned,
+    centered_pairs,
+    clipping_example,
+    contest,
+    decompose_query,
+    yes_or_no,
+)
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
@@ -56,7 +63,9 @@ def go_to_last_step(session: Session, lesson: Lesson) -> Session:
 
 def progress_text(session: Session) -> str:
     """Return the text of the progress bar, for which AppTest has no class."""
-    return " ".join(node.proto.text for node in elements_of(session.app.main) if node.type == "progress")
+    return " ".join(
+        node.proto.text for node in elements_of(session.app.main) if node.type == "progress"
+    )
 
 
 def elements_of(block: Any) -> list[Any]:
@@ -79,7 +88,9 @@ def test_question_has_one_right_answer_and_feedback() -> None:
 
 
 def test_right_answers_have_varying_positions() -> None:
-    places = [[c.right for c in q.choices].index(True) for lesson in LESSONS for q in lesson.questions]
+    places = [
+        [c.right for c in q.choices].index(True) for lesson in LESSONS for q in lesson.questions
+    ]
     assert all(places.count(place) >= 5 for place in range(3))
 
 
@@ -114,7 +125,10 @@ def test_progress_counts_questions_and_survives_other_pages() -> None:
     assert f"Answered 0 of {every} questions, 0 of them right" in progress_text(session)
     for number, lesson in enumerate(LESSONS[:3], 1):
         answer_question(session.set(lesson=lesson.tab), lesson, number % 3, right=number % 2 == 0)
-        assert f"Answered {number} of {every} questions, {number // 2} of them right" in progress_text(session)
+        assert (
+            f"Answered {number} of {every} questions, {number // 2} of them right"
+            in progress_text(session)
+        )
     session.go("schema").go("learn")
     assert f"Answered 3 of {every} questions, 1 of them right" in progress_text(session)
 
@@ -141,7 +155,9 @@ def test_address_stores_cells_of_a_query() -> None:
     assert [row.tolist() for row in query_of_code(back)] == [[0, 0, 0], [1, 0, 1]]
 
 
-@pytest.mark.parametrize("address", [{"lesson": "11"}, {"lesson": "x"}, {"lesson": "1", "rows": "99", "step": "-3"}])
+@pytest.mark.parametrize(
+    "address", [{"lesson": "11"}, {"lesson": "x"}, {"lesson": "1", "rows": "99", "step": "-3"}]
+)
 def test_invalid_address_opens_first_lesson(address: dict[str, str]) -> None:
     session = Session(**address).go("learn")
     assert not session.errors()
@@ -161,7 +177,9 @@ def test_handout_shows_answers_only_to_instructors() -> None:
     for answered in (False, True):
         paper = view.handout(lesson, shown, answered=answered).decode()
         assert lesson.title in paper
-        assert all(choice.text in paper for question in lesson.questions for choice in question.choices)
+        assert all(
+            choice.text in paper for question in lesson.questions for choice in question.choices
+        )
         assert all(formula.words in paper for formula in lesson.formulas)
         assert (lesson.questions[0].answer.feedback in paper) == answered
         assert ("Saved with 7 questions and 7-way tables" in paper) == answered
@@ -177,7 +195,9 @@ def test_next_lesson_button_opens_next_lesson() -> None:
 
 def test_instructors_see_goals_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        centers, "centered_pairs", lambda asked, cells: centered_pairs(asked, FEW_CELLS["centers_cells"])
+        centers,
+        "centered_pairs",
+        lambda asked, cells: centered_pairs(asked, FEW_CELLS["centers_cells"]),
     )
     session = open_lesson()
     assert LESSONS[2].questions[0].answer.feedback not in session.text()
@@ -193,7 +213,9 @@ def test_instructors_see_goals_and_answers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
-def test_lesson_code_builds_plan_opened_in_studio(lesson: Lesson, capsys: pytest.CaptureFixture) -> None:
+def test_lesson_code_builds_plan_opened_in_studio(
+    lesson: Lesson, capsys: pytest.CaptureFixture
+) -> None:
     session = go_to_last_step(open_lesson(lesson), lesson)
     names: dict = {}
     exec(session.app.code[-1].value, names)
@@ -219,7 +241,11 @@ def test_custom_query_is_decomposed() -> None:
     session = open_lesson()
     session.set(smashed_rows=3, smashed_columns=4)
     session.set(smashed_yes_4=["a"], smashed_no_4=[], smashed_unsure_4=["d", "a"])
-    assert [row.tolist() for row in query_of_code(session)] == [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 1]]
+    assert [row.tolist() for row in query_of_code(session)] == [
+        [1, 0, 0, 0],
+        [0, 0, 0, 0],
+        [1, 0, 0, 1],
+    ]
     assert "All four pieces added up" not in session.text()
     assert "All four pieces added up" in session.set(smashed_step=4).text()
 
@@ -228,11 +254,20 @@ def test_custom_query_is_decomposed() -> None:
 def test_decomposition_figure_places_tables_without_overlap(pieces: int) -> None:
     figure = decomposition_picture(decompose_query(yes_or_no(2), [[1, 0], [0, 0]]), pieces).figure
     drawn = [trace for trace in figure.data if trace.type == "heatmap"]
-    places = [figure.layout[f"{one[0]}axis{one[1:]}"].domain for trace in drawn for one in (trace.xaxis, trace.yaxis)]
+    places = [
+        figure.layout[f"{one[0]}axis{one[1:]}"].domain
+        for trace in drawn
+        for one in (trace.xaxis, trace.yaxis)
+    ]
     boxes = list(zip(places[::2], places[1::2], strict=True))
     titles = [place for title in figure.layout.annotations for place in (title.x, title.y)]
     assert titles == pytest.approx([place for x, y in boxes for place in ((x[0] + x[1]) / 2, y[1])])
-    disjoint = [(a, b) for a in boxes for b in boxes if a[0][1] < b[0][0] or b[0][1] < a[0][0] or a[1][1] < b[1][0]]
+    disjoint = [
+        (a, b)
+        for a in boxes
+        for b in boxes
+        if a[0][1] < b[0][0] or b[0][1] < a[0][0] or a[1][1] < b[1][0]
+    ]
     assert len(boxes) == (pieces + 2 if pieces else 1)
     assert len({*disjoint, *((b, a) for a, b in disjoint)}) == len(boxes) * (len(boxes) - 1)
 
@@ -253,7 +288,9 @@ def test_query_without_cells_shows_error() -> None:
 
 
 def test_lesson_choices_survive_switch_of_lesson() -> None:
-    session = open_lesson().set(smashed_yes_3=["a"]).set(lesson=LESSONS[1].tab).set(lesson=LESSONS[0].tab)
+    session = (
+        open_lesson().set(smashed_yes_3=["a"]).set(lesson=LESSONS[1].tab).set(lesson=LESSONS[0].tab)
+    )
     assert [row.tolist() for row in query_of_code(session)] == [[1, 0, 0], [0, 0, 1]]
 
 
@@ -268,7 +305,9 @@ def test_residual_spaces_do_not_overlap() -> None:
 
 
 def test_lesson_plan_of_ranges_is_optimal() -> None:
-    session = open_lesson(find_lesson("strategies")).set(strategies_cells=8, strategies_left="Wavelet")
+    session = open_lesson(find_lesson("strategies")).set(
+        strategies_cells=8, strategies_left="Wavelet"
+    )
     session.set(twin_strategy_left=True, twin_strategy_right=True)
     assert [table.shape for table in data_frames(session)] == [(8, 9), (8, 9)]
     assert not data_frames(session)[0].equals(data_frames(session)[1])
@@ -294,7 +333,9 @@ def test_draw_again_changes_only_the_noise() -> None:
 
 def test_lesson_noise_uses_budget_of_studio() -> None:
     session = open_schema("cps").go("schema")
-    session.app.session_state["history"] = History(present=replace(session.studio, budget=Budget(pcost=0.37)))
+    session.app.session_state["history"] = History(
+        present=replace(session.studio, budget=Budget(pcost=0.37))
+    )
     session.go("learn").set(lesson=find_lesson("noise").tab)
     assert "pcost=0.37" in session.app.code[-1].value
     assert session.app.query_params["pcost"] == "0.37"  # the recipient may have another plan
@@ -302,7 +343,9 @@ def test_lesson_noise_uses_budget_of_studio() -> None:
 
 
 def test_better_weights_give_larger_bounds() -> None:
-    session = open_lesson(find_lesson("bounds")).set(bounds_family="prefix", bounds_step=1, twin_bounds=True)
+    session = open_lesson(find_lesson("bounds")).set(
+        bounds_family="prefix", bounds_step=1, twin_bounds=True
+    )
     first = data_frames(session)[0]["RMSE"].tolist()
     assert "above the bound" in session.text()
     session.set(bounds_share=100)
@@ -327,7 +370,9 @@ def test_attack_on_noisy_answers_changes_only_redrawn() -> None:
     assert "has **16 of 16** right" in session.text()
     go_to_last_step(session, lesson).set(twin_attack=True)
     first = data_frames(session)[0]["estimate"].tolist()
-    assert data_frames(session.set(tutorial=False))[0]["estimate"].tolist() == first  # a rerun draws no noise
+    assert (
+        data_frames(session.set(tutorial=False))[0]["estimate"].tolist() == first
+    )  # a rerun draws no noise
     assert data_frames(session.press("publish_again"))[0]["estimate"].tolist() != first
 
 
@@ -349,11 +394,24 @@ def test_wider_cells_have_less_bias() -> None:
 def test_lesson_tunes_workload_of_the_studio() -> None:
     session = open_lesson(find_lesson("centers"))
     assert "Once you have a workload of your own" in session.text()
-    session = Session().set(demo="survey").press("Use this schema").press("next").set(ways=[1, 2]).press("add_ways")
+    session = (
+        Session()
+        .set(demo="survey")
+        .press("Use this schema")
+        .press("next")
+        .set(ways=[1, 2])
+        .press("add_ways")
+    )
     session.go("learn", **FEW_CELLS).set(lesson=find_lesson("centers").tab).set(
         centers_whose="My own workload", twin_centered=True
     )
-    errors = dict(zip(data_frames(session)[0]["plan"], data_frames(session)[0]["RMSE"], strict=True))
+    errors = dict(
+        zip(data_frames(session)[0]["plan"], data_frames(session)[0]["RMSE"], strict=True)
+    )
     result = plan(session.studio.workload, Budget(pcost=1.0))
     assert errors["equal centers"] == pytest.approx(result.weighted_rmse)
-    assert errors["bound for all mechanisms"] <= errors["tuned centers"] <= errors["equal centers"] * (1 + 1e-9)
+    assert (
+        errors["bound for all mechanisms"]
+        <= errors["tuned centers"]
+        <= errors["equal centers"] * (1 + 1e-9)
+    )

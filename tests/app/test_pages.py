@@ -58,7 +58,9 @@ def test_start_page_opens_demo_and_resumes_it() -> None:
     session.set(budget_unit="pure epsilon")  # another kind of budget
     assert session.studio.budget.pure_epsilon
     session.set(budget_unit="epsilon, delta")
-    assert session.go("start").press("start_Use my own schema").app.title[0].value.endswith("Schema")
+    assert (
+        session.go("start").press("start_Use my own schema").app.title[0].value.endswith("Schema")
+    )
     assert session.go("start").press("start_Take a lesson").app.title[0].value.endswith("Learn")
 
 
@@ -105,7 +107,9 @@ def test_address_restores_the_request() -> None:
 def test_twenty_edits_are_undone_and_redone() -> None:
     session = Session().set(demo="survey").press("Use this schema").press("next")
     for k in range(9):
-        session.set(add_how="One set of attributes", group_names=[session.studio.schema.names[k % 10]])
+        session.set(
+            add_how="One set of attributes", group_names=[session.studio.schema.names[k % 10]]
+        )
         session.press("add_group")
     session.go("preview").set(budget_unit="pcost")
     key = f"budget_pcost_{session.app.session_state['history'].version}"

@@ -69,7 +69,9 @@ def test_equal_requests_share_one_workload() -> None:
     assert permalink.unpacked(permalink.packed(more)).to_json() == more.to_json()
 
 
-@pytest.mark.parametrize("text", ["", "x", "%%%", "eJwDAAAAAAE=", permalink.packed(RequestState())[:-6]])
+@pytest.mark.parametrize(
+    "text", ["", "x", "%%%", "eJwDAAAAAAE=", permalink.packed(RequestState())[:-6]]
+)
 def test_damaged_addresses_are_refused(text: str) -> None:
     with pytest.raises(PlanError):
         permalink.unpacked(text)
@@ -139,13 +141,17 @@ def test_invalid_schema_edits_are_refused(edits: dict) -> None:
         schema_table.apply_edits(SCHEMA, edits)
 
 
-@pytest.mark.parametrize("text", ["", "a,b", "1:2", "1:2:0", "5:1:1", "0:1:0.3", "0:1e9:1e-9", "nan:1:1"])
+@pytest.mark.parametrize(
+    "text", ["", "a,b", "1:2", "1:2:0", "5:1:1", "0:1:0.3", "0:1e9:1e-9", "nan:1:1"]
+)
 def test_invalid_edges_are_refused(text: str) -> None:
     with pytest.raises(SchemaError):
         Attribute.numeric("x", schema_table.edge_numbers(text))
 
 
-@pytest.mark.parametrize("content", [b"", b"1,2\n3\n", b"a,b\n", b"\xff\xfe\x00", b"1,,2\n", b'"' * 50])
+@pytest.mark.parametrize(
+    "content", [b"", b"1,2\n3\n", b"a,b\n", b"\xff\xfe\x00", b"1,,2\n", b'"' * 50]
+)
 def test_invalid_matrix_files_are_refused(content: bytes) -> None:
     with pytest.raises(WorkloadError):
         read_matrix(content)
@@ -154,7 +160,11 @@ def test_invalid_matrix_files_are_refused(content: bytes) -> None:
 def test_families_with_parameters_have_a_form() -> None:
     from engine.workload.families import FAMILIES
 
-    needs = {f.name for f in FAMILIES if f.name not in ("affine", "abs") and (f.name not in SINGLE or f is Width)}
+    needs = {
+        f.name
+        for f in FAMILIES
+        if f.name not in ("affine", "abs") and (f.name not in SINGLE or f is Width)
+    }
     assert needs == set(FORMS)
 
 
@@ -164,11 +174,15 @@ def test_plan_code_rebuilds_the_plan(demo: str | None) -> None:
         here = build_studio(pcost=0.7)
     else:
         schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
-        here = RequestState(workload=Workload.all_ways(schema, ways=(1, 3)), budget=Budget.approx(1.0, 1e-6))
+        here = RequestState(
+            workload=Workload.all_ways(schema, ways=(1, 3)), budget=Budget.approx(1.0, 1e-6)
+        )
         assert "all_ways(schema, ways=(1, 3))" in python_script.plan_code(here)
     names: dict = {}
     exec(python_script.plan_code(here), names)
-    assert names["made"].hash == plan(here.workload, here.budget, **here.options_without_defaults).hash
+    assert (
+        names["made"].hash == plan(here.workload, here.budget, **here.options_without_defaults).hash
+    )
 
 
 def test_rehearsal_code_prints_answers(capsys: pytest.CaptureFixture) -> None:
@@ -189,11 +203,17 @@ def test_long_code_reads_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_docstring_examples_pass() -> None:
-    shown = [file for file in (ROOT / "pages" / "parts").rglob("*.py") if ">>>" in file.read_text(encoding="utf-8")]
+    shown = [
+        file
+        for file in (ROOT / "pages" / "parts").rglob("*.py")
+        if ">>>" in file.read_text(encoding="utf-8")
+    ]
     names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in shown]
     results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
     assert len(results) > 5
-    assert {name: result for name, result in results.items() if result.failed or not result.attempted} == {}
+    assert {
+        name: result for name, result in results.items() if result.failed or not result.attempted
+    } == {}
 
 
 def test_plain_escapes_markup() -> None:
@@ -205,12 +225,16 @@ def test_plain_escapes_markup() -> None:
 def test_page_module_follows_import_rules(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)
-    modules = {n.name for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}
+    modules = {
+        n.name for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names
+    }
     modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not {m.split(".")[0] for m in modules} & {"numpy", "scipy", "pandas", "plotly", "pickle"}
     handlers = [node.type for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
     assert not [
-        h for h in handlers if h is None or (isinstance(h, ast.Name) and h.id in ("Exception", "BaseException"))
+        h
+        for h in handlers
+        if h is None or (isinstance(h, ast.Name) and h.id in ("Exception", "BaseException"))
     ]
     for banned in (":material/", "cache_data", "unsafe_allow_html", "st.html", "components"):
         assert banned not in text
@@ -219,26 +243,45 @@ def test_page_module_follows_import_rules(file: Path) -> None:
 def find_stale_clicks(text: str) -> list[str]:
     """Return the buttons whose callback receives values from when they were drawn."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    buttons = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "button"]
+    buttons = [
+        call
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "button"
+    ]
     keywords = {id(call): {word.arg: word.value for word in call.keywords} for call in buttons}
     held = (ast.Call, ast.Lambda)
-    stale = [c for c in buttons if "args" in keywords[id(c)] or isinstance(keywords[id(c)].get("on_click"), held)]
+    stale = [
+        c
+        for c in buttons
+        if "args" in keywords[id(c)] or isinstance(keywords[id(c)].get("on_click"), held)
+    ]
     return [ast.unparse(call.args[0]) for call in stale]
 
 
 def test_buttons_bind_no_stale_values() -> None:
     texts = {file: file.read_text(encoding="utf-8") for file in PAGE_FILES}
-    assert {file.name: stale for file, text in texts.items() if (stale := find_stale_clicks(text))} == {}
-    assert find_stale_clicks("st.button('Go', on_click=go, args=(rows,))\nst.button('Undo', on_click=undo)") == ["'Go'"]
+    assert {
+        file.name: stale for file, text in texts.items() if (stale := find_stale_clicks(text))
+    } == {}
+    assert find_stale_clicks(
+        "st.button('Go', on_click=go, args=(rows,))\nst.button('Undo', on_click=undo)"
+    ) == ["'Go'"]
     assert find_stale_clicks("left.button('Go', on_click=partial(go, rows))") == ["'Go'"]
 
 
 def test_figures_can_be_saved_as_svg() -> None:
     pages = Path(figure_view.__file__).resolve().parents[2]
-    drawn = {file.relative_to(pages).as_posix(): file.read_text(encoding="utf-8") for file in pages.rglob("*.py")}
-    assert [name for name, text in drawn.items() if "plotly_chart" in text] == ["parts/shell/figure_view.py"]
+    drawn = {
+        file.relative_to(pages).as_posix(): file.read_text(encoding="utf-8")
+        for file in pages.rglob("*.py")
+    }
+    assert [name for name, text in drawn.items() if "plotly_chart" in text] == [
+        "parts/shell/figure_view.py"
+    ]
     assert [
         name for name, text in drawn.items() if "displayModeBar" in text
     ] == []  # the toolbar has the button for saving
-    chart = figure_view.chart(figures.domain_picture(Schema([Attribute.of_size("age", 2)])), key="one")
+    chart = figure_view.chart(
+        figures.domain_picture(Schema([Attribute.of_size("age", 2)])), key="one"
+    )
     assert chart.keywords["config"]["toImageButtonOptions"]["format"] == "svg"

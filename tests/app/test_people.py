@@ -28,7 +28,9 @@ INPUTS = ("text_input", "number_input")
 @pytest.fixture
 def panel(tmp_path: Path) -> Path:
     place = tmp_path / "panel.csv"
-    synthetic(SCHEMA, ROWS, seed=3).assign(pid=[i % PEOPLE for i in range(ROWS)]).to_csv(place, index=False)
+    synthetic(SCHEMA, ROWS, seed=3).assign(pid=[i % PEOPLE for i in range(ROWS)]).to_csv(
+        place, index=False
+    )
     return place
 
 
@@ -41,9 +43,9 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def open_page(page: str, budget: Budget = BUDGET, **fields: object) -> Session:
     workload = Workload(SCHEMA).add(("a", "b"), "marginal")
-    return Session(plan=permalink.packed(RequestState(workload=workload, budget=budget, options=UNIFORM))).go(
-        page, **fields
-    )
+    return Session(
+        plan=permalink.packed(RequestState(workload=workload, budget=budget, options=UNIFORM))
+    ).go(page, **fields)
 
 
 def fill_form(session: Session, **values: object) -> Session:
@@ -55,13 +57,19 @@ def fill_form(session: Session, **values: object) -> Session:
     return session.run(app)
 
 
-def open_release(ledger: Ledger, records: Path, budget: Budget = BUDGET, **fields: object) -> Session:
+def open_release(
+    ledger: Ledger, records: Path, budget: Budget = BUDGET, **fields: object
+) -> Session:
     place = {"step": "2. Release", "ledger_path": str(ledger.path), "records_path": str(records)}
     return open_page("release", budget, **place, confirmation="office", **fields)
 
 
 def open_look(ledger: Ledger, records: Path, **fields: object) -> Session:
-    place = {"coarse_step": "Look for real", "ledger_path": str(ledger.path), "records_path": str(records)}
+    place = {
+        "coarse_step": "Look for real",
+        "ledger_path": str(ledger.path),
+        "records_path": str(records),
+    }
     return open_page("coarse", **place, coarse_confirmation="office", **fields)
 
 
@@ -73,7 +81,10 @@ def test_release_caps_rows_and_reports_once(ledger: Ledger, panel: Path) -> None
     assert not is_release_disabled(session.set(person_column="pid"))
     assert "person='pid'" in session.app.code[-1].value
     wait(session.press("release"))
-    summary = "= counted 1,800 + left out 0 + beyond the cap 1,200, which cost 600 of 600 persons some of their rows"
+    summary = (
+        "= counted 1,800 + left out 0 + beyond the cap 1,200, which cost 600 of 600 persons some of"
+        " their rows"
+    )
     assert summary in session.text()
     other = open_page("release", step="2. Release", ledger_path=str(ledger.path))
     assert "Released for office" in other.text()
@@ -99,12 +110,19 @@ def test_declared_row_bound_is_accepted_per_unit(ledger: Ledger, panel: Path) ->
 
 def test_schema_page_declares_person_column(ledger: Ledger, panel: Path) -> None:
     session = open_page("schema", Budget(pcost=0.4))
-    box = {kind: next(e.key for e in session.app.get(kind) if str(e.key).startswith("unit_")) for kind in INPUTS}
+    box = {
+        kind: next(e.key for e in session.app.get(kind) if str(e.key).startswith("unit_"))
+        for kind in INPUTS
+    }
     fill_form(session, **{box["text_input"]: "a"})
     assert "is also an attribute" in session.errors()
     fill_form(session, **{box["text_input"]: "pid", box["number_input"]: 3})
     declared = session.studio.schema
-    assert (declared.person, declared.rows_per_person, declared.attributes) == ("pid", 3, SCHEMA.attributes)
+    assert (declared.person, declared.rows_per_person, declared.attributes) == (
+        "pid",
+        3,
+        SCHEMA.attributes,
+    )
     assert session.studio.budget == BUDGET
     assert "person='pid', rows_per_person=3)" in session.app.code[-1].value
     session.go("preview").set(fold_promise=True)
@@ -223,7 +241,9 @@ def test_release_reads_the_count_column(ledger: Ledger, count_table: Path) -> No
 
 
 def test_look_and_rest_read_the_count_column(ledger: Ledger, count_table: Path) -> None:
-    session = open_look(ledger, count_table, person_how=False, rows_are="counted", number_column="n")
+    session = open_look(
+        ledger, count_table, person_how=False, rows_are="counted", number_column="n"
+    )
     assert session.app.code[-1].value.count(", count_column='n'") == 2
     wait(session.press("coarse_look"))
     assert "Rows read 510 = counted 510" in session.text()
@@ -243,16 +263,24 @@ TOTALS: list[Total] = [
 
 
 @pytest.mark.parametrize(
-    "totals", [TOTALS[2:], pytest.param(TOTALS[:2], marks=pytest.mark.full)], ids=["approximate and pure", "rho and mu"]
+    "totals",
+    [TOTALS[2:], pytest.param(TOTALS[:2], marks=pytest.mark.full)],
+    ids=["approximate and pure", "rho and mu"],
 )
 def test_total_is_declared_in_each_unit(ledger: Ledger, totals: list[Total]) -> None:
     session = open_page("coarse", coarse_step="Look for real", ledger_path=str(ledger.path))
     for language, numbers, kind, total in totals:
         session.set(dataset_unit=language)
-        fill_form(session, dataset_name=kind + language, dataset_total=1.0, dataset_rows=2, **numbers).press("declare")
+        fill_form(
+            session, dataset_name=kind + language, dataset_total=1.0, dataset_rows=2, **numbers
+        ).press("declare")
         assert not session.errors()
         status = Ledger(ledger.path).status(kind + language)
-        assert (status.definition.kind, status.total, status.definition.rows_per_person) == (kind, total, 2)
+        assert (status.definition.kind, status.total, status.definition.rows_per_person) == (
+            kind,
+            total,
+            2,
+        )
         assert status.definition.neighbours == numbers.get("dataset_neighbours", "add_remove")
         assert status.definition.describe() in session.text()
 

@@ -26,7 +26,9 @@ def test_demo_schema_is_loaded_and_undone() -> None:
 def test_attributes_are_added_and_mistakes_are_refused() -> None:
     session = Session().set(new_name="sex", new_labels="F\nM").press("Add attribute")
     session.set(new_name="age", domain="Bins", new_edges="0:100:20").press("Add attribute")
-    session.set(new_name="code", domain="Codes", new_size=9, new_kind="categorical").press("Add attribute")
+    session.set(new_name="code", domain="Codes", new_size=9, new_kind="categorical").press(
+        "Add attribute"
+    )
     assert session.studio.schema.sizes(["sex", "age", "code"]) == (2, 5, 9)
     before = session.studio.to_json()
     for values in (
@@ -81,10 +83,16 @@ def test_new_schema_drops_groups_without_attributes() -> None:
 
 def test_added_attribute_leaves_nothing_to_the_next() -> None:
     session = Session().set(new_name="sex", new_labels="F\nM", new_other="else", new_missing="gone")
-    session.press("Add attribute").set(new_name="job", new_labels="clerk\ncashier").press("Add attribute")
-    session.set(new_name="age", domain="Bins", new_edges="0, 9, 18", new_clip=True, new_integer=True)
+    session.press("Add attribute").set(new_name="job", new_labels="clerk\ncashier").press(
+        "Add attribute"
+    )
+    session.set(
+        new_name="age", domain="Bins", new_edges="0, 9, 18", new_clip=True, new_integer=True
+    )
     session.press("Add attribute").set(new_name="rate", new_edges="0, 1, 2").press("Add attribute")
-    session.set(new_name="code", domain="Codes", new_size=3, new_kind="categorical").press("Add attribute")
+    session.set(new_name="code", domain="Codes", new_size=3, new_kind="categorical").press(
+        "Add attribute"
+    )
     session.set(new_name="rank").press("Add attribute")
     assert session.studio.schema == Schema(
         [
@@ -99,7 +107,9 @@ def test_added_attribute_leaves_nothing_to_the_next() -> None:
 
 
 def test_refused_attribute_stays_in_the_form() -> None:
-    session = Session().set(new_name="sex", new_labels="F\nF", new_missing="gone").press("Add attribute")
+    session = (
+        Session().set(new_name="sex", new_labels="F\nF", new_missing="gone").press("Add attribute")
+    )
     assert session.app.session_state["new_labels"] == "F\nF"
     assert session.app.session_state["new_missing"] == "gone"
 
@@ -112,7 +122,10 @@ ROWS = Schema([Attribute.of_size(name, 2) for name in ("a", "b", "c")])
     [
         ({"edited_rows": {2: {"size": "two"}}}, "row 3"),
         ({"edited_rows": {2: {"size": "two"}}, "deleted_rows": [0]}, "row 2"),
-        ({"added_rows": [{"kind": "numeric"}, {"name": "d", "kind": "numeric", "edges": "2|1"}]}, "row 5"),
+        (
+            {"added_rows": [{"kind": "numeric"}, {"name": "d", "kind": "numeric", "edges": "2|1"}]},
+            "row 5",
+        ),
     ],
 )
 def test_table_errors_name_the_displayed_row(edits: dict[str, Any], row: str) -> None:
@@ -121,13 +134,24 @@ def test_table_errors_name_the_displayed_row(edits: dict[str, Any], row: str) ->
 
 
 def test_form_adds_dates_and_declared_texts() -> None:
-    session = Session().set(domain="Dates", new_name="day", new_start="2024-01-01", new_stop="2024-12-31")
-    session.set(new_unit="quarter", new_missing="unknown", new_missing_values="NA|.", new_date_format="%d.%m.%Y")
+    session = Session().set(
+        domain="Dates", new_name="day", new_start="2024-01-01", new_stop="2024-12-31"
+    )
+    session.set(
+        new_unit="quarter",
+        new_missing="unknown",
+        new_missing_values="NA|.",
+        new_date_format="%d.%m.%Y",
+    )
     session.press("Add attribute")
-    session.set(domain="Bins", new_name="pay", new_edges="0, 1000", new_decimal=",", new_thousands=".")
+    session.set(
+        domain="Bins", new_name="pay", new_edges="0, 1000", new_decimal=",", new_thousands="."
+    )
     session.set(new_missing_values="-").press("Add attribute")
     session.set(new_name="rate", new_edges="0, 1").press("Add attribute")
-    session.set(domain="Dates", new_name="x", new_start="2025", new_stop="2024").press("Add attribute")
+    session.set(domain="Dates", new_name="x", new_start="2025", new_stop="2024").press(
+        "Add attribute"
+    )
     assert session.errors()
     assert session.studio.schema == Schema(
         [
@@ -147,7 +171,9 @@ def test_form_adds_dates_and_declared_texts() -> None:
 
 
 def test_table_edits_dates() -> None:
-    schema = Schema([Attribute.dates("day", "2024-01", "2024-03"), Attribute.categorical("sex", ["F", "M"])])
+    schema = Schema(
+        [Attribute.dates("day", "2024-01", "2024-03"), Attribute.categorical("sex", ["F", "M"])]
+    )
     edits = {0: {"stop": "2024-12", "unit": "quarter"}, 1: {"missing_values": "NA|n/a"}}
     assert apply_edits(schema, {"edited_rows": edits}) == Schema(
         [

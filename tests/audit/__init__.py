@@ -2,13 +2,14 @@
 
     python -m tests.audit [--runs 2000]
 
-A plan is released many times from a table and from its neighbour with one more record, each time with fresh noise and
-a row in a ledger.  Half of the answers train a linear test that distinguishes the tables; the other half estimate its
-errors.  With exact (Clopper-Pearson) bounds on the power and the false alarms of the test,
+A plan is released many times from a table and from its neighbour with one more record, each time
+with fresh noise and a row in a ledger.  Half of the answers train a linear test that distinguishes
+the tables; the other half estimate its errors.  With exact (Clopper-Pearson) bounds on the power
+and the false alarms of the test,
 
     mu >= Phi^-1(lower bound of power) - Phi^-1(upper bound of false alarms),        rho >= mu^2 / 2,
 
-which exceeds the stated rho in at most one of a thousand audits: noise on a grid of 2^-30 of its scale differs from
-Gaussian noise by far less than the audit can detect.  For releases with a planted bug, the bound must exceed the
-stated rho.
+which exceeds the stated rho in at most one of a thousand audits: noise on a grid of 2^-30 of its
+scale differs from Gaussian noise by far less than the audit can detect.  For releases with a
+planted bug, the bound must exceed the stated rho.
 """

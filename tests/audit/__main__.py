@@ -19,7 +19,9 @@ from tests.audit.auditing import BUGS, SCHEMA, audit, audited_plan
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the bound of every release; return 1 unless exactly those with a bug exceed the stated rho."""
+    """Print the bound of every release; return 1 unless exactly those with a bug exceed the stated
+    rho.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="releases of each of the two tables")
     args = parser.parse_args(arguments)
@@ -27,11 +29,18 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'releases':30} {'stated rho':>10} {'shown at least':>15}")
     for name, bug in BUGS.items():
         with tempfile.TemporaryDirectory() as folder, bug():
-            ledger, numbers = Ledger.create(Path(folder) / "audit.ledger"), iter(range(1, sys.maxsize))
+            ledger, numbers = (
+                Ledger.create(Path(folder) / "audit.ledger"),
+                iter(range(1, sys.maxsize)),
+            )
             ledger.add_dataset("audited", total=Budget(pcost=1e9))
 
-            def release(table: pd.DataFrame, book: Ledger = ledger, attempts: Iterator[int] = numbers) -> Measurement:
-                return measure(small_plan, table, dataset="audited", ledger=book, attempt=next(attempts))
+            def release(
+                table: pd.DataFrame, book: Ledger = ledger, attempts: Iterator[int] = numbers
+            ) -> Measurement:
+                return measure(
+                    small_plan, table, dataset="audited", ledger=book, attempt=next(attempts)
+                )
 
             result = audit(small_plan, release, runs=args.runs)
         wrong += result.exceeded == (bug is nullcontext)

@@ -37,7 +37,9 @@ def audited_plan(workload: Workload) -> Plan:
 def halved() -> Iterator[None]:
     """Noise of half the scale."""
     real = grid.discrete_gaussian
-    with patch.object(grid, "discrete_gaussian", lambda *, variance, size: real(variance=variance // 4, size=size)):
+    with patch.object(
+        grid, "discrete_gaussian", lambda *, variance, size: real(variance=variance // 4, size=size)
+    ):
         yield
 
 
@@ -92,12 +94,16 @@ class Audit:
 
 def audit(audited: Plan, release: Release, *, runs: int, confidence: float = CONFIDENCE) -> Audit:
     """Release each table `runs` times, and compare the lower bound with the plan's rho."""
-    answers = [np.array([_answers(release(table)) for _ in range(runs)]) for table in (WITHOUT, WITH)]
+    answers = [
+        np.array([_answers(release(table)) for _ in range(runs)]) for table in (WITHOUT, WITH)
+    ]
     return Audit(stated=audited.pcost / 2, shown=shown_rho(*answers, confidence=confidence))
 
 
 def _answers(measurement: Measurement) -> Array:
-    return np.concatenate([measurement.values(i) for i in range(len(measurement.plan.workload.groups))])
+    return np.concatenate(
+        [measurement.values(i) for i in range(len(measurement.plan.workload.groups))]
+    )
 
 
 def shown_rho(without: Array, with_: Array, *, confidence: float = CONFIDENCE) -> float:
@@ -111,13 +117,19 @@ def shown_rho(without: Array, with_: Array, *, confidence: float = CONFIDENCE) -
     train_scores = [scores[:half] @ weights for scores in (without, with_)]
     limits = np.quantile(np.concatenate(train_scores), np.linspace(0.02, 0.98, 49))
     limit = max(limits, key=partial(_mu, *train_scores, confidence))
-    return max(0.0, _mu(without[half:] @ weights, with_[half:] @ weights, confidence, limit)) ** 2 / 2
+    return (
+        max(0.0, _mu(without[half:] @ weights, with_[half:] @ weights, confidence, limit)) ** 2 / 2
+    )
 
 
 def _mu(without: Array, with_: Array, confidence: float, limit: float) -> float:
     """Lower bound on mu from the scores of two tables above a limit."""
     risk = (1 - confidence) / 2
     alarms, hits = int((without > limit).sum()), int((with_ > limit).sum())
-    highest = 1.0 if alarms == len(without) else float(betaincinv(alarms + 1, len(without) - alarms, 1 - risk))
+    highest = (
+        1.0
+        if alarms == len(without)
+        else float(betaincinv(alarms + 1, len(without) - alarms, 1 - risk))
+    )
     lowest = 0.0 if hits == 0 else float(betaincinv(hits, len(with_) - hits + 1, risk))
     return float(ndtri(lowest) - ndtri(highest)) if lowest > 0 and highest < 1 else 0.0

@@ -26,7 +26,9 @@ def test_audit_exceeds_stated_rho_only_with_bug(name: str) -> None:
                 cached_counts[len(table)] = count_marginals(table, SCHEMA, [("b",)])
             return measure(AUDITED, cached_counts[len(table)], rehearsal=True)
 
-        result = audit(AUDITED, release, runs=RUNS.get(name, 300), confidence=0.999 if sound else 0.99)
+        result = audit(
+            AUDITED, release, runs=RUNS.get(name, 300), confidence=0.999 if sound else 0.99
+        )
     assert result.exceeded != sound, result
 
 

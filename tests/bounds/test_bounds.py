@@ -9,7 +9,13 @@ import pytest
 import scipy.linalg
 
 from engine.analysis.paper_results import standard_workload
-from engine.bounds.lower_bounds import Model, exact_bound, full_domain_problem, functions, global_bound
+from engine.bounds.lower_bounds import (
+    Model,
+    exact_bound,
+    full_domain_problem,
+    functions,
+    global_bound,
+)
 from engine.bounds.product_weights import (
     Excitations,
     State,
@@ -82,7 +88,10 @@ def random_point(reduced, seed):
     """Return random weights and functions of the cells."""
     rng = np.random.default_rng(seed)
     s = {role: np.sqrt(rng.dirichlet(np.full(n, 3.0))) for role, n in reduced.sizes.items()}
-    basis = {r: np.column_stack([np.ones(n), rng.normal(size=(n, n - 1))]) for r, n in reduced.sizes.items()}
+    basis = {
+        r: np.column_stack([np.ones(n), rng.normal(size=(n, n - 1))])
+        for r, n in reduced.sizes.items()
+    }
     return s, basis
 
 
@@ -91,7 +100,9 @@ def nuclear_norm(workload, reduced, s):
     root = np.ones(1)
     for attribute in workload.schema.attributes:
         role = reduced.roles.get(attribute.name)
-        root = np.kron(root, np.full(attribute.size, attribute.size**-0.5) if role is None else s[role])
+        root = np.kron(
+            root, np.full(attribute.size, attribute.size**-0.5) if role is None else s[role]
+        )
     groups = zip(oracles.workload_rows(workload), oracles.query_weights(workload), strict=True)
     rows = np.concatenate([np.sqrt(weights)[:, None] * rows * root for rows, weights in groups])
     return float(scipy.linalg.svdvals(rows).sum())
@@ -133,15 +144,19 @@ def test_symmetric_pairs_match_nuclear_norm(name):
         )
         assert value_of_pairs == pytest.approx(plain, rel=1e-9)
         assert value_of_pairs <= truth * (1 + 1e-12)
-    assert SymmetricPairs(len(link.names), role, terms, n).value(State(reduced, s, basis, False))[0] == pytest.approx(
-        truth, rel=1e-9
-    )
+    assert SymmetricPairs(len(link.names), role, terms, n).value(State(reduced, s, basis, False))[
+        0
+    ] == pytest.approx(truth, rel=1e-9)
 
 
 def every_composition(n, d):
     """Return the compositions and, for every cell of the domain, the index of its composition."""
     cells = np.array(list(itertools.product(range(n), repeat=d)))
-    return np.unique(np.stack([np.sum(cells == a, axis=1) for a in range(n)], axis=1), axis=0, return_inverse=True)
+    return np.unique(
+        np.stack([np.sum(cells == a, axis=1) for a in range(n)], axis=1),
+        axis=0,
+        return_inverse=True,
+    )
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
@@ -162,13 +177,19 @@ def test_composition_bound_matches_nuclear_norm(name):
     value, slopes = problem.norm(prepared, shares)
     assert truth * (1 - 1e-9) <= value <= truth
     step = 1e-6 * np.eye(len(shares))[3]
-    slope = (problem.norm(prepared, shares + step)[0] - problem.norm(prepared, shares - step)[0]) / 2e-6
+    slope = (
+        problem.norm(prepared, shares + step)[0] - problem.norm(prepared, shares - step)[0]
+    ) / 2e-6
     cost_terms = problem.cost_moments(slopes)
-    assert sum(float(c.traces(prepared.counts[[3]])[0]) for c in cost_terms) == pytest.approx(2 * slope, rel=1e-7)
+    assert sum(float(c.traces(prepared.counts[[3]])[0]) for c in cost_terms) == pytest.approx(
+        2 * slope, rel=1e-7
+    )
     near = prepared.counts[[3]] + 0.3
     by = sum(c.slopes(near) for c in cost_terms)[0]
     for a, move in enumerate(1e-5 * np.eye(n)):
-        up, down = (sum(float(c.traces(near + sign * move)[0]) for c in cost_terms) for sign in (1, -1))
+        up, down = (
+            sum(float(c.traces(near + sign * move)[0]) for c in cost_terms) for sign in (1, -1)
+        )
         assert by[a] == pytest.approx((up - down) / 2e-5, rel=1e-6, abs=1e-6 * np.abs(by).max())
 
 
@@ -178,7 +199,10 @@ def test_shares_norm_reaches_optimum(name):
     reduced = reduce_workload(workload)
     problem = full_domain_problem(workload)
     best = problem.solution(*problem.maximise(Options(gap=1e-5))).value
-    norm = shares_norm(reduced, {0: np.full(reduced.sizes[0], reduced.sizes[0] ** -0.5)}, math.inf) ** 2
+    norm = (
+        shares_norm(reduced, {0: np.full(reduced.sizes[0], reduced.sizes[0] ** -0.5)}, math.inf)
+        ** 2
+    )
     assert best * (1 - 4e-4) <= norm <= best
 
 
@@ -199,7 +223,12 @@ def test_shares_norm_asymmetric_workload_is_zero():
     with_triple = single_and_pair_groups("prefix", "abs").add(("x0", "x1", "x2"), "marginal")
     # too large for the dense matrices
     large = Workload.all_ways(cube(40, 4), (1, 2), "prefix")
-    for workload in (missing_group, with_triple, large, Workload.all_ways(cube(4, 5), (1,), "prefix")):
+    for workload in (
+        missing_group,
+        with_triple,
+        large,
+        Workload.all_ways(cube(4, 5), (1,), "prefix"),
+    ):
         reduced = reduce_workload(workload)
         roots = {role: np.full(n, n**-0.5) for role, n in reduced.sizes.items()}
         assert shares_norm(reduced, roots, math.inf) == 0.0
@@ -228,8 +257,12 @@ def test_symmetric_products_match_excitations(name):
     (link,) = reduced.links
     s, basis = random_point(reduced, 6)
     orders = product_orders(reduced, link)
-    value_of_products, _ = SymmetricProducts(len(link.names), 0, orders).value(State(reduced, s, basis, False))
-    plain, _ = Excitations(reduced, link, dict.fromkeys(link.names, 2)).value(State(reduced, s, basis, False))
+    value_of_products, _ = SymmetricProducts(len(link.names), 0, orders).value(
+        State(reduced, s, basis, False)
+    )
+    plain, _ = Excitations(reduced, link, dict.fromkeys(link.names, 2)).value(
+        State(reduced, s, basis, False)
+    )
     assert value_of_products == pytest.approx(plain, rel=1e-8)
     assert value_of_products <= nuclear_norm(workload, reduced, s) * (1 + 1e-12)
 
@@ -240,7 +273,9 @@ def test_model_products_and_sums_match_nuclear_norm(n, d):
     workload = products((1, "prefix"), (2, "affine"), *([(3, "prefix")] if d > 2 else []), d=d, n=n)
     reduced = reduce_workload(workload)
     s, basis = random_point(reduced, 10)
-    assert value(reduced, s, basis, n)[0] == pytest.approx(nuclear_norm(workload, reduced, s), rel=1e-9)
+    assert value(reduced, s, basis, n)[0] == pytest.approx(
+        nuclear_norm(workload, reduced, s), rel=1e-9
+    )
 
 
 def test_global_bound_single_cells_is_number_of_queries():
@@ -251,7 +286,9 @@ def test_global_bound_single_cells_is_number_of_queries():
 def test_product_orders_asymmetric_products_is_none():
     full = products((2, "prefix"), (3, "prefix"))
     missing_group = Workload(full.schema, full.groups[:-1])
-    unequal_weight = Workload(full.schema, (*full.groups[:-1], replace(full.groups[-1], weight=7.0)))
+    unequal_weight = Workload(
+        full.schema, (*full.groups[:-1], replace(full.groups[-1], weight=7.0))
+    )
     mixed = full.add(("x0", "x1", "x2"), {"x0": "prefix", "x1": "range", "x2": "prefix"})
     # every attribute is in the same number of pairs
     ring = Workload(full.schema)
@@ -276,17 +313,23 @@ def test_global_bound_many_triples_is_close_to_plan():
 def test_symmetric_terms_asymmetric_attributes_is_none():
     full = Workload.all_ways(cube(4, 4), (1, 2), "prefix")
     missing_group = Workload(full.schema, full.groups[:-1])
-    unequal_weight = Workload(full.schema, full.groups[:-1]).add(full.groups[-1].attributes, "prefix", weight=2.0)
+    unequal_weight = Workload(full.schema, full.groups[:-1]).add(
+        full.groups[-1].attributes, "prefix", weight=2.0
+    )
     ways = Workload.all_ways(cube(3, 4), (1, 2, 3), "prefix")
     one = Custom(np.random.default_rng(0).normal(size=(5, 16)))
     for workload in (missing_group, unequal_weight, ways, Workload.all_ways(cube(4, 4), (2,), one)):
         reduced = reduce_workload(workload)
         assert all(symmetric_terms(reduced, link) is None for link in reduced.links)
         s, basis = random_point(reduced, 3)
-        assert value(reduced, s, basis, 99)[0] == pytest.approx(nuclear_norm(workload, reduced, s), rel=1e-9)
+        assert value(reduced, s, basis, 99)[0] == pytest.approx(
+            nuclear_norm(workload, reduced, s), rel=1e-9
+        )
 
 
-@pytest.mark.parametrize("workload", [*(SHAPES[n] for n in SMALL), *SYMMETRIC.values(), *PRODUCTS.values()])
+@pytest.mark.parametrize(
+    "workload", [*(SHAPES[n] for n in SMALL), *SYMMETRIC.values(), *PRODUCTS.values()]
+)
 def test_model_gradient_matches_finite_differences(workload):
     reduced = reduce_workload(workload())
     s, basis = random_point(reduced, 4)
@@ -297,7 +340,9 @@ def test_model_gradient_matches_finite_differences(workload):
             step = rng.normal(size=len(root))
             step -= step @ root * root
             moved = [root + sign * 1e-5 * step for sign in (1, -1)]
-            up, down = (value(reduced, s | {role: m / np.linalg.norm(m)}, basis, k)[0] for m in moved)
+            up, down = (
+                value(reduced, s | {role: m / np.linalg.norm(m)}, basis, k)[0] for m in moved
+            )
             assert by[role] @ step == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-6 * total)
 
 
@@ -326,7 +371,9 @@ def small(rng):
         family = str(rng.choice(["prefix", "range", "marginal"]))
         return Workload.all_ways(cube(int(sizes[0]), min(len(names), 3)), (1, 2), family)
     for _ in range(int(rng.integers(1, 6))):
-        chosen = tuple(str(name) for name in rng.permutation(names)[: int(rng.integers(1, len(names) + 1))])
+        chosen = tuple(
+            str(name) for name in rng.permutation(names)[: int(rng.integers(1, len(names) + 1))]
+        )
         weight = float(rng.choice([0.01, 0.5, 1.0, 2.0, 100.0]))
         kind = rng.random()
         if kind < 0.25 and len(chosen) == 2:
@@ -338,12 +385,16 @@ def small(rng):
             workload = workload.add(chosen, Custom(rows), weight)
         else:
             words = ["prefix", "range", "marginal", "circular", "suffix", "total"]
-            workload = workload.add(chosen, {name: str(rng.choice(words)) for name in chosen}, weight)
+            workload = workload.add(
+                chosen, {name: str(rng.choice(words)) for name in chosen}, weight
+            )
     return workload
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(RANDOM), pytest.param(range(RANDOM, 500), marks=pytest.mark.full)], ids=["few", "many"]
+    "seeds",
+    [range(RANDOM), pytest.param(range(RANDOM, 500), marks=pytest.mark.full)],
+    ids=["few", "many"],
 )
 def test_bounds_random_workloads_are_below_optimum(seeds):
     for seed in seeds:
@@ -372,7 +423,9 @@ def test_global_bound_published_workload_is_close_to_plan(schema, queries, max_g
 def test_global_bound_time_limit_returns_best_value(monkeypatch):
     workload = standard_workload("CPS", "<=3-way")
     original, calls = Model.value, []
-    monkeypatch.setattr(Model, "value", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs))
+    monkeypatch.setattr(
+        Model, "value", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs)
+    )
     assert global_bound(workload, seconds=0.0) > 0.0
     assert len(calls) == 2  # one start, one step
     assert global_bound(workload, steps=0) == global_bound(workload, steps=0, seconds=0.0)

@@ -48,13 +48,14 @@ NARROW = 420  # pixels, the width of a phone
 MOTION: Literal["reduce"] = "reduce"
 PICTURES = "TEST_PICTURES"  # environment variable: folder for pictures of the pages
 PAGES = ("schema", "workload", "preview", "compare", "coarse", "release", "learn", "guide")
-# messages about the missing graphics card, and Streamlit's requests for its server below the path of a page
+# messages about the missing graphics card, and Streamlit's requests for its server below the path
+# of a page
 IGNORED_ERRORS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
 CEILING = 1000 * waiting.CEILING  # milliseconds
 POLLING = 30  # milliseconds
 expect.set_options(timeout=CEILING)
-# counts requested and finished script runs from WebSocket messages (by the field numbers of BackMsg.rerun_script and
-# ForwardMsg.script_finished), and changes of the page
+# counts requested and finished script runs from WebSocket messages (by the field numbers of
+# BackMsg.rerun_script and ForwardMsg.script_finished), and changes of the page
 COUNT_RUNS = """(() => {
   if (window.top !== window || window.watched) return;
   const seen = window.watched = {requested: 0, ended: 0, open: false, changes: 0, calm: 0, last: ""};
@@ -143,8 +144,8 @@ THEME_APPLIED = """(scheme) => {
 class Visit:
     """A page of the app, and the problems that occurred on it.
 
-    The object is created before the page opens an address, to receive all messages. A picture of a page that does not
-    come to rest is always saved, other pictures only on request.
+    The object is created before the page opens an address, to receive all messages. A picture of a
+    page that does not come to rest is always saved, other pictures only on request.
     """
 
     page: Page
@@ -174,8 +175,12 @@ class Visit:
             self.page.wait_for_function(IS_IDLE, arg=runs, timeout=CEILING, polling=POLLING)
         except PageTimeout as error:
             self.page.screenshot(path=self.pictures_folder / "never_calm.png")
-            state = self.page.evaluate("[JSON.stringify(window.watched), document.activeElement.outerHTML]")
-            raise AssertionError(f"the page did not come to rest after {runs} runs: {state}") from error
+            state = self.page.evaluate(
+                "[JSON.stringify(window.watched), document.activeElement.outerHTML]"
+            )
+            raise AssertionError(
+                f"the page did not come to rest after {runs} runs: {state}"
+            ) from error
 
     @contextmanager
     def run(self) -> Iterator[None]:
@@ -213,7 +218,10 @@ class Visit:
         plot = self.page.get_by_test_id("stPlotlyChart").nth(chart).locator(".nsewdrag")
         plot.evaluate("picture => picture.scrollIntoView({block: 'nearest'})")
         place = plot.bounding_box()
-        points = [(place["x"] + x * place["width"], place["y"] + y * place["height"]) for x, y in (start, end)]
+        points = [
+            (place["x"] + x * place["width"], place["y"] + y * place["height"])
+            for x, y in (start, end)
+        ]
         self.page.mouse.move(*points[0])
         self.page.mouse.down()
         self.page.mouse.move(*points[1], steps=8)
@@ -258,7 +266,8 @@ class Visit:
     def check_accessibility(self, name: str) -> None:
         """Add serious and critical findings of axe; a second check of a name uses the other theme.
 
-        The theme changes before checks 1, 2, 4, 8, and so on: few changes, and both themes are used.
+        The theme changes before checks 1, 2, 4, 8, and so on: few changes, and both themes are
+        used.
         """
         turn = len(self.checks) > 0 and (len(self.checks) + 1).bit_count() == 1
         if turn or (name, self.scheme) in self.checks:
@@ -268,7 +277,9 @@ class Visit:
         self.take_picture(f"{name}_{self.scheme}")
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE_SCRIPT)
-        self.violations += [(name, self.scheme, *finding) for finding in self.page.evaluate(RUN_AXE)]
+        self.violations += [
+            (name, self.scheme, *finding) for finding in self.page.evaluate(RUN_AXE)
+        ]
 
     def find_overflows(self) -> list[list[object]]:
         """Return the elements that overflow the page, a figure or their box."""
@@ -304,7 +315,9 @@ def browser(server: RunningServer) -> Iterator[BrowserContext]:
         window = {"width": WIDTH, "height": HEIGHT}
         context = running.new_context(viewport=window, reduced_motion=MOTION, accept_downloads=True)
         assert context.request.get(server.address).ok
-        context.new_page().goto(f"{server.url}/_stcore/health")  # keeps the process of all pages alive
+        context.new_page().goto(
+            f"{server.url}/_stcore/health"
+        )  # keeps the process of all pages alive
         yield context
         running.close()
 
@@ -315,11 +328,15 @@ def visit(server: RunningServer, browser: BrowserContext) -> Iterator[Visit]:
     wanted = os.environ.get(PICTURES)
     shots = Path(wanted) if wanted else ROOT / "screenshots"
     page = browser.new_page()
-    new_visit = Visit(page=page, url=server.url, pictures_folder=shots, saves_pictures=wanted is not None)
+    new_visit = Visit(
+        page=page, url=server.url, pictures_folder=shots, saves_pictures=wanted is not None
+    )
 
     def add_error(message: ConsoleMessage) -> None:
         place = message.location.get("url", "")
-        if message.type == "error" and not any(word in message.text + place for word in IGNORED_ERRORS):
+        if message.type == "error" and not any(
+            word in message.text + place for word in IGNORED_ERRORS
+        ):
             new_visit.console.append(f"{message.text} ({place})")
 
     def add_request(request: Request | WebSocket) -> None:

@@ -38,7 +38,9 @@ def open_visit() -> Iterator[Visit]:
     place = tempfile.TemporaryDirectory(prefix="pictures-")
     with place as folder, run_server(Path(folder)) as server, sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = running.new_context(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        context = running.new_context(
+            viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light"
+        )
         context.request.get(server.address)
         yield Visit(page=context.new_page(), url=server.url, pictures_folder=Path(folder))
         running.close()
@@ -61,7 +63,10 @@ def take_picture(visit: Visit, name: str, top: str) -> str:
 
 
 def main() -> int:
-    survey, census = permalink.packed(build_studio("survey")), permalink.packed(build_studio("census"))
+    survey, census = (
+        permalink.packed(build_studio("survey")),
+        permalink.packed(build_studio("census")),
+    )
     with open_visit() as visit:
         visit.open(f"workload?{permalink.NAME}={survey}")
         visit.page.get_by_text("Explain each step").click()

@@ -50,7 +50,9 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     page = visit.page
     place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
     synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)
-    visit.open(f"coarse?{permalink.NAME}={permalink.packed(RequestState(workload=Workload(SCHEMA)))}")
+    visit.open(
+        f"coarse?{permalink.NAME}={permalink.packed(RequestState(workload=Workload(SCHEMA)))}"
+    )
     visit.expect_text("What every option costs")
     visit.settle()
     visit.press("Rehearse the look", exact=True)
@@ -82,7 +84,9 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     other = Visit(page=tab, url=visit.url, pictures_folder=visit.pictures_folder)
     other.open("coarse")
     other.choose("Earlier looks")
-    expect(tab.get_by_role("combobox", name="Look")).to_have_value(re.compile("waits for a decision"))
+    expect(tab.get_by_role("combobox", name="Look")).to_have_value(
+        re.compile("waits for a decision")
+    )
     other.expect_text("The rule noted with the look")
     other.choose("Take 1-way")
     expect(tab.get_by_role("button", name="Record this decision")).to_be_disabled()
@@ -102,5 +106,12 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.expect_text("exactly what this analysis alone costs")
     visit.check_accessibility("30_coarse_finished")
     rows = Ledger(place).rows()
-    assert [r.kind for r in rows][2:] == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
+    assert [r.kind for r in rows][2:] == [
+        "spend",
+        "saved",
+        "note:rule",
+        "note:decision",
+        "spend",
+        "saved",
+    ]
     assert sum(Decimal(r.pcost) for r in rows if r.kind == "spend") <= 1

@@ -21,7 +21,9 @@ def census_studio(pcost: float = 1.0) -> RequestState:
     return RequestState(workload=workload, budget=Budget(pcost=pcost))
 
 
-def test_compare_views_are_accessible_and_set_mechanism(visit: Visit, tmp_path: pytest.TempPathFactory) -> None:
+def test_compare_views_are_accessible_and_set_mechanism(
+    visit: Visit, tmp_path: pytest.TempPathFactory
+) -> None:
     page = visit.page
     visit.open(f"compare?{permalink.NAME}={permalink.packed(census_studio())}")
     visit.expect_text("Done: the results are below")  # quick mechanisms start automatically
@@ -34,7 +36,9 @@ def test_compare_views_are_accessible_and_set_mechanism(visit: Visit, tmp_path: 
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.check_accessibility("compare_ranking_narrow")
     assert visit.find_overflows() == []
-    page.locator(".js-plotly-plot .xtitle").first.evaluate("one => { one.textContent = 'too long '.repeat(9); }")
+    page.locator(".js-plotly-plot .xtitle").first.evaluate(
+        "one => { one.textContent = 'too long '.repeat(9); }"
+    )
     assert len(visit.find_overflows()) == 1  # overflow is detected
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.locator(".js-plotly-plot").first.hover()
@@ -44,8 +48,12 @@ def test_compare_views_are_accessible_and_set_mechanism(visit: Visit, tmp_path: 
         drawn := saved.value.path().read_text("utf-8")
     )
     assert f'width="{figure_view.TEXT_WIDTH}"' in drawn  # width of a text column
-    assert len(ElementTree.fromstring(drawn).findall(".//{http://www.w3.org/2000/svg}text")) > 5  # valid SVG
-    expect(page.locator(".notifier-note")).to_have_count(0, timeout=60_000)  # Plotly's message is gone
+    assert (
+        len(ElementTree.fromstring(drawn).findall(".//{http://www.w3.org/2000/svg}text")) > 5
+    )  # valid SVG
+    expect(page.locator(".notifier-note")).to_have_count(
+        0, timeout=60_000
+    )  # Plotly's message is gone
     for view, text in {
         "Other budgets": "Error at other budgets",
         "How errors spread": "95% are within",
@@ -59,14 +67,18 @@ def test_compare_views_are_accessible_and_set_mechanism(visit: Visit, tmp_path: 
         visit.settle()
         if view == "Other budgets":
             with visit.run():
-                page.locator(".scatterlayer .trace .point").nth(2).click(force=True)  # the drag layer covers the point
+                page.locator(".scatterlayer .trace .point").nth(2).click(
+                    force=True
+                )  # the drag layer covers the point
             visit.expect_text("at this budget")
         if view == "A against B":
             visit.pick("Group", "3: age")
         if view == "Two plans":
             other = tmp_path / "plan.json"
             studio = census_studio(pcost=2.0)
-            other.write_text(plan(studio.workload, studio.budget, "wff").to_json(), encoding="utf-8")
+            other.write_text(
+                plan(studio.workload, studio.budget, "wff").to_json(), encoding="utf-8"
+            )
             visit.upload(other)
             visit.pick("Second plan", "the uploaded file")
             visit.expect_text("The budget differs: pcost 1 and pcost 2.")

@@ -100,7 +100,15 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
         page.get_by_role("button", name="Download CSV").first.click()
     visit.settle()
     text = waiting.value.path().read_text(encoding="utf-8")
-    assert [line.split(",")[2] for line in text.splitlines()] == ["query", "1", "1", "1", "0", "0", "1"]
+    assert [line.split(",")[2] for line in text.splitlines()] == [
+        "query",
+        "1",
+        "1",
+        "1",
+        "0",
+        "0",
+        "1",
+    ]
     question, every = LESSONS[0].questions[0], 3 * len(LESSONS)
     wrong = next(c for c in question.choices if not c.right)
     visit.choose(wrong.text)
@@ -138,7 +146,9 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     visit.check_accessibility("planted")
     visit.check_accessibility("planted")
     planted = [one for one in visit.violations if one[0] == "planted"]
-    findings = {(scheme, rule, html.split(">")[0]) for _, scheme, rule, nodes in planted for html in nodes}
+    findings = {
+        (scheme, rule, html.split(">")[0]) for _, scheme, rule, nodes in planted for html in nodes
+    }
     visit.violations[:] = [one for one in visit.violations if one not in planted]
     assert findings == {
         ("light", "button-name", '<button id="c"'),

@@ -19,7 +19,11 @@ PREVIEW_PATH = f"preview?{permalink.NAME}={permalink.packed(RequestState(workloa
 def is_in_window(visit: Visit, locator: Locator) -> bool:
     """Return whether the upper 36 pixels of an element are in the window."""
     box, window = locator.first.bounding_box(), visit.page.viewport_size
-    return box["y"] >= 0 and box["y"] + min(box["height"], 36) <= window["height"] and box["x"] < window["width"]
+    return (
+        box["y"] >= 0
+        and box["y"] + min(box["height"], 36) <= window["height"]
+        and box["x"] < window["width"]
+    )
 
 
 WINDOW_SIZES = ((1440, 900), (1100, 700))
@@ -47,9 +51,13 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     for width, height in reversed(WINDOW_SIZES):
         page.set_viewport_size({"width": width, "height": height})
         visit.settle()
-        page.get_by_role("heading", name="More about this plan").evaluate("heading => heading.scrollIntoView()")
+        page.get_by_role("heading", name="More about this plan").evaluate(
+            "heading => heading.scrollIntoView()"
+        )
         visit.settle()
-        assert is_in_window(visit, page.get_by_role("spinbutton", name="epsilon")), width  # the budget field is fixed
+        assert is_in_window(visit, page.get_by_role("spinbutton", name="epsilon")), (
+            width
+        )  # the budget field is fixed
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
     # table
@@ -117,8 +125,12 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.unfold("One query of your own")
     visit.choose("Draw on the domain")
     visit.expect_text("The interval at other budgets")
-    visit.drag((0.2561, 0.5), (0.5, 0.6), chart=2)  # 82 cells: the middles of the cells 21 to 40 lie inside
-    visit.expect_text("39 ≤ age < 59" if visit.page.get_by_text("39 ≤ age < 59").count() else "age in [39, 59)")
+    visit.drag(
+        (0.2561, 0.5), (0.5, 0.6), chart=2
+    )  # 82 cells: the middles of the cells 21 to 40 lie inside
+    visit.expect_text(
+        "39 ≤ age < 59" if visit.page.get_by_text("39 ≤ age < 59").count() else "age in [39, 59)"
+    )
     visit.expect_text("The interval at other budgets")
     visit.take_picture("30_probe")
     visit.number("Wanted 95% interval: ± counts", "5")

@@ -90,7 +90,10 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.pick("Attributes", "age", "vote")
     page.set_viewport_size({"width": 1100, "height": HEIGHT})
     visit.take_picture("12_ask")
-    cut = "boxes => boxes.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    cut = (
+        "boxes => boxes.filter(one => one.scrollWidth > one.clientWidth).map(one =>"
+        " one.textContent)"
+    )
     assert page.get_by_test_id("stMetricValue").locator("div").evaluate_all(cut) == []
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.choose("Download")
@@ -120,7 +123,9 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
 
 def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     page = visit.page
-    page.add_init_script("window.clicks = 0; addEventListener('click', (e) => { clicks += e.isTrusted; }, true)")
+    page.add_init_script(
+        "window.clicks = 0; addEventListener('click', (e) => { clicks += e.isTrusted; }, true)"
+    )
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.open("")
     before = page.evaluate("history.length")
@@ -152,9 +157,13 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     # edits of the schema table
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.settle()
-    for edit, (x, y, text) in enumerate([(80, 50, "years"), (80, 85, "gender"), (80, 50, "age_in_years")]):
+    for edit, (x, y, text) in enumerate(
+        [(80, 50, "years"), (80, 85, "gender"), (80, 50, "age_in_years")]
+    ):
         table = page.get_by_test_id("stDataFrame").first
-        table.click(position={"x": 160, "y": 135 - y})  # select another cell: a click on the selected cell opens it
+        table.click(
+            position={"x": 160, "y": 135 - y}
+        )  # select another cell: a click on the selected cell opens it
         page.keyboard.press("Escape")
         table.click(position={"x": x, "y": y})
         page.keyboard.press("Enter")

@@ -49,7 +49,9 @@ def write_older_link(studio: RequestState) -> str:
 )
 def test_reload_and_history_keep_the_workload(visit: Visit, titles: tuple[str, ...]) -> None:
     page = visit.page
-    visit.open(f"workload?{permalink.NAME}={write_older_link(RequestState(workload=census_workload()))}")
+    visit.open(
+        f"workload?{permalink.NAME}={write_older_link(RequestState(workload=census_workload()))}"
+    )
     for title in titles:
         with visit.run():
             page.get_by_test_id("stSidebarNav").get_by_role("link", name=title).click()

@@ -14,15 +14,25 @@ from tests.browser.conftest import Visit
 
 # elements that the names below would create as Markdown or HTML
 MARKUP_SELECTOR = (
-    "img[src*=example], a[href*=example], a[href^=javascript], main b:text-is('c'), main i:text-is('code')"
+    "img[src*=example], a[href*=example], a[href^=javascript], main b:text-is('c'), main"
+    " i:text-is('code')"
 )
-SQL = "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM survey"
+SQL = (
+    "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*)"
+    " FROM survey"
+)
 
 
 def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Path) -> None:
-    bad = "![x](http://example.com/a.png) <img src=http://example.com/b.png onerror=alert(1)> :red[y] $z$"
+    bad = (
+        "![x](http://example.com/a.png) <img src=http://example.com/b.png onerror=alert(1)>"
+        " :red[y] $z$"
+    )
     labels = [bad, "[k](http://example.com)", "<b>c</b>", "=1+1"]
-    code, script = Attribute.of_size("<i>code</i>", 3), Attribute.of_size("[k](javascript:alert(1))", 3)
+    code, script = (
+        Attribute.of_size("<i>code</i>", 3),
+        Attribute.of_size("[k](javascript:alert(1))", 3),
+    )
     schema = Schema([Attribute.categorical(bad, labels), code, script])
     file = tmp_path / "schema.json"
     file.write_text(schema.to_json(), encoding="utf-8")
@@ -63,7 +73,9 @@ def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Pat
 
 def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
     schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
-    visit.open(f"workload?{permalink.NAME}={permalink.packed(RequestState(workload=Workload(schema)))}")
+    visit.open(
+        f"workload?{permalink.NAME}={permalink.packed(RequestState(workload=Workload(schema)))}"
+    )
     visit.expect_text("No group yet")
     visit.choose("Write SQL")
     visit.take_picture("20_sql_empty")

@@ -35,7 +35,11 @@ class Tour:
             self.visit.page.get_by_test_id("stMain").get_by_text(top).first.evaluate(SCROLL)
             self.visit.page.mouse.move(0, 0)
             self.visit.settle()
-        seen = Image.open(BytesIO(self.visit.page.screenshot())).convert("RGB").resize((WIDTH, HEIGHT), Image.LANCZOS)
+        seen = (
+            Image.open(BytesIO(self.visit.page.screenshot()))
+            .convert("RGB")
+            .resize((WIDTH, HEIGHT), Image.LANCZOS)
+        )
         image = Image.new("RGB", (WIDTH, HEIGHT + CAPTION_HEIGHT), PAPER)
         image.paste(seen, (0, 0))
         ImageDraw.Draw(image).text((16, HEIGHT + 10), words, INK, ImageFont.load_default(size=21))
@@ -49,7 +53,10 @@ class Tour:
     def walk(self) -> None:
         """Visit the pages from Start to Guide."""
         self.visit.open("")
-        self.add_frame("Start: a demo, your own schema, or a lesson; counts with noise come out, and intervals.")
+        self.add_frame(
+            "Start: a demo, your own schema, or a lesson; counts with noise come out, and"
+            " intervals."
+        )
         self.visit.press("Try a demo")
         self.visit.expect_text("Typical error")
         self.add_frame("Preview: how exact every answer will be, before a record is read.")
@@ -57,15 +64,22 @@ class Tour:
         self.visit.expect_text("pair by pair")
         self.add_frame("All pairs as a map, the least exact first; a click looks at one.")
         self.go("Schema")
-        self.add_frame("Schema: what is publicly known of the columns. Records are never read for it.")
+        self.add_frame(
+            "Schema: what is publicly known of the columns. Records are never read for it."
+        )
         self.add_frame("How large every attribute is, and the table of all of them.", "At a glance")
         self.go("Workload")
         self.add_frame("Workload: tables, ranges, conditions or SQL become groups of queries.")
-        self.add_frame("The groups of the workload, each with its weight.", "Groups of the workload")
+        self.add_frame(
+            "The groups of the workload, each with its weight.", "Groups of the workload"
+        )
         self.go("Compare")
         self.add_frame("Compare: every mechanism on your own workload.")
         self.visit.expect_text("Done: the results are below")
-        self.add_frame("Who wins, and how far everybody is from a bound that none can pass.", "What each is expected")
+        self.add_frame(
+            "Who wins, and how far everybody is from a bound that none can pass.",
+            "What each is expected",
+        )
         self.go("Coarse or fine")
         self.add_frame("Coarse or fine: look at what two analyses share, then decide.")
         self.go("Release")
@@ -75,7 +89,10 @@ class Tour:
         self.add_frame("Truth and noisy answers side by side: only in a rehearsal.", "1. Rehearse")
         self.go("Learn")
         self.add_frame("Learn: ten lessons; each begins at step 0.", LESSONS[0].title)
-        for words in ("The average mark is the piece for the total.", "One piece more for each set of attributes."):
+        for words in (
+            "The average mark is the piece for the total.",
+            "One piece more for each set of attributes.",
+        ):
             self.visit.press("Next step")
             self.add_frame(words, LESSONS[0].title)
         self.visit.choose(LESSONS[2].tab)
@@ -84,7 +101,10 @@ class Tour:
         self.add_frame("Sixteen exact answers give sixteen people away.", LESSONS[6].title)
         self.visit.press("Next step")
         self.add_frame("The same answers with noise: the same attack fails.", LESSONS[6].title)
-        self.add_frame("Three questions, checked at once; an instructor view, and a handout to print.", "1. Why does")
+        self.add_frame(
+            "Three questions, checked at once; an instructor view, and a handout to print.",
+            "1. Why does",
+        )
         self.go("Guide")
         self.add_frame("Guide: what to do, by task, in the studio and as Python.")
 
@@ -95,7 +115,14 @@ class Tour:
             each = 1000 * SECONDS // len(self.frames)
             first, *rest = self.frames
             first.save(
-                target, "WEBP", save_all=True, append_images=rest, duration=each, loop=0, quality=quality, method=4
+                target,
+                "WEBP",
+                save_all=True,
+                append_images=rest,
+                duration=each,
+                loop=0,
+                quality=quality,
+                method=4,
             )
             if target.tell() < MAX_BYTES:
                 break

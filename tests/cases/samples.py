@@ -63,7 +63,11 @@ LABELS: dict[str, tuple[dict[float, str], list[float], list[float]]] = {
     "missing_only": ({99999.0: "refused"}, [99999.0], [1200.0, 3400.0, 99999.0]),
     "other_code": ({1.0: "2", 3.0: "x"}, [], [1.0, 2.0, 3.0]),
     "scale_ends": ({0.0: "none", 10.0: "10 or more"}, [], [0.0, 4.0, 10.0]),
-    "two_missing": ({1.0: "yes", 2.0: "no", 8.0: "unknown", 9.0: "refused"}, [8.0, 9.0], [1.0, 8.0, 9.0]),
+    "two_missing": (
+        {1.0: "yes", 2.0: "no", 8.0: "unknown", 9.0: "refused"},
+        [8.0, 9.0],
+        [1.0, 8.0, 9.0],
+    ),
     "two_of_one_label": ({1.0: "other", 2.0: "other", 3.0: "farmer"}, [], [1.0, 2.0, 3.0]),
 }
 SHEETS: dict[str, dict[str, list[list[Any]]]] = {
@@ -89,7 +93,9 @@ def write_samples(folder: Path) -> None:
             variable_value_labels={"x": labels, "sex": {1.0: "F", 2.0: "M"}},
             missing_ranges={"x": missing},
         )
-    types = pd.DataFrame({"d": [dt.date(2020, 1, 2), dt.date(2021, 1, 2)], "z": ["01", "02"], "f": [1.0, 2.5]})
+    types = pd.DataFrame(
+        {"d": [dt.date(2020, 1, 2), dt.date(2021, 1, 2)], "z": ["01", "02"], "f": [1.0, 2.5]}
+    )
     pyreadstat.write_dta(types, str(folder / "types.dta"))
     pyreadstat.write_xport(types, str(folder / "types.xpt"))
     for name, sheets in SHEETS.items():

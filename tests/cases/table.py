@@ -36,8 +36,13 @@ def case_text(path: Path) -> str:
 
 
 def _drafted(start: str, draft: DraftSchema) -> list[str]:
-    drafted = [f"{start}drafted: {attribute.name!r}: {_cells(attribute)}" for attribute in draft.schema.attributes]
-    left = [f"{start}left to the person: {name!r}: {reason}" for name, reason in draft.reasons.items()]
+    drafted = [
+        f"{start}drafted: {attribute.name!r}: {_cells(attribute)}"
+        for attribute in draft.schema.attributes
+    ]
+    left = [
+        f"{start}left to the person: {name!r}: {reason}" for name, reason in draft.reasons.items()
+    ]
     return [*drafted, *left, *(f"{start}note: {note}" for note in draft.notes)]
 
 

@@ -15,7 +15,13 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
 Capture = pytest.CaptureFixture[str]
-SCHEMA = Schema([Attribute.of_size("age", 5), Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("hours", 4)])
+SCHEMA = Schema(
+    [
+        Attribute.of_size("age", 5),
+        Attribute.categorical("sex", ["F", "M"]),
+        Attribute.of_size("hours", 4),
+    ]
+)
 SQL = "SELECT sex, COUNT(*) FROM t WHERE age <= 2 GROUP BY sex; SELECT COUNT(*) FROM t"
 
 
@@ -47,6 +53,16 @@ def release(folder: Path, *attempts: int) -> None:
     (folder / "plan.json").write_text(result.to_json())
     assert main(["budget", "create", "--ledger", "office"]) == 0
     assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
-    args = ["release", "--plan", "plan.json", "--data", "people.csv", "--dataset", "people", "--ledger", "office"]
+    args = [
+        "release",
+        "--plan",
+        "plan.json",
+        "--data",
+        "people.csv",
+        "--dataset",
+        "people",
+        "--ledger",
+        "office",
+    ]
     for attempt in attempts:
         assert main([*args, "--attempt", str(attempt), "--out", f"{attempt}.csv"]) == 0

@@ -30,7 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = str(demo_data.schemas()["cps"])
 
 
-def test_compare_prints_ranking_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_prints_ranking_and_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     small = tmp_path / "schema.json"
     small.write_text('{"age": 5, "hours": 4}')
     assert main(["compare", "--schema", str(small), "--ways", "1", "2", "--pcost", "1"]) == 0
@@ -42,8 +44,12 @@ def test_compare_prints_ranking_and_reasons(tmp_path: Path, capsys: pytest.Captu
     assert "bias" in said
 
 
-def test_pure_epsilon_plan_is_released_as_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan, data, ledger, out = (str(tmp_path / name) for name in ("plan.json", "cps.csv", "office.ledger", "out.zip"))
+def test_pure_epsilon_plan_is_released_as_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, data, ledger, out = (
+        str(tmp_path / name) for name in ("plan.json", "cps.csv", "office.ledger", "out.zip")
+    )
     schema = Schema.from_json(Path(SCHEMA).read_bytes())
     synthetic(schema, 200, seed=1).to_csv(data, index=False)
     args = ["--schema", SCHEMA, "--ways", "1", "--pure-epsilon", "0.5"]
@@ -55,7 +61,19 @@ def test_pure_epsilon_plan_is_released_as_package(tmp_path: Path, capsys: pytest
     assert "any matrix mechanism" in said
     assert main(["budget", "create", "--ledger", ledger]) == 0
     assert main(["budget", "add", "--ledger", ledger, "--dataset", "cps", "--pcost", "0.3"]) == 0
-    release = ["release", "--plan", plan, "--data", data, "--dataset", "cps", "--ledger", ledger, "--out", out]
+    release = [
+        "release",
+        "--plan",
+        plan,
+        "--data",
+        data,
+        "--dataset",
+        "cps",
+        "--ledger",
+        ledger,
+        "--out",
+        out,
+    ]
     assert main(release) == 0
     assert main(release) == 1, "files are not overwritten by default"
     # the same key spends no further budget
@@ -73,7 +91,9 @@ def test_plan_aim_published_requires_reference_records(
 ) -> None:
     monkeypatch.setattr(rehearsed, "REHEARSALS", (1, 1))
     monkeypatch.setattr(aim, "QUERY_POWERS", (0.0, 0.5))
-    schema = Schema([Attribute.of_size("a", 12, "categorical"), Attribute.of_size("b", 2, "categorical")])
+    schema = Schema(
+        [Attribute.of_size("a", 12, "categorical"), Attribute.of_size("b", 2, "categorical")]
+    )
     (tmp_path / "schema.json").write_text(schema.to_json())
     synthetic(schema, 200, seed=1).to_csv(tmp_path / "public.csv", index=False)
     command = [
@@ -91,10 +111,14 @@ def test_plan_aim_published_requires_reference_records(
     assert main([*command, "--out", str(tmp_path / "no.json")]) == 1
     assert "needs a reference" in capsys.readouterr().err
     command += ["--reference", str(tmp_path / "public.csv")]
-    assert main([*command, "--out", str(tmp_path / "public.csv")]) == 1, "the reference is not overwritten"
+    assert main([*command, "--out", str(tmp_path / "public.csv")]) == 1, (
+        "the reference is not overwritten"
+    )
     assert main([*command, "--out", str(tmp_path / "plan.json")]) == 0
     weighted_plan = load_plan((tmp_path / "plan.json").read_bytes())
-    weighed = weighed_for_publishing(Workload.all_ways(schema, (1, 2)), Budget.zcdp(0.1), tmp_path / "public.csv")
+    weighed = weighed_for_publishing(
+        Workload.all_ways(schema, (1, 2)), Budget.zcdp(0.1), tmp_path / "public.csv"
+    )
     assert weighted_plan.workload.to_json() == weighed.to_json()
 
 
@@ -102,22 +126,45 @@ def create_files(tmp_path: Path, *total: str) -> dict[str, str]:
     """Create plans, records and a ledger; return the names of their files."""
     schema = tmp_path / "schema.json"
     schema.write_text('{"age": 5, "hours": 4}')
-    files = {name: str(tmp_path / name) for name in ("plan", "laplace", "records.csv", "ledger", "schema.json")}
-    synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).to_csv(files["records.csv"], index=False)
+    files = {
+        name: str(tmp_path / name)
+        for name in ("plan", "laplace", "records.csv", "ledger", "schema.json")
+    }
+    synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).to_csv(
+        files["records.csv"], index=False
+    )
     command = ["plan", "--schema", str(schema), "--ways", "1"]
-    assert main([*command, "--pcost", "0.04", "--options", "centers=uniform", "--out", files["plan"]]) == 0
-    assert main([*command, "--pure-epsilon", "0.2", "--mechanism", "laplace", "--out", files["laplace"]]) == 0
+    assert (
+        main([*command, "--pcost", "0.04", "--options", "centers=uniform", "--out", files["plan"]])
+        == 0
+    )
+    assert (
+        main(
+            [*command, "--pure-epsilon", "0.2", "--mechanism", "laplace", "--out", files["laplace"]]
+        )
+        == 0
+    )
     assert main(["budget", "create", "--ledger", files["ledger"]]) == 0
     assert main(["budget", "add", "--ledger", files["ledger"], "--dataset", "people", *total]) == 0
     return files
 
 
 def run_release(files: dict[str, str], plan: str, out: str, *more: str) -> int:
-    command = ["release", "--plan", files[plan], "--data", files["records.csv"], "--dataset", "people"]
+    command = [
+        "release",
+        "--plan",
+        files[plan],
+        "--data",
+        files["records.csv"],
+        "--dataset",
+        "people",
+    ]
     return main([*command, "--ledger", files["ledger"], "--out", out, *more])
 
 
-def test_release_with_invalid_options_spends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_release_with_invalid_options_spends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = create_files(tmp_path, "--pcost", "1")
     capsys.readouterr()
     for out, words in (
@@ -134,7 +181,10 @@ def test_release_with_invalid_options_spends_nothing(tmp_path: Path, capsys: pyt
         assert run_release(files, "plan", str(tmp_path / "a.csv"), "--confidence", confidence) == 1
         assert "confidence" in capsys.readouterr().err
     where = ["--dataset", "people", "--ledger", files["ledger"], "--data", files["records.csv"]]
-    for step in (["look", "--plans", files["plan"], files["laplace"], *where], ["finish", "--look", "key", *where[2:]]):
+    for step in (
+        ["look", "--plans", files["plan"], files["laplace"], *where],
+        ["finish", "--look", "key", *where[2:]],
+    ):
         assert main([*step, "--out", str(tmp_path / "a.xlsx")]) == 1
         assert ".parquet" in capsys.readouterr().err
     assert Ledger(files["ledger"]).status("people").spent == 0
@@ -162,7 +212,9 @@ def test_release_from_configured_source_matches_file(
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
 
 
-def test_repeated_release_reports_no_new_spend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_release_reports_no_new_spend(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = create_files(tmp_path, "--pcost", "1")
     assert run_release(files, "plan", str(tmp_path / "a.csv")) == 0
     assert "; spent pcost" in capsys.readouterr().out
@@ -172,10 +224,15 @@ def test_repeated_release_reports_no_new_spend(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"), [(errno.ENOSPC, "is not paid for twice"), (errno.EACCES, "who may use it")]
+    ("number", "advice"),
+    [(errno.ENOSPC, "is not paid for twice"), (errno.EACCES, "who may use it")],
 )
 def test_release_with_failed_write_can_be_repeated(
-    number: int, advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    number: int,
+    advice: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     files, out = create_files(tmp_path, "--pcost", "1"), str(tmp_path / "a.csv")
 
@@ -193,7 +250,9 @@ def test_release_with_failed_write_can_be_repeated(
 def test_show_with_closed_output_exits_quietly(tmp_path: Path) -> None:
     files = create_files(tmp_path, "--pcost", "1")
     command = [sys.executable, "-m", "engine", "show", "--plan", files["plan"]]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as show:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as show:
         assert show.stdout is not None
         assert show.stderr is not None
         show.stdout.close()
@@ -201,13 +260,17 @@ def test_show_with_closed_output_exits_quietly(tmp_path: Path) -> None:
     assert show.returncode == 141
 
 
-@pytest.mark.parametrize(("encoding", "name"), [("ascii", "Gr\\xf6\\xdfe"), ("latin-1", "Größe"), ("utf-8", "Größe")])
+@pytest.mark.parametrize(
+    ("encoding", "name"), [("ascii", "Gr\\xf6\\xdfe"), ("latin-1", "Größe"), ("utf-8", "Größe")]
+)
 def test_output_in_limited_encoding_is_escaped(
     encoding: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema, plan = tmp_path / "schema.json", str(tmp_path / "plan.json")
     schema.write_text(
-        Schema([Attribute.categorical("Größe", ["≤ 3 €", "→ 4"]), Attribute.of_size("age", 4)]).to_json(),
+        Schema(
+            [Attribute.categorical("Größe", ["≤ 3 €", "→ 4"]), Attribute.of_size("age", 4)]
+        ).to_json(),
         encoding="utf-8",
     )
     args = ["--schema", str(schema), "--ways", "1", "2", "--pcost", "1", "--out", plan]
@@ -235,7 +298,9 @@ def test_output_in_limited_encoding_is_escaped(
         assert (process.stdout.decode(encoding), process.stderr) == (shown, b"")
 
 
-def test_release_of_counted_table_requires_count_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_release_of_counted_table_requires_count_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = create_files(tmp_path, "--pcost", "1")
     Path(files["records.csv"]).write_text("age,hours,n\n0,0,5\n1,1,7\n")
     assert run_release(files, "plan", str(tmp_path / "a.csv")) == 1
@@ -247,17 +312,31 @@ def test_release_of_counted_table_requires_count_column(tmp_path: Path, capsys: 
     said = capsys.readouterr().err
     assert "Rows read 12 = counted 12" in said
     assert "not sampling weights" in said
-    public = ["rehearse", "--plan", files["plan"], "--data", files["records.csv"], "--public", "in the yearbook"]
+    public = [
+        "rehearse",
+        "--plan",
+        files["plan"],
+        "--data",
+        files["records.csv"],
+        "--public",
+        "in the yearbook",
+    ]
     where = ["--ledger", files["ledger"], "--dataset", "people", "--out", str(tmp_path / "b.csv")]
     assert main([*public, *where, *named]) == 1
     assert "so they are not public" in capsys.readouterr().err
 
 
-def test_count_column_that_is_attribute_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_column_that_is_attribute_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = create_files(tmp_path, "--pcost", "1")
     data, named = ["--data", str(tmp_path / "not there.csv")], ["--count-column", "age"]
     out = ["--out", str(tmp_path / "a.counts")]
-    for command in (["check", *data], ["count", *data, *out], ["rehearse", *data, *out[:1], "a.csv", "--simulated"]):
+    for command in (
+        ["check", *data],
+        ["count", *data, *out],
+        ["rehearse", *data, *out[:1], "a.csv", "--simulated"],
+    ):
         assert main([*command, "--plan", files["plan"], *named]) == 1
         said = capsys.readouterr().err
         assert "also an attribute" in said
@@ -266,13 +345,32 @@ def test_count_column_that_is_attribute_is_refused(tmp_path: Path, capsys: pytes
     assert "also an attribute" in capsys.readouterr().err
 
 
-def test_two_stage_release_reads_count_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_stage_release_reads_count_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = create_files(tmp_path, "--pcost", "1")
     Path(files["records.csv"]).write_text("age,hours,n\n0,0,5\n1,1,7\n")
     fine = str(tmp_path / "fine.json")
-    args = ["--schema", files["schema.json"], "--ways", "1", "2", "--pcost", "0.08", "--options", "centers=uniform"]
+    args = [
+        "--schema",
+        files["schema.json"],
+        "--ways",
+        "1",
+        "2",
+        "--pcost",
+        "0.08",
+        "--options",
+        "centers=uniform",
+    ]
     assert main(["plan", *args, "--out", fine]) == 0
-    source = ["--ledger", files["ledger"], "--data", files["records.csv"], "--out", str(tmp_path / "a.csv")]
+    source = [
+        "--ledger",
+        files["ledger"],
+        "--data",
+        files["records.csv"],
+        "--out",
+        str(tmp_path / "a.csv"),
+    ]
     look = ["look", "--options", files["plan"], fine, "--dataset", "people", *source]
     assert main(look) == 1
     assert "--count-column n" in capsys.readouterr().err
@@ -286,9 +384,14 @@ def test_two_stage_release_reads_count_column(tmp_path: Path, capsys: pytest.Cap
     assert main(["finish", "--look", key, *source, "--count-column", "n"]) == 0
 
 
-def test_pure_epsilon_budget_refuses_gaussian_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pure_epsilon_budget_refuses_gaussian_release(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = create_files(tmp_path, "--pure-epsilon", "1")
-    granted = [run_release(files, "laplace", str(tmp_path / f"{i}.csv"), "--attempt", str(i)) for i in range(1, 8)]
+    granted = [
+        run_release(files, "laplace", str(tmp_path / f"{i}.csv"), "--attempt", str(i))
+        for i in range(1, 8)
+    ]
     assert granted == [0] * 5 + [1] * 2
     assert run_release(files, "plan", str(tmp_path / "g.csv")) == 1
     assert "Gaussian noise does not keep" in capsys.readouterr().err
@@ -300,14 +403,18 @@ def test_pure_epsilon_budget_refuses_gaussian_release(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("total", "granted"), [(["--pcost", "1"], 24), (["--epsilon", "4.887", "--delta", "1e-6"], 15)]
 )
-def test_laplace_release_count_depends_on_budget_unit(tmp_path: Path, total: list[str], granted: int) -> None:
+def test_laplace_release_count_depends_on_budget_unit(
+    tmp_path: Path, total: list[str], granted: int
+) -> None:
     files = create_files(tmp_path, *total)
     ledger = Ledger(files["ledger"])
     status = ledger.status("people")
     assert int(status.left / status.takes(0.2**2, 0.2)) == granted
 
 
-def test_rehearsal_requires_record_status_and_marks_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rehearsal_requires_record_status_and_marks_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = create_files(tmp_path, "--pcost", "1")
     command = ["rehearse", "--plan", files["plan"], "--data", files["records.csv"], "--out"]
     with pytest.raises(SystemExit):
@@ -324,7 +431,9 @@ def test_rehearsal_requires_record_status_and_marks_file(tmp_path: Path, capsys:
     assert not (tmp_path / "d.csv").exists()
 
 
-def test_check_reports_invalid_rows_only_to_curator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_invalid_rows_only_to_curator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = create_files(tmp_path, "--pcost", "1")
     with open(files["records.csv"], "a", encoding="utf-8") as file:
         file.write("77,1\n")
@@ -339,39 +448,97 @@ def test_check_reports_invalid_rows_only_to_curator(tmp_path: Path, capsys: pyte
     assert "left out 1" in capsys.readouterr().err
 
 
-def test_schema_with_person_column_caps_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_with_person_column_caps_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     schema = Schema([Attribute.of_size("age", 5)], person="pid", rows_per_person=3)
     place, data = tmp_path / "schema.csv", tmp_path / "panel.csv"
     place.write_text(schema.to_csv())
     synthetic(schema, 60, seed=1).to_csv(data, index=False)
-    for rows, message, excess in (([], "", 0), (["--rows-per-person", "2"], "no more than 2 of each", 20)):
+    for rows, message, excess in (
+        ([], "", 0),
+        (["--rows-per-person", "2"], "no more than 2 of each", 20),
+    ):
         plan_path = tmp_path / f"plan{len(rows)}.json"
         assert (
-            main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", *rows, "--out", str(plan_path)]) == 0
+            main(
+                [
+                    "plan",
+                    "--schema",
+                    str(place),
+                    "--ways",
+                    "1",
+                    "--pcost",
+                    "1",
+                    *rows,
+                    "--out",
+                    str(plan_path),
+                ]
+            )
+            == 0
         )
         said = capsys.readouterr().out
         assert message in said
         assert ("rows       The schema declares" in said) == bool(message)
         out = str(tmp_path / f"answers{len(rows)}.csv")
-        assert main(["rehearse", "--plan", str(plan_path), "--data", str(data), "--simulated", "--out", out]) == 0
-        assert f"beyond the cap {excess}, which cost {excess} of 20 persons" in capsys.readouterr().err
+        assert (
+            main(
+                [
+                    "rehearse",
+                    "--plan",
+                    str(plan_path),
+                    "--data",
+                    str(data),
+                    "--simulated",
+                    "--out",
+                    out,
+                ]
+            )
+            == 0
+        )
+        assert (
+            f"beyond the cap {excess}, which cost {excess} of 20 persons" in capsys.readouterr().err
+        )
 
 
-def test_two_stage_release_with_persons_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_stage_release_with_persons_completes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"age": 5, "hours": 4}')
-    records = synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).assign(pid=[i % 60 for i in range(300)])
-    data, other, ledger = tmp_path / "panel.csv", tmp_path / "corrected.csv", str(tmp_path / "ledger")
+    records = synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).assign(
+        pid=[i % 60 for i in range(300)]
+    )
+    data, other, ledger = (
+        tmp_path / "panel.csv",
+        tmp_path / "corrected.csv",
+        str(tmp_path / "ledger"),
+    )
     records.to_csv(data, index=False)
     records[records["pid"] > 0].to_csv(other, index=False)
     unit = ["--rows-per-person", "3"]
     files = []
     for ways in ("1", "2"):
         files.append(str(tmp_path / f"ways{ways}.json"))
-        command = ["plan", "--schema", str(schema), "--ways", "1", ways, "--pcost", "0.5", *unit, "--out", files[-1]]
+        command = [
+            "plan",
+            "--schema",
+            str(schema),
+            "--ways",
+            "1",
+            ways,
+            "--pcost",
+            "0.5",
+            *unit,
+            "--out",
+            files[-1],
+        ]
         assert main([*command, "--options", "centers=uniform"]) == 0
     assert main(["budget", "create", "--ledger", ledger]) == 0
-    assert main(["budget", "add", "--ledger", ledger, "--dataset", "panel", "--pcost", "2", *unit]) == 0
+    assert (
+        main(["budget", "add", "--ledger", ledger, "--dataset", "panel", "--pcost", "2", *unit])
+        == 0
+    )
     read = ["--ledger", ledger, "--person", "pid"]
     look = ["look", "--options", *files, "--data", str(data), "--dataset", "panel", *read]
     capsys.readouterr()

@@ -30,7 +30,9 @@ def test_plan_options_match_fields_of_mechanisms() -> None:
     assert {name: {kind} for name, kind in get_type_hints(PlanOptions).items()} == declared
     for function in (plan, forecast):
         assert get_type_hints(function)["options"] == Unpack[PlanOptions]
-        assert inspect.signature(function).parameters["options"].kind is inspect.Parameter.VAR_KEYWORD
+        assert (
+            inspect.signature(function).parameters["options"].kind is inspect.Parameter.VAR_KEYWORD
+        )
 
 
 @pytest.fixture
@@ -47,7 +49,11 @@ REQUEST = ["--schema", "schema.json", "--ways", "1", "2"]
     ("mechanism", "options", "expected"),
     [
         ("querysmasher", ["centers=tuned", "cache=False", "time_limit=60"], {"centers": "tuned"}),
-        ("querysmasher", ["objective=max", "targets=[3, 4, 5.5]", "gap=1e-5"], {"targets": [3.0, 4.0, 5.5]}),
+        (
+            "querysmasher",
+            ["objective=max", "targets=[3, 4, 5.5]", "gap=1e-5"],
+            {"targets": [3.0, 4.0, 5.5]},
+        ),
         ("hierarchical", ["branching=4"], {"branching": 4}),
         ("hierarchical", ["branching=best"], {"branching": "best"}),
         ("residualplanner+", ['base={"age": "range"}'], {"base": {"age": "range"}}),
@@ -56,7 +62,18 @@ REQUEST = ["--schema", "schema.json", "--ways", "1", "2"]
 def test_plan_options_are_parsed_by_type(
     folder: Path, mechanism: str, options: list[str], expected: dict[str, object]
 ) -> None:
-    command = ["plan", *REQUEST, "--pcost", "1", "--mechanism", mechanism, "--options", *options, "--out", "p.json"]
+    command = [
+        "plan",
+        *REQUEST,
+        "--pcost",
+        "1",
+        "--mechanism",
+        mechanism,
+        "--options",
+        *options,
+        "--out",
+        "p.json",
+    ]
     assert main(command) == 0
     result = load_plan((folder / "p.json").read_bytes())
     assert {name: result.options[name] for name in expected} == expected
@@ -78,7 +95,9 @@ def test_plan_options_are_parsed_by_type(
         ("branching=4", "has no option branching"),
     ],
 )
-def test_invalid_option_is_refused_before_reading_files(option: str, words: str, capsys: Capture) -> None:
+def test_invalid_option_is_refused_before_reading_files(
+    option: str, words: str, capsys: Capture
+) -> None:
     for command in (["plan", "--pcost", "1", "--out", "p.json"], ["forecast"]):
         assert main([*command, "--workload", "nowhere.json", "--options", option]) == 1
         said = capsys.readouterr()
@@ -87,7 +106,17 @@ def test_invalid_option_is_refused_before_reading_files(option: str, words: str,
 
 
 def test_compare_accepts_shared_and_mechanism_options(folder: Path, capsys: Capture) -> None:
-    command = ["compare", *REQUEST, "--pcost", "1", "--mechanisms", "wff", "querysmasher", "--json", "--options"]
+    command = [
+        "compare",
+        *REQUEST,
+        "--pcost",
+        "1",
+        "--mechanisms",
+        "wff",
+        "querysmasher",
+        "--json",
+        "--options",
+    ]
     assert main([*command, "objective=max", "querysmasher.centers=tuned", "time_limit=60"]) == 0
     rows = {row["mechanism"]: row for row in json.loads(capsys.readouterr().out)["mechanisms"]}
     assert sorted(rows) == ["querysmasher (objective=max, centers=tuned)", "wff (objective=max)"]

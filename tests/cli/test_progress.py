@@ -40,14 +40,20 @@ NEW_PCOSTS = iter((3.0, 3.5, 4.0))
 LONG_WORK: dict[str, Callable[..., object]] = {
     "plan": lambda place, **options: plan(WORKLOAD, Budget(pcost=2.0), **options),
     "measure": lambda place, **options: measure(PLAN, RECORDS, rehearsal=True, **options),
-    "compare": lambda place, **options: compare(WORKLOAD, Budget(pcost=next(NEW_PCOSTS)), ["identity"], **options),
+    "compare": lambda place, **options: compare(
+        WORKLOAD, Budget(pcost=next(NEW_PCOSTS)), ["identity"], **options
+    ),
     "publish": lambda place, **options: publish(MEASURED, **options),
-    "write": lambda place, **options: write_answers(MEASURED, place / "a.csv", format="csv", **options),
+    "write": lambda place, **options: write_answers(
+        MEASURED, place / "a.csv", format="csv", **options
+    ),
 }
 
 
 @pytest.mark.parametrize("work", LONG_WORK)
-def test_long_tasks_share_progress_and_cancel_interface(work: str, tmp_path: Path, capsys: Capture) -> None:
+def test_long_tasks_share_progress_and_cancel_interface(
+    work: str, tmp_path: Path, capsys: Capture
+) -> None:
     LONG_WORK[work](tmp_path, progress=True)
     lines = capsys.readouterr().err.splitlines()
     assert lines
@@ -79,12 +85,20 @@ class RecordedBar:
         self.open = False
 
 
-def test_bar_in_notebook_opens_one_per_part(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_bar_in_notebook_opens_one_per_part(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.setattr(RecordedBar, "instances", [])
     monkeypatch.setattr("tqdm.auto.tqdm", RecordedBar)
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     with Bar() as bar:
-        for fraction, text in ((0.0, "count"), (0.5, "count"), (1.0, "done"), (0.25, "write"), (0.2, "again")):
+        for fraction, text in (
+            (0.0, "count"),
+            (0.5, "count"),
+            (1.0, "done"),
+            (0.25, "write"),
+            (0.2, "again"),
+        ):
             bar(fraction, text)
         assert [bar.open for bar in RecordedBar.instances] == [False, False, True]
     assert [bar.n for bar in RecordedBar.instances] == [100.0, 25.0, 20.0]
@@ -93,7 +107,9 @@ def test_bar_in_notebook_opens_one_per_part(monkeypatch: pytest.MonkeyPatch, cap
     assert capsys.readouterr() == ("", "")
 
 
-def test_memory_limit_gives_same_error_in_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_memory_limit_gives_same_error_in_cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("schema.json").write_text('{"age": 500, "hours": 400}')
     large = Workload.all_ways(Schema.from_json(Path("schema.json").read_bytes()), (2,))
@@ -119,7 +135,17 @@ def test_interrupt_after_spend_waits_for_saved_result(
         signal.raise_signal(signal.SIGINT)
         return draw(*args)
 
-    command = ["release", "--plan", "plan.json", "--data", "people.csv", "--dataset", "people", "--ledger", "office"]
+    command = [
+        "release",
+        "--plan",
+        "plan.json",
+        "--data",
+        "people.csv",
+        "--dataset",
+        "people",
+        "--ledger",
+        "office",
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(measuring, "draw", interrupted_draw)
         assert main([*command, "--out", "a.csv"]) == 130
@@ -137,8 +163,28 @@ def test_interrupt_after_spend_waits_for_saved_result(
 
 def test_interrupt_during_search_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(str({f"a{i}": 60 for i in range(30)}).replace("'", '"'))
-    args = ["--schema", "schema.json", "--ways", "1", "2", "3", "--pcost", "1", "--out", "plan.json"]
-    command = [sys.executable, "-m", "engine", "plan", *args, "--options", "centers=tuned", "cache=false"]
+    args = [
+        "--schema",
+        "schema.json",
+        "--ways",
+        "1",
+        "2",
+        "3",
+        "--pcost",
+        "1",
+        "--out",
+        "plan.json",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "engine",
+        "plan",
+        *args,
+        "--options",
+        "centers=tuned",
+        "cache=false",
+    ]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     path = {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=tmp_path, env=path, start_new_session=True, **pipes) as run:

@@ -26,11 +26,24 @@ def test_publish_command_matches_library(folder: Path, capsys: Capture) -> None:
     measurement = load_measurement("office", reply["key"])
     expected = uncertainty(publish(measurement), draws=4)
     written = pd.read_csv("tables.csv")
-    rows = pd.concat([expected.answers(number) for number in range(len(measurement.plan.workload.groups))])
-    for name in ("published", "error", "published_low", "published_high", "answer", "std", "low", "high"):
+    rows = pd.concat(
+        [expected.answers(number) for number in range(len(measurement.plan.workload.groups))]
+    )
+    for name in (
+        "published",
+        "error",
+        "published_low",
+        "published_high",
+        "answer",
+        "std",
+        "low",
+        "high",
+    ):
         np.testing.assert_allclose(written[name], rows[name], rtol=1e-12)
     assert reply["total"] == publish(measurement).total
-    assert reply["groups"] == json.loads(expected.summary().to_json(orient="records", double_precision=15))
+    assert reply["groups"] == json.loads(
+        expected.summary().to_json(orient="records", double_precision=15)
+    )
     assert (reply["records"], reply["people"], reply["criteria"]) == (None, None, None)
 
 
@@ -65,7 +78,9 @@ def test_publish_whole_tables_match_synthetic_records(folder: Path, capsys: Capt
     assert all(row["met"] in (True, False) and row["cost"] == 0.0 for row in reply["criteria"])
 
 
-def test_interrupted_publish_resumes_to_same_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_publish_resumes_to_same_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release(folder, 1)
     assert main(["publish", *FEW, "--out", "complete.csv"]) == 0
     calls: list[object] = []
@@ -76,7 +91,9 @@ def test_interrupted_publish_resumes_to_same_file(folder: Path, monkeypatch: pyt
             raise KeyboardInterrupt
         return publish(*args, **more)
 
-    monkeypatch.setattr(sys.modules["engine.postprocess.uncertainty"], "publish", interrupted_publish)
+    monkeypatch.setattr(
+        sys.modules["engine.postprocess.uncertainty"], "publish", interrupted_publish
+    )
     again = ["publish", *FEW, "--resume", "again", "--out", "cut.csv"]
     assert main(again) == 130
     assert not Path("cut.csv").exists()

@@ -31,25 +31,46 @@ def test_ask_matches_measurement_answers(folder: Path, capsys: Capture) -> None:
     release(folder, 1)
     conditions = ["age >= 2 and sex == 'F'", "hours == 0"]
     where = ["--ledger", "office", "--dataset", "people"]
-    reply = run_json(capsys, "ask", *where, "--where", *conditions, "--times", 1, -1, "--confidence", 0.9)
+    reply = run_json(
+        capsys, "ask", *where, "--where", *conditions, "--times", 1, -1, "--confidence", 0.9
+    )
     measurement = load_measurement("office", reply["key"])
     one, other = np.zeros((5, 2)), np.eye(4)[0]
     one[2:, 0] = 1
-    expected = [measurement.answer(["age", "sex"], one, 0.9), measurement.answer(["hours"], other, 0.9)]
+    expected = [
+        measurement.answer(["age", "sex"], one, 0.9),
+        measurement.answer(["hours"], other, 0.9),
+    ]
     assert [estimate(row) for row in reply["answers"]] == [estimate(vars(e)) for e in expected]
     assert [row["query"] for row in reply["answers"]] == conditions
     both = measurement.combination([(["age", "sex"], one), (["hours"], other)], [1, -1], 0.9)
     assert estimate(reply["together"]) == estimate(vars(both))
-    assert (reply["dataset"], reply["rehearsal"], reply["released"]) == ("people", False, measurement.utc)
+    assert (reply["dataset"], reply["rehearsal"], reply["released"]) == (
+        "people",
+        False,
+        measurement.utc,
+    )
     by_sql = run_json(capsys, "ask", *where, "--workload", "queries.sql")["answers"]
     young = np.zeros((5, 2))
     young[:3, 1] = 1
-    assert estimate(by_sql[1]) == pytest.approx(estimate(vars(measurement.answer(["age", "sex"], young))))
+    assert estimate(by_sql[1]) == pytest.approx(
+        estimate(vars(measurement.answer(["age", "sex"], young)))
+    )
     total = run_json(capsys, "ask", *where, "--total")["answers"][0]
     assert estimate(by_sql[2]) == pytest.approx(estimate(total))
     measurement.save(folder / "saved")
     saved_reply = run_json(
-        capsys, "ask", "--measurement", "saved", "--where", *conditions, "--times", 1, -1, "--confidence", 0.9
+        capsys,
+        "ask",
+        "--measurement",
+        "saved",
+        "--where",
+        *conditions,
+        "--times",
+        1,
+        -1,
+        "--confidence",
+        0.9,
     )
     assert saved_reply == reply
     assert main(["ask", *where, "--where", conditions[0]]) == 0
@@ -68,7 +89,10 @@ def test_ask_with_ambiguous_release_is_refused(folder: Path, capsys: Capture) ->
         (["ask", "--measurement", "plan.json", "--key", "k", "--total"], "--key|--ledger"),
         (["ask", "--measurement", "plan.json", "--total"], "plan.json"),
         ([*where, "people", "--total", "--times", "1"], "--times|--where"),
-        ([*where, "people", "--where", "age > 1", "--times", "1", "2"], "2 numbers for 1 conditions"),
+        (
+            [*where, "people", "--where", "age > 1", "--times", "1", "2"],
+            "2 numbers for 1 conditions",
+        ),
     ):
         assert main(args) == 1
         said = capsys.readouterr()
@@ -84,14 +108,18 @@ def test_further_answers_match_single_query_answers(mechanism: str) -> None:
     more = more.add(("hours", "sex"), {"hours": "prefix", "sex": "marginal"})
     rows = further_answers(measurement, more)
     assert list(rows["query"]) == [more.describe(i) for i in range(len(more))]
-    tensors = np.concatenate([rows_of_group(SCHEMA, group) for group in more.groups]).reshape(-1, 5, 2, 4)
+    tensors = np.concatenate([rows_of_group(SCHEMA, group) for group in more.groups]).reshape(
+        -1, 5, 2, 4
+    )
     for row, tensor in zip(rows.drop(columns="query").to_numpy(), tensors, strict=True):
         expected = measurement.answer(SCHEMA.names, tensor)
         # a group uses one source for all queries, a single query its most precise source
         if mechanism == "gaussian":
             assert row[1] >= expected.std * (1 - 1e-6)
         else:
-            assert row == pytest.approx([expected.answer, expected.std, expected.low, expected.high])
+            assert row == pytest.approx(
+                [expected.answer, expected.std, expected.low, expected.high]
+            )
     ages = tensors[:15, :, 0, 0]
     single = ages.sum(axis=1) == 1
     values = rows["answer"].to_numpy()[:15]
@@ -105,14 +133,21 @@ def test_further_answers_to_unmeasured_queries_are_refused() -> None:
         further_answers(measurement, Workload(SCHEMA).add("age"))
     with pytest.raises(WorkloadError, match="another schema"):
         further_answers(measurement, Workload(Schema([Attribute.of_size("age", 5)])).add("age"))
-    for condition, words in (("agee > 1", "'agee'; close names: 'age'"), ("1 < 2", "no attribute"), ("age >", "read")):
+    for condition, words in (
+        ("agee > 1", "'agee'; close names: 'age'"),
+        ("1 < 2", "no attribute"),
+        ("age >", "read"),
+    ):
         with pytest.raises(WorkloadError, match=words):
             condition_query(SCHEMA, condition)
 
 
 def test_workload_file_may_be_json_or_sql(folder: Path, capsys: Capture) -> None:
     budget = ["--pcost", "1", "--out"]
-    assert main(["plan", "--workload", "queries.sql", "--schema", "schema.json", *budget, "sql.json"]) == 0
+    assert (
+        main(["plan", "--workload", "queries.sql", "--schema", "schema.json", *budget, "sql.json"])
+        == 0
+    )
     result = load_plan((folder / "sql.json").read_bytes())
     assert [result.workload.describe(i) for i in range(3)] == [
         "sex = F and age <= 2",
@@ -123,7 +158,9 @@ def test_workload_file_may_be_json_or_sql(folder: Path, capsys: Capture) -> None
     assert main(["plan", "--workload", "w.json", *budget, "json.json"]) == 0
     assert load_plan((folder / "json.json").read_bytes()).hash == result.hash
     (folder / "other.json").write_text('{"age": 5}')
-    (folder / "latin.sql").write_bytes("SELECT sex, COUNT(*) FROM t WHERE sex = '\xe4'".encode("latin-1"))
+    (folder / "latin.sql").write_bytes(
+        "SELECT sex, COUNT(*) FROM t WHERE sex = '\xe4'".encode("latin-1")
+    )
     capsys.readouterr()
     for args, words in (
         ([], "--workload, or --schema"),
@@ -142,7 +179,18 @@ def test_workload_file_may_be_json_or_sql(folder: Path, capsys: Capture) -> None
 
 def test_coarse_or_fine_predicts_choice(folder: Path, capsys: Capture) -> None:
     """The predicted option changes at the threshold for evenly spread records."""
-    command = ["coarse-or-fine", "--schema", "schema.json", "--ways", 1, 2, "--pcost", 0.5, "--sigmas", 0]
+    command = [
+        "coarse-or-fine",
+        "--schema",
+        "schema.json",
+        "--ways",
+        1,
+        2,
+        "--pcost",
+        0.5,
+        "--sigmas",
+        0,
+    ]
     reply = run_json(capsys, *command, "--share", 0.5, "--snr", 2)
     coarse, fine = reply["analyses"]
     assert (coarse["option"], fine["option"], coarse["even_records"]) == ("1-way", "2-way", None)
@@ -150,7 +198,12 @@ def test_coarse_or_fine_predicts_choice(folder: Path, capsys: Capture) -> None:
     assert fine["stands_out_from"] == pytest.approx(2 * fine["typical_std"])
     least = fine["even_records"]
     for records, expected in ((int(least) - 1, "1-way"), (int(least) + 1, "2-way")):
-        assert run_json(capsys, *command, "--share", 0.5, "--snr", 2, "--records", records)["predicted"] == expected
+        assert (
+            run_json(capsys, *command, "--share", 0.5, "--snr", 2, "--records", records)[
+                "predicted"
+            ]
+            == expected
+        )
     seen = run_json(capsys, *command, "--share", 0.5, "--snr", 1e-6, "--simulated", "people.csv")
     assert seen["verdict"]["option"] == "2-way"
     for name, ways in (("coarse", (1,)), ("fine", (2,))):
@@ -158,16 +211,26 @@ def test_coarse_or_fine_predicts_choice(folder: Path, capsys: Capture) -> None:
         (folder / f"{name}.json").write_text(workload.to_json())
         (folder / f"{name}-plan.json").write_text(plan(workload, Budget(pcost=0.5)).to_json())
     rule = ["--sigmas", 0, "--share", 0.5, "--snr", 2]
-    by_plans = run_json(capsys, "coarse-or-fine", "--plans", "coarse-plan.json", "fine-plan.json", *rule)
-    by_files = run_json(capsys, "coarse-or-fine", "--workloads", "coarse.json", "fine.json", "--pcost", 0.5, *rule)
+    by_plans = run_json(
+        capsys, "coarse-or-fine", "--plans", "coarse-plan.json", "fine-plan.json", *rule
+    )
+    by_files = run_json(
+        capsys, "coarse-or-fine", "--workloads", "coarse.json", "fine.json", "--pcost", 0.5, *rule
+    )
     assert [row["even_records"] for row in by_plans["analyses"]] == [None, least]
     assert [row["even_records"] for row in by_files["analyses"]] == [None, least]
     for args, words in (
         (["--ways", "1", "2", "--pcost", "1"], "--schema"),
         (["--workloads", "coarse.json", "fine.json"], "no budget"),
         (["--plans", "coarse-plan.json"], "at least two plans"),
-        (["--plans", "coarse-plan.json", "fine-plan.json", "--options", "centers=tuned"], "--options is for planning"),
-        (["--plans", "coarse-plan.json", "fine-plan.json", "--pure-epsilon", "1"], "--pure-epsilon is for planning"),
+        (
+            ["--plans", "coarse-plan.json", "fine-plan.json", "--options", "centers=tuned"],
+            "--options is for planning",
+        ),
+        (
+            ["--plans", "coarse-plan.json", "fine-plan.json", "--pure-epsilon", "1"],
+            "--pure-epsilon is for planning",
+        ),
         (["--plans", "fine-plan.json", "coarse-plan.json", "--share", "2"], "2.0"),
         (["--plans", "coarse-plan.json", "fine-plan.json", "--primary", "finest"], "finest"),
         (["--plans", "coarse-plan.json", "fine-plan.json", "--records", "-1"], "-1"),

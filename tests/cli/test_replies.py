@@ -37,7 +37,9 @@ def test_plan_commands_return_json(folder: Path, capsys: Capture) -> None:
         "delta": 1e-6,
     }
     shown = run_json(capsys, "show", "--plan", "plan.json")
-    assert {name: shown[name] for name in reply if name in shown} == {k: v for k, v in reply.items() if k in shown}
+    assert {name: shown[name] for name in reply if name in shown} == {
+        k: v for k, v in reply.items() if k in shown
+    }
     assert set(reply) - set(shown) == {"plan", "centers", "single"}
     assert reply["centers"].startswith("tuned centers: planning takes about")
     assert [(g["attributes"], g["queries"]) for g in shown["groups"]] == [
@@ -49,27 +51,55 @@ def test_plan_commands_return_json(folder: Path, capsys: Capture) -> None:
     takes = run_json(capsys, "forecast", *request)
     assert takes["seconds"] > 0
     assert takes["centers"] == reply["centers"]
-    ranked = run_json(capsys, "compare", *request, "--pcost", 1, "--mechanisms", "laplace", "querysmasher")
+    ranked = run_json(
+        capsys, "compare", *request, "--pcost", 1, "--mechanisms", "laplace", "querysmasher"
+    )
     assert [row["mechanism"] for row in ranked["mechanisms"]] == ["querysmasher", "laplace"]
     assert [row["rmse"] is None for row in ranked["mechanisms"]] == [False, True]
     assert ranked["bound"] > 0
 
 
 def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
-    assert main(["plan", "--schema", "schema.json", "--ways", "1", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                "--schema",
+                "schema.json",
+                "--ways",
+                "1",
+                "--pcost",
+                "0.25",
+                "--out",
+                "plan.json",
+            ]
+        )
+        == 0
+    )
     created = run_json(capsys, "budget", "create", "--ledger", "office")
     assert created["public_key"] == Ledger("office").sign(b"")[0]
-    added = run_json(capsys, "budget", "add", "--ledger", "office", "--dataset", "people", "--rho", 1)
+    added = run_json(
+        capsys, "budget", "add", "--ledger", "office", "--dataset", "people", "--rho", 1
+    )
     assert (added["left"], added["counts"]) == (2.0, "pcost")
     records = ["--plan", "plan.json", "--data", "people.csv"]
     checked = run_json(capsys, "check", *records)
-    assert (checked["private"], checked["rows_in"], checked["counted"], checked["warnings"]) == (True, 300, 300, [])
+    assert (checked["private"], checked["rows_in"], checked["counted"], checked["warnings"]) == (
+        True,
+        300,
+        300,
+        [],
+    )
     release = ["release", *records, "--dataset", "people", "--ledger", "office"]
     first = run_json(capsys, *release, "--out", "a.csv")
     ledger = Ledger("office")
     receipt = ledger.find(first["key"])
     assert receipt is not None
-    assert (first["spent"], first["receipt"]["hash"], first["dataset"]) == (receipt.pcost, receipt.hash, "people")
+    assert (first["spent"], first["receipt"]["hash"], first["dataset"]) == (
+        receipt.pcost,
+        receipt.hash,
+        "people",
+    )
     assert load_measurement(ledger, first["key"]).plan.hash == receipt.plan_hash
     again = run_json(capsys, *release, "--out", "b.csv")
     assert again == first | {"out": "b.csv", "spent": 0.0}
@@ -83,21 +113,41 @@ def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
     assert raised == row | {"total": 7.0, "left": Ledger("office").status("people").left}
     assert raised["left"] > row["left"]
     rehearsed = run_json(capsys, "rehearse", *records, "--simulated", "--out", "c.csv")
-    assert (rehearsed["rehearsal"], rehearsed["spent"], rehearsed["key"], rehearsed["receipt"]) == (True, 0, None, None)
+    assert (rehearsed["rehearsal"], rehearsed["spent"], rehearsed["key"], rehearsed["receipt"]) == (
+        True,
+        0,
+        None,
+        None,
+    )
     assert run_json(capsys, "verify", "--ledger", "office") == {"sound": True, "problems": []}
-    wrong = run_json(capsys, "verify", "--ledger", "office", "--receipt", f"{receipt.seq}:00", code=1)
+    wrong = run_json(
+        capsys, "verify", "--ledger", "office", "--receipt", f"{receipt.seq}:00", code=1
+    )
     assert not wrong["sound"]
     assert len(wrong["problems"]) == 1
 
 
 def test_two_stage_commands_return_json(folder: Path, capsys: Capture) -> None:
     for ways in ("1", "2"):
-        command = ["plan", "--schema", "schema.json", "--ways", "1", ways, "--pcost", "0.5", "--out", f"{ways}.json"]
+        command = [
+            "plan",
+            "--schema",
+            "schema.json",
+            "--ways",
+            "1",
+            ways,
+            "--pcost",
+            "0.5",
+            "--out",
+            f"{ways}.json",
+        ]
         assert main([*command, "--options", "centers=uniform"]) == 0
     assert main(["budget", "create", "--ledger", "office"]) == 0
     assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
     where = ["--ledger", "office", "--data", "people.csv", "--out"]
-    seen = run_json(capsys, "look", "--options", "1.json", "2.json", "--dataset", "people", *where, "a.csv")
+    seen = run_json(
+        capsys, "look", "--options", "1.json", "2.json", "--dataset", "people", *where, "a.csv"
+    )
     assert (seen["options"], seen["queries"]) == (["1", "2"], 9)
     named = ["--ledger", "office", "--look", seen["key"], "--option", "2", "--by", "A. Reader"]
     decision = run_json(capsys, "decide", *named, "--share", 0.5)
@@ -139,7 +189,22 @@ def test_budget_add_confusable_name_warns_once(
 
 
 def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Capture) -> None:
-    assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                "--schema",
+                "schema.json",
+                "--ways",
+                "2",
+                "--pcost",
+                "0.25",
+                "--out",
+                "plan.json",
+            ]
+        )
+        == 0
+    )
     assert main(["budget", "create", "--ledger", "office"]) == 0
     assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
     release = ["release", "--plan", "plan.json", "--dataset", "people", "--ledger", "office"]
@@ -159,7 +224,22 @@ def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Ca
 
 
 def test_ignore_option_with_attribute_is_refused(folder: Path, capsys: Capture) -> None:
-    assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                "--schema",
+                "schema.json",
+                "--ways",
+                "2",
+                "--pcost",
+                "0.25",
+                "--out",
+                "plan.json",
+            ]
+        )
+        == 0
+    )
     name = Schema.from_json(Path("schema.json").read_bytes()).names[0]
     assert main(["check", "--plan", "plan.json", "--data", "people.csv", "--ignore", name]) == 1
     assert f"--ignore {name}" in capsys.readouterr().err
@@ -170,11 +250,36 @@ def test_sheet_option_chooses_sheet_of_workbook(folder: Path, capsys: Capture) -
     with pd.ExcelWriter("people.xlsx", engine="xlsxwriter") as book:
         rows.iloc[:100].to_excel(book, sheet_name="2023", index=False)
         rows.to_excel(book, sheet_name="2024", index=False)
-    assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                "--schema",
+                "schema.json",
+                "--ways",
+                "2",
+                "--pcost",
+                "0.25",
+                "--out",
+                "plan.json",
+            ]
+        )
+        == 0
+    )
     check = ["check", "--plan", "plan.json"]
     assert run_json(capsys, *check, "--data", "people.xlsx", "--sheet", "2023")["rows_in"] == 100
     assert run_json(capsys, *check, "--data", "people.xlsx", "--sheet", "2024")["rows_in"] == 300
-    count = ["count", "--plan", "plan.json", "--data", "people.xlsx", "--sheet", "2023", "--out", "a.counts"]
+    count = [
+        "count",
+        "--plan",
+        "plan.json",
+        "--data",
+        "people.xlsx",
+        "--sheet",
+        "2023",
+        "--out",
+        "a.counts",
+    ]
     assert run_json(capsys, *count)["rows_in"] == 100
     for arguments, word in (
         (["--data", "people.xlsx"], "by --sheet"),

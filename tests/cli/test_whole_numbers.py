@@ -17,7 +17,9 @@ SQL = ["--workload", "queries.sql", "--schema", "schema.json"]
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    schema = Schema([Attribute.numeric("income", [0, 30_000, 60_000]), Attribute.categorical("sex", ["F", "M"])])
+    schema = Schema(
+        [Attribute.numeric("income", [0, 30_000, 60_000]), Attribute.categorical("sex", ["F", "M"])]
+    )
     Path("schema.json").write_text(schema.to_json())
     Path("queries.sql").write_text("SELECT sex, COUNT(*) FROM t WHERE income <= 29999 GROUP BY sex")
     Path("records.csv").write_text("income,sex\n29999,F\n29999.5,F\n30000,M\n")
@@ -37,12 +39,18 @@ def test_plan_prints_interpretation_of_sql(capsys: pytest.CaptureFixture[str]) -
 def test_plan_of_integer_attribute_refuses_fractions(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *SQL, *BUDGET, "--whole-numbers", "income"]) == 0
     assert load_plan(Path("plan.json").read_text()).schema["income"].integer
-    assert main(["count", "--plan", "plan.json", "--data", "records.csv", "--out", "all.counts"]) == 0
+    assert (
+        main(["count", "--plan", "plan.json", "--data", "records.csv", "--out", "all.counts"]) == 0
+    )
     assert "2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("args", [["--ways", "1", "--schema", "schema.json"], ["--workload", "queries.json"]])
-def test_whole_numbers_option_without_sql_is_refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "args", [["--ways", "1", "--schema", "schema.json"], ["--workload", "queries.json"]]
+)
+def test_whole_numbers_option_without_sql_is_refused(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("queries.json").write_text("{}")
     assert main(["plan", *args, *BUDGET, "--whole-numbers", "income"]) == 1
     assert "SQL" in capsys.readouterr().err

@@ -27,7 +27,9 @@ def random_mechanism(rng, cells, *, rank=None):
     """Mechanism with correlated noise on rank + 1 rows, which are linearly dependent."""
     rank = rank or cells
     # orthogonal directions: with nearly parallel ones the reference by inversion loses all digits
-    directions = np.linalg.qr(rng.standard_normal((cells, rank)))[0] * np.exp(rng.standard_normal(rank))
+    directions = np.linalg.qr(rng.standard_normal((cells, rank)))[0] * np.exp(
+        rng.standard_normal(rank)
+    )
     rows = rng.standard_normal((rank + 1, rank)) @ directions.T
     half = rng.standard_normal((rank + 1, rank + 3)) * np.exp(rng.standard_normal((rank + 1, 1)))
     return LinearMechanism(rows, half @ half.T)
@@ -36,9 +38,15 @@ def random_mechanism(rng, cells, *, rank=None):
 TOTAL, IDENTITY = mechanism(np.ones((1, 3))), mechanism(np.eye(3))
 BINARY = (2,) * 7
 PAIRS = {
-    "1-way vs 2-way on 2^7": (mechanism(marginals(BINARY, 1), 7), mechanism(marginals(BINARY, 2), 21)),
+    "1-way vs 2-way on 2^7": (
+        mechanism(marginals(BINARY, 1), 7),
+        mechanism(marginals(BINARY, 2), 21),
+    ),
     "1-way vs identity on 2^7": (mechanism(marginals(BINARY, 1), 7), mechanism(np.eye(128))),
-    "1-way vs 2-way on 101 x 2": (mechanism(marginals((101, 2), 1), 2), mechanism(marginals((101, 2), 2))),
+    "1-way vs 2-way on 101 x 2": (
+        mechanism(marginals((101, 2), 1), 2),
+        mechanism(marginals((101, 2), 2)),
+    ),
 }
 
 
@@ -48,18 +56,24 @@ def cost_of(M):
 
 
 def assert_close(actual, expected, *, share=1e-9):
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=share * np.abs(expected).max(initial=1e-300))
+    np.testing.assert_allclose(
+        actual, expected, rtol=0, atol=share * np.abs(expected).max(initial=1e-300)
+    )
 
 
 def assert_maximal(B, mechanisms):
-    """Assert that B x + N(0, I) is a maximal common mechanism: the null spaces of I - C_i span the space.
+    """Assert that B x + N(0, I) is a maximal common mechanism: the null spaces of I - C_i span the
+    space.
 
-    The range of a decrease of Sigma lies in the range of every slack Sigma - C_i; it is {0} if the orthogonal
-    complements of those ranges span the space.  Computed with pseudo-inverses, independently of the engine.
+    The range of a decrease of Sigma lies in the range of every slack Sigma - C_i; it is {0} if the
+    orthogonal complements of those ranges span the space.  Computed with pseudo-inverses,
+    independently of the engine.
     """
     null = np.zeros((len(B), len(B)))
     for M in mechanisms:
-        sizes, P = np.linalg.eigh(np.eye(len(B)) - B @ np.linalg.pinv(cost_of(M), rcond=1e-11, hermitian=True) @ B.T)
+        sizes, P = np.linalg.eigh(
+            np.eye(len(B)) - B @ np.linalg.pinv(cost_of(M), rcond=1e-11, hermitian=True) @ B.T
+        )
         assert sizes[0] > -1e-6
         null += P[:, sizes < 1e-6] @ P[:, sizes < 1e-6].T
     assert np.linalg.eigvalsh(null)[0] > 1e-3

@@ -21,7 +21,9 @@ def ways(sizes, k, family="marginal"):
 
 
 def make_plan(workload, pcost=1.0, mechanism="querysmasher", **options):
-    return plan(workload, Budget(pcost=pcost), mechanism, max_records=RECORDS, cache=False, **options)
+    return plan(
+        workload, Budget(pcost=pcost), mechanism, max_records=RECORDS, cache=False, **options
+    )
 
 
 def rows_of(plan_schema, blocks):

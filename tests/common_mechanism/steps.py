@@ -11,7 +11,9 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
-SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
+SCHEMA = Schema(
+    [Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])]
+)
 
 
 def ways(k, pcost=0.4):

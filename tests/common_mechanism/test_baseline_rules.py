@@ -14,7 +14,9 @@ from engine.errors import PlanError
 from tests.common_mechanism.matrices import PAIRS
 
 
-@pytest.mark.parametrize(("name", "best"), list(zip(PAIRS, (0.738417, 0.051920, 0.504367), strict=True)))
+@pytest.mark.parametrize(
+    ("name", "best"), list(zip(PAIRS, (0.738417, 0.051920, 0.504367), strict=True))
+)
 def test_reserved_look_costs_less_than_common_mechanism(name, best):
     both = CommonMechanism(*PAIRS[name])
     queries = both.mechanisms[0].B
@@ -35,14 +37,21 @@ def test_reserved_look_of_disjoint_counts_is_optimal():
 
 
 def test_threshold_rule_chooses_by_noisy_total():
-    choices = [threshold_rule(total, [50, 200, 1000]).choice for total in (-3.0, 49.9, 50.0, 199.0, 1e9)]
+    choices = [
+        threshold_rule(total, [50, 200, 1000]).choice for total in (-3.0, 49.9, 50.0, 199.0, 1e9)
+    ]
     assert choices == [0, 0, 1, 1, 3]
     with pytest.raises(PlanError, match="must not decrease"):
         threshold_rule(10, [50, 20])
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=5), st.floats(0.01, 2), st.floats(0.5, 3), st.data())
+@given(
+    st.lists(st.floats(-5, 5), min_size=2, max_size=5),
+    st.floats(0.01, 2),
+    st.floats(0.5, 3),
+    st.data(),
+)
 def test_exponential_mechanism_renyi_divergence_is_bounded(scores, pcost, sensitivity, data):
     shift = [data.draw(st.floats(-sensitivity, sensitivity)) for _ in scores]
     P = exponential_probabilities(scores, sensitivity=sensitivity, pcost=pcost)
@@ -54,7 +63,9 @@ def test_exponential_mechanism_renyi_divergence_is_bounded(scores, pcost, sensit
 
 def test_exponential_mechanism_uses_and_checks_its_budget():
     P, Q = (exponential_probabilities([0, score], sensitivity=1, pcost=1.0) for score in (0.0, 2.0))
-    assert math.log(Q[1] / Q[0]) - math.log(P[1] / P[0]) == pytest.approx(2.0)  # epsilon = 2 sqrt(pcost)
+    assert math.log(Q[1] / Q[0]) - math.log(P[1] / P[0]) == pytest.approx(
+        2.0
+    )  # epsilon = 2 sqrt(pcost)
     for sensitivity, pcost in ((0.0, 1.0), (1.0, -1.0)):
         with pytest.raises(PlanError, match="above 0"):
             exponential_probabilities([0, 1], sensitivity=sensitivity, pcost=pcost)

@@ -8,7 +8,12 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism, recreation, upper_bound
+from engine.common_mechanism.common_mechanism import (
+    CommonMechanism,
+    LinearMechanism,
+    recreation,
+    upper_bound,
+)
 from engine.errors import PlanError
 from tests.common_mechanism.matrices import (
     PAIRS,
@@ -69,7 +74,9 @@ def test_example_3_12_marginals_share_their_total():
         assert_close(for_total, np.full((3, 1), 1 / 3))
 
 
-@pytest.mark.parametrize(("name", "share"), list(zip(PAIRS, (0.75, 0.0625, 102 / 202), strict=True)))
+@pytest.mark.parametrize(
+    ("name", "share"), list(zip(PAIRS, (0.75, 0.0625, 102 / 202), strict=True))
+)
 def test_saved_budget_share_matches_the_paper(name, share):
     both = CommonMechanism(*PAIRS[name])
     assert [M.pcost for M in PAIRS[name]] == [1.0, 1.0]
@@ -118,7 +125,10 @@ def test_upper_bound_of_symmetric_covariances_is_identity():
     sizes, _, gap = upper_bound(C)
     assert_close(sizes, [1, 1], share=1e-7)
     assert gap < 1e-8
-    assert_close(CommonMechanism(*(LinearMechanism(np.eye(2), c) for c in C)).common.covariance(np.eye(2)), np.eye(2))
+    assert_close(
+        CommonMechanism(*(LinearMechanism(np.eye(2), c) for c in C)).common.covariance(np.eye(2)),
+        np.eye(2),
+    )
 
 
 def test_commuting_covariances_match_stott_formula():
@@ -136,7 +146,9 @@ def test_common_mechanism_is_invariant_to_representation():
     rng = np.random.default_rng(1)
     Ms = one, other = random_mechanism(rng, 5, rank=4), random_mechanism(rng, 5)
     common = cost_of(CommonMechanism(one, other).common)
-    more_than_one = LinearMechanism(np.vstack([one.B, np.eye(5)]), scipy.linalg.block_diag(one.Sigma, np.eye(5)))
+    more_than_one = LinearMechanism(
+        np.vstack([one.B, np.eye(5)]), scipy.linalg.block_diag(one.Sigma, np.eye(5))
+    )
     for mechanisms in ((other, one), (one, other, one, other), (one, more_than_one, other)):
         assert_close(cost_of(CommonMechanism(*mechanisms).common), common)
     for change in (np.repeat(np.eye(5), 2, axis=1), np.diag(10.0 ** rng.uniform(-3, 3, 5))):
@@ -159,7 +171,9 @@ def test_recreation_returns_answers_of_chosen_mechanism():
         assert_close(A @ both.common.B @ x + A_residual @ both.residuals[i].B @ x, M.B @ x)
 
 
-@pytest.mark.parametrize("arguments", [(), (TOTAL,), (TOTAL, np.eye(3)), (TOTAL, mechanism(np.eye(4)))])
+@pytest.mark.parametrize(
+    "arguments", [(), (TOTAL,), (TOTAL, np.eye(3)), (TOTAL, mechanism(np.eye(4)))]
+)
 def test_common_mechanism_with_bad_arguments_is_refused(arguments):
     with pytest.raises(PlanError, match=r"at least two|\[3, 4\] cells"):
         CommonMechanism(*arguments)
@@ -178,7 +192,9 @@ def test_ranks_do_not_depend_on_noise_level(noise):
 
 @pytest.mark.parametrize("difference", [1e-2, 1e-5, 1e-7])
 def test_nearly_parallel_rows_are_two_queries(difference):
-    both = CommonMechanism(mechanism([[1, 1, 1, 1], [1, 1, 1, 1 + difference], [1, -1, 0, 0]]), mechanism(np.eye(4)))
+    both = CommonMechanism(
+        mechanism([[1, 1, 1, 1], [1, 1, 1, 1 + difference], [1, -1, 0, 0]]), mechanism(np.eye(4))
+    )
     assert both.common.rank == both.mechanisms[0].rank == 3
     assert_identities(both)
 
@@ -203,18 +219,24 @@ def test_tilted_queries_are_shared_only_within_rounding(angle, shared):
     rng = np.random.default_rng(0)
     frame = np.linalg.qr(rng.standard_normal((40, 40)))[0]
     tilted = np.vstack([frame[0], math.cos(angle) * frame[1] + math.sin(angle) * frame[2]])
-    both = CommonMechanism(*(mechanism(rng.standard_normal((2, 2)) @ plane) for plane in (frame[:2], tilted)))
+    both = CommonMechanism(
+        *(mechanism(rng.standard_normal((2, 2)) @ plane) for plane in (frame[:2], tilted))
+    )
     assert both.common.rank == shared
     assert_identities(both)
 
 
 def test_recreation_with_extreme_noise_ratios_is_accurate():
     rows, levels = np.random.default_rng(0).standard_normal((4, 4)), 10.0 ** np.array([-3, 0, 3, 0])
-    both = CommonMechanism(*(LinearMechanism(rows, np.diag(noise**2)) for noise in (levels, levels[::-1])))
+    both = CommonMechanism(
+        *(LinearMechanism(rows, np.diag(noise**2)) for noise in (levels, levels[::-1]))
+    )
     for i, M in enumerate(both.mechanisms):
         A, A_residual = both.recreation(i).maps
         errors = np.sqrt(np.diag(M.Sigma))
-        assert_close((A @ A.T + A_residual @ A_residual.T) / np.outer(errors, errors), np.eye(4), share=1e-7)
+        assert_close(
+            (A @ A.T + A_residual @ A_residual.T) / np.outer(errors, errors), np.eye(4), share=1e-7
+        )
 
 
 def test_answers_compares_noisy_rows_next_to_precise():

@@ -38,7 +38,9 @@ def cuts(*edges):
 
 
 def by_sex(*edges):
-    return Workload(schema(edges[-1], 2)).add(("a", "b"), {"a": Custom(matrix=cuts(*edges)), "b": "marginal"})
+    return Workload(schema(edges[-1], 2)).add(
+        ("a", "b"), {"a": Custom(matrix=cuts(*edges)), "b": "marginal"}
+    )
 
 
 def cases():
@@ -46,8 +48,14 @@ def cases():
     yield "marginals", [make_plan(ways(small, k)) for k in (1, 2)]
     yield "marginals of three sizes", [make_plan(ways(small, k)) for k in (1, 2, 3)]
     yield "prefixes", [make_plan(ways(small, k, "prefix")) for k in ((0, 1), (1, 2))]
-    yield "another family", [make_plan(ways(small, 2, "prefix")), make_plan(ways(small, 2, "marginal"))]
-    yield "another mechanism", [make_plan(ways(small, 2, "range")), make_plan(ways(small, 2, "range"), mechanism="wff")]
+    yield (
+        "another family",
+        [make_plan(ways(small, 2, "prefix")), make_plan(ways(small, 2, "marginal"))],
+    )
+    yield (
+        "another mechanism",
+        [make_plan(ways(small, 2, "range")), make_plan(ways(small, 2, "range"), mechanism="wff")],
+    )
     yield "another budget", [make_plan(ways(small, 2)), make_plan(ways(small, 2), pcost=0.25)]
     yield (
         "joint queries",
@@ -56,9 +64,18 @@ def cases():
             make_plan(Workload(schema(4, 3)).add(("a", "b"), "prefix").add(("a",), "range")),
         ],
     )
-    yield "three families", [make_plan(ways((3, 4), 2, name)) for name in ("prefix", "marginal", "circular")]
-    yield "nested cuts", [make_plan(by_sex(*edges)) for edges in ((0, 6), (0, 2, 6), (0, 2, 3, 6), range(7))]
-    yield "only the total", [make_plan(Workload(schema(3, 4)).add((name,), "marginal")) for name in "ab"]
+    yield (
+        "three families",
+        [make_plan(ways((3, 4), 2, name)) for name in ("prefix", "marginal", "circular")],
+    )
+    yield (
+        "nested cuts",
+        [make_plan(by_sex(*edges)) for edges in ((0, 6), (0, 2, 6), (0, 2, 3, 6), range(7))],
+    )
+    yield (
+        "only the total",
+        [make_plan(Workload(schema(3, 4)).add((name,), "marginal")) for name in "ab"],
+    )
     one = Workload(schema(6, 3)).add(("a",), "prefix").add(("b",), "marginal")
     yield (
         "tuned centers of one attribute",
@@ -100,7 +117,11 @@ def test_look_equals_dense_common_mechanism(split):
     assert_close(
         look,
         cost_of_dense(dense),
-        share=1e-8 if len(split.options) == 2 or set(split.matches.values()) == {"closed form"} else 0.2,
+        share=(
+            1e-8
+            if len(split.options) == 2 or set(split.matches.values()) == {"closed form"}
+            else 0.2
+        ),
     )
 
 
@@ -119,7 +140,9 @@ def test_spends_sum_to_plan_cost_and_cover_release(split):
     shared = split.options[0].schema
     look = cost_of(shared, split.look.blocks)
     assert np.diag(look).max() <= split.look.pcost <= split.look.budget.pcost
-    for option, left, (first, second) in zip(split.options, split.residuals, split.spends, strict=True):
+    for option, left, (first, second) in zip(
+        split.options, split.residuals, split.spends, strict=True
+    ):
         assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(option.pcost))
         both = np.diag(look + cost_of(shared, left.blocks)).max()
         assert both <= option.pcost
@@ -128,7 +151,9 @@ def test_spends_sum_to_plan_cost_and_cover_release(split):
 
 def estimates(split, i, look_answers, answers):
     """Class coordinates of option i from answers in counts, every space in one vector."""
-    looked = {space: estimate(b, look_answers[space] / b.grid) for space, b in split.look.blocks.items()}
+    looked = {
+        space: estimate(b, look_answers[space] / b.grid) for space, b in split.look.blocks.items()
+    }
     return split.combine(i, looked, answers)
 
 
@@ -143,7 +168,8 @@ def test_combined_answers_are_unbiased_with_plan_variances(split):
             part: {s: np.zeros(shape) for s, shape in shapes(part_blocks).items()}
             for part, part_blocks in blocks.items()
         }
-        # the sum over unit answers of noise^2 (query . estimate)^2 is the variance, whatever the estimator
+        # the sum over unit answers of noise^2 (query . estimate)^2 is the variance, whatever the
+        # estimator
         total = [np.zeros(g.count) for g in option.workload.groups]
         pieces = [query_pieces(option, g) for g in option.workload.groups]
         for part, part_blocks in blocks.items():
@@ -159,11 +185,18 @@ def test_combined_answers_are_unbiased_with_plan_variances(split):
                             sums += (rows[space] @ coordinates[space].ravel()) ** 2
         for g, sums in enumerate(total):
             np.testing.assert_allclose(sums, option.variances(g), rtol=1e-9)
-        table = np.random.default_rng(1).integers(0, 50, tuple(a.size for a in option.schema.attributes))
-        exact = {name: exact_answers(option.schema, part_blocks, table) for name, part_blocks in blocks.items()}
+        table = np.random.default_rng(1).integers(
+            0, 50, tuple(a.size for a in option.schema.attributes)
+        )
+        exact = {
+            name: exact_answers(option.schema, part_blocks, table)
+            for name, part_blocks in blocks.items()
+        }
         coordinates = estimates(split, i, exact["look"], exact["rest"])
         for class_rows, rows in zip(pieces, workload_rows(option.workload), strict=True):
-            answered = sum(class_rows[s] @ value.ravel() for s, value in coordinates.items() if s in class_rows)
+            answered = sum(
+                class_rows[s] @ value.ravel() for s, value in coordinates.items() if s in class_rows
+            )
             np.testing.assert_allclose(answered, rows @ table.ravel(), rtol=1e-9, atol=1e-6)
 
 
@@ -171,7 +204,9 @@ def query_pieces(option, group):
     """Class rows of every query of a group by space, from `class_pieces` of the plan."""
     queries = np.concatenate([dense for _, dense in _rows(group)])
     by_query = [option.class_pieces(group.attributes, row.reshape(group.sizes)) for row in queries]
-    return {space: np.array([pieces[space].ravel() for pieces in by_query]) for space in by_query[0]}
+    return {
+        space: np.array([pieces[space].ravel() for pieces in by_query]) for space in by_query[0]
+    }
 
 
 def _rows(group):
@@ -180,7 +215,10 @@ def _rows(group):
         out = np.kron(out, part.family.rows(part.sizes))
         order += part.axes
     moved = out.reshape(len(out), *(group.sizes[a] for a in order))
-    yield 0, moved.transpose(0, *(1 + order.index(a) for a in range(len(order)))).reshape(len(out), -1)
+    yield (
+        0,
+        moved.transpose(0, *(1 + order.index(a) for a in range(len(order)))).reshape(len(out), -1),
+    )
 
 
 def exact_answers(plan_schema, blocks, table):
@@ -194,7 +232,9 @@ def exact_answers(plan_schema, blocks, table):
 def test_look_variances_match_brute_force(split):
     everything = LinearMechanism(rows_of(split.look.schema, split.look.blocks))
     for g, rows in enumerate(workload_rows(split.look.workload)):
-        np.testing.assert_allclose(split.look.variances(g), np.diag(everything.covariance(rows)), rtol=1e-7)
+        np.testing.assert_allclose(
+            split.look.variances(g), np.diag(everything.covariance(rows)), rtol=1e-7
+        )
 
 
 PAIRS = ("querysmasher", "residualplanner+", "residualplanner", "wff")
@@ -209,7 +249,9 @@ def test_any_mechanism_pair_splits_on_every_shape(shape, all_pairs):
         with suppress(EngineError):
             options.append(make_plan(workload, pcost=1.0 / (1 + len(options)), mechanism=name))
     turn = list(SHAPES).index(shape) % 3
-    for pair in list(itertools.combinations(options, 2))[0 if all_pairs else turn :: 1 if all_pairs else 3]:
+    for pair in list(itertools.combinations(options, 2))[
+        0 if all_pairs else turn :: 1 if all_pairs else 3
+    ]:
         split = coarse_or_fine(*pair)
         test_look_and_residual_costs_sum_to_plan_cost(split)
         test_spends_sum_to_plan_cost_and_cover_release(split)
@@ -240,7 +282,9 @@ def test_looks_of_nested_analyses_are_nested():
     for k, (coarse, fine) in enumerate(itertools.pairwise(costs)):
         assert np.linalg.eigvalsh(fine - coarse)[0] > -1e-9 * np.abs(fine).max()
         # CM_1234 -> CM_234 -> CM_34: the increment is a mechanism
-        step = residual(*(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k)))
+        step = residual(
+            *(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k))
+        )
         assert_close(coarse + step.B.T @ step.B, fine, share=1e-8)
     assert [np.linalg.matrix_rank(cost) for cost in costs] == [2, 4, 8]
 
@@ -256,7 +300,9 @@ def test_adult_plans_split_without_full_domain():
         for space, block in option.blocks.items():
             parts = [b[space] for b in (split.look.blocks, left.blocks) if space in b]
             assert sum(1 / b.noise**2 for b in parts) == pytest.approx(1 / block.noise**2, rel=1e-9)
-    wide = coarse_or_fine(*(plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in ((1, 2), (1, 2, 3))))
+    wide = coarse_or_fine(
+        *(plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in ((1, 2), (1, 2, 3)))
+    )
     assert len(wide.look.blocks) == 106
     assert wide.look.blocks["capital-gain", "capital-loss"].measurements == 99 * 99
 
@@ -296,7 +342,10 @@ def test_incompatible_plans_are_refused():
     tuned, united = plan_without_unions(prefixes), make_plan(prefixes, centers="tuned")
     assert tuned.split.centers
     assert united.split.unions
-    disjoint = [make_plan(Workload(schema(3, 3)).add((n,), Custom(matrix=[[1, -1, 0], [0, 1, -1]]))) for n in "ab"]
+    disjoint = [
+        make_plan(Workload(schema(3, 3)).add((n,), Custom(matrix=[[1, -1, 0], [0, 1, -1]])))
+        for n in "ab"
+    ]
     for options, names, words in (
         ((one,), None, "1 arguments"),
         ((one, "two"), None, "at least two plans"),
@@ -330,7 +379,9 @@ def test_budget_shares_sum_to_plan_costs():
     split = coarse_or_fine(*CASES["marginals"], names=["one", "two"])
     shares = split.budget_shares()
     assert list(shares.columns) == ["option", "shared", "own", "total"]
-    assert (shares["shared"] + shares["own"]).tolist() == pytest.approx(shares["total"].tolist(), rel=1e-12)
+    assert (shares["shared"] + shares["own"]).tolist() == pytest.approx(
+        shares["total"].tolist(), rel=1e-12
+    )
     spaces = split.by_space()
     for name, option in zip(split.names, split.options, strict=True):
         rows = spaces[spaces["option"] == name]

@@ -14,7 +14,13 @@ from engine.common_mechanism.stepwise import decide, finish, look, look_key, loo
 from engine.errors import EngineError, ResultLost
 from engine.ledger import Ledger
 from engine.privacy import Budget
-from tests.common_mechanism.steps import COMMON, FINE, RECORDS, assert_same_measurement, ledger_spends
+from tests.common_mechanism.steps import (
+    COMMON,
+    FINE,
+    RECORDS,
+    assert_same_measurement,
+    ledger_spends,
+)
 from tests.release.ledger_worker import FORK
 from tests.waiting import CEILING
 
@@ -91,7 +97,10 @@ def test_killed_step_is_charged_once_and_recovered(tmp_path, step, point):
         decide(book, key, verdict=FINE)
         assert killed(lambda: finish(book.path, key, RECORDS), point)
         assert_same_measurement(resume(book, key).look, before)
-        assert (resume(book, key).lost, resume(book, key).is_interrupted) == ((), point in ("spent", "drawn"))
+        assert (resume(book, key).lost, resume(book, key).is_interrupted) == (
+            (),
+            point in ("spent", "drawn"),
+        )
         final = finish(book, key, RECORDS)
         assert_same_measurement(resume(book, key).finished, final)
         assert ledger_spends(book) == [first, second]
@@ -134,7 +143,11 @@ def test_randomly_killed_steps_are_charged_once(tmp_path):
         assert len(steps.choices) == 1
         if steps.finished is not None:
             i = common.names.index(steps.choice.option)
-            costs = [Decimal(r.pcost) for r in book.rows() if r.kind == "spend" and (r.key == key or key in r.note)]
+            costs = [
+                Decimal(r.pcost)
+                for r in book.rows()
+                if r.kind == "spend" and (r.key == key or key in r.note)
+            ]
             assert sum(costs) == Decimal(repr(common.options[i].pcost))
             assert_same_measurement(finish(book, key, None), steps.finished)
             completed += 1

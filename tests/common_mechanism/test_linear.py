@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from engine.common_mechanism.common_mechanism import LinearMechanism, recreation, residual, round_up
 from engine.errors import NotAnswerable, PlanError
-from tests.common_mechanism.matrices import IDENTITY, TOTAL, assert_close, cost_of, mechanism, random_mechanism
+from tests.common_mechanism.matrices import (
+    IDENTITY,
+    TOTAL,
+    assert_close,
+    cost_of,
+    mechanism,
+    random_mechanism,
+)
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -81,7 +88,8 @@ def test_residual_or_recreation_of_wrong_parts_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("cost", "rounded"), [(1.0000000000000002, 1.0), (2 / 3, 0.666666666667), (1.00000000000101, 1.00000000001), (0, 0)]
+    ("cost", "rounded"),
+    [(1.0000000000000002, 1.0), (2 / 3, 0.666666666667), (1.00000000000101, 1.00000000001), (0, 0)],
 )
 def test_round_up_ignores_rounding_errors(cost, rounded):
     assert round_up(cost) == rounded

@@ -28,21 +28,30 @@ def test_census_cascade_matches_the_paper():
     for look, M, bins in zip(chain.looks, chain.analyses, finer, strict=False):
         assert_close(look.covariance(M.B), np.diag(np.repeat(bins, 2)) * 4.0)
     assert [M.B.shape for M in chain.analyses] == [(2, 206), (8, 206), (18, 206), (46, 206)]
-    assert [b.answers(a) and not a.answers(b) for a, b in itertools.pairwise(chain.looks)] == [True, True]
+    assert [b.answers(a) and not a.answers(b) for a, b in itertools.pairwise(chain.looks)] == [
+        True,
+        True,
+    ]
     x = np.random.default_rng(0).integers(0, 50, 206)
     for i, M in enumerate(chain.analyses):
         steps, maps = chain.path(i), chain.recreation(i).maps
         assert sum(exact(step.pcost) for step in steps) == exact(M.pcost) == Fraction(1, 4)
         assert_close(sum(cost_of(step.mechanism) for step in steps), cost_of(M))
-        assert_close(sum(A @ step.mechanism.B @ x for A, step in zip(maps, steps, strict=True)), M.B @ x)
+        assert_close(
+            sum(A @ step.mechanism.B @ x for A, step in zip(maps, steps, strict=True)), M.B @ x
+        )
         assert_close(sum(A @ A.T for A in maps), M.Sigma)
-    assert [step.mechanism for step in chain.path(2)[:3]] == [step.mechanism for step in chain.path(3)[:3]]
+    assert [step.mechanism for step in chain.path(2)[:3]] == [
+        step.mechanism for step in chain.path(3)[:3]
+    ]
 
 
 def test_chain_without_nested_looks_is_refused():
     rng = np.random.default_rng(0)
     with pytest.raises(PlanError, match="first"):
-        NestedChain(*(random_mechanism(rng, 4) for _ in range(3)), names=("first", "second", "third"))
+        NestedChain(
+            *(random_mechanism(rng, 4) for _ in range(3)), names=("first", "second", "third")
+        )
     for analyses, names in (((TOTAL,), None), ((TOTAL, TOTAL), ["one"])):
         with pytest.raises(PlanError, match=r"1 analyses|1 names"):
             NestedChain(*analyses, names=names)
@@ -83,7 +92,9 @@ def test_nested_rule_bounds_match_section_6_2():
         (2.6, 0, 0, True, "Coarse:"),
     ],
 )
-def test_nested_rule_chooses_by_precision_of_coarse_answers(per_cell, sigmas, choice, certain, start):
+def test_nested_rule_chooses_by_precision_of_coarse_answers(
+    per_cell, sigmas, choice, certain, start
+):
     rule = nested_rule(sigmas=sigmas)
     decision = rule.decide(rule.look.B @ np.full(12, per_cell))
     assert (decision.choice, decision.certain) == (choice, certain)
@@ -107,7 +118,9 @@ def test_fine_enough_of_many_looks_matches_decide():
     assert fine.tolist() == [rule.decide(answers).choice == 1 for answers in looks]
 
 
-@pytest.mark.parametrize("option", [{"share": 0.0}, {"share": 1.1}, {"snr": 0.0}, {"snr": math.inf}, {"sigmas": -1.0}])
+@pytest.mark.parametrize(
+    "option", [{"share": 0.0}, {"share": 1.1}, {"snr": 0.0}, {"snr": math.inf}, {"sigmas": -1.0}]
+)
 def test_nested_rule_with_bad_options_is_refused(option):
     with pytest.raises(PlanError, match=next(iter(option))):
         nested_rule(**option)
@@ -123,7 +136,9 @@ def test_nested_rule_of_other_analyses_is_refused():
 def spread(answers, *, look=None, **options):
     analyses = mechanism(marginals((3, 2), 1), 2.0), mechanism(np.eye(6), 2.0)
     look = look or mechanism(analyses[0].B[:3], 2.0)
-    return spread_rule(look=look, analyses=analyses, answers=answers, **{"draws": 6, "seed": 1} | options)
+    return spread_rule(
+        look=look, analyses=analyses, answers=answers, **{"draws": 6, "seed": 1} | options
+    )
 
 
 def test_general_rule_compares_spread_with_noise():
@@ -151,7 +166,9 @@ def test_general_rule_variance_is_over_extreme_tables():
 
 
 def test_general_rule_without_a_feasible_table_raises():
-    assert spread([-30.0, 20.0, 10.0]).shares["radius"] == pytest.approx(30 / math.sqrt(2), rel=1e-6)
+    assert spread([-30.0, 20.0, 10.0]).shares["radius"] == pytest.approx(
+        30 / math.sqrt(2), rel=1e-6
+    )
     one_row = mechanism([[1, 1, 0, 0, 0, 0]])
     assert spread([5.0], look=one_row, max_records=1000).choice is not None
     for answers, options, words in (

@@ -50,7 +50,9 @@ def look_and_decide(ledger, frame, person="pid", **more):
 def test_both_steps_count_the_same_rows_per_person(ledger):
     frame, seen = panel(), []
     stage = look_and_decide(ledger, frame, intake=seen.append)
-    final = finish(ledger, stage.key, frame.sample(frac=1.0, random_state=9), person="pid", intake=seen.append)
+    final = finish(
+        ledger, stage.key, frame.sample(frac=1.0, random_state=9), person="pid", intake=seen.append
+    )
     exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
     for group in (0, 1):
         table = exact["a", "b"] if group else exact["a", "b"].sum(axis=1)
@@ -71,14 +73,20 @@ def test_finish_with_another_person_column_is_refused(ledger, person):
     with pytest.raises(DataError, match="not the records"):
         finish(ledger, key, frame, person=person, ignore=["pid"])
     seen = []
-    finish(ledger, key, frame, person=person, ignore=["pid"], on_changed="charge", intake=seen.append)
+    finish(
+        ledger, key, frame, person=person, ignore=["pid"], on_changed="charge", intake=seen.append
+    )
     assert "charged alone" in seen[0].warnings[-1]
 
 
 def test_declared_row_bound_needs_no_person_column(ledger):
     frame = panel()
     frame = frame[frame.groupby("pid").cumcount() < CAP]
-    final = finish(ledger, look_and_decide(ledger, frame, person=None, ignore=["pid"]).key, frame.drop(columns="pid"))
+    final = finish(
+        ledger,
+        look_and_decide(ledger, frame, person=None, ignore=["pid"]).key,
+        frame.drop(columns="pid"),
+    )
     np.testing.assert_allclose(final.answers(0)["answer"], np.bincount(frame["a"]), atol=0.1)
 
 
@@ -94,7 +102,11 @@ def test_counts_above_the_row_bound_are_refused():
     with pytest.raises(DataError, match="up to 4 rows of a person"):
         look(common(), counts, rehearsal=True)
     table = count_marginals(counts, SCHEMA, [("a",)])
-    assert (table.cap, table.people, table.people_over_cap) == (CAP + 1, counts.people, counts.people_over_cap)
+    assert (table.cap, table.people, table.people_over_cap) == (
+        CAP + 1,
+        counts.people,
+        counts.people_over_cap,
+    )
 
 
 def test_rehearsal_counts_the_same_rows_as_release():
@@ -106,7 +118,9 @@ def test_rehearsal_counts_the_same_rows_as_release():
 
 
 def test_both_steps_read_a_count_column(ledger):
-    cells = pd.DataFrame([(a, b, c) for a in range(5) for b in range(3) for c in range(4)], columns=["a", "b", "c"])
+    cells = pd.DataFrame(
+        [(a, b, c) for a in range(5) for b in range(3) for c in range(4)], columns=["a", "b", "c"]
+    )
     counted = cells.assign(n=range(60))
     with pytest.raises(DataError, match="count_column='n'"):
         look_and_decide(ledger, counted, person=None)
@@ -114,7 +128,9 @@ def test_both_steps_read_a_count_column(ledger):
     with pytest.raises(DataError, match="not the records"):
         finish(ledger, stage.key, counted, ignore=["n"])
     final = finish(ledger, stage.key, counted, count_column="n")
-    np.testing.assert_allclose(final.answers(0)["answer"], counted.groupby("a")["n"].sum(), atol=0.1)
+    np.testing.assert_allclose(
+        final.answers(0)["answer"], counted.groupby("a")["n"].sum(), atol=0.1
+    )
     left_out = look(common(), counted, rehearsal=True, ignore=["n"])
     rest = rehearse_finish(common(), left_out, counted, option="fine", ignore=["n"])
     np.testing.assert_allclose(rest.answers(0)["answer"], 12, atol=0.1)

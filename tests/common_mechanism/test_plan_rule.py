@@ -63,7 +63,9 @@ def test_errors_match_brute_force():
     W = np.concatenate(workload_rows(COMMON.options[0].workload))
     for option, option_plan in ((None, COMMON.look), *enumerate(COMMON.options)):
         everything = LinearMechanism(rows_of(SCHEMA, option_plan.blocks))
-        np.testing.assert_allclose(rule.errors(option), np.sqrt(np.diag(everything.covariance(W))), rtol=1e-6)
+        np.testing.assert_allclose(
+            rule.errors(option), np.sqrt(np.diag(everything.covariance(W))), rtol=1e-6
+        )
     stage = look_at(20)
     np.testing.assert_allclose(rule.estimates(stage), W @ np.full(24, 20.0), rtol=1e-6)
 
@@ -138,11 +140,17 @@ def test_general_rule_on_plans_matches_matrix_rule():
     decision = spread_of_plans(common, stage, draws=6, seed=3)
     blocks = common.look.blocks
     look = LinearMechanism(rows_of(SCHEMA, blocks))
-    answers = np.concatenate([stage.answers_on_grid[s] * b.grid / b.noise for s, b in blocks.items()])
+    answers = np.concatenate(
+        [stage.answers_on_grid[s] * b.grid / b.noise for s, b in blocks.items()]
+    )
     analyses = []
     for option in common.options:
-        variances = np.concatenate([option.variances(g) for g in range(len(option.workload.groups))])
-        analyses.append(LinearMechanism(np.concatenate(workload_rows(option.workload)), np.diag(variances)))
+        variances = np.concatenate(
+            [option.variances(g) for g in range(len(option.workload.groups))]
+        )
+        analyses.append(
+            LinearMechanism(np.concatenate(workload_rows(option.workload)), np.diag(variances))
+        )
     expected = spread_rule(look=look, analyses=analyses, answers=answers, draws=6, seed=3)
     assert decision.choice == expected.choice
     assert list(decision.shares.values()) == pytest.approx(list(expected.shares.values()), rel=1e-6)
@@ -154,8 +162,12 @@ def test_domain_rows_include_block_weights():
     families = ({"a": "prefix", "b": "range"}, {"a": "range", "b": "prefix"})
     workloads = [Workload(SCHEMA).add(("a", "b"), family) for family in families]
     look = coarse_or_fine(*(plan(w, Budget(pcost=0.4), centers="uniform") for w in workloads)).look
-    assert any(block.weights is not None and np.ptp(block.weights) > 0.1 for block in look.blocks.values())
-    rows = np.concatenate([domain_rows(SCHEMA, space, block) / block.noise for space, block in look.blocks.items()])
+    assert any(
+        block.weights is not None and np.ptp(block.weights) > 0.1 for block in look.blocks.values()
+    )
+    rows = np.concatenate(
+        [domain_rows(SCHEMA, space, block) / block.noise for space, block in look.blocks.items()]
+    )
     np.testing.assert_allclose(rows, rows_of(SCHEMA, look.blocks), rtol=1e-9, atol=1e-12)
 
 

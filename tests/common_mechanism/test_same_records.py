@@ -23,7 +23,9 @@ SCHEMA = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5), Attribute
 
 
 def all_ways_plan(family, ways, pcost=0.4):
-    return plan(Workload.all_ways(SCHEMA, ways=ways, family=family), Budget(pcost=pcost), centers="uniform")
+    return plan(
+        Workload.all_ways(SCHEMA, ways=ways, family=family), Budget(pcost=pcost), centers="uniform"
+    )
 
 
 def pairs(family):
@@ -71,7 +73,9 @@ def test_finish_charges_other_records_the_full_residual(ledger):
     key, seen = look_and_decide(ledger), []
     final = finish(ledger, key, CORRECTED, on_changed="charge", intake=seen.append)
     alone = COMMON.residuals[1].pcost
-    assert alone > 1.2 * COMMON.spends[1][1], "the sum of the maxima is above the maximum of the sums"
+    assert alone > 1.2 * COMMON.spends[1][1], (
+        "the sum of the maxima is above the maximum of the sums"
+    )
     assert ledger_spends(ledger) == [Decimal(repr(COMMON.spends[1][0])), Decimal(repr(alone))]
     assert "charged alone" in seen[0].warnings[-1]
     assert "charged alone" in ledger.notes(kind="records", key=key)[0].note
@@ -124,7 +128,10 @@ def test_finish_after_look_without_digest_costs_both(ledger, monkeypatch):
 
 def test_steps_after_changed_records_are_charged_alone(ledger):
     chain = nested_choices(
-        all_ways_plan("marginal", 1), all_ways_plan("marginal", 2), all_ways_plan("marginal", 3), names=["1", "2", "3"]
+        all_ways_plan("marginal", 1),
+        all_ways_plan("marginal", 2),
+        all_ways_plan("marginal", 3),
+        names=["1", "2", "3"],
     )
     key = look(chain, RECORDS, dataset="survey", ledger=ledger).key
     decide(ledger, key, option="look closer", by="A. Reader")
@@ -137,7 +144,9 @@ def test_steps_after_changed_records_are_charged_alone(ledger):
 
 
 def test_look_and_finish_accept_counts(ledger):
-    sets = [space for plan_ in (COMMON.look, *COMMON.options) for space in measuring.maximal_sets(plan_)]
+    sets = [
+        space for plan_ in (COMMON.look, *COMMON.options) for space in measuring.maximal_sets(plan_)
+    ]
     counts = count_marginals(RECORDS, SCHEMA, sets)
     key = look_and_decide(ledger, counts)
     final = finish(ledger, key, counts)
@@ -158,7 +167,9 @@ def test_compare_records_with_other_records_raises(ledger):
 
 
 def test_compare_records_of_chain_checks_every_step(ledger):
-    chain = nested_choices(*(all_ways_plan("marginal", ways) for ways in (1, 2, 3)), names=["1", "2", "3"])
+    chain = nested_choices(
+        *(all_ways_plan("marginal", ways) for ways in (1, 2, 3)), names=["1", "2", "3"]
+    )
     key = look(chain, RECORDS, dataset="survey", ledger=ledger).key
     decide(ledger, key, option=1, by="A. Reader")
     closer = finish(ledger, key, RECORDS)

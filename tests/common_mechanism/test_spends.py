@@ -38,10 +38,14 @@ def test_spends_of_distant_costs_are_refused():
         _ = both.spends
 
 
-@pytest.mark.parametrize("pcosts", [(1.0, 0.9999999999999998), (0.1, 0.30000000000000004), (0.7000000000000001, 1e-1)])
+@pytest.mark.parametrize(
+    "pcosts", [(1.0, 0.9999999999999998), (0.1, 0.30000000000000004), (0.7000000000000001, 1e-1)]
+)
 def test_exact_split_sums_as_decimals(pcosts):
     for look in (1 / 3 * min(pcosts), 0.09999, 1e-9):
-        for (first, second), total in zip(exact_split(look, pcosts, own=[True] * 2), pcosts, strict=True):
+        for (first, second), total in zip(
+            exact_split(look, pcosts, own=[True] * 2), pcosts, strict=True
+        ):
             assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(total))
             assert look <= first < look + 1e-11 * max(pcosts)
     with pytest.raises(PlanError, match="cannot be split"):
@@ -54,7 +58,10 @@ def costlier(monkeypatch):
 
     def plant(parts, factor=1.5):
         real = engine.common_mechanism.common_plan.joint_pcost
-        more = lambda blocks, records: real(blocks, records) * (factor if len(blocks) >= parts else 1.0)  # noqa: E731
+
+        def more(blocks, records):
+            return real(blocks, records) * (factor if len(blocks) >= parts else 1.0)
+
         monkeypatch.setattr(engine.common_mechanism.common_plan, "joint_pcost", more)
 
     return plant
@@ -72,7 +79,10 @@ def test_stretch_covers_joint_cost_of_parts(costlier, rows, factor):
 
 @pytest.mark.parametrize("caps", [(10_000, 10**8), (10**8, 10_000)])
 def test_parts_use_smallest_max_records(caps):
-    options = [plan(ways((3, 2, 2), k), Budget(pcost=1.0), max_records=n) for k, n in zip((1, 2), caps, strict=True)]
+    options = [
+        plan(ways((3, 2, 2), k), Budget(pcost=1.0), max_records=n)
+        for k, n in zip((1, 2), caps, strict=True)
+    ]
     both = coarse_or_fine(*options)
     assert [both.look.max_records, *(r.max_records for r in both.residuals)] == [10_000] * 3
     for left, option in zip(both.residuals, options, strict=True):

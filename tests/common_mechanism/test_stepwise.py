@@ -11,7 +11,15 @@ from engine.common_mechanism import NestedPlanRule
 from engine.common_mechanism import two_stage_io as step_files
 from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
 from engine.common_mechanism.selection_rule import Decision
-from engine.common_mechanism.stepwise import decide, finish, look, look_key, looks, rehearse_finish, resume
+from engine.common_mechanism.stepwise import (
+    decide,
+    finish,
+    look,
+    look_key,
+    looks,
+    rehearse_finish,
+    resume,
+)
 from engine.errors import BudgetExceeded, DataError, LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger
 from engine.privacy import Budget
@@ -61,7 +69,9 @@ def test_finish_uses_costs_stored_by_look(ledger, monkeypatch, digit):
     stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     decide(ledger, stage.key, option=1, by="A. Reader", reason="large cells")
     honest = step_files.option_cost
-    monkeypatch.setattr(step_files, "option_cost", lambda option: float(np.nextafter(honest(option), digit)))
+    monkeypatch.setattr(
+        step_files, "option_cost", lambda option: float(np.nextafter(honest(option), digit))
+    )
     final = finish(ledger, stage.key, RECORDS)
     assert_same_measurement(finish(ledger, stage.key, None), final)
     assert ledger.status("survey").spent == COMMON.options[1].pcost
@@ -77,13 +87,17 @@ def test_resume_look_file_with_other_costs_is_refused(ledger, monkeypatch):
 
 def test_repeated_steps_return_stored_results(ledger):
     stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
-    assert_same_measurement(look(COMMON, RECORDS[::-1], dataset="survey", ledger=ledger.path), stage)
+    assert_same_measurement(
+        look(COMMON, RECORDS[::-1], dataset="survey", ledger=ledger.path), stage
+    )
     assert_same_measurement(look(COMMON, None, dataset="survey", ledger=ledger.path), stage)
     assert (looks(ledger, "survey"), stage.key) == ([stage.key], look_key(COMMON, dataset="survey"))
     steps = resume(ledger.path, stage.key)
     assert_same_measurement(steps.look, stage)
     assert (steps.choice, steps.finished, steps.common.names) == (None, None, COMMON.names)
-    choice = decide(ledger.path, stage.key, verdict=FINE, rule={"rule": "nested", "share": 0.5, "snr": 5})
+    choice = decide(
+        ledger.path, stage.key, verdict=FINE, rule={"rule": "nested", "share": 0.5, "snr": 5}
+    )
     assert (choice.option, choice.verdict, choice.by) == ("2-way", "2-way", "")
     assert resume(ledger, stage.key).choice == choice
     final = finish(ledger, stage.key, RECORDS)
@@ -99,7 +113,10 @@ def test_rehearsed_steps_are_unbiased_with_plan_variances():
     sets = [g.attributes for g in option.workload.groups]
     counts = count_marginals(RECORDS, SCHEMA, [*sets, *measuring.maximal_sets(option)])
     truth = np.concatenate(
-        [apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in option.workload.groups]
+        [
+            apply_group(g, counts[g.attributes].astype(float), 0, g.count)
+            for g in option.workload.groups
+        ]
     )
     predicted = np.concatenate([option.variances(i) for i in range(len(sets))])
     errors = []
@@ -175,7 +192,10 @@ def test_simultaneous_decisions_store_one(ledger, monkeypatch):
     def decide_first(book, **fields):
         # another decision is written after the first one was prepared and before it is written
         monkeypatch.setattr(Ledger, "note", note)
-        assert decide(Ledger(ledger.path), stage.key, option=1, by="A. Reader").option == COMMON.names[1]
+        assert (
+            decide(Ledger(ledger.path), stage.key, option=1, by="A. Reader").option
+            == COMMON.names[1]
+        )
         note(book, **fields)
 
     monkeypatch.setattr(Ledger, "note", decide_first)
@@ -294,9 +314,13 @@ def test_finish_new_attempt_draws_and_spends_again(ledger):
     first = finish(ledger, stage.key, RECORDS)
     second = finish(ledger, stage.key, RECORDS, attempt=2)
     assert second.key != first.key
-    assert ledger_spends(ledger)[2:] == [Decimal(repr(max(COMMON.residuals[1].pcost, COMMON.residuals[1].spend)))]
+    assert ledger_spends(ledger)[2:] == [
+        Decimal(repr(max(COMMON.residuals[1].pcost, COMMON.residuals[1].spend)))
+    ]
     spaces = COMMON.residuals[1].blocks
-    assert any((first.answers_on_grid[space] != second.answers_on_grid[space]).any() for space in spaces)
+    assert any(
+        (first.answers_on_grid[space] != second.answers_on_grid[space]).any() for space in spaces
+    )
     for attempt, expected in ((1, first), (2, second)):
         assert_same_measurement(finish(ledger, stage.key, RECORDS, attempt=attempt), expected)
         assert_same_measurement(finish(ledger, stage.key, None, attempt=attempt), expected)

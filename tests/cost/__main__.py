@@ -2,9 +2,10 @@
 
     python -m tests.cost [pytest options]
 
-The tests of tests/browser run only if an option names them.  The total is the CPU time of pytest and all of its
-descendants, including orphaned processes such as parts of a browser, which are adopted and waited for.  The cost of a
-file includes processes that several tests share, such as a server or a browser, but no adopted process.
+The tests of tests/browser run only if an option names them.  The total is the CPU time of pytest
+and all of its descendants, including orphaned processes such as parts of a browser, which are
+adopted and waited for.  The cost of a file includes processes that several tests share, such as a
+server or a browser, but no adopted process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ def main(arguments: list[str]) -> int:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     ctypes.CDLL(None).prctl(ADOPT, 1, 0, 0, 0)
     rest = [] if any("browser" in word for word in arguments) else ["--ignore", "tests/browser"]
-    command = [sys.executable, "-m", "pytest", "-p", "tests.cost.counting", "-p", "no:xdist", *rest, *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.cost.counting",
+        "-p",
+        "no:xdist",
+        *rest,
+        *arguments,
+    ]
     tests, code = subprocess.Popen(command, cwd=ROOT), 0
     with suppress(ChildProcessError):  # no process is left
         while True:

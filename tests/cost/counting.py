@@ -37,7 +37,9 @@ class Costs:
         self.charge("imports")
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Iterator[None]:
         result = yield
         if nextitem is None or nextitem.path != item.path:
             self.charge(item.location[0])

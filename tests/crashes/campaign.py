@@ -19,7 +19,10 @@ from engine.release.measure import is_unfinished
 from tests.waiting import CEILING
 
 FORK = multiprocessing.get_context("fork")
-STEPS = (("engine.release.noisy_answers", "discrete_gaussian"), ("engine.release.measure", "estimate"))
+STEPS = (
+    ("engine.release.noisy_answers", "discrete_gaussian"),
+    ("engine.release.measure", "estimate"),
+)
 
 
 def campaign(plan: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:
@@ -62,7 +65,9 @@ def _run_and_kill(work: Callable[[], object], step: int) -> None:
         for module, name in STEPS:
             real = getattr(sys.modules[module], name)
 
-            def kill_at_last_step(*args: Any, real: Callable[..., Any] = real, **options: Any) -> Any:
+            def kill_at_last_step(
+                *args: Any, real: Callable[..., Any] = real, **options: Any
+            ) -> Any:
                 nonlocal steps_left
                 steps_left -= 1
                 if not steps_left:

@@ -89,7 +89,9 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_measure_after_kill_finishes_release_and_charges_once(release_plan: Plan, ledger: Ledger, moment: str) -> None:
+def test_measure_after_kill_finishes_release_and_charges_once(
+    release_plan: Plan, ledger: Ledger, moment: str
+) -> None:
     owner, name, after, spent, journaled = MOMENTS[moment]
     run_and_kill(lambda: run_release(release_plan, ledger), owner, name, after=after)
     assert ledger.status("survey").spent == (release_plan.pcost if spent else 0.0)
@@ -98,14 +100,21 @@ def test_measure_after_kill_finishes_release_and_charges_once(release_plan: Plan
     if spent:
         unfinished = name not in ("save_result", "remove")
         assert (
-            is_unfinished(ledger, release_key(dataset="survey", plan_hash=release_plan.hash, attempt=1)) is unfinished
+            is_unfinished(
+                ledger, release_key(dataset="survey", plan_hash=release_plan.hash, attempt=1)
+            )
+            is unfinished
         )
     assert all(p.stat().st_mode & 0o777 == 0o600 for p in journals(ledger))
     measurement = run_release(release_plan, ledger)
     assert ledger.status("survey").spent == release_plan.pcost
     assert [row.kind for row in ledger.rows()].count("spend") == 1
     assert not journals(ledger)
-    assert measurement == load_measurement(ledger, measurement.key) == run_release(release_plan, ledger, None)
+    assert (
+        measurement
+        == load_measurement(ledger, measurement.key)
+        == run_release(release_plan, ledger, None)
+    )
     assert ledger.verify() == ()
 
 
@@ -120,12 +129,18 @@ def test_noise_of_spend_after_repeated_kills_is_equal(release_plan: Plan, ledger
 
         measure_module.draw = send
         try:
-            run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=True)
+            run_and_kill(
+                lambda: run_release(release_plan, ledger), measure_module, "draw", after=True
+            )
         finally:
             measure_module.draw = real
         drawn.append(receiver.recv())
     released_answers = run_release(release_plan, ledger).answers_on_grid
-    assert drawn[0] == drawn[1] == {space: answers.tolist() for space, answers in released_answers.items()}
+    assert (
+        drawn[0]
+        == drawn[1]
+        == {space: answers.tolist() for space, answers in released_answers.items()}
+    )
 
 
 def test_killed_release_with_other_records_is_refused(release_plan: Plan, ledger: Ledger) -> None:
@@ -141,7 +156,9 @@ def test_killed_release_with_other_records_is_refused(release_plan: Plan, ledger
 
 def test_journal_of_running_release_blocks_second_run(release_plan: Plan, ledger: Ledger) -> None:
     key = release_key(dataset="survey", plan_hash=release_plan.hash, attempt=1)
-    opened = open_journal(ledger.path, key, seed=bytes(32), digest=lambda _: "d", spent=lambda: False)
+    opened = open_journal(
+        ledger.path, key, seed=bytes(32), digest=lambda _: "d", spent=lambda: False
+    )
     with opened as (journal, spent):
         assert not spent
         assert journals(Ledger(ledger.path)) == [journal.place]
@@ -149,8 +166,16 @@ def test_journal_of_running_release_blocks_second_run(release_plan: Plan, ledger
             run_release(release_plan, ledger)
         assert ledger.status("survey").spent == 0.0
         sets = maximal_sets(release_plan)
-        records = fingerprint(count_marginals(RECORDS, SCHEMA, sets), sets, ledger.secret("records"))
-        ledger.spend(dataset="survey", key=key, pcost=release_plan.pcost, plan_hash=release_plan.hash, records=records)
+        records = fingerprint(
+            count_marginals(RECORDS, SCHEMA, sets), sets, ledger.secret("records")
+        )
+        ledger.spend(
+            dataset="survey",
+            key=key,
+            pcost=release_plan.pcost,
+            plan_hash=release_plan.hash,
+            records=records,
+        )
         with pytest.raises(ResultLost, match="at work"):
             run_release(release_plan, ledger)
     assert is_unfinished(ledger, key)
@@ -167,14 +192,18 @@ def test_spend_with_lost_journal_raises_result_lost(
 
 
 def test_journal_after_spend_is_not_created(ledger: Ledger) -> None:
-    opened = open_journal(ledger.path, "one|2|3", seed=bytes(32), digest=lambda _: "d", spent=lambda: True)
+    opened = open_journal(
+        ledger.path, "one|2|3", seed=bytes(32), digest=lambda _: "d", spent=lambda: True
+    )
     with opened as (journal, spent):
         assert journal is None
         assert spent
         assert not journals(ledger)
 
 
-def test_sweep_without_file_locks_is_noop(release_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_without_file_locks_is_noop(
+    release_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
     (stale,) = Path(f"{ledger.path}.results").glob("*.part")  # reserved space of the result
     monkeypatch.setattr("engine.ledger.result_store.fcntl", None)
@@ -183,7 +212,9 @@ def test_sweep_without_file_locks_is_noop(release_plan: Plan, ledger: Ledger, mo
     assert stale.exists()
     draw, journals_during_draw = measure_module.draw, []
     monkeypatch.setattr(
-        measure_module, "draw", lambda *args: journals_during_draw.append(journals(ledger)) or draw(*args)
+        measure_module,
+        "draw",
+        lambda *args: journals_during_draw.append(journals(ledger)) or draw(*args),
     )
     before = journals(ledger)
     ledger.add_dataset("census", total=Budget(pcost=1.0))
@@ -200,7 +231,9 @@ def test_journal_without_spend_is_removed_on_open(release_plan: Plan, ledger: Le
 def test_noise_bits_of_different_spends_differ(tmp_path: Path) -> None:
     """A seed restored from a copy gives other noise for other counts, releases and rows."""
     samples = [
-        noise_journal.Journal(seed=bytes([seed]) * 32, digest=digest, place=tmp_path / name).bits(row)(64)
+        noise_journal.Journal(seed=bytes([seed]) * 32, digest=digest, place=tmp_path / name).bits(
+            row
+        )(64)
         for seed in (0, 1)
         for digest in "ab"
         for name in "cd"
@@ -211,7 +244,9 @@ def test_noise_bits_of_different_spends_differ(tmp_path: Path) -> None:
     assert len({stream(8) for _ in range(1000)}) == 1000
 
 
-def test_journal_seed_of_each_release_is_new(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_seed_of_each_release_is_new(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = plan(Workload.all_ways(SCHEMA, ways=(1,)), Budget(pcost=0.1))
     seeds = []
     spend = Ledger.spend
@@ -239,8 +274,12 @@ def test_journal_is_synced_to_disk_before_spend(
         link(source, target)
 
     monkeypatch.setattr(os, "link", record_link)
-    monkeypatch.setattr(noise_journal, "sync_folder", lambda place: order.append("sync") or sync(place))
-    monkeypatch.setattr(Ledger, "spend", lambda self, **options: order.append("spend") or spend(self, **options))
+    monkeypatch.setattr(
+        noise_journal, "sync_folder", lambda place: order.append("sync") or sync(place)
+    )
+    monkeypatch.setattr(
+        Ledger, "spend", lambda self, **options: order.append("spend") or spend(self, **options)
+    )
     run_release(release_plan, ledger)
     assert order == ["link", "sync", "spend", "sync"]
 
@@ -271,7 +310,9 @@ def test_leftover_journal_of_saved_release_draws_nothing(
         spend=lambda: ledger.spend(
             dataset="survey", key=first.key, pcost=release_plan.pcost, plan_hash=release_plan.hash
         ),
-        write=lambda file, receipt, drawn: measure_module._write(file, release_plan, receipt, drawn),
+        write=lambda file, receipt, drawn: measure_module._write(
+            file, release_plan, receipt, drawn
+        ),
     )
     assert (done, draws, journals(ledger)) == (False, [], [])
     assert load_measurement(ledger, first.key) == first

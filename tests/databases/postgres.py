@@ -20,7 +20,12 @@ from tests.requirements import program_path
 OWNER = "owner"
 TRIES = 5
 # the data are deleted after the tests, so nothing is synced
-SETTINGS = {"listen_addresses": "127.0.0.1", "fsync": "off", "shared_buffers": "16MB", "max_wal_size": "64MB"}
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "fsync": "off",
+    "shared_buffers": "16MB",
+    "max_wal_size": "64MB",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +37,14 @@ class Server:
     user_options: dict[str, Any]
 
     def connect(self, user: str = OWNER, **options: Any) -> Any:
-        return ibis.postgres.connect(host="127.0.0.1", port=self.port, user=user, database="postgres", **options)
+        return ibis.postgres.connect(
+            host="127.0.0.1", port=self.port, user=user, database="postgres", **options
+        )
 
     def control(self, *words: str) -> None:
-        _run(self.folder, self.user_options, "pg_ctl", "-w", "-D", str(self.folder / "data"), *words)
+        _run(
+            self.folder, self.user_options, "pg_ctl", "-w", "-D", str(self.folder / "data"), *words
+        )
 
 
 @contextmanager
@@ -46,7 +55,13 @@ def server() -> Iterator[Server]:
         shutil.chown(folder, "postgres")
         user_options = {"user": "postgres", "group": "postgres", "extra_groups": []}
     try:
-        options = ("--auth=trust", f"--username={OWNER}", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8")
+        options = (
+            "--auth=trust",
+            f"--username={OWNER}",
+            "--no-sync",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+        )
         _run(folder, user_options, "initdb", "-D", str(folder / "data"), *options)
         yield from _start(folder, user_options)
     finally:
@@ -61,7 +76,11 @@ def _start(folder: Path, user_options: dict[str, Any]) -> Iterator[Server]:
         settings = SETTINGS | {"port": server.port, "unix_socket_directories": folder}
         try:
             server.control(
-                "-o", " ".join(f"-c {n}={v}" for n, v in settings.items()), "-l", str(folder / "log"), "start"
+                "-o",
+                " ".join(f"-c {n}={v}" for n, v in settings.items()),
+                "-l",
+                str(folder / "log"),
+                "start",
             )
         except RuntimeError:  # another process took the port in the meantime
             if not tries_left:
@@ -77,10 +96,14 @@ def _start(folder: Path, user_options: dict[str, Any]) -> Iterator[Server]:
 
 def _run(folder: Path, user_options: dict[str, Any], program: str, *words: str) -> None:
     command = program_path(program)
-    assert command, f"{program} is missing; install PostgreSQL, on Debian with apt-get install postgresql"
+    assert command, (
+        f"{program} is missing; install PostgreSQL, on Debian with apt-get install postgresql"
+    )
     # to a file, because the started server keeps its output open
     with open(folder / f"{program}.txt", "w+", encoding="utf-8") as output:
-        done = subprocess.run([command, *words], cwd=folder, stdout=output, stderr=output, check=False, **user_options)
+        done = subprocess.run(
+            [command, *words], cwd=folder, stdout=output, stderr=output, check=False, **user_options
+        )
         if done.returncode:
             output.seek(0)
             raise RuntimeError(f"{program} failed: {output.read()}")

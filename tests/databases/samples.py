@@ -21,7 +21,18 @@ from engine.privacy import Budget
 from engine.records import Counts
 from engine.workload import Attribute, Schema, Workload
 
-NEAR = [0.1, np.nextafter(0.1, 1), np.nextafter(0.1, 0), 1 / 3, np.nextafter(1 / 3, 1), 2.5, -0.0, 0.0, 1e-300, 1e300]
+NEAR = [
+    0.1,
+    np.nextafter(0.1, 1),
+    np.nextafter(0.1, 0),
+    1 / 3,
+    np.nextafter(1 / 3, 1),
+    2.5,
+    -0.0,
+    0.0,
+    1e-300,
+    1e300,
+]
 VALUES: dict[str, pa.Array] = {
     "text": pa.array(["F", "M", "", None, "f", "F ", "ü", "1", "01", "1.0", "True", "nan", "é́"]),
     "spelled": pa.array(["1", " 2 ", "2.5", "nan", "", None, "1_0", "x", "inf", "-1", "1e0", "٣", "3"]),
@@ -37,19 +48,35 @@ VALUES: dict[str, pa.Array] = {
     "list": pa.array([[1], None] * 6 + [None], pa.list_(pa.int64())),
 }  # fmt: skip
 ATTRIBUTES = {
-    "labels": lambda name: Attribute.categorical(name, ["F", "1", "0.5", "True", "0", "ü", "-1", "01", "1.0", "0.1"]),
-    "sorted": lambda name: Attribute.categorical(name, ["F", "1", "rest", "gone"], other="rest", missing="gone"),
+    "labels": lambda name: Attribute.categorical(
+        name, ["F", "1", "0.5", "True", "0", "ü", "-1", "01", "1.0", "0.1"]
+    ),
+    "sorted": lambda name: Attribute.categorical(
+        name, ["F", "1", "rest", "gone"], other="rest", missing="gone"
+    ),
     "bins": lambda name: Attribute.numeric(name, [-1.5, 0.1, 1 / 3, 2.5, 10]),
-    "clipped": lambda name: Attribute.numeric(name, [0.1, 0.25, 1, 2**53, 2**60], clip=True, missing=0.5),
+    "clipped": lambda name: Attribute.numeric(
+        name, [0.1, 0.25, 1, 2**53, 2**60], clip=True, missing=0.5
+    ),
     "codes": lambda name: Attribute.of_size(name, 5),
     "integer bins": lambda name: Attribute.numeric(name, [-1, 0, 2, 10], integer=True),
-    "clipped integer bins": lambda name: Attribute.numeric(name, [0, 1, 9, 2**53], clip=True, missing=2, integer=True),
+    "clipped integer bins": lambda name: Attribute.numeric(
+        name, [0, 1, 9, 2**53], clip=True, missing=2, integer=True
+    ),
 }
 ROWS = pa.table(VALUES)
 
 
 def have_equal_counts(one: Counts, two: Counts) -> bool:
-    fields = ("records", "rows_refused", "refused", "people", "cap", "rows_over_cap", "people_over_cap")
+    fields = (
+        "records",
+        "rows_refused",
+        "refused",
+        "people",
+        "cap",
+        "rows_over_cap",
+        "people_over_cap",
+    )
     tables = list(one) == list(two) and all((one[names] == two[names]).all() for names in one)
     return tables and all(getattr(one, name) == getattr(two, name) for name in fields)
 

@@ -33,7 +33,9 @@ def session(master: str = "local[1]", **settings: str) -> Iterator[Any]:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    assert shutil.which("java"), "java is missing; install it, on Debian with apt-get install default-jre-headless"
+    assert shutil.which("java"), (
+        "java is missing; install it, on Debian with apt-get install default-jre-headless"
+    )
     folder = Path(tempfile.mkdtemp(prefix="spark-"))
     builder = SparkSession.builder.master(master)
     places = {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "tables")}

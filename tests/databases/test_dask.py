@@ -35,10 +35,14 @@ def test_killed_worker_is_reported_and_spends_nothing(tmp_path: Path) -> None:
     from distributed import Client, LocalCluster
 
     book = create_ledger(tmp_path, "d")
-    frame = dask.dataframe.from_map(part, range(3), main_process=os.getpid(), meta=survey(1).iloc[:0])
+    frame = dask.dataframe.from_map(
+        part, range(3), main_process=os.getpid(), meta=survey(1).iloc[:0]
+    )
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        LocalCluster(processes=True, n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(
+            processes=True, n_workers=1, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
         Client(cluster),
         pytest.raises(DataError, match="were lost before the counts were complete") as caught,
     ):
@@ -64,7 +68,9 @@ def one_thread() -> Iterator[None]:
     COUNTED.clear()
     while REPORTED.acquire(blocking=False):
         pass
-    with LocalCluster(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+    with LocalCluster(
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
         with Client(cluster):
             yield
         for _ in range(PARTS):
@@ -85,7 +91,8 @@ def test_count_partitions_reports_each_partition() -> None:
     assert len(COUNTED) == PARTS
     assert fractions == pytest.approx([i / PARTS for i in range(PARTS + 1)])
     assert (
-        counts["sex", "age"] == count_marginals(survey(600), SCHEMA, [("sex", "age")], on_refused="drop")["sex", "age"]
+        counts["sex", "age"]
+        == count_marginals(survey(600), SCHEMA, [("sex", "age")], on_refused="drop")["sex", "age"]
     ).all()
 
 

@@ -36,30 +36,42 @@ VALUES: dict[str, pa.Array] = {
     "date": pa.array(DAYS, pa.date32()),
     "time": pa.array(TIMES, pa.timestamp("us")),
     "instant": pa.array(TIMES, pa.timestamp("us", "UTC")),
-    "text": pa.array(["2024-01-01", "2024-02", "2024-Q1", "2024-03-31T23:30-02:00", "NA", "1.2.2024", "?", None]),
+    "text": pa.array(
+        ["2024-01-01", "2024-02", "2024-Q1", "2024-03-31T23:30-02:00", "NA", "1.2.2024", "?", None]
+    ),
     "year": pa.array([2024, 2023, 2025, 1, -1, 20240101, 9, None], pa.int32()),
     "number": pa.array([0.0, 1.5, -9.0, 9.9, 3.0, float("nan"), -1.0, None]),
     "integer": pa.array([0, 1, -9, 9, 3, 10, -1, None], pa.int64()),
-    "money": pa.array([*map(Decimal, ["0", "1.5", "-9", "9.9", "3", "10", "-1"]), None], pa.decimal128(9, 2)),
+    "money": pa.array(
+        [*map(Decimal, ["0", "1.5", "-9", "9.9", "3", "10", "-1"]), None], pa.decimal128(9, 2)
+    ),
     "spelled": pa.array(["1.200,5", "1.20", "NA", "-9,0", "7", "1,2,3", " NA ", None]),
     "label": pa.array(["F", "NA", "-9", "n/a", "9", "", "x", None]),
 }
 MISSING = ("NA", "-9", "9.9", "1900-01-01")
 ATTRIBUTES = {
     **{
-        unit: lambda name, unit=unit: Attribute.dates(name, "2024-01-01", "2024-12-31", unit, missing_values=MISSING)
+        unit: lambda name, unit=unit: Attribute.dates(
+            name, "2024-01-01", "2024-12-31", unit, missing_values=MISSING
+        )
         for unit in ("year", "quarter", "month", "day")
     },
     "clipped": lambda name: Attribute.dates(
         name, "2024-01-01", "2024-03-31", clip=True, missing="unknown", missing_values=MISSING
     ),
-    "bins": lambda name: Attribute.numeric(name, [0, 5, 2000], missing_values=MISSING, decimal=",", thousands="."),
+    "bins": lambda name: Attribute.numeric(
+        name, [0, 5, 2000], missing_values=MISSING, decimal=",", thousands="."
+    ),
     "integers": lambda name: Attribute.numeric(
         name, [-9, 0, 9], missing=-9, missing_values=("-9", "1.5", "9.9"), integer=True
     ),
     "codes": lambda name: Attribute.of_size(name, 5, missing_values=MISSING),
     "labels": lambda name: Attribute.categorical(
-        name, ["F", "9", "other", "none"], other="other", missing="none", missing_values=("NA", "-9", "1.5")
+        name,
+        ["F", "9", "other", "none"],
+        other="other",
+        missing="none",
+        missing_values=("NA", "-9", "1.5"),
     ),
 }
 ROWS = pa.table(VALUES).append_column("row", pa.array(range(8)))
@@ -81,14 +93,18 @@ def _postgres() -> Iterator[Any]:
         yield connection.table("records")
 
 
-@pytest.fixture(scope="module", params=[_duckdb, pytest.param(_postgres, marks=pytest.mark.needs("PostgreSQL"))])
+@pytest.fixture(
+    scope="module", params=[_duckdb, pytest.param(_postgres, marks=pytest.mark.needs("PostgreSQL"))]
+)
 def rows(request: pytest.FixtureRequest) -> Iterator[Any]:
     yield from request.param()
 
 
 def test_sqlite_declared_values_have_expected_counts(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "a.db")
-    connection.execute("CREATE TABLE records (sex TEXT, day DATE, time TIMESTAMP, pay TEXT, x REAL, n INTEGER)")
+    connection.execute(
+        "CREATE TABLE records (sex TEXT, day DATE, time TIMESTAMP, pay TEXT, x REAL, n INTEGER)"
+    )
     connection.executemany(
         "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)",
         [
@@ -105,13 +121,18 @@ def test_sqlite_declared_values_have_expected_counts(tmp_path: Path) -> None:
         Attribute.categorical("sex", ["F", "none"], missing="none", missing_values=["NA"]): [1, 2],
         Attribute.dates("day", **months): [1, 0, 1, 1],
         Attribute.dates("time", **months): [1, 0, 1, 1],
-        Attribute.numeric("pay", [0, 10, 5000], decimal=",", thousands=".", missing_values=["NA"]): [1, 1],
+        Attribute.numeric(
+            "pay", [0, 10, 5000], decimal=",", thousands=".", missing_values=["NA"]
+        ): [1, 1],
         Attribute.numeric("x", [0, 1, 10], missing=0, missing_values=["-9"]): [2, 1],
         Attribute.of_size("n", 4, missing_values=["-9"]): [0, 0, 0, 1],
     }
     for attribute, cells in expected.items():
         counts = count_marginals(
-            table.select(attribute.name), Schema([attribute]), [(attribute.name,)], on_refused="drop"
+            table.select(attribute.name),
+            Schema([attribute]),
+            [(attribute.name,)],
+            on_refused="drop",
         )
         assert counts[attribute.name,].tolist() == cells, attribute.name
 

@@ -46,7 +46,10 @@ def rows() -> Any:
 @pytest.mark.parametrize("kind", ATTRIBUTES)
 def test_code_of_each_value_equals_local_code(rows: Any, kind: str) -> None:
     encoders = {name: Encoder(attribute=ATTRIBUTES[kind](name)) for name in VALUES}
-    codes = {name: code_of(rows[name], encoder, database_module._distinct) for name, encoder in encoders.items()}
+    codes = {
+        name: code_of(rows[name], encoder, database_module._distinct)
+        for name, encoder in encoders.items()
+    }
     cells = database_module._fetched(rows.select("row", **codes).order_by("row"))
     for name, encoder in encoders.items():
         assert cells[name].to_pylist() == encoder.objects(VALUES[name].to_pylist()).tolist(), name
@@ -63,7 +66,9 @@ DIAGONAL = [(name, list(ATTRIBUTES)[i % len(ATTRIBUTES)]) for i, name in enumera
         for pair in itertools.product(VALUES, ATTRIBUTES)
     ],
 )
-def test_count_of_each_value_equals_local_count(rows: Any, name: str, kind: str, monkeypatch: Any) -> None:
+def test_count_of_each_value_equals_local_count(
+    rows: Any, name: str, kind: str, monkeypatch: Any
+) -> None:
     schema = Schema([ATTRIBUTES[kind](name)])
     expected = count_marginals(ROWS.select([name]), schema, [(name,)], on_refused="drop")
     Traffic(monkeypatch)
@@ -76,14 +81,18 @@ def test_count_of_each_value_equals_local_count(rows: Any, name: str, kind: str,
 
 @pytest.mark.parametrize("together", [1, 2, 32])
 @pytest.mark.parametrize("has_snapshot", [True, False])
-def test_counts_of_table_equal_local_counts(together: int, has_snapshot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_table_equal_local_counts(
+    together: int, has_snapshot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database_module, "TOGETHER", together)
     frame, traffic = survey(), Traffic(monkeypatch)
     remote = create_duckdb_table(frame)
     if not has_snapshot:  # as in a database without temporary tables
         monkeypatch.setattr(database_module, "KEEPING", ())
     fractions: list[float] = []
-    counts = count_marginals(remote, SCHEMA, SETS, on_refused="drop", progress=lambda f, _: fractions.append(f))
+    counts = count_marginals(
+        remote, SCHEMA, SETS, on_refused="drop", progress=lambda f, _: fractions.append(f)
+    )
     monkeypatch.undo()
     assert have_equal_counts(counts, count_marginals(frame, SCHEMA, SETS, on_refused="drop"))
     assert fractions[-1] == 1.0
@@ -107,7 +116,11 @@ def test_slow_database_counts_fewer_tables_per_statement(
     monkeypatch.setattr(database_module, "FIRST", first)
     sets, frame = list(itertools.combinations(SCHEMA.names, 2)), survey(50)
     counts = count_marginals(
-        create_duckdb_table(frame), SCHEMA, sets, on_refused="drop", progress=lambda f, _: fractions.append(f)
+        create_duckdb_table(frame),
+        SCHEMA,
+        sets,
+        on_refused="drop",
+        progress=lambda f, _: fractions.append(f),
     )
     assert have_equal_counts(counts, count_marginals(frame, SCHEMA, sets, on_refused="drop"))
     assert (set_counts, fractions[-1]) == (expected, 1.0)
@@ -119,14 +132,19 @@ def test_count_column_in_database_is_summed(monkeypatch: pytest.MonkeyPatch) -> 
     assert expected.refused["n"]["outside the public domain"] > 50
     Traffic(monkeypatch)
     assert have_equal_counts(
-        count_marginals(create_duckdb_table(frame), SCHEMA, SETS, on_refused="drop", count_column="n"), expected
+        count_marginals(
+            create_duckdb_table(frame), SCHEMA, SETS, on_refused="drop", count_column="n"
+        ),
+        expected,
     )
     with pytest.raises(DataError, match="count_column='n'"):
         count_marginals(create_duckdb_table(frame), SCHEMA, SETS, on_refused="drop")
 
 
 @pytest.mark.parametrize("kind", [str, int])
-def test_contribution_bounding_in_database_equals_local_bounding(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contribution_bounding_in_database_equals_local_bounding(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = survey(2_000)
     people = (np.random.default_rng(1).pareto(1.0, 2_000) * 100).astype(int).astype(kind)
     frame["pid"] = pd.array(people, "string" if kind is str else "Int64")
@@ -137,9 +155,17 @@ def test_contribution_bounding_in_database_equals_local_bounding(kind: type, mon
         assert expected.rows_over_cap > 100
         with monkeypatch.context() as patch:
             Traffic(patch)
-            assert have_equal_counts(count_marginals(create_duckdb_table(frame), SCHEMA, SETS[:2], **options), expected)
+            assert have_equal_counts(
+                count_marginals(create_duckdb_table(frame), SCHEMA, SETS[:2], **options), expected
+            )
     with pytest.raises(DataError, match="pid"):
-        count_marginals(create_duckdb_table(frame.assign(pid=0.5)), SCHEMA, SETS[:2], person="pid", on_refused="drop")
+        count_marginals(
+            create_duckdb_table(frame.assign(pid=0.5)),
+            SCHEMA,
+            SETS[:2],
+            person="pid",
+            on_refused="drop",
+        )
 
 
 def test_text_with_many_numbers_is_counted_locally(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +179,10 @@ def test_text_with_many_numbers_is_counted_locally(monkeypatch: pytest.MonkeyPat
 
 
 def test_counting_transfers_only_table_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, schema = np.random.default_rng(2), Schema([Attribute.of_size(f"a{i}", 6) for i in range(8)])
+    rng, schema = (
+        np.random.default_rng(2),
+        Schema([Attribute.of_size(f"a{i}", 6) for i in range(8)]),
+    )
     frame = pd.DataFrame({name: rng.integers(0, 6, 60_000) for name in schema})
     sets = [(a, b) for i, a in enumerate(schema) for b in list(schema)[i + 1 :]]
     traffic = Traffic(monkeypatch)
@@ -203,7 +232,9 @@ def test_database_failure_is_reported_and_spends_nothing(tmp_path: Path) -> None
         count_marginals(create_duckdb_table(survey(9).drop(columns="age")), SCHEMA, SETS)
 
 
-ENDLESS = "SELECT 'F' AS sex, abs(sin(range)) AS age, 1 AS code, '1' AS zip FROM range(1000000000000)"
+ENDLESS = (
+    "SELECT 'F' AS sex, abs(sin(range)) AS age, 1 AS code, '1' AS zip FROM range(1000000000000)"
+)
 
 
 def interrupt(*_: object) -> None:
@@ -212,7 +243,11 @@ def interrupt(*_: object) -> None:
 
 @pytest.mark.parametrize(
     ("paid", "has_snapshot"),
-    [(True, True), (False, False), *(pytest.param(paid, not paid, marks=pytest.mark.full) for paid in (True, False))],
+    [
+        (True, True),
+        (False, False),
+        *(pytest.param(paid, not paid, marks=pytest.mark.full) for paid in (True, False)),
+    ],
 )
 def test_cancelled_query_is_stopped_and_spends_nothing(
     paid: bool, has_snapshot: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -252,7 +287,9 @@ def test_cancelled_query_is_stopped_and_spends_nothing(
         ("InterfaceError", "cannot be reached"),
     ],
 )
-def test_database_error_message_hides_values(kind: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_error_message_hides_values(
+    kind: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise type(kind, (Exception,), {})("CANARY7391")
 
@@ -288,31 +325,52 @@ def test_count_without_snapshot_is_one_statement(monkeypatch: pytest.MonkeyPatch
 
 def test_texts_in_database_are_compared_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The database compares texts without case, and enumeration values as numbers."""
-    connection, texts = ibis.duckdb.connect(), ["F", "f", "é", "É", "", None, "1", "NaN", "nan", "NAN"]
+    connection, texts = (
+        ibis.duckdb.connect(),
+        ["F", "f", "é", "É", "", None, "1", "NaN", "nan", "NAN"],
+    )
     connection.raw_sql(
-        "CREATE TABLE records (text VARCHAR COLLATE nocase, pid VARCHAR COLLATE nocase, mood ENUM ('F', 'f', '1'))"
+        "CREATE TABLE records (text VARCHAR COLLATE nocase, pid VARCHAR COLLATE nocase, mood ENUM"
+        " ('F', 'f', '1'))"
     )
     moods = ["F", "f", "1", None] * 2 + ["F", "f"]
-    connection.con.executemany("INSERT INTO records VALUES (?, ?, ?)", list(zip(texts, texts, moods, strict=True)))
-    remote, rows = connection.table("records"), pa.table({"text": texts, "pid": texts, "mood": moods})
+    connection.con.executemany(
+        "INSERT INTO records VALUES (?, ?, ?)", list(zip(texts, texts, moods, strict=True))
+    )
+    remote, rows = (
+        connection.table("records"),
+        pa.table({"text": texts, "pid": texts, "mood": moods}),
+    )
     for make in ATTRIBUTES.values():
         schema = Schema([make("text"), make("mood")])
         for options in ({}, {"person": "pid"}):
-            expected = count_marginals(rows, schema, [("text",), ("mood",)], on_refused="drop", **options)
+            expected = count_marginals(
+                rows, schema, [("text",), ("mood",)], on_refused="drop", **options
+            )
             with monkeypatch.context() as patch:
                 Traffic(patch)
-                counts = count_marginals(remote, schema, [("text",), ("mood",)], on_refused="drop", **options)
+                counts = count_marginals(
+                    remote, schema, [("text",), ("mood",)], on_refused="drop", **options
+                )
             assert have_equal_counts(counts, expected)
 
 
 def test_decimals_are_counted_in_database(monkeypatch: pytest.MonkeyPatch) -> None:
     cents = np.random.default_rng(4).integers(-200, 13_000, 4_000)
-    rows = pa.table({"age": pa.array([Decimal(int(c)).scaleb(-2) for c in cents], pa.decimal128(18, 2))})
-    for attribute in (Attribute.numeric("age", [0, 0.1, 1 / 3, 50.25, 120]), Attribute.of_size("age", 90)):
+    rows = pa.table(
+        {"age": pa.array([Decimal(int(c)).scaleb(-2) for c in cents], pa.decimal128(18, 2))}
+    )
+    for attribute in (
+        Attribute.numeric("age", [0, 0.1, 1 / 3, 50.25, 120]),
+        Attribute.of_size("age", 90),
+    ):
         expected = count_marginals(rows, Schema([attribute]), [("age",)], on_refused="drop")
         assert 20 < expected.records < 4_000
         with monkeypatch.context() as patch:
             Traffic(patch)
             assert have_equal_counts(
-                count_marginals(create_duckdb_table(rows), Schema([attribute]), [("age",)], on_refused="drop"), expected
+                count_marginals(
+                    create_duckdb_table(rows), Schema([attribute]), [("age",)], on_refused="drop"
+                ),
+                expected,
             )

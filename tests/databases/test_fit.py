@@ -28,14 +28,22 @@ def test_records_fit_refused_equals_dropped_rows(remote: Any, kind: str) -> None
     local = records_fit(schema, ROWS)
     for one, other in zip(local, records_fit(schema, remote), strict=True):
         counts = count_marginals(
-            ROWS.select([one.column]), Schema([schema[one.column]]), [(one.column,)], on_refused="drop"
+            ROWS.select([one.column]),
+            Schema([schema[one.column]]),
+            [(one.column,)],
+            on_refused="drop",
         )
         assert one.in_domain + one.missing + one.unknown == 13
         assert one.refused == counts.rows_refused
         numbers = ("column", "there", "in_domain", "missing", "unknown", "refused")
-        assert [getattr(one, name) for name in numbers] == [getattr(other, name) for name in numbers]
+        assert [getattr(one, name) for name in numbers] == [
+            getattr(other, name) for name in numbers
+        ]
         for fit in (one, other):
-            assert min(fit.unknown, 1) <= sum(fit.values.values()) <= fit.unknown or fit.column == "list"
+            assert (
+                min(fit.unknown, 1) <= sum(fit.values.values()) <= fit.unknown
+                or fit.column == "list"
+            )
 
 
 @pytest.mark.parametrize("in_database", [False, True])
@@ -62,13 +70,21 @@ def test_records_fit_counts_collected_values_as_unknown(in_database: bool) -> No
         ]
     )
     sex, age = records_fit(schema, create_duckdb_table(rows) if in_database else rows)
-    assert (sex.in_domain, sex.missing, sex.unknown, sex.refused, sex.values) == (2, 2, 1, 0, {"m": 1})
+    assert (sex.in_domain, sex.missing, sex.unknown, sex.refused, sex.values) == (
+        2,
+        2,
+        1,
+        0,
+        {"m": 1},
+    )
     assert (age.in_domain, age.missing, age.unknown, age.refused) == (2, 1, 2, 1)
     assert set(age.values) == {"-1.0", "11.0"}
 
 
 def test_records_fit_of_many_texts_limits_stored_values() -> None:
-    batches = [pa.record_batch({"sex": [f"{i}-{j}" for j in range(HELD)] + ["w"] * 3}) for i in range(4)]
+    batches = [
+        pa.record_batch({"sex": [f"{i}-{j}" for j in range(HELD)] + ["w"] * 3}) for i in range(4)
+    ]
     (fit,) = records_fit(Schema([SEX]), pa.Table.from_batches(batches))
     assert next(iter(fit.values.items())) == ("w", 12)
     assert fit.unknown == 4 * (HELD + 3)
@@ -78,10 +94,16 @@ def test_records_fit_of_many_texts_limits_stored_values() -> None:
 def test_records_fit_can_be_cancelled(in_database: bool) -> None:
     rows = pa.table({"sex": ["F"] * 9})
     with pytest.raises(Cancelled, match="spent nothing"):
-        records_fit(Schema([SEX]), create_duckdb_table(rows) if in_database else rows, progress=lambda *_: False)
+        records_fit(
+            Schema([SEX]),
+            create_duckdb_table(rows) if in_database else rows,
+            progress=lambda *_: False,
+        )
 
 
 def test_records_fit_of_many_numeric_texts_equals_local() -> None:
     frame = pd.DataFrame({"age": [f"{i}.5" for i in range(1_500)]})
     schema = Schema([Attribute.numeric("age", [0, 20, 120])])
-    assert records_fit(schema, create_duckdb_table(pa.Table.from_pandas(frame))) == records_fit(schema, frame)
+    assert records_fit(schema, create_duckdb_table(pa.Table.from_pandas(frame))) == records_fit(
+        schema, frame
+    )

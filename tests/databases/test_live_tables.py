@@ -31,7 +31,9 @@ MOVE = "UPDATE records SET a = (a + 1) % 4, b = (b + 1) % 3, pid = pid + 1000 WH
 
 def frame() -> pd.DataFrame:
     rng = np.random.default_rng(4)
-    rows = pd.DataFrame({"a": rng.integers(0, 4, 80), "b": rng.integers(0, 3, 80), "pid": rng.integers(2, 30, 80)})
+    rows = pd.DataFrame(
+        {"a": rng.integers(0, 4, 80), "b": rng.integers(0, 3, 80), "pid": rng.integers(2, 30, 80)}
+    )
     return pd.concat([rows, pd.DataFrame({"a": [0], "b": [0], "pid": [1]})], ignore_index=True)
 
 
@@ -40,7 +42,10 @@ def sqlite(folder: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], objec
     path.unlink(missing_ok=True)
     writer = sqlite3.connect(path)
     rows.to_sql("records", writer, index=False)
-    return ibis.sqlite.connect(path).table("records"), lambda text: (writer.execute(text), writer.commit())
+    return ibis.sqlite.connect(path).table("records"), lambda text: (
+        writer.execute(text),
+        writer.commit(),
+    )
 
 
 def duckdb(_: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], object]]:
@@ -97,7 +102,9 @@ def test_live_table_without_snapshot_is_queried_once(
     assert cost([PLAN], one, other) <= PLAN.pcost
 
 
-def test_live_table_with_snapshot_counts_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_table_with_snapshot_counts_one_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = frame()
     remote, change = duckdb(tmp_path, rows)
     expected = counts_for(PLAN, rows, person="pid")
@@ -109,7 +116,8 @@ def test_live_table_with_snapshot_counts_one_state(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("person", "keeping"), [("pid", database_module.KEEPING), (None, database_module.KEEPING), (None, ())]
+    ("person", "keeping"),
+    [("pid", database_module.KEEPING), (None, database_module.KEEPING), (None, ())],
 )
 def test_value_added_between_queries_is_refused(
     person: str | None, keeping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -118,7 +126,10 @@ def test_value_added_between_queries_is_refused(
     remote = create_duckdb_table(frame().assign(a=lambda rows: rows["a"].astype(str)))
     monkeypatch.setattr(database_module, "KEEPING", keeping)
     options: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
-    after_every_query(monkeypatch, lambda: remote.get_backend().raw_sql("UPDATE records SET a = '1.0' WHERE pid = 3"))
+    after_every_query(
+        monkeypatch,
+        lambda: remote.get_backend().raw_sql("UPDATE records SET a = '1.0' WHERE pid = 3"),
+    )
     with pytest.raises(DataError, match="changed while it was counted"):
         counts_for(PLAN, remote, **options)
 
@@ -139,10 +150,14 @@ def test_sqlite_long_identifiers_with_missing_ones_differ(tmp_path: Path) -> Non
         assert count(ibis.sqlite.connect(path).table("records")) == (2, 2)
 
 
-@pytest.mark.parametrize("kind", ["UTINYINT", "BIGINT", "UBIGINT", "HUGEINT", "DECIMAL(30, 4)", "FLOAT", "DOUBLE"])
+@pytest.mark.parametrize(
+    "kind", ["UTINYINT", "BIGINT", "UBIGINT", "HUGEINT", "DECIMAL(30, 4)", "FLOAT", "DOUBLE"]
+)
 def test_number_type_of_a_database_keeps_identities(kind: str) -> None:
     connection = create_duckdb_table(frame()).get_backend()
-    connection.raw_sql(f"CREATE TABLE typed AS SELECT a, b, CAST(pid AS {kind}) AS pid FROM records")
+    connection.raw_sql(
+        f"CREATE TABLE typed AS SELECT a, b, CAST(pid AS {kind}) AS pid FROM records"
+    )
     sets = [("a", "b")]
     remote, local = (
         count_marginals(data, SCHEMA, sets, person="pid", rows_per_person=2)

@@ -57,7 +57,10 @@ ODD: dict[str, tuple[str, list[Any]]] = {  # type and values of each column
     "fixed": ("char(3)", ["F  ", "f  ", "1  ", "   ", "Fa ", None, "rest"[:3], "01 "]),
     "mood": ("mood", ["F", "f", "", "ü", "1", None, "F", "F"]),
     "free": ("numeric", [NAN, *FAR, Decimal("0.1"), Decimal(1), None]),
-    "price": ("numeric(12, 3)", [NAN, *(Decimal(n).scaleb(-3) for n in (0, 100, 333, 334, 2500, -1500)), None]),
+    "price": (
+        "numeric(12, 3)",
+        [NAN, *(Decimal(n).scaleb(-3) for n in (0, 100, 333, 334, 2500, -1500)), None],
+    ),
     "number": ("varchar COLLATE nocase", ["NaN", "nan", "1E0", "1e0", "x", "", None, " 2"]),
 }
 
@@ -72,7 +75,10 @@ def postgres() -> Iterator[Server]:
 def owner(postgres: Server) -> Any:
     connection = postgres.connect()
     for text in (
-        "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        (
+            "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic ="
+            " false)"
+        ),
         "CREATE TYPE mood AS ENUM ('F', 'f', '', 'ü', '1')",
         "REVOKE TEMPORARY ON DATABASE postgres FROM public",
         "CREATE ROLE reader LOGIN",
@@ -86,19 +92,30 @@ def create_table(connection: Any, kinds: dict[str, str], rows: list[tuple[Any, .
     """Replace the table of records, and let the reader read it."""
     with connection.con.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS records")
-        cursor.execute(f"CREATE TABLE records ({', '.join(f'{name} {kind}' for name, kind in kinds.items())})")
+        cursor.execute(
+            f"CREATE TABLE records ({', '.join(f'{name} {kind}' for name, kind in kinds.items())})"
+        )
         cursor.executemany(f"INSERT INTO records VALUES ({', '.join(['%s'] * len(kinds))})", rows)
         cursor.execute("GRANT SELECT ON records TO reader")
     return connection.table("records")
 
 
 def create_records(connection: Any, frame: pd.DataFrame) -> Any:
-    kinds = {"sex": "text", "age": "float8", "code": "int", "zip": "text", "n": "int", "pid": "text"}
+    kinds = {
+        "sex": "text",
+        "age": "float8",
+        "code": "int",
+        "zip": "text",
+        "n": "int",
+        "pid": "text",
+    }
     kinds = {name: kinds[name] for name in frame}
     if "pid" in frame and frame["pid"].dtype != "string":
         kinds["pid"] = "bigint"
     return create_table(
-        connection, kinds, [tuple(row) for row in frame.astype(object).where(frame.notna(), None).to_numpy()]
+        connection,
+        kinds,
+        [tuple(row) for row in frame.astype(object).where(frame.notna(), None).to_numpy()],
     )
 
 
@@ -112,9 +129,14 @@ def test_code_of_each_value_equals_local_code(owner: Any, kind: str, which: str)
             {name: kind for name, (kind, _) in ODD.items()},
             {name: values for name, (_, values) in ODD.items()},
         )
-    remote = create_table(owner, {"row": "int", **kinds}, list(zip(range(99), *columns.values(), strict=False)))
+    remote = create_table(
+        owner, {"row": "int", **kinds}, list(zip(range(99), *columns.values(), strict=False))
+    )
     encoders = {name: Encoder(attribute=ATTRIBUTES[kind](name)) for name in kinds}
-    codes = {name: code_of(remote[name], encoder, database_module._distinct) for name, encoder in encoders.items()}
+    codes = {
+        name: code_of(remote[name], encoder, database_module._distinct)
+        for name, encoder in encoders.items()
+    }
     cells = remote.select(row=remote["row"], **codes).order_by("row").to_pyarrow()
     if "fixed" in columns:  # char(n) is padded with blanks, which are not significant
         columns["fixed"] = [value and value.rstrip(" ") for value in columns["fixed"]]
@@ -128,7 +150,10 @@ def test_counts_of_table_equal_local_counts(
 ) -> None:
     frame = survey().assign(n=np.arange(3_000) % 7 - 1)
     option_sets: list[dict[str, Any]] = [{"ignore": ["n"]}, {"count_column": "n"}]
-    expected_counts = [count_marginals(frame, SCHEMA, SETS, on_refused="drop", **options) for options in option_sets]
+    expected_counts = [
+        count_marginals(frame, SCHEMA, SETS, on_refused="drop", **options)
+        for options in option_sets
+    ]
     create_records(owner, frame)
     connection = postgres.connect(user)
     remote, traffic = connection.table("records"), Traffic(monkeypatch)
@@ -136,7 +161,9 @@ def test_counts_of_table_equal_local_counts(
     monkeypatch.setattr(database_module, "MOST_ANSWERS", 3)
     for options, expected in zip(option_sets, expected_counts, strict=True):
         assert expected.rows_refused > 100
-        assert have_equal_counts(count_marginals(remote, SCHEMA, SETS, on_refused="drop", **options), expected)
+        assert have_equal_counts(
+            count_marginals(remote, SCHEMA, SETS, on_refused="drop", **options), expected
+        )
     assert 0 < traffic.bytes < 30_000
     assert not [name for name in connection.list_tables() if name != "records"]
     connection.disconnect()
@@ -147,7 +174,9 @@ def test_contribution_bounding_in_database_equals_local_bounding(
     owner: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = survey(1_000)
-    frame["pid"] = pd.array((np.random.default_rng(1).pareto(1.0, 1_000) * 100).astype(int).astype(str), "string")
+    frame["pid"] = pd.array(
+        (np.random.default_rng(1).pareto(1.0, 1_000) * 100).astype(int).astype(str), "string"
+    )
     frame["pid"] = frame["pid"].astype(kind)
     frame.loc[::50, "pid"] = pd.NA
     remote = create_records(owner, frame)
@@ -248,13 +277,20 @@ def test_database_failure_is_reported_and_spends_nothing(
     reader.con.close()
 
 
-def test_cancelled_query_is_stopped_and_spends_nothing(postgres: Server, owner: Any, tmp_path: Path) -> None:
+def test_cancelled_query_is_stopped_and_spends_nothing(
+    postgres: Server, owner: Any, tmp_path: Path
+) -> None:
     book, reader = prepare_release(postgres, owner, tmp_path)
     remote = reader.table("records")
     block_rows(owner, reader, limit="0")
-    busy = f"SELECT 1 FROM pg_stat_activity WHERE pid = {reader.con.info.backend_pid} AND state = 'active'"
+    busy = (
+        f"SELECT 1 FROM pg_stat_activity WHERE pid = {reader.con.info.backend_pid} AND state ="
+        " 'active'"
+    )
     with pytest.raises(Cancelled, match="This run has spent nothing"):
-        measure(PLAN, remote, dataset="d", ledger=book, progress=lambda *_: not fetch_rows(owner, busy))
+        measure(
+            PLAN, remote, dataset="d", ledger=book, progress=lambda *_: not fetch_rows(owner, busy)
+        )
     assert not fetch_rows(owner, busy)
     assert book.status("d").spent == 0
     reader.con.close()
@@ -276,15 +312,22 @@ def test_query_of_terminated_worker_is_stopped(
     block_rows(owner, None)
     settings = tmp_path / "sources.toml"
     settings.write_text(
-        f'[slow]\naddress = "postgres://reader@127.0.0.1:{postgres.port}/postgres?application_name=worker"\n'
-        'table = "records"\n'
+        "[slow]\naddress ="
+        f' "postgres://reader@127.0.0.1:{postgres.port}/postgres?application_name=worker"\ntable ='
+        ' "records"\n'
     )
     monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
 
     busy = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'worker' AND state = 'active'"
     # not a fork, because the database libraries run threads in this process
-    with subprocess.Popen([sys.executable, "-c", COUNT_SLOW], cwd=Path(__file__).parents[2]) as worker:
-        until(lambda: worker.poll() is not None or fetch_rows(owner, f"{busy} AND wait_event = 'PgSleep'"))
+    with subprocess.Popen(
+        [sys.executable, "-c", COUNT_SLOW], cwd=Path(__file__).parents[2]
+    ) as worker:
+        until(
+            lambda: (
+                worker.poll() is not None or fetch_rows(owner, f"{busy} AND wait_event = 'PgSleep'")
+            )
+        )
         assert worker.poll() is None
         worker.terminate()
     until(lambda: not fetch_rows(owner, busy))
@@ -309,7 +352,8 @@ def test_char_columns_count_and_draft_without_padding(postgres: Server) -> None:
     connection = postgres.connect()
     connection.raw_sql("CREATE TEMPORARY TABLE padded (a char(3), b varchar(3), u uuid)")
     connection.raw_sql(
-        "INSERT INTO padded VALUES ('F', 'F ', gen_random_uuid()), ('M', 'M ', gen_random_uuid()), (NULL, NULL, NULL)"
+        "INSERT INTO padded VALUES ('F', 'F ', gen_random_uuid()), ('M', 'M ', gen_random_uuid()),"
+        " (NULL, NULL, NULL)"
     )
     table = connection.table("padded")
     draft = draft_of_public(table)

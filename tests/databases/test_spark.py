@@ -38,7 +38,10 @@ from tests.waiting import until
 
 # Spark has no unsigned integers
 SPARK_SCHEMA = pa.schema(
-    [field if field.name != "large" else field.with_type(pa.decimal128(20, 0)) for field in ROWS.schema]
+    [
+        field if field.name != "large" else field.with_type(pa.decimal128(20, 0))
+        for field in ROWS.schema
+    ]
 )
 
 
@@ -50,7 +53,9 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def rows(spark: Any) -> Any:
-    spark.createDataFrame(ROWS.cast(SPARK_SCHEMA).append_column("row", pa.array(range(13)))).createTempView("rows")
+    spark.createDataFrame(
+        ROWS.cast(SPARK_SCHEMA).append_column("row", pa.array(range(13)))
+    ).createTempView("rows")
     return ibis.pyspark.connect(spark).table("rows")
 
 
@@ -64,16 +69,22 @@ ENCODERS = {
 @pytest.fixture(scope="module")
 def coded(rows: Any) -> pa.Table:
     """Codes of all values under all kinds of attributes, in one query because queries are slow."""
-    codes = {key: code_of(rows[name], encoder, database_module._distinct) for key, (name, encoder) in ENCODERS.items()}
+    codes = {
+        key: code_of(rows[name], encoder, database_module._distinct)
+        for key, (name, encoder) in ENCODERS.items()
+    }
     return database_module._fetched(rows.select("row", **codes).order_by("row"))
 
 
 def test_times_with_a_zone_count_in_utc(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = spark.sql(
-        "SELECT TIMESTAMP '2024-01-31 23:30:00 UTC' AS zoned, TIMESTAMP_NTZ '2024-01-31 23:30:00' AS local"
+        "SELECT TIMESTAMP '2024-01-31 23:30:00 UTC' AS zoned, TIMESTAMP_NTZ '2024-01-31 23:30:00'"
+        " AS local"
     )
     schema = Schema([Attribute.dates(name, "2024-01", "2024-03") for name in ("zoned", "local")])
-    ruled = schema.with_facts(impossible=["zoned == '2024-03' and local == '2024-03'"])  # the rows are transferred
+    ruled = schema.with_facts(
+        impossible=["zoned == '2024-03' and local == '2024-03'"]
+    )  # the rows are transferred
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -97,20 +108,31 @@ def frame_of(spark: Any, rows: pd.DataFrame | pa.Table) -> Any:
 
 
 @pytest.mark.parametrize("has_snapshot", [True, False])
-def test_counts_of_frame_equal_local_counts(spark: Any, has_snapshot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_frame_equal_local_counts(
+    spark: Any, has_snapshot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = survey(500).assign(n=np.arange(500) % 7 - 1)
     option_sets: list[dict[str, Any]] = [{"ignore": ["n"]}, {"count_column": "n"}]
-    expected_counts = [count_marginals(frame, SCHEMA, SETS, on_refused="drop", **options) for options in option_sets]
+    expected_counts = [
+        count_marginals(frame, SCHEMA, SETS, on_refused="drop", **options)
+        for options in option_sets
+    ]
     remote, traffic = frame_of(spark, frame), Traffic(monkeypatch)
     spark.conf.set("spark.sql.session.timeZone", "America/Lima")
     if not has_snapshot:
         monkeypatch.setattr(database_module, "KEEPING", ())
-    for options, expected in zip(option_sets[has_snapshot:], expected_counts[has_snapshot:], strict=True):
+    for options, expected in zip(
+        option_sets[has_snapshot:], expected_counts[has_snapshot:], strict=True
+    ):
         assert expected.rows_refused > 50
-        assert have_equal_counts(count_marginals(remote, SCHEMA, SETS, on_refused="drop", **options), expected)
+        assert have_equal_counts(
+            count_marginals(remote, SCHEMA, SETS, on_refused="drop", **options), expected
+        )
     assert 0 < traffic.bytes < 30_000
     assert not [table for table in spark.catalog.listTables() if table.name != "rows"]
-    assert spark.conf.get("spark.sql.session.timeZone") == "America/Lima"  # Ibis changes it during a query
+    assert (
+        spark.conf.get("spark.sql.session.timeZone") == "America/Lima"
+    )  # Ibis changes it during a query
 
 
 @pytest.mark.parametrize("kind", ["string", "Int64"])
@@ -118,7 +140,9 @@ def test_contribution_bounding_in_spark_equals_local_bounding(
     spark: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = survey(400)
-    frame["pid"] = pd.array((np.random.default_rng(1).pareto(1.0, 400) * 50).astype(int).astype(str), "string")
+    frame["pid"] = pd.array(
+        (np.random.default_rng(1).pareto(1.0, 400) * 50).astype(int).astype(str), "string"
+    )
     frame["pid"] = frame["pid"].astype(kind)
     frame.loc[::50, "pid"] = pd.NA
     options: dict[str, Any] = {"on_refused": "drop", "person": "pid", "rows_per_person": 2}
@@ -128,7 +152,9 @@ def test_contribution_bounding_in_spark_equals_local_bounding(
     assert have_equal_counts(count_marginals(remote, SCHEMA, SETS[:2], **options), expected)
 
 
-def test_rows_transferred_from_spark_are_unchanged(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_transferred_from_spark_are_unchanged(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More distinct numeric texts than a statement encodes, and integers that no float represents."""
     monkeypatch.setattr("engine.records.database.MOST_CASES", 20)
     labels = ["9007199254740993", "9007199254740992", "-1"]
@@ -144,10 +170,14 @@ def test_rows_transferred_from_spark_are_unchanged(spark: Any, monkeypatch: pyte
 
 def test_texts_in_spark_are_compared_by_bytes(spark: Any) -> None:
     texts = ["F", "f", "é", "É", "", None, "1", "NaN", "nan", "NAN"]
-    folded = frame_of(spark, pa.table({"text": texts})).selectExpr("text COLLATE UTF8_LCASE AS text")
+    folded = frame_of(spark, pa.table({"text": texts})).selectExpr(
+        "text COLLATE UTF8_LCASE AS text"
+    )
     schema = Schema([ATTRIBUTES["labels"]("text")])
     expected = count_marginals(pa.table({"text": texts}), schema, [("text",)], on_refused="drop")
-    assert have_equal_counts(count_marginals(folded, schema, [("text",)], on_refused="drop"), expected)
+    assert have_equal_counts(
+        count_marginals(folded, schema, [("text",)], on_refused="drop"), expected
+    )
 
 
 def test_release_of_frame_has_digest_of_records(spark: Any, tmp_path: Path) -> None:
@@ -160,7 +190,9 @@ def test_release_of_frame_has_digest_of_records(spark: Any, tmp_path: Path) -> N
 
 def failing_frame(spark: Any) -> Any:
     """Return records whose reading fails with a private value in the message."""
-    return frame_of(spark, survey(5)).selectExpr("sex", "raise_error('CANARY7391') AS age", "code", "zip")
+    return frame_of(spark, survey(5)).selectExpr(
+        "sex", "raise_error('CANARY7391') AS age", "code", "zip"
+    )
 
 
 def dropped_view(spark: Any) -> Any:
@@ -256,7 +288,11 @@ def test_spark_failure_is_reported_and_spends_nothing(
     spark: Any, tmp_path: Path, make_records: Callable[..., Any], words: str
 ) -> None:
     book = create_ledger(tmp_path, "d")
-    remote = make_records(spark, tmp_path) if make_records in (deleted_files, rewritten_file) else make_records(spark)
+    remote = (
+        make_records(spark, tmp_path)
+        if make_records in (deleted_files, rewritten_file)
+        else make_records(spark)
+    )
     # the second call meets a session that has already stopped
     for _ in range(2 if make_records is frame_of_stopped_session else 1):
         with pytest.raises(DataError, match=words) as caught:

@@ -6,7 +6,11 @@ from engine.figures import Picture
 from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema(
-    [Attribute.of_size("age", 6), Attribute.categorical("sex", ["F", "<b>M</b>"]), Attribute.of_size("x", 5)]
+    [
+        Attribute.of_size("age", 6),
+        Attribute.categorical("sex", ["F", "<b>M</b>"]),
+        Attribute.of_size("x", 5),
+    ]
 )
 
 

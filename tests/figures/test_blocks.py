@@ -13,7 +13,11 @@ from tests.figures.example import SCHEMA, check_picture
 
 
 def test_rows_and_gram_pictures_match_strategies() -> None:
-    workload = Workload(SCHEMA).add(("age", "x"), "range").add(("age", "x"), Custom(predicates=["age <= x"]))
+    workload = (
+        Workload(SCHEMA)
+        .add(("age", "x"), "range")
+        .add(("age", "x"), Custom(predicates=["age <= x"]))
+    )
     for name in ("querysmasher", "identity", "optimum"):
         result = plan(workload, Budget(pcost=1.0), name)
         for key, words in block_names(result).items():
@@ -22,7 +26,9 @@ def test_rows_and_gram_pictures_match_strategies() -> None:
             assert len(factor_names(result, key)) == len(factors)
             for factor in range(max(1, len(factors))):
                 rows = factors[factor][1].rows if factors else np.ones((1, 1))
-                drawn = np.asarray(check_picture(rows_picture(result, key, factor)).figure.data[0].z)
+                drawn = np.asarray(
+                    check_picture(rows_picture(result, key, factor)).figure.data[0].z
+                )
                 np.testing.assert_allclose(drawn, rows)
                 gram = np.asarray(check_picture(gram_picture(result, key, factor)).figure.data[0].z)
                 np.testing.assert_allclose(gram, rows.T @ rows, atol=1e-12)
@@ -41,7 +47,10 @@ def test_large_strategy_pictures_are_thinned_with_note() -> None:
 
 def test_on_one_scale_gives_pictures_common_limits() -> None:
     workload = Workload(Schema([Attribute.of_size("a", 6)])).add("a", "prefix")
-    plans = [plan(workload, Budget(pcost=1.0), mechanism=name) for name in ("identity", "querysmasher", "wff")]
+    plans = [
+        plan(workload, Budget(pcost=1.0), mechanism=name)
+        for name in ("identity", "querysmasher", "wff")
+    ]
     for draw in (rows_picture, gram_picture):
         pictures = [draw(each, next(iter(each.blocks))) for each in plans]
         ends = [(p.figure.data[0].zmin, p.figure.data[0].zmax) for p in pictures]

@@ -21,7 +21,13 @@ from engine.release import apply_group, measure
 from engine.workload import Attribute, Schema, Workload
 from tests.oracles import workload_rows
 
-SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "<b>y</b>"])])
+SCHEMA = Schema(
+    [
+        Attribute.of_size("a", 4),
+        Attribute.of_size("b", 3),
+        Attribute.categorical("c", ["x", "<b>y</b>"]),
+    ]
+)
 
 
 def common_of(workloads, pcost=0.5, split=coarse_or_fine):
@@ -80,13 +86,20 @@ def test_coarse_workload_is_determined_by_fine_workload():
 def test_census_ages_match_bins_of_paper():
     census = Schema.from_json(demo_data.schemas()["census"].read_bytes())
     workloads = analyses.census_ages(census)
-    assert {name: w.queries for name, w in workloads.items()} == {"Total": 2, "Age4": 8, "Age9": 18, "Age23": 46}
+    assert {name: w.queries for name, w in workloads.items()} == {
+        "Total": 2,
+        "Age4": 8,
+        "Age9": 18,
+        "Age23": 46,
+    }
     table = np.arange(206.0).reshape(103, 2)
     for name, edges in CENSUS_AGES.items():
         (group,) = workloads[name].groups
         expected = np.add.reduceat(table, edges[:-1], axis=0)
         expected_input = table.sum(axis=0) if name == "Total" else table
-        np.testing.assert_allclose(apply_group(group, expected_input, 0, group.count), expected.ravel())
+        np.testing.assert_allclose(
+            apply_group(group, expected_input, 0, group.count), expected.ravel()
+        )
     assert "age 18 to 44" in workloads["Age4"].describe(2)
     assert "age 20 and" in workloads["Age23"].describe(10)
     assert "age 85 and over" in workloads["Age23"].describe(44)
@@ -98,7 +111,9 @@ def test_census_ages_match_bins_of_paper():
 
 
 def test_shares_picture_matches_budget_shares():
-    picture = check_picture(coarse_figures.shares_picture(COMMON, lambda budget: f"rho {budget.rho:g}"))
+    picture = check_picture(
+        coarse_figures.shares_picture(COMMON, lambda budget: f"rho {budget.rho:g}")
+    )
     pd.testing.assert_frame_equal(picture.table.drop(columns="budget"), COMMON.budget_shares())
     assert list(picture.table["budget"]) == ["rho 0.25"] * 3
     shared, rest = picture.figure.data
@@ -111,10 +126,24 @@ def test_shares_picture_matches_budget_shares():
     assert isinstance(rest.marker.color, str)
     assert isinstance(rest.marker.pattern.shape, str)
     np.testing.assert_allclose(np.add(shared.x, rest.x), [0.5] * 3)
-    assert f"{cost(COMMON.look.budget.pcost)} pcost, {COMMON.saved:.2%}" in coarse_figures.saved_text(COMMON)
+    assert (
+        f"{cost(COMMON.look.budget.pcost)} pcost, {COMMON.saved:.2%}"
+        in coarse_figures.saved_text(COMMON)
+    )
     spaces = coarse_figures.space_table(COMMON)
-    assert spaces["cost (pcost)"].sum() == pytest.approx(sum(p.pcost for p in COMMON.options), rel=1e-4)
-    assert set(spaces["attributes"]) == {"(total)", "a", "b", "c", "a × b", "a × c", "b × c", "a × b × c"}
+    assert spaces["cost (pcost)"].sum() == pytest.approx(
+        sum(p.pcost for p in COMMON.options), rel=1e-4
+    )
+    assert set(spaces["attributes"]) == {
+        "(total)",
+        "a",
+        "b",
+        "c",
+        "a × b",
+        "a × c",
+        "b × c",
+        "a × b × c",
+    }
 
 
 def test_spend_table_prints_exact_sums():
@@ -133,12 +162,20 @@ def test_spend_table_prints_exact_sums():
 
 def test_rule_text_contains_rule_numbers():
     text = coarse_figures.rule_text(RULE)
-    for words in ("5 standard errors", "40%", "50% of its 9 cells", "2-way, 3-way", "3 standard errors"):
+    for words in (
+        "5 standard errors",
+        "40%",
+        "50% of its 9 cells",
+        "2-way, 3-way",
+        "3 standard errors",
+    ):
         assert words in text
     chain = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)), split=nested_choices)
     words = coarse_figures.rule_text(NestedPlanRule(common=chain, share=0.5, snr=5.0))
     assert "the next analysis, '2-way', look closer. If not even '1-way'" in words
-    assert "as they look." in coarse_figures.rule_text(NestedPlanRule(common=COMMON, share=0.5, snr=5.0, sigmas=0.0))
+    assert "as they look." in coarse_figures.rule_text(
+        NestedPlanRule(common=COMMON, share=0.5, snr=5.0, sigmas=0.0)
+    )
 
 
 @pytest.mark.parametrize("primary", ["1-way", "2-way"])
@@ -187,10 +224,16 @@ def test_pictures_of_released_look_have_no_mark():
 def test_snr_picture_of_large_group_is_thinned():
     schema = Schema([Attribute.of_size("a", 600), Attribute.of_size("b", 2)])
     common = common_of(
-        {"a": Workload(schema).add(("a",), "marginal"), "ab": Workload.all_ways(schema, ways=2, family="marginal")}, 1.0
+        {
+            "a": Workload(schema).add(("a",), "marginal"),
+            "ab": Workload.all_ways(schema, ways=2, family="marginal"),
+        },
+        1.0,
     )
     first_stage = stepwise.look(common, synthetic(schema, 100, seed=1), rehearsal=True)
-    picture = coarse_figures.snr_picture(NestedPlanRule(common=common, share=0.5, snr=1.0), first_stage, 0, 1)
+    picture = coarse_figures.snr_picture(
+        NestedPlanRule(common=common, share=0.5, snr=1.0), first_stage, 0, 1
+    )
     assert sum(len(t.x) for t in picture.figure.data) == coarse_figures.MAX_POINTS
     assert len(picture.table) == 600
     assert "evenly spaced" in picture.note

@@ -43,7 +43,9 @@ from tests.figures.example import SCHEMA, check_picture, example_workload
 
 @pytest.fixture(scope="module")
 def compared() -> Comparison:
-    return comparison(example_workload(), Budget(pcost=0.7), ["identity", "querysmasher", "laplace", "nonsense"])
+    return comparison(
+        example_workload(), Budget(pcost=0.7), ["identity", "querysmasher", "laplace", "nonsense"]
+    )
 
 
 def dots(picture: Picture) -> dict[str, float]:
@@ -65,17 +67,28 @@ def test_ranking_picture_draws_mechanisms_near_bound(compared: Comparison) -> No
             # text next to the markers would be cut off on narrow screens
             assert trace.text is None
     rows = picture.figure.layout.yaxis.ticktext
-    gaps = [gap_words(float(near["gap"][label])).replace(" over the bound", " over") for label in dots(picture)]
-    assert [row.rpartition("<br>")[0].replace("<br>", " ") for row in rows] == list(map(title_of, dots(picture)))
+    gaps = [
+        gap_words(float(near["gap"][label])).replace(" over the bound", " over")
+        for label in dots(picture)
+    ]
+    assert [row.rpartition("<br>")[0].replace("<br>", " ") for row in rows] == list(
+        map(title_of, dots(picture))
+    )
     assert all(row.endswith(f" counts, {gap}") for row, gap in zip(rows, gaps, strict=True))
     assert gap_words(float(done["gap"].iloc[0])) in picture.alt
     assert picture.alt.startswith("QuerySmasher is the most exact of 2 mechanisms")
     assert refusals(compared)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]
-    assert list(costs(compared)) == ranking(compared)["mechanism"].tolist() == ["querysmasher", "identity"]
+    assert (
+        list(costs(compared))
+        == ranking(compared)["mechanism"].tolist()
+        == ["querysmasher", "identity"]
+    )
 
 
 def test_ranking_picture_reports_ties() -> None:
-    workload = Workload.all_ways(Schema([Attribute.of_size(name, 4) for name in "ab"]), (1, 2), "marginal")
+    workload = Workload.all_ways(
+        Schema([Attribute.of_size(name, 4) for name in "ab"]), (1, 2), "marginal"
+    )
     same = ["wff", "querysmasher", "residualplanner"]
     assert ranking_picture(comparison(workload, Budget(pcost=1.0), same)).alt.startswith(
         "All 3 mechanisms are equally exact with "
@@ -88,19 +101,27 @@ def test_weighted_ranking_uses_weighted_bound() -> None:
     heavy = comparison(example_workload(weight=50.0), Budget(pcost=1.0), ["wff", "identity"])
     picture = ranking_picture(heavy)
     errors = {label: load_plan(text).weighted_rmse for label, text in heavy.plans.items()}
-    assert dots(picture) == pytest.approx({k: v / heavy.bound for k, v in errors.items() if v <= 2 * heavy.bound})
+    assert dots(picture) == pytest.approx(
+        {k: v / heavy.bound for k, v in errors.items() if v <= 2 * heavy.bound}
+    )
     assert format_number(min(errors.values())) in picture.alt
 
 
 def by_hand(gaps: dict[str, float], bound: float = 1.0) -> Comparison:
     rows = [(label, 1.0 + gap, 1.0, gap, 1.0, 1.0, "ok") for label, gap in gaps.items()]
-    frame = pd.DataFrame(rows, columns=["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"])
+    frame = pd.DataFrame(
+        rows, columns=["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"]
+    )
     groups = {label: (1.0 + gap, 2.0) for label, gap in gaps.items()}
-    return Comparison(frame=frame, plans=dict.fromkeys(gaps, ""), bound=bound, statement=".", groups=groups)
+    return Comparison(
+        frame=frame, plans=dict.fromkeys(gaps, ""), bound=bound, statement=".", groups=groups
+    )
 
 
 def test_mechanisms_far_from_bound_are_summarized() -> None:
-    comparison = by_hand({"querysmasher": 0.01, "hdmm": 0.2, "wff": 1.5, "identity": 899.0, "gaussian": math.inf})
+    comparison = by_hand(
+        {"querysmasher": 0.01, "hdmm": 0.2, "wff": 1.5, "identity": 899.0, "gaussian": math.inf}
+    )
     for picture in (ranking_picture(comparison), effort_picture(comparison)):
         assert "Over 2 times: Weighted Fourier Factorizations. Over 5 times: 2." in picture.note
         assert len(picture.table) == 5
@@ -132,7 +153,9 @@ def test_budgets_picture_matches_plans_at_budgets(plans: dict[str, Plan]) -> Non
     compared = comparison(example_workload(), Budget(pcost=0.7), ["querysmasher"])
     table = budgets_picture(compared, Budget(pcost=0.7)).table
     for pcost, error in zip(table["pcost"], table["QuerySmasher"], strict=True):
-        assert error == pytest.approx(at_budget(plans["querysmasher"], Budget(pcost=pcost)).rmse, rel=1e-6)
+        assert error == pytest.approx(
+            at_budget(plans["querysmasher"], Budget(pcost=pcost)).rmse, rel=1e-6
+        )
 
 
 def test_pictures_with_infinite_errors_stay_finite() -> None:
@@ -159,7 +182,9 @@ def test_expected_costs_include_refusals() -> None:
     ready = table[table["status"] == "ok"]
     assert (ready["seconds"] > 0).all()
     assert (ready["memory_mb"] > 0).all()
-    small = expected_costs(example_workload(), Budget(pcost=1.0), ["querysmasher"], memory_limit=1e3)
+    small = expected_costs(
+        example_workload(), Budget(pcost=1.0), ["querysmasher"], memory_limit=1e3
+    )
     assert "more than the limit" in small["status"][0]
 
 
@@ -175,7 +200,9 @@ def test_mechanism_styles_are_unique() -> None:
 
 
 def test_spreads_picture_matches_error_quantiles(plans: dict[str, Plan]) -> None:
-    picture = check_picture(spreads_picture({label: error_distribution(p) for label, p in plans.items()}))
+    picture = check_picture(
+        spreads_picture({label: error_distribution(p) for label, p in plans.items()})
+    )
     spreads = comparison(example_workload(), Budget(pcost=0.7), list(plans)).spreads
     assert check_picture(spreads_picture(spreads)).alt == picture.alt
     for label, p in plans.items():
@@ -211,5 +238,7 @@ def test_texts_use_singular_for_one() -> None:
     said = [f"{one.title} {one.alt} {one.note}" for one in pictures]
     said += [comparison_page(compared, workload, Budget(pcost=1.0))]
     said += [within_text(result, 1.0), quality_text(result, NoiseScale(records=1.0))]
-    plural = re.compile(r"(?<![\d.,])1 (?:queries|cells|groups|attributes|mechanisms|records|rows|steps|counts)\b")
+    plural = re.compile(
+        r"(?<![\d.,])1 (?:queries|cells|groups|attributes|mechanisms|records|rows|steps|counts)\b"
+    )
     assert [(text, plural.findall(text)) for text in said if plural.search(text)] == []

@@ -26,7 +26,9 @@ def test_error_grid_contains_every_query_once() -> None:
 
 
 def test_pairs_picture_is_symmetric_and_sorted() -> None:
-    schema = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", (2, 9, 3, 5), strict=True)])
+    schema = Schema(
+        [Attribute.of_size(name, n) for name, n in zip("abcd", (2, 9, 3, 5), strict=True)]
+    )
     workload = Workload.all_ways(schema, (1, 2), family="prefix").add(("a", "b", "c"))
     result = plan(workload, Budget(pcost=1.0))
     picture = check_picture(pairs_picture(result))
@@ -42,4 +44,6 @@ def test_pairs_picture_is_symmetric_and_sorted() -> None:
         assert grid[places[0], places[1]] == grid[places[1], places[0]] == pytest.approx(largest)
     assert grid[0].max() == np.nanmax(grid)
     assert not has_map(Workload(schema).add(("a", "b")))
-    assert not has_map(Workload.all_ways(Schema([Attribute.of_size(f"x{i}", 2) for i in range(61)]), (2,)))
+    assert not has_map(
+        Workload.all_ways(Schema([Attribute.of_size(f"x{i}", 2) for i in range(61)]), (2,))
+    )

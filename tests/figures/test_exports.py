@@ -26,9 +26,13 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
-DOCUMENT = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\n\\end{document}\n"
+DOCUMENT = (
+    "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\n\\end{document}\n"
+)
 HARD = ["50% & more_of $x$ #1", "[18, 30)", "*", "a \\input{b}", "~^", "äßéø – … “so”"]
-SCHEMA = Schema([Attribute.categorical("what & why_", HARD), Attribute.numeric("age ≤", [0, 18, 30, 65])])
+SCHEMA = Schema(
+    [Attribute.categorical("what & why_", HARD), Attribute.numeric("age ≤", [0, 18, 30, 65])]
+)
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2))
 
 
@@ -55,11 +59,19 @@ def tables() -> dict[str, pd.DataFrame]:
 
 
 @pytest.mark.needs("LaTeX")
-def test_latex_text_of_every_table_compiles(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
+def test_latex_text_of_every_table_compiles(
+    tables: dict[str, pd.DataFrame], tmp_path: Path
+) -> None:
     file = tmp_path / "tables.tex"
     pages = [f"\\typeout{{{name}}}\n{latex_text(table)}" for name, table in tables.items()]
     file.write_text(DOCUMENT % "\n\\clearpage\n".join(pages), encoding="utf-8")
-    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", file.name]
+    command = [
+        "pdflatex",
+        "-halt-on-error",
+        "-interaction=nonstopmode",
+        "-no-shell-escape",
+        file.name,
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     said = done.stdout.decode(errors="replace")
     # the end of the log names the table that does not compile

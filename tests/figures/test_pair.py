@@ -40,10 +40,17 @@ def test_ratio_picture_matches_plan_ratios(plans: dict[str, Plan]) -> None:
 
 def enumerate_losses(one: Plan, other: Plan) -> tuple[float, float, float, list[str]]:
     workload = one.workload
-    group_ratios = [np.sqrt(one.variances(i) / other.variances(i)) for i in range(len(workload.groups))]
+    group_ratios = [
+        np.sqrt(one.variances(i) / other.variances(i)) for i in range(len(workload.groups))
+    ]
     ratio = np.concatenate(group_ratios)
     texts = [workload.describe(int(k)) for k in np.flatnonzero(ratio > ratio.max() * (1 - 1e-6))]
-    return float((ratio > 1 + 1e-6).mean()), float((ratio < 1 - 1e-6).mean()), float(ratio.max()), texts
+    return (
+        float((ratio > 1 + 1e-6).mean()),
+        float((ratio < 1 - 1e-6).mean()),
+        float(ratio.max()),
+        texts,
+    )
 
 
 def test_losses_match_enumeration(plans: dict[str, Plan]) -> None:
@@ -64,8 +71,12 @@ def test_sampled_losses_are_near_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = Workload.all_ways(schema, (1, 2, 3))
     one, other = (plan(workload, Budget(pcost=1.0), name) for name in ("querysmasher", "wff"))
     exact = losses(one, other)
-    monkeypatch.setattr(importlib.import_module("engine.analysis.error_distribution"), "EXACT_QUERIES", 1000)
-    monkeypatch.setattr(importlib.import_module("engine.analysis.error_distribution"), "SAMPLE", 5000)
+    monkeypatch.setattr(
+        importlib.import_module("engine.analysis.error_distribution"), "EXACT_QUERIES", 1000
+    )
+    monkeypatch.setattr(
+        importlib.import_module("engine.analysis.error_distribution"), "SAMPLE", 5000
+    )
     sampled = losses(one, other)
     assert exact.exact
     assert not sampled.exact
@@ -78,7 +89,9 @@ def test_sampled_losses_are_near_exact(monkeypatch: pytest.MonkeyPatch) -> None:
         for k in range(workload.groups[row["group"]].count)
         if workload.describe_in_group(row["group"], k) == row["worst query"]
     )
-    ratio = math.sqrt(one.variances(row["group"])[position] / other.variances(row["group"])[position])
+    ratio = math.sqrt(
+        one.variances(row["group"])[position] / other.variances(row["group"])[position]
+    )
     assert ratio == pytest.approx(row["worst ratio"])
 
 
@@ -94,9 +107,9 @@ def test_plan_diff_reports_request_and_groups() -> None:
     first = plan(example_workload(), Budget(pcost=1.0))
     assert plan_diff(first, first).words == ()
     assert "same typical error" in summary(first, first)
-    workload = Workload(SCHEMA, (*example_workload().groups[1:-2], *example_workload(weight=3.0).groups[-3:-2])).add(
-        ("x",), "total"
-    )
+    workload = Workload(
+        SCHEMA, (*example_workload().groups[1:-2], *example_workload(weight=3.0).groups[-3:-2])
+    ).add(("x",), "total")
     second = plan(workload, Budget.zcdp(2.0), centers="tuned")
     different = plan_diff(first, second)
     request = different.request.set_index("what")
@@ -104,8 +117,12 @@ def test_plan_diff_reports_request_and_groups() -> None:
     assert request.loc["option centers"].tolist() == ["uniform", "tuned"]
     assert "Only" not in " ".join(different.words)
     groups = different.groups
-    assert (groups["in"] == "only first").sum() + (groups["in"] == "both").sum() == len(first.workload.groups)
-    assert (groups["in"] == "only second").sum() + (groups["in"] == "both").sum() == len(second.workload.groups)
+    assert (groups["in"] == "only first").sum() + (groups["in"] == "both").sum() == len(
+        first.workload.groups
+    )
+    assert (groups["in"] == "only second").sum() + (groups["in"] == "both").sum() == len(
+        second.workload.groups
+    )
     both = groups[groups["in"] == "both"]
     assert (both["ratio"] < 1).all()
     assert format_number(second.rmse) in summary(first, second)
@@ -113,7 +130,8 @@ def test_plan_diff_reports_request_and_groups() -> None:
         i = next(
             i
             for i, one in enumerate(first.workload.groups)
-            if (" × ".join(one.attributes) or "(total)") == g["attributes"] and one.family_text == g["family"]
+            if (" × ".join(one.attributes) or "(total)") == g["attributes"]
+            and one.family_text == g["family"]
         )
         assert g["RMSE, first"] == pytest.approx(first.by_group()["rmse"][i])
 
@@ -121,14 +139,22 @@ def test_plan_diff_reports_request_and_groups() -> None:
 def test_plan_diff_reports_weights_schemas_and_laws() -> None:
     base = Workload(SCHEMA).add(("age",), "range")
     heavy = plan(Workload(SCHEMA).add(("age",), "range", weight=2.0), Budget(pcost=1.0))
-    assert plan_diff(plan(base, Budget(pcost=1.0)), heavy).words == ("1 group with another weight.",)
+    assert plan_diff(plan(base, Budget(pcost=1.0)), heavy).words == (
+        "1 group with another weight.",
+    )
     coarse = Schema([Attribute.of_size("age", 3), *SCHEMA.attributes[1:]])
-    other = plan(Workload(coarse).add(("age",), "range"), Budget.pure(1.0), "hierarchical", max_records=1000)
+    other = plan(
+        Workload(coarse).add(("age",), "range"), Budget.pure(1.0), "hierarchical", max_records=1000
+    )
     different = plan_diff(plan(base, Budget(pcost=1.0)), other)
     assert "The budget differs: pcost 1 and pure epsilon 1." in different.words
     assert "The schemas differ in 1 attribute." in different.words
     assert "The cap on records differs: 100,000,000 and 1,000." in different.words
     renamed = Schema([Attribute.categorical("age", list("abcdef")), *SCHEMA.attributes[1:]])
     again = plan(Workload(renamed).add(("age",), "marginal"), Budget(pcost=1.0))
-    texts = plan_diff(plan(base, Budget(pcost=1.0)), again).request.set_index("what").loc["attribute age"]
+    texts = (
+        plan_diff(plan(base, Budget(pcost=1.0)), again)
+        .request.set_index("what")
+        .loc["attribute age"]
+    )
     assert texts.tolist() == ["numeric, 6 cells", "categorical, 6 cells"]

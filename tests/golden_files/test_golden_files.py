@@ -27,7 +27,10 @@ def office(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", FIGURES["plans"])
 def test_load_plan_stored_file_has_stored_figures(name: str) -> None:
-    text, figures = (FOLDER / f"{name}.plan.json").read_text(encoding="utf-8"), FIGURES["plans"][name]
+    text, figures = (
+        (FOLDER / f"{name}.plan.json").read_text(encoding="utf-8"),
+        FIGURES["plans"][name],
+    )
     plan = load_plan(text)
     assert (plan.hash, plan.pcost) == (figures["hash"], pytest.approx(figures["pcost"], rel=1e-12))
     # small weights give eigenvalues of 1e-12 that differ between processors in the fourth digit
@@ -41,9 +44,13 @@ def test_load_plan_stored_file_has_stored_figures(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in FIGURES["answers"] if n != "finished"])
 def test_load_measurement_stored_result_has_stored_answers(name: str, office: Path) -> None:
     plan = load_plan((FOLDER / f"{name}.plan.json").read_text(encoding="utf-8"))
-    measurement = load_measurement(Ledger(office), release_key(dataset="people", plan_hash=plan.hash, attempt=1))
+    measurement = load_measurement(
+        Ledger(office), release_key(dataset="people", plan_hash=plan.hash, attempt=1)
+    )
     for group, answers in enumerate(FIGURES["answers"][name]):
-        np.testing.assert_allclose(measurement.answers(group)["answer"], answers, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            measurement.answers(group)["answer"], answers, rtol=1e-9, atol=1e-9
+        )
 
 
 def test_resume_stored_two_stage_release_is_valid(office: Path) -> None:
@@ -55,6 +62,8 @@ def test_resume_stored_two_stage_release_is_valid(office: Path) -> None:
     assert steps.finished is not None
     assert steps.choice.option == "fine"
     for group, answers in enumerate(FIGURES["answers"]["finished"]):
-        np.testing.assert_allclose(steps.finished.answers(group)["answer"], answers, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            steps.finished.answers(group)["answer"], answers, rtol=1e-9, atol=1e-9
+        )
     common = CommonPlan.from_json((FOLDER / "common.json").read_text(encoding="utf-8"))
     assert common.spends == steps.common.spends

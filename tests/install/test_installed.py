@@ -33,10 +33,34 @@ from tests.server.serving import ROOT, run_server
 from tests.waiting import CEILING
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-FOLDERS = ("demo_data", "engine", "pages", ".streamlit", ".readme", ".ci", ".github", "benchmarks", "tests")
-FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md", "app.py", "pyproject.toml")
+FOLDERS = (
+    "demo_data",
+    "engine",
+    "pages",
+    ".streamlit",
+    ".readme",
+    ".ci",
+    ".github",
+    "benchmarks",
+    "tests",
+)
+FILES = (
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "README.md",
+    "app.py",
+    "pyproject.toml",
+)
 APP = "dp_query_workbench"
-TESTS_OF_SOURCE = ("tests/test_config.py", "tests/golden_files", "tests/workload", "tests/cli", "tests/install")
+TESTS_OF_SOURCE = (
+    "tests/test_config.py",
+    "tests/golden_files",
+    "tests/workload",
+    "tests/cli",
+    "tests/install",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +82,9 @@ class Distributions:
     def in_sdist(self) -> set[str]:
         """Names in the source distribution below its folder, without files of the builder."""
         with tarfile.open(self.sdist) as archive:
-            names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+            names = {
+                member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()
+            }
         return names - {"PKG-INFO", ".gitignore"}
 
     @property
@@ -83,7 +109,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(source)
         wheel, sdist = (
-            target / build(str(target)) for build in (hatchling.build.build_wheel, hatchling.build.build_sdist)
+            target / build(str(target))
+            for build in (hatchling.build.build_wheel, hatchling.build.build_sdist)
         )
         editable = target.with_name("editable")
         editable.mkdir()
@@ -101,7 +128,11 @@ def test_wheel_contains_packages_and_app_folder(built: Distributions) -> None:
     assert {PurePosixPath(name).parts[0] for name in built.in_wheel} == {"demo_data", "engine", APP}
     app = {f"{APP}/{name}" for name in (*in_checkout("pages", ".streamlit"), "app.py")}
     assert built.in_wheel == in_checkout("demo_data", "engine") | app
-    assert {"engine/py.typed", "demo_data/survey.csv", f"{APP}/.streamlit/config.toml"} <= built.in_wheel
+    assert {
+        "engine/py.typed",
+        "demo_data/survey.csv",
+        f"{APP}/.streamlit/config.toml",
+    } <= built.in_wheel
 
 
 def test_source_distribution_contains_only_project_files(built: Distributions) -> None:
@@ -129,7 +160,10 @@ def test_wheel_metadata_matches_project(built: Distributions) -> None:
 
 def test_wheel_description_has_no_relative_links(built: Distributions) -> None:
     metadata = built.metadata
-    words, readme = metadata.get_payload(decode=True).decode(), (ROOT / "README.md").read_text(encoding="utf-8")
+    words, readme = (
+        metadata.get_payload(decode=True).decode(),
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+    )
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert "](.readme/" in readme
     assert "](" not in words.replace("](https://", ""), "no relative pictures or links"
@@ -146,7 +180,9 @@ def test_citation_file_matches_project() -> None:
     assert (citation["license"], citation["keywords"]) == (PROJECT["license"], PROJECT["keywords"])
     assert citation["authors"] == PROJECT["authors"]
     assert all(
-        set(name) == {"given-names", "family-names"} for one in citation["references"] for name in one["authors"]
+        set(name) == {"given-names", "family-names"}
+        for one in citation["references"]
+        for name in one["authors"]
     )
 
 
@@ -161,7 +197,11 @@ def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> 
         with pytest.raises(HTTPError, match="403"):
             urlopen(server.url, timeout=CEILING)
         page = open_client(server)
-        session = next(message.new_session for message in page.messages if message.WhichOneof("type") == "new_session")
+        session = next(
+            message.new_session
+            for message in page.messages
+            if message.WhichOneof("type") == "new_session"
+        )
         assert Path(session.main_script_path) == packages / APP / "app.py"
         assert session.custom_theme.base_radius == "small"
         assert "Election survey 1996" in page.text
@@ -177,7 +217,9 @@ def test_installed_app_starts(built: Distributions, tmp_path: Path) -> None:
     options = ("--no-deps", "--no-index", "--no-compile", "--target", str(folder))
     subprocess.run([sys.executable, *PIP, *options, str(built.wheel)], check=True)
     # -S disables `site`, whose .pth files may point to the checkout, so libraries are listed
-    paths = os.pathsep.join([str(folder), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    paths = os.pathsep.join(
+        [str(folder), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    )
     start = (sys.executable, "-S", str(folder / "bin" / "dp-query-workbench"), "studio")
     check_app(tmp_path, folder, *start, PYTHONPATH=paths)
 
@@ -212,7 +254,22 @@ def test_studio_command_passes_options_to_streamlit(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(runpy, "run_module", lambda name, **_: calls.append([name, *sys.argv]))
     assert main(["studio"]) == 0
     names = ["--allowed-host", "one.example.org", "--server.allowedHosts", "two.example.org"]
-    assert main(["studio", "--port", "8600", "--address", "127.0.0.2", *names, "--", "--theme.base", "dark"]) == 0
+    assert (
+        main(
+            [
+                "studio",
+                "--port",
+                "8600",
+                "--address",
+                "127.0.0.2",
+                *names,
+                "--",
+                "--theme.base",
+                "dark",
+            ]
+        )
+        == 0
+    )
     plain, full = calls
     assert plain == ["streamlit", "streamlit", "run", str(ROOT / "app.py")]
     assert full[4:] == [

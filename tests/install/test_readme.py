@@ -25,7 +25,13 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 ROOT = README.parent
 THREAT_MODEL = ROOT / "engine" / "THREAT_MODEL.md"
 DOCUMENTS = (
-    *("README.md", "CONTRIBUTING.md", "tests/README.md", ".github/SECURITY.md", "demo_data/README.md"),
+    *(
+        "README.md",
+        "CONTRIBUTING.md",
+        "tests/README.md",
+        ".github/SECURITY.md",
+        "demo_data/README.md",
+    ),
     *("engine/THREAT_MODEL.md", "engine/ARCHITECTURE.md"),
 )
 FOLDERS = "engine|pages|tests|benchmarks|demo_data"
@@ -51,7 +57,10 @@ def link_demo_data(folder: Path) -> Path:
 
 
 def test_readme_blocks_print_shown_output(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys,
 ) -> None:
     (kind, python), (other_kind, shell) = BLOCKS
     assert (kind, other_kind) == ("python", "sh")
@@ -74,7 +83,9 @@ def test_readme_blocks_run_in_shell(tmp_path: Path) -> None:
         (place / name).chmod(0o755)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     for kind, block in BLOCKS:
-        command = ["bash", "-e", "-c", block] if kind == "sh" else [str(place / "python"), "-c", block]
+        command = (
+            ["bash", "-e", "-c", block] if kind == "sh" else [str(place / "python"), "-c", block]
+        )
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     assert {file.name for file in tmp_path.iterdir()} == {"demo_data", ".venv"}
 
@@ -90,16 +101,22 @@ def test_benchmarks_readme_matches_results() -> None:
 
 def test_readme_figures_match_benchmarks() -> None:
     section = TEXT[TEXT.index("## What it does") : TEXT.index("## From Python")]
-    results = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "benchmarks").glob("*.txt")}
+    results = {
+        file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "benchmarks").glob("*.txt")
+    }
     linked = re.findall(r"\[([\d.]+)(?:%| s)?\]\(benchmarks/README\.md#(\w+)\)", section)
     assert len(linked) == 5
     for figure, name in linked:
         assert figure in results[name], f"{figure} is not in benchmarks/{name}.txt"
     figures = re.findall(r"\d[\d,]*\.\d+|\d+(?:,\d{3})+", section)
-    assert [figure for figure in figures if not any(figure in text for text in results.values())] == []
+    assert [
+        figure for figure in figures if not any(figure in text for text in results.values())
+    ] == []
     assert f"**Compares** {len(MECHANISMS)} mechanisms" in section
     table = TEXT[TEXT.index("## Mechanisms") : TEXT.index("## What is promised")]
-    assert sorted(re.findall(r"`([\w+]+)`", table)) == sorted(mechanism.name for mechanism in MECHANISMS)
+    assert sorted(re.findall(r"`([\w+]+)`", table)) == sorted(
+        mechanism.name for mechanism in MECHANISMS
+    )
 
 
 def linked_files(file: Path) -> set[Path]:
@@ -181,7 +198,11 @@ def test_number_of_planted_bugs_is_current() -> None:
 
 def unknown_places(text: str) -> list[str]:
     """Files, modules and names that a text has in backticks but that do not exist."""
-    missing = [p for p in re.findall(rf"`((?:{FOLDERS})/[^`\s]*)`", text) if not list(ROOT.glob(p.rstrip("/")))]
+    missing = [
+        p
+        for p in re.findall(rf"`((?:{FOLDERS})/[^`\s]*)`", text)
+        if not list(ROOT.glob(p.rstrip("/")))
+    ]
     dotted = re.findall(rf"`(?:python -m )?((?:{FOLDERS})(?:\.\w+)+)(?:\(.*?\))?`", text)
     for words in (name.split(".") for name in dotted):
         depth = max(k for k in range(1, len(words) + 1) if ROOT.joinpath(*words[: k - 1]).is_dir())
@@ -197,18 +218,32 @@ def unknown_places(text: str) -> list[str]:
 def test_named_files_and_modules_exist() -> None:
     files = [ROOT / name for name in DOCUMENTS]
     files += (ROOT / "pages" / "guides").glob("*.md")
-    files += [f for folder in FOLDERS.split("|") for f in (ROOT / folder).rglob("*.py") if f != Path(__file__)]
+    files += [
+        f
+        for folder in FOLDERS.split("|")
+        for f in (ROOT / folder).rglob("*.py")
+        if f != Path(__file__)
+    ]
     texts = {f.relative_to(ROOT).as_posix(): f.read_text(encoding="utf-8") for f in files}
     assert sum(len(re.findall(rf"`(?:{FOLDERS})[/.]", text)) for text in texts.values()) > 50
-    assert {name: missing for name, text in texts.items() if (missing := unknown_places(text))} == {}
+    assert {
+        name: missing for name, text in texts.items() if (missing := unknown_places(text))
+    } == {}
 
 
 def test_unknown_places_reports_missing_names() -> None:
-    assert unknown_places("`engine/residuals`, `engine/*.py`, `engine.release.measure`, `engine.plans.plan.Plan`") == []
+    assert (
+        unknown_places(
+            "`engine/residuals`, `engine/*.py`, `engine.release.measure`, `engine.plans.plan.Plan`"
+        )
+        == []
+    )
     gone = ["engine/centers.py", "engine.release.old", "engine.residuals.lifts.Lift"]
     assert unknown_places(", ".join(f"`{g}`" for g in gone)) == gone
 
 
 def test_threat_model_promise_matches_budget() -> None:
-    quoted = " ".join(re.findall(r"^> (.*)$", THREAT_MODEL.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    quoted = " ".join(
+        re.findall(r"^> (.*)$", THREAT_MODEL.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
     assert quoted == Budget(pcost=1.0, rows_per_person=3).promise

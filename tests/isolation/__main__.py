@@ -15,7 +15,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the leaks; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tests.isolation", description=__doc__)
     parser.add_argument("--actions", type=int, default=1000)
-    parser.add_argument("--rows", type=int, default=60_000, help="rows per table; the tables are neighbours")
+    parser.add_argument(
+        "--rows", type=int, default=60_000, help="rows per table; the tables are neighbours"
+    )
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as place:
@@ -23,11 +25,17 @@ def main(arguments: list[str] | None = None) -> int:
         folder.mkdir()
         variables, places = environment(state)
         with run_server(folder, DP_WORKBENCH_FOLDERS="", **variables) as server:
-            leaks = campaign(server, folder, places, actions=args.actions, rows=args.rows, seed=args.seed)
+            leaks = campaign(
+                server, folder, places, actions=args.actions, rows=args.rows, seed=args.seed
+            )
         # the server has stopped and removed its private folder
         leaks += [line for path in places for line in left_behind(path, at_end=True)]
         leaks += server.outside_hosts()
-    print(*leaks, f"{args.actions} actions in turn, {args.rows:,} rows each: {len(leaks)} leaks", sep="\n")
+    print(
+        *leaks,
+        f"{args.actions} actions in turn, {args.rows:,} rows each: {len(leaks)} leaks",
+        sep="\n",
+    )
     return 1 if leaks else 0
 
 

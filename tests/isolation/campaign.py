@@ -1,8 +1,9 @@
 """Campaign of two sessions, with a search for leaked private values.
 
 The sessions act in turn; after each action, responses, logs and files are searched for marks.
-The marks of a person are the names of ledger and dataset, values that occur only in the records, the exact number of
-rows, and the bits of the released answers. Names consist of letters only, so that no page escapes them.
+The marks of a person are the names of ledger and dataset, values that occur only in the records,
+the exact number of rows, and the bits of the released answers. Names consist of letters only, so
+that no page escapes them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ from tests.server.client import Client, open_client
 from tests.server.serving import RunningServer
 from tests.server.uploading import upload
 
-SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
-QUERY = "plan=" + permalink.packed(RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01)))
+SCHEMA = Schema(
+    [Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])]
+)
+QUERY = "plan=" + permalink.packed(
+    RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01))
+)
 STEP = "2. Release"
 FIRST_GROUP = 3  # the page shows this group first
 
@@ -51,7 +56,9 @@ class Person:
     @classmethod
     def arrive(cls, name: str, server: RunningServer, folder: Path, rows: int) -> Person:
         """Write records and ledger, and open the Release page."""
-        frame = synthetic(SCHEMA, rows, seed=5).assign(remark=[f"canary{name}q{i}" for i in range(rows)])
+        frame = synthetic(SCHEMA, rows, seed=5).assign(
+            remark=[f"canary{name}q{i}" for i in range(rows)]
+        )
         frame["c"] = frame["c"].astype(str)
         frame.loc[:4, "c"] = [f"canary{name}qvalue{i}" for i in range(5)]
         table = frame.to_csv(index=False).encode()
@@ -64,7 +71,9 @@ class Person:
     @staticmethod
     def opened(name: str, server: RunningServer, query: str) -> Client:
         """Open a session in the browser of this person."""
-        return open_client(server, "release", query, cookie=f"{server.cookie}; workbench-browser=browser-{name}")
+        return open_client(
+            server, "release", query, cookie=f"{server.cookie}; workbench-browser=browser-{name}"
+        )
 
     @property
     def book(self) -> Ledger:
@@ -73,12 +82,18 @@ class Person:
 
     @property
     def marks(self) -> list[bytes]:
-        """Private byte strings: names, number of rows, and released answers as the server sends them."""
+        """Private byte strings: names, number of rows, and released answers as the server sends
+        them.
+        """
         for row in self.book.rows():
             if row.kind == "saved" and row.key not in self.answers:
-                answers = load_measurement(self.book, row.key).answers(FIRST_GROUP)["answer"].to_numpy()
+                answers = (
+                    load_measurement(self.book, row.key).answers(FIRST_GROUP)["answer"].to_numpy()
+                )
                 # without the last bits, which depend on the order of summation
-                self.answers[row.key] = [np.float64(value).tobytes()[2:] for value in answers if value % 1]
+                self.answers[row.key] = [
+                    np.float64(value).tobytes()[2:] for value in answers if value % 1
+                ]
         names = [f"canary{self.name}q".encode(), f"Rows read {self.rows:,} ".encode()]
         return names + [value for values in self.answers.values() for value in values]
 
@@ -93,7 +108,10 @@ class Person:
         if self.page.page != "release":
             self.page.go("release")
         self.page.set("step", string_value=STEP)
-        for key, value in (("ledger_path", f"canary{self.name}q.ledger"), ("records_path", f"canary{self.name}q.csv")):
+        for key, value in (
+            ("ledger_path", f"canary{self.name}q.ledger"),
+            ("records_path", f"canary{self.name}q.csv"),
+        ):
             if self.page.has(key):
                 self.page.set(key, string_value=str(self.folder / value))
         return self.page
@@ -110,7 +128,9 @@ class Person:
         assert len(self.book.rows()) == spent + 2
         # the releasing person must receive the marks, or the search would detect nothing
         marks, received = self.marks, b"".join([*self.received, *page.received])
-        assert all(mark in received for mark in marks[2:][-2:]), "the answers were sent in another form"
+        assert all(mark in received for mark in marks[2:][-2:]), (
+            "the answers were sent in another form"
+        )
         assert marks[0] in received
 
     def check(self) -> None:
@@ -132,11 +152,15 @@ class Person:
         """View the answers."""
         page = self.prepare()
         if any("release_result_view" in name for name in page.drawn_ids):
-            page.set("release_result_view", string_value="Download").set("release_result_view", string_value="Answers")
+            page.set("release_result_view", string_value="Download").set(
+                "release_result_view", string_value="Answers"
+            )
 
     def rehearse(self) -> None:
         """Rehearse on simulated records."""
-        self.prepare().set("step", string_value="1. Rehearse").press("rehearse").until("REHEARSAL on")
+        self.prepare().set("step", string_value="1. Rehearse").press("rehearse").until(
+            "REHEARSAL on"
+        )
 
     def wander(self) -> None:
         """Visit the other pages."""
@@ -158,14 +182,22 @@ class Person:
 
 
 def find_leaks(
-    people: tuple[Person, Person], server: RunningServer, places: list[Path], *, at_end: bool = False
+    people: tuple[Person, Person],
+    server: RunningServer,
+    places: list[Path],
+    *,
+    at_end: bool = False,
 ) -> Iterator[str]:
     """Yield the leaks to the other person or to a shared place since the last call."""
     for person, other in (people, people[::-1]):
         person.collect()
         received, person.received = b"".join(person.received), []
         yield from (f"{person.name} received {mark!r}" for mark in other.marks if mark in received)
-        yield from (f"an address of {person.name} contains a name" for query in person.addresses if "canary" in query)
+        yield from (
+            f"an address of {person.name} contains a name"
+            for query in person.addresses
+            if "canary" in query
+        )
     lines = "".join(server.lines)
     if "canary" in lines or "Traceback" in lines:
         yield "the log contains a name, a value or a traceback"
@@ -183,12 +215,19 @@ def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
     """Yield files with values of records; private working copies are allowed until the end."""
     for file in place.rglob("*"):
         try:
-            private = file.parent.name.startswith("dp-workbench-") and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+            private = (
+                file.parent.name.startswith("dp-workbench-")
+                and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+            )
             content = file.read_bytes() if file.is_file() else b""
         except OSError:
             continue
         # the settings list the opened ledgers, readable only by this user of the machine
-        allowed = file.name == "places.json" and b"qvalue" not in content and not file.stat().st_mode & 0o077
+        allowed = (
+            file.name == "places.json"
+            and b"qvalue" not in content
+            and not file.stat().st_mode & 0o077
+        )
         if b"canary" in content and (at_end or not private) and not allowed:
             yield f"{file.name} holds values of records"
         if "canary" in file.name:
@@ -209,7 +248,13 @@ def campaign(
     people = Person.arrive("a", server, folder, rows), Person.arrive("b", server, folder, rows + 1)
     for number in range(actions):
         person, other = people if number % 2 == 0 else people[::-1]
-        acts: list[Callable[[], None]] = [person.release, person.check, person.send, person.browse, person.rehearse]
+        acts: list[Callable[[], None]] = [
+            person.release,
+            person.check,
+            person.send,
+            person.browse,
+            person.rehearse,
+        ]
         acts += [person.wander, person.reload, lambda me=person, them=other: me.follow(them)]
         acts[rng.randrange(len(acts)) if number > 1 else 0]()
         leaks += find_leaks(people, server, places)
@@ -221,7 +266,11 @@ def campaign(
 
 def environment(folder: Path) -> tuple[dict[str, str], list[Path]]:
     """Return variables that put caches, settings and temporary files below a folder, and paths."""
-    names = {"TMPDIR": "temporary", "DP_WORKBENCH_CACHE": "cache", "DP_WORKBENCH_SETTINGS": "settings"}
+    names = {
+        "TMPDIR": "temporary",
+        "DP_WORKBENCH_CACHE": "cache",
+        "DP_WORKBENCH_SETTINGS": "settings",
+    }
     places = [folder / name for name in names.values()]
     for place in places:
         os.makedirs(place, mode=0o700)

@@ -23,14 +23,21 @@ def folder(served: RunningServer, name: str) -> Path:
 
 
 def test_campaign_with_separate_browsers_reports_no_leak(server: RunningServer) -> None:
-    assert campaign(server, folder(server, "separate"), places(server), actions=7, rows=400, seed=92) == []
+    assert (
+        campaign(server, folder(server, "separate"), places(server), actions=7, rows=400, seed=92)
+        == []
+    )
 
 
-def test_campaign_with_shared_browser_reports_leak(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_campaign_with_shared_browser_reports_leak(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # one browser for both, so that each session lists the ledgers of the other
     shared = f"{server.cookie}; workbench-browser=shared"
     monkeypatch.setattr(
-        Person, "opened", staticmethod(lambda _, served, query: open_client(served, "release", query, shared))
+        Person,
+        "opened",
+        staticmethod(lambda _, served, query: open_client(served, "release", query, shared)),
     )
     assert "b received b'canaryaq'" in campaign(
         server, folder(server, "shared"), places(server), actions=2, rows=400, seed=1

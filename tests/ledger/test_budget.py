@@ -23,7 +23,12 @@ def test_spend_is_durable_and_visible_in_reopened_ledger(ledger):
     receipt = spend(ledger)
     again = Ledger(ledger.path)
     status = again.status("adult")
-    assert (status.total, status.spent, status.left, status.note) == (1.0, 0.25, 0.75, "a first test")
+    assert (status.total, status.spent, status.left, status.note) == (
+        1.0,
+        0.25,
+        0.75,
+        "a first test",
+    )
     assert again.datasets() == [status]
     assert again.find(receipt.key).hash == receipt.hash
     assert again.find("never") is None
@@ -45,7 +50,9 @@ def test_spend_key_with_other_content_is_refused(ledger, other):
     ledger.add_dataset("census", total=Budget(pcost=1.0))
     key = spend(ledger).key
     with pytest.raises(LedgerError, match="another dataset, plan or cost"):
-        ledger.spend(**{"dataset": "adult", "key": key, "pcost": 0.25, "plan_hash": "1f3a", **other})
+        ledger.spend(
+            **{"dataset": "adult", "key": key, "pcost": 0.25, "plan_hash": "1f3a", **other}
+        )
     assert [status.spent for status in ledger.datasets()] == [0.25, 0.0]
 
 
@@ -86,7 +93,8 @@ def test_overspend_below_float_resolution_is_refused(ledger):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    st.lists(st.floats(min_value=1e-12, max_value=0.3), min_size=1, max_size=8), st.floats(min_value=0.1, max_value=3)
+    st.lists(st.floats(min_value=1e-12, max_value=0.3), min_size=1, max_size=8),
+    st.floats(min_value=0.1, max_value=3),
 )
 def test_remaining_budget_can_be_spent_exactly(costs, total):
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +109,11 @@ def test_remaining_budget_can_be_spent_exactly(costs, total):
                 with pytest.raises(BudgetExceeded):
                     spend(ledger, attempt=attempt, pcost=cost)
         status = ledger.status("adult")
-        assert exact(repr(status.spent)) >= exact(str(spent)) >= exact(repr(math.nextafter(status.spent, 0)))
+        assert (
+            exact(repr(status.spent))
+            >= exact(str(spent))
+            >= exact(repr(math.nextafter(status.spent, 0)))
+        )
         if status.left > 0:
             with pytest.raises(BudgetExceeded):
                 spend(ledger, attempt=98, pcost=math.nextafter(status.left, 9))
@@ -135,7 +147,22 @@ def test_dataset_name_is_unicode_normalized(ledger):
 
 
 @pytest.mark.parametrize(
-    "name", ["", " ", " a", "a ", "a\nb", "a\x00b", "a\u202eb", "a\u2028b", "\ud800", "x" * 201, None, 5, b"a"]
+    "name",
+    [
+        "",
+        " ",
+        " a",
+        "a ",
+        "a\nb",
+        "a\x00b",
+        "a\u202eb",
+        "a\u2028b",
+        "\ud800",
+        "x" * 201,
+        None,
+        5,
+        b"a",
+    ],
 )
 def test_hostile_names_are_refused_everywhere(ledger, name):
     uses = [
@@ -166,7 +193,9 @@ def test_release_key_invalid_attempt_is_refused():
             release_key(dataset="adult", plan_hash="1f3a", attempt=attempt)
 
 
-@pytest.mark.parametrize("fields", [{"kind": "rho"}, {"rows_per_person": 0}, {"neighbours": "either"}])
+@pytest.mark.parametrize(
+    "fields", [{"kind": "rho"}, {"rows_per_person": 0}, {"neighbours": "either"}]
+)
 def test_total_definition_invalid_field_is_refused(fields):
     with pytest.raises(LedgerError, match="of the total"):
         TotalDefinition(**fields)
@@ -174,8 +203,18 @@ def test_total_definition_invalid_field_is_refused(fields):
 
 def test_note_is_stored_in_chain_and_costs_nothing(ledger):
     ledger.note(dataset="adult", kind="decision", text="coarser ages were chosen")
-    assert (ledger.rows()[-1].kind, ledger.status("adult").spent, ledger.verify()) == ("note:decision", 0.0, ())
-    for kind, text in (("spend", ""), ("Decision", "x"), ("", "x"), ("decision", "two\nlines"), (None, "x")):
+    assert (ledger.rows()[-1].kind, ledger.status("adult").spent, ledger.verify()) == (
+        "note:decision",
+        0.0,
+        (),
+    )
+    for kind, text in (
+        ("spend", ""),
+        ("Decision", "x"),
+        ("", "x"),
+        ("decision", "two\nlines"),
+        (None, "x"),
+    ):
         with pytest.raises(LedgerError):
             ledger.note(dataset="adult", kind=kind, text=text)
 
@@ -189,7 +228,12 @@ def test_change_total_stores_person_and_reason(ledger):
     assert ledger.spend(dataset="adult", key="b", pcost=0.5, plan_hash="p").fresh
     ledger.change_total("adult", total=Budget(pcost=1.25), by="R. Office", reason="closed")
     status = Ledger(ledger.path).status("adult")
-    assert (status.total, status.spent, status.left, status.note) == (1.25, 1.25, 0.0, "a first test")
+    assert (status.total, status.spent, status.left, status.note) == (
+        1.25,
+        1.25,
+        0.0,
+        "a first test",
+    )
     with pytest.raises(BudgetExceeded):
         ledger.spend(dataset="adult", key="c", pcost=1e-9, plan_hash="p")
     changes = total_history(ledger.rows(), "adult")
@@ -199,7 +243,14 @@ def test_change_total_stores_person_and_reason(ledger):
         (1.25, "R. Office", "closed"),
     ]
     assert verify_ledger(ledger.path) == ()
-    assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "spend", "total", "spend", "total"]
+    assert [row.kind for row in ledger.rows()] == [
+        "ledger",
+        "dataset",
+        "spend",
+        "total",
+        "spend",
+        "total",
+    ]
 
 
 def test_change_total_to_inadmissible_total_is_refused(ledger):
@@ -218,7 +269,11 @@ def test_change_total_to_inadmissible_total_is_refused(ledger):
     ):
         with pytest.raises(LedgerError, match=words):
             ledger.change_total(dataset, total=total, **authorization)
-    for words in ({"by": "", "reason": "x"}, {"by": "x", "reason": ""}, {"by": "x", "reason": "a\nb"}):
+    for words in (
+        {"by": "", "reason": "x"},
+        {"by": "x", "reason": ""},
+        {"by": "x", "reason": "a\nb"},
+    ):
         with pytest.raises(LedgerError):
             ledger.change_total("adult", total=Budget(pcost=2.0), **words)
     assert ledger.rows() == before
@@ -227,7 +282,13 @@ def test_change_total_to_inadmissible_total_is_refused(ledger):
 def test_change_total_does_not_hide_overspend(ledger):
     # rows that another program could have written
     opened, declared = ledger.rows()
-    total = {"kind": "total", "dataset": "adult", "plan_hash": declared.plan_hash, "utc": "", "note": "{}"}
+    total = {
+        "kind": "total",
+        "dataset": "adult",
+        "plan_hash": declared.plan_hash,
+        "utc": "",
+        "note": "{}",
+    }
     spend = {"kind": "spend", "dataset": "adult", "utc": ""}
     rows = [
         opened,

@@ -25,12 +25,18 @@ from tests.release.ledger_worker import edits, tamper
         "UPDATE rows SET pcost = '0.01' WHERE kind = 'spend'",
         "DELETE FROM rows",
         "DELETE FROM rows WHERE seq = 4",
-        "INSERT OR REPLACE INTO rows SELECT seq, utc, kind, dataset, key, '0.01', plan_hash, sha256, size, note, hash "
-        "FROM rows WHERE seq = 3",
-        "INSERT OR REPLACE INTO rows SELECT 10, utc, kind, dataset, key, '0.01', plan_hash, sha256, size, note, hash "
-        "FROM rows WHERE seq = 3",
-        "INSERT INTO rows SELECT 99, utc, 'note', dataset, key, '0.01', plan_hash, sha256, size, note, hash "
-        "FROM rows WHERE seq = 3",
+        (
+            "INSERT OR REPLACE INTO rows SELECT seq, utc, kind, dataset, key, '0.01', plan_hash,"
+            " sha256, size, note, hash FROM rows WHERE seq = 3"
+        ),
+        (
+            "INSERT OR REPLACE INTO rows SELECT 10, utc, kind, dataset, key, '0.01', plan_hash,"
+            " sha256, size, note, hash FROM rows WHERE seq = 3"
+        ),
+        (
+            "INSERT INTO rows SELECT 99, utc, 'note', dataset, key, '0.01', plan_hash, sha256,"
+            " size, note, hash FROM rows WHERE seq = 3"
+        ),
     ],
 )
 def test_rows_are_append_only(ledger, statement):
@@ -43,7 +49,11 @@ def test_rows_are_append_only(ledger, statement):
 
 
 TEXTS = [name for name in Row.__dataclass_fields__ if name not in ("seq", "size")]
-EDITS = [f"UPDATE rows SET {name} = {name} || '0' WHERE seq = {seq}" for name in TEXTS for seq in (1, 3, 9)]
+EDITS = [
+    f"UPDATE rows SET {name} = {name} || '0' WHERE seq = {seq}"
+    for name in TEXTS
+    for seq in (1, 3, 9)
+]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +70,10 @@ EDITS = [f"UPDATE rows SET {name} = {name} || '0' WHERE seq = {seq}" for name in
         "DELETE FROM rows WHERE seq > 4",
         "DELETE FROM sqlite_sequence",
         "UPDATE sqlite_sequence SET seq = 99",
-        "INSERT INTO rows SELECT 10, utc, 'note:x', dataset, key, pcost, plan_hash, sha256, size, note, hash FROM rows "
-        "WHERE seq = 9",
+        (
+            "INSERT INTO rows SELECT 10, utc, 'note:x', dataset, key, pcost, plan_hash, sha256,"
+            " size, note, hash FROM rows WHERE seq = 9"
+        ),
     ],
 )
 def test_ledger_edit_is_detected_on_open_and_use(ledger, edit):
@@ -104,7 +116,9 @@ def test_spend_verifies_new_rows_and_open_all_rows(ledger, monkeypatch):
     other, real, sealed = Ledger(ledger.path), Row.sealed, []
     fill(ledger)
     ledger.status("adult")
-    monkeypatch.setattr(Row, "sealed", lambda row, previous: sealed.append(row.seq) or real(row, previous))
+    monkeypatch.setattr(
+        Row, "sealed", lambda row, previous: sealed.append(row.seq) or real(row, previous)
+    )
     uses = {
         "nothing new": lambda: ledger.status("adult"),
         "a spend": lambda: spend(ledger, attempt=4, pcost=0.01),
@@ -133,7 +147,9 @@ def test_new_rows_are_verified_in_use(ledger):
     spend(ledger)
     with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
         head = engine.ledger.hash_chain.read_rows(connection)[-1]
-        engine.ledger.hash_chain.append(connection, head, kind="spend", dataset="adult", key="k", pcost="2.0")
+        engine.ledger.hash_chain.append(
+            connection, head, kind="spend", dataset="adult", key="k", pcost="2.0"
+        )
     with pytest.raises(LedgerError, match="spends more than was left"):
         ledger.status("adult")
 
@@ -178,7 +194,10 @@ def test_edited_row_with_recomputed_hash_is_detected(ledger):
     fill(ledger)
     rows = ledger.rows()
     forged = Row(**{**vars(rows[2]), "pcost": "0.01"})
-    tamper(ledger.path, f"UPDATE rows SET pcost = '0.01', hash = '{forged.sealed(rows[1].hash)}' WHERE seq = 3")
+    tamper(
+        ledger.path,
+        f"UPDATE rows SET pcost = '0.01', hash = '{forged.sealed(rows[1].hash)}' WHERE seq = 3",
+    )
     assert verify_ledger(ledger.path) == ("row 4 was edited, or rows before it were removed",)
 
 
@@ -194,25 +213,45 @@ def test_removed_trigger_is_detected(ledger, rule):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "2.0"}, "spends more than was left"),
+        (
+            {"kind": "spend", "dataset": "adult", "key": "k", "pcost": "2.0"},
+            "spends more than was left",
+        ),
         ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "-1"}, "no positive cost"),
         ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "nan"}, "holds no number"),
         ({"kind": "spend", "dataset": "census", "key": "k", "pcost": "0.1"}, "never declared"),
         ({"kind": "saved", "dataset": "adult", "key": "k"}, "without a spend"),
-        ({"kind": "dataset", "dataset": "adult", "key": "again", "pcost": "9"}, "declares a dataset twice"),
-        ({"kind": "gift", "dataset": "adult"}, "unknown kind"),
-        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "epsilon 0.1"}, "its total does not count"),
         (
-            {"kind": "dataset", "dataset": "b", "key": "b", "pcost": "epsilon 0.1", "plan_hash": '{"kind":"zcdp"}'},
+            {"kind": "dataset", "dataset": "adult", "key": "again", "pcost": "9"},
+            "declares a dataset twice",
+        ),
+        ({"kind": "gift", "dataset": "adult"}, "unknown kind"),
+        (
+            {"kind": "spend", "dataset": "adult", "key": "k", "pcost": "epsilon 0.1"},
+            "its total does not count",
+        ),
+        (
+            {
+                "kind": "dataset",
+                "dataset": "b",
+                "key": "b",
+                "pcost": "epsilon 0.1",
+                "plan_hash": '{"kind":"zcdp"}',
+            },
             "not of its kind",
         ),
-        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0.1"}, "this program does not know"),
+        (
+            {"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0.1"},
+            "this program does not know",
+        ),
         ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0"}, "no positive budget"),
     ],
 )
 def test_chained_row_that_violates_budget_is_refused(ledger, content, problem):
     with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
-        engine.ledger.hash_chain.append(connection, engine.ledger.hash_chain.read_rows(connection)[-1], **content)
+        engine.ledger.hash_chain.append(
+            connection, engine.ledger.hash_chain.read_rows(connection)[-1], **content
+        )
     assert any(problem in text for text in verify_ledger(ledger.path))
     with pytest.raises(LedgerError, match=problem):
         Ledger(ledger.path)
@@ -241,7 +280,9 @@ def test_ledger_set_back_after_write_is_refused(ledger, tmp_path, write):
     receipt = spend(ledger)
     writes = {
         "spend": lambda: spend(ledger, attempt=2),
-        "total": lambda: ledger.change_total("adult", total=Budget(pcost=0.5), by="Ann", reason="less"),
+        "total": lambda: ledger.change_total(
+            "adult", total=Budget(pcost=0.5), by="Ann", reason="less"
+        ),
         "saved": lambda: ledger.save_result(receipt=receipt, content=b"noisy"),
         "note": lambda: ledger.note(dataset="adult", kind="decision", text="enough"),
         "declare": lambda: ledger.add_dataset("census", total=Budget(pcost=1.0)),
@@ -251,7 +292,11 @@ def test_ledger_set_back_after_write_is_refused(ledger, tmp_path, write):
     writes[write]()
     shutil.copy(earlier, ledger.path)
     assert any("set back" in problem for problem in ledger.verify())
-    for use in (lambda: spend(ledger, attempt=3), lambda: ledger.status("adult"), lambda: ledger.find("k")):
+    for use in (
+        lambda: spend(ledger, attempt=3),
+        lambda: ledger.status("adult"),
+        lambda: ledger.find("k"),
+    ):
         with pytest.raises(LedgerError, match="older copy"):
             use()
 

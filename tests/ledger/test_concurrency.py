@@ -18,7 +18,9 @@ from tests.waiting import CEILING
 
 def test_locked_ledger_is_reported_or_awaited(ledger):
     patient = Ledger(ledger.path, wait=CEILING)
-    with closing(sqlite3.connect(ledger.path, isolation_level=None, check_same_thread=False)) as other:
+    with closing(
+        sqlite3.connect(ledger.path, isolation_level=None, check_same_thread=False)
+    ) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(LedgerError, match="Another program is writing"):
             Ledger(ledger.path, wait=0.1)

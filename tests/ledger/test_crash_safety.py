@@ -33,7 +33,10 @@ def record_syncs(monkeypatch):
 
 def test_transaction_commit_syncs_to_disk(ledger):
     with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
-        pragmas = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")}
+        pragmas = {
+            name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("synchronous", "journal_mode")
+        }
         fullfsync = connection.execute("PRAGMA fullfsync").fetchone()[0]
     assert (pragmas, fullfsync) == ({"synchronous": 3, "journal_mode": "delete"}, 1)  # 3 is EXTRA
 
@@ -58,14 +61,21 @@ def test_save_result_syncs_file_then_name_then_row(ledger, monkeypatch):
     monkeypatch.setattr(engine.ledger.ledger, "append", append)
     path = ledger.save_result(receipt=receipt, content=b"noisy")
     steps = ["part" if name.endswith(".part") else name for _, name in order]
-    assert ("sync", str(ledger.path.parent)) in order, "the folder that contains the results folder is not record_syncs"
+    assert (
+        "sync",
+        str(ledger.path.parent),
+    ) in order, "the folder that contains the results folder is not record_syncs"
     assert steps[-4:] == ["part", str(path), str(path.parent), "saved"]
     assert [event for event, _ in order[-4:]] == ["sync", "rename", "sync", "row"]
 
 
 def test_secret_key_is_synced_before_link(ledger, monkeypatch):
     order, link = record_syncs(monkeypatch), os.link
-    monkeypatch.setattr(os, "link", lambda source, target: order.append(("link", str(target))) or link(source, target))
+    monkeypatch.setattr(
+        os,
+        "link",
+        lambda source, target: order.append(("link", str(target))) or link(source, target),
+    )
     ledger.secret("records")
     assert [event for event, _ in order] == ["sync", "link", "sync"]
     assert order[-1][1] == str(ledger.path.parent)

@@ -89,7 +89,9 @@ def test_create_over_existing_ledger_is_refused(ledger, tmp_path):
         Ledger.create(ledger.path)
 
 
-@pytest.mark.parametrize("name", ["a b", "a?mode=ro", "a#b", "50%25", "été", "a&b=c", ":memory:", "file:x"])
+@pytest.mark.parametrize(
+    "name", ["a b", "a?mode=ro", "a#b", "50%25", "été", "a&b=c", ":memory:", "file:x"]
+)
 def test_create_with_unusual_file_name_uses_that_file(tmp_path, name):
     Ledger.create(tmp_path / name).add_dataset("adult", total=Budget(pcost=1.0))
     assert [file.name for file in tmp_path.iterdir()] == [name]

@@ -22,15 +22,21 @@ def untracked(repository: Path) -> list[str]:
     return [line[3:] for line in status.stdout.splitlines()]
 
 
-@pytest.mark.skipif(shutil.which("git") is None or not IGNORED.exists(), reason="needs git and a checkout")
-@pytest.mark.parametrize(("name", "expected_untracked"), [("office.ledger", []), ("office", ["office"])])
+@pytest.mark.skipif(
+    shutil.which("git") is None or not IGNORED.exists(), reason="needs git and a checkout"
+)
+@pytest.mark.parametrize(
+    ("name", "expected_untracked"), [("office.ledger", []), ("office", ["office"])]
+)
 def test_gitignore_covers_every_ledger_file(tmp_path, monkeypatch, name, expected_untracked):
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     shutil.copy(IGNORED, tmp_path / ".git" / "info" / "exclude")
     ledger, endings, link = Ledger.create(tmp_path / name), set(), os.link
 
     def check_files() -> None:
-        files = [path for path in tmp_path.rglob("*") if path.is_file() and ".git" not in path.parts]
+        files = [
+            path for path in tmp_path.rglob("*") if path.is_file() and ".git" not in path.parts
+        ]
         endings.update("key part" if ".key." in path.name else path.suffix for path in files)
         endings.update("sqlite journal" for path in files if path.name.endswith("-journal"))
         assert untracked(tmp_path) == expected_untracked

@@ -77,7 +77,8 @@ def test_add_dataset_confusable_name_warns(ledger, name, other):
 
 
 @pytest.mark.parametrize(
-    "other", ["adults", "mail", "mall", "sante", "2024", "2023", "\u0434\u0430\u043d\u0456", "\u6570\u636e"]
+    "other",
+    ["adults", "mail", "mall", "sante", "2024", "2023", "\u0434\u0430\u043d\u0456", "\u6570\u636e"],
 )
 def test_add_dataset_distinct_name_does_not_warn(ledger, other):
     ledger.add_dataset("santé", total=Budget(pcost=1.0))

@@ -18,7 +18,9 @@ def test_save_result_is_immutable_and_readable_after_reopen(ledger):
     path = ledger.save_result(receipt=receipt, content=b"noisy")
     assert Ledger(ledger.path).load_result(receipt.key) == b"noisy"
     assert Ledger(ledger.path).result_path(receipt.key) == path
-    ledger.save_result(receipt=receipt, content=b"noisy")  # a retry with the same content is allowed
+    ledger.save_result(
+        receipt=receipt, content=b"noisy"
+    )  # a retry with the same content is allowed
     with pytest.raises(LedgerError, match="never change"):
         ledger.save_result(receipt=receipt, content=b"other")
     assert ledger.load_result(receipt.key) == b"noisy"
@@ -64,7 +66,9 @@ def test_load_result_never_saved_raises_result_lost(ledger):
         ledger.load_result("adult|1f3a|2")
 
 
-@pytest.mark.parametrize("damage", [lambda p: p.write_bytes(b"nois2"), lambda p: p.write_bytes(b"n"), os.unlink])
+@pytest.mark.parametrize(
+    "damage", [lambda p: p.write_bytes(b"nois2"), lambda p: p.write_bytes(b"n"), os.unlink]
+)
 def test_damaged_or_missing_result_is_detected(ledger, damage):
     receipt = spend(ledger)
     damage(ledger.save_result(receipt=receipt, content=b"noisy"))
@@ -74,7 +78,9 @@ def test_damaged_or_missing_result_is_detected(ledger, damage):
     assert ledger.verify(results=False) == ()
 
 
-@pytest.mark.parametrize("key", ["../../escape", "/etc/passwd", "a/b", "..", "C:\\x", "con", "x" * 500])
+@pytest.mark.parametrize(
+    "key", ["../../escape", "/etc/passwd", "a/b", "..", "C:\\x", "con", "x" * 500]
+)
 def test_result_path_of_hostile_key_stays_in_folder(ledger, tmp_path, key):
     receipt = ledger.spend(dataset="adult", key=key, pcost=0.1, plan_hash="1f3a")
     path = ledger.save_result(receipt=receipt, content=b"x")
@@ -89,7 +95,9 @@ def test_failed_result_writer_can_be_retried(ledger):
         file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(LedgerError, match=r"No space left on device.*the same release again, of the same records"):
+    with pytest.raises(
+        LedgerError, match=r"No space left on device.*the same release again, of the same records"
+    ):
         ledger.save_result(receipt=receipt, content=full)
     with pytest.raises(KeyError):
         ledger.save_result(receipt=receipt, content=lambda file: {}["a bug in the writer"])

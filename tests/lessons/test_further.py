@@ -121,7 +121,9 @@ def test_clipping_example_matches_numerical_integration(count: float, std: float
     law = scipy.stats.norm(count, std)
     low, high = max(0.0, count - 12 * std), count + 12 * std
     mean = quad(lambda x: x * law.pdf(x), low, high, limit=200)[0]
-    square = quad(lambda x: (x - count) ** 2 * law.pdf(x), low, high, limit=200)[0] + count**2 * law.cdf(0.0)
+    square = quad(lambda x: (x - count) ** 2 * law.pdf(x), low, high, limit=200)[
+        0
+    ] + count**2 * law.cdf(0.0)
     example = clipping_example([count], std)
     assert example.means[0] == pytest.approx(mean, abs=1e-8)
     assert example.errors[0] ** 2 == pytest.approx(square, rel=1e-6)
@@ -160,7 +162,9 @@ def test_tuned_centers_error_lies_above_bound() -> None:
 
 
 def test_equal_centers_are_optimal_for_marginals() -> None:
-    schema = Schema([Attribute.categorical("sex", ["f", "m"]), Attribute.categorical("region", list("abcd"))])
+    schema = Schema(
+        [Attribute.categorical("sex", ["f", "m"]), Attribute.categorical("region", list("abcd"))]
+    )
     workload = Workload.all_ways(schema, (1, 2))
     result = plan(workload, Budget(pcost=1.0))
     assert result.weighted_rmse == pytest.approx(mechanism_bound(workload).rmse(result), rel=1e-5)
@@ -176,13 +180,19 @@ def test_further_lesson_pictures_match_their_numbers() -> None:
     assert f"{len(numbers.counts)} counts" in clipping_picture(numbers, 2).alt
     one = centered_pairs("range", 4)
     shown = centers_example_picture(one)
-    assert shown.table["RMSE"].tolist() == [one.equal.weighted_rmse, one.tuned.weighted_rmse, one.bound]
+    assert shown.table["RMSE"].tolist() == [
+        one.equal.weighted_rmse,
+        one.tuned.weighted_rmse,
+        one.bound,
+    ]
     assert centers_picture(one, "age").table["tuned"].sum() == pytest.approx(1.0)
 
 
 def test_handout_is_self_contained() -> None:
     picture = centers_picture(centered_pairs("range", 4), "age")
-    page = handout_html("A <lesson>", ["plain **bold** & <b>"], [picture, picture], [("Say", "- `x` *y*")])
+    page = handout_html(
+        "A <lesson>", ["plain **bold** & <b>"], [picture, picture], [("Say", "- `x` *y*")]
+    )
     assert "A &lt;lesson&gt;" in page
     assert "plain <b>bold</b> &amp; &lt;b&gt;" in page
     assert "<li><code>x</code> <i>y</i></li>" in page

@@ -20,7 +20,9 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from tests import oracles
 
-PAPER = Schema([Attribute.categorical("A1", ["yes", "no"]), Attribute.categorical("A2", ["a", "b", "c"])])
+PAPER = Schema(
+    [Attribute.categorical("A1", ["yes", "no"]), Attribute.categorical("A2", ["a", "b", "c"])]
+)
 QUERY = [[0, 1, 1], [0, 0, 1]]
 SIXTH, THIRD, HALF = 1 / 6, 1 / 3, 1 / 2
 
@@ -69,7 +71,8 @@ def test_decompose_query_returns_orthogonal_projections(sizes: tuple[int, ...]) 
 
 
 @pytest.mark.parametrize(
-    "query", [np.zeros((2, 3)), np.ones((3, 2)), [[1, 2], [3]], [["a"] * 3] * 2, [[np.nan] * 3] * 2, None]
+    "query",
+    [np.zeros((2, 3)), np.ones((3, 2)), [[1, 2], [3]], [["a"] * 3] * 2, [[np.nan] * 3] * 2, None],
 )
 def test_decompose_query_with_invalid_query_is_refused(query: object) -> None:
     with pytest.raises(WorkloadError, match="Choose at least one cell"):
@@ -85,15 +88,30 @@ def test_total_of_four_of_twelve_cells_is_third() -> None:
 
 def test_overlaps_of_residual_spaces_are_zero() -> None:
     tables, split = (lessons.overlaps(PAPER, split=s) for s in (False, True))
-    labels = ["all", "yes", "no", "a", "b", "c", *(f"{r} {c}" for r in ("yes", "no") for c in "abc")]
+    labels = [
+        "all",
+        "yes",
+        "no",
+        "a",
+        "b",
+        "c",
+        *(f"{r} {c}" for r in ("yes", "no") for c in "abc"),
+    ]
     assert list(tables.labels) == list(split.labels) == labels
     cells = oracles.codes((2, 3))
-    rows = [np.ones(6), *(cells[:, 0] == i for i in range(2)), *(cells[:, 1] == j for j in range(3)), *np.eye(6)]
+    rows = [
+        np.ones(6),
+        *(cells[:, 0] == i for i in range(2)),
+        *(cells[:, 1] == j for j in range(3)),
+        *np.eye(6),
+    ]
     rows = np.array(rows, dtype=float)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(tables.cosines, unit @ unit.T, atol=1e-14)
     spaces = [()] + [(0,)] * 2 + [(1,)] * 3 + [(0, 1)] * 6
-    rows = np.array([oracles.residual_projector((2, 3), s) @ r for s, r in zip(spaces, rows, strict=True)])
+    rows = np.array(
+        [oracles.residual_projector((2, 3), s) @ r for s, r in zip(spaces, rows, strict=True)]
+    )
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(split.cosines, unit @ unit.T, atol=1e-13)
     assert split.largest < 1e-13
@@ -172,7 +190,9 @@ def test_draw_releases_has_budget_noise(pcost: float) -> None:
     assert abs(noise.mean()) < 6 / np.sqrt(noise.size)
     assert abs(noise.var() - 1) < 6 * np.sqrt(2 / noise.size)
     inside = ndtr(1) - ndtr(-1)
-    assert abs((np.abs(noise) < 1).mean() - inside) < 6 * np.sqrt(inside * (1 - inside) / noise.size)
+    assert abs((np.abs(noise) < 1).mean() - inside) < 6 * np.sqrt(
+        inside * (1 - inside) / noise.size
+    )
     again = lessons.draw_releases(counts, Budget(pcost=pcost), 4000)
     assert (again - counts != noise / np.sqrt(pcost)).any()
 
@@ -184,7 +204,9 @@ def test_best_guess_matches_overlap_of_distributions(pcost: float) -> None:
     for law in (outputs.without, outputs.with_one):
         assert np.sum(law) * step == pytest.approx(1.0, abs=2e-4)
     # the best guess chooses the more likely dataset
-    assert np.sum(np.maximum(outputs.without, outputs.with_one)) * step / 2 == pytest.approx(outputs.guess, abs=2e-4)
+    assert np.sum(np.maximum(outputs.without, outputs.with_one)) * step / 2 == pytest.approx(
+        outputs.guess, abs=2e-4
+    )
     words = lessons.budget_table(Budget(pcost=pcost))
     assert f"{np.ceil(1000 * outputs.guess) / 10:g}%" in words["in words"][2]
     assert f"{np.ceil(1000 * outputs.guess) / 10:g}%" in Budget(pcost=pcost).describe()
@@ -201,7 +223,8 @@ def test_half_error_costs_four_times_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "fine", "saved"), [(7, 2, Fraction(3, 4)), (7, 7, Fraction(1, 16)), (3, 2, Fraction(3, 4))]
+    ("attributes", "fine", "saved"),
+    [(7, 2, Fraction(3, 4)), (7, 7, Fraction(1, 16)), (3, 2, Fraction(3, 4))],
 )
 def test_two_analyses_share_budget_of_paper(attributes: int, fine: int, saved: Fraction) -> None:
     analyses = lessons.two_analyses(attributes, fine_ways=fine, budget=Budget(pcost=0.5))
@@ -224,7 +247,11 @@ def test_two_analyses_with_invalid_sizes_is_refused(attributes: int, fine: int) 
 def test_decomposition_picture_adds_pieces_stepwise() -> None:
     decomposition = lessons.decompose_query(PAPER, QUERY)
     last = check_picture(lesson_figures.decomposition_picture(decomposition, 4))
-    assert last.table["added up"].tolist() == last.table["query"].tolist() == ["0", "1", "1", "0", "0", "1"]
+    assert (
+        last.table["added up"].tolist()
+        == last.table["query"].tolist()
+        == ["0", "1", "1", "0", "0", "1"]
+    )
     assert last.table["piece A1"].tolist() == ["1/6"] * 3 + ["−1/6"] * 3
     assert "the query again" in last.alt
     first = check_picture(lesson_figures.decomposition_picture(decomposition, 1))
@@ -233,14 +260,19 @@ def test_decomposition_picture_adds_pieces_stepwise() -> None:
     panels = [trace.z.tolist() for trace in first.figure.data if trace.type == "heatmap"]
     assert panels == [QUERY, [[0.5]], [[0.5] * 3] * 2]
     assert [t.text[0] for t in first.figure.data if t.type == "scatter"] == ["0", "1/2", "1/2"]
-    assert len(check_picture(lesson_figures.decomposition_picture(decomposition, 0)).figure.data) == 2
+    assert (
+        len(check_picture(lesson_figures.decomposition_picture(decomposition, 0)).figure.data) == 2
+    )
 
 
 def test_lesson_pictures_match_their_numbers() -> None:
     assert "every cosine between different tables is 0" in (
         check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=True))).alt
     )
-    assert "reach 0.71" in check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=False))).alt
+    assert (
+        "reach 0.71"
+        in check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=False))).alt
+    )
     costs = check_picture(lesson_figures.cost_picture(lessons.decompose_query(PAPER, QUERY)))
     assert costs.table["pcost"].tolist() == pytest.approx([1 / 4, 1 / 36, 1 / 4, 1 / 9])
     outcome = contest("range", 8)
@@ -249,10 +281,14 @@ def test_lesson_pictures_match_their_numbers() -> None:
             check_picture(strategy_figures.strategy_picture(tried)).figure.data[0].z, tried.rows
         )
         errors = check_picture(strategy_figures.range_errors_picture(outcome, number))
-        W = oracles.workload_rows(Workload(Schema([Attribute.of_size("x", 8)])).add(["x"], "range"))[0]
+        W = oracles.workload_rows(
+            Workload(Schema([Attribute.of_size("x", 8)])).add(["x"], "range")
+        )[0]
         for (first, last, _), row in zip(errors.table.itertuples(index=False), W, strict=True):
             assert row.nonzero()[0].tolist() == list(range(first, last + 1))
-    picture = check_picture(strategy_figures.contest_picture(outcome, {"one": 1.0, "two": 1.2}, "Wavelet"))
+    picture = check_picture(
+        strategy_figures.contest_picture(outcome, {"one": 1.0, "two": 1.2}, "Wavelet")
+    )
     assert picture.alt.startswith("Optimal has the smallest RMSE")
     assert picture.table["RMSE"].tolist() == [*(t.rmse for t in outcome.tried), 1.0, 1.2]
     assert "meet" in strategy_figures.proof_text(outcome, 1.0)
@@ -260,5 +296,12 @@ def test_lesson_pictures_match_their_numbers() -> None:
     assert f"{gap:.2%}" in strategy_figures.proof_text(outcome, 0.0)
     drawn = lessons.draw_releases([5, 7], Budget(pcost=1.0), 6)
     shown = check_picture(lesson_figures.outcomes_picture(["a", "b"], [5, 7], drawn))
-    np.testing.assert_array_equal(shown.table[[f"release {i + 1}" for i in range(6)]].to_numpy().T, drawn)
-    assert "69.2%" in check_picture(lesson_figures.neighbours_picture(lessons.neighbours(Budget(pcost=1.0)))).alt
+    np.testing.assert_array_equal(
+        shown.table[[f"release {i + 1}" for i in range(6)]].to_numpy().T, drawn
+    )
+    assert (
+        "69.2%"
+        in check_picture(
+            lesson_figures.neighbours_picture(lessons.neighbours(Budget(pcost=1.0)))
+        ).alt
+    )

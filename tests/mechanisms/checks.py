@@ -24,7 +24,9 @@ def check_privacy(plan, explicit):
     for space, block in plan.blocks.items():
         part = explicit.block_pcost(space)
         # each answer is charged one grid step, at most 2^-30 of the noise scale
-        steps = block.measurements * DEVIATION["laplace"] if epsilons else math.sqrt(block.measurements)
+        steps = (
+            block.measurements * DEVIATION["laplace"] if epsilons else math.sqrt(block.measurements)
+        )
         most = (math.sqrt(part) * (1 + SLACK / 2) + steps / 2**30) ** 2
         assert part <= block.pcost(plan.max_records) <= most, space
         total_pcost += math.sqrt(most) if epsilons else most
@@ -45,8 +47,17 @@ def check_variances(plan, explicit, rows):
     least_squares = [explicit.of_group(i).variances(W) for i, W in enumerate(rows)]
     for i, (W, expected) in enumerate(zip(rows, least_squares, strict=True)):
         variances = plan.variances(i)
-        np.testing.assert_allclose(variances, expected, rtol=EXACT, atol=1e-12, err_msg=f"group {i}")
-        for start, stop in ((1, None), (0, len(W) // 2), (len(W) // 3, len(W) - 1), (len(W), None), (2, 1), (-1, None)):
+        np.testing.assert_allclose(
+            variances, expected, rtol=EXACT, atol=1e-12, err_msg=f"group {i}"
+        )
+        for start, stop in (
+            (1, None),
+            (0, len(W) // 2),
+            (len(W) // 3, len(W) - 1),
+            (len(W), None),
+            (2, 1),
+            (-1, None),
+        ):
             np.testing.assert_array_equal(plan.variances(i, start, stop), variances[start:stop])
     return least_squares
 
@@ -71,7 +82,9 @@ def check_certificate(plan, best=None):
     """Check the bound against the plan's error and ``best``, an interval of the optimum."""
     certificate = plan.certificate
     assert 0 < certificate.lower_bound <= plan.weighted_rmse
-    assert certificate.gap == pytest.approx(plan.weighted_rmse / certificate.lower_bound - 1, abs=1e-12)
+    assert certificate.gap == pytest.approx(
+        plan.weighted_rmse / certificate.lower_bound - 1, abs=1e-12
+    )
     assert certificate.statement
     assert plan.weighted_rmse * (1 + EXACT) >= oracles.svd_bound(plan.workload, plan.budget.pcost)
     if best is not None:
@@ -100,22 +113,30 @@ def check_any_query(plan, explicit, rows, seed=0):
         queries_and_rows.append((group.attributes, rng.integers(-3, 4, len(W)) @ W))
     for k in range(len(names) + 1):
         chosen = tuple(rng.permutation(names)[:k])
-        inside = rng.standard_normal([n if name in chosen else 1 for name, n in zip(names, sizes, strict=True)])
+        inside = rng.standard_normal(
+            [n if name in chosen else 1 for name, n in zip(names, sizes, strict=True)]
+        )
         queries_and_rows.append((chosen, np.broadcast_to(inside, sizes).ravel()))
     queries = []
     # components whose variances differ only by rounding to a coarse grid are interchangeable
     close = SAME if plan.max_records > MAX_RECORDS else 1e-8
-    every = np.array([row for _, row in queries_and_rows]).reshape(len(queries_and_rows), math.prod(sizes))
+    every = np.array([row for _, row in queries_and_rows]).reshape(
+        len(queries_and_rows), math.prod(sizes)
+    )
     for (attributes, row), answered, expected in zip(
         queries_and_rows, explicit.answers(every), explicit.variances(every), strict=True
     ):
-        table = row.reshape(sizes)[tuple(slice(None) if name in attributes else 0 for name in names)]
+        table = row.reshape(sizes)[
+            tuple(slice(None) if name in attributes else 0 for name in names)
+        ]
         order = [name for name in names if name in attributes]
         tensor = table.transpose([order.index(name) for name in attributes])
         if answered:
             queries.append((attributes, tensor))
             full.append(row)
-            assert plan.variance_of(attributes, tensor) == pytest.approx(expected, rel=close, abs=1e-12)
+            assert plan.variance_of(attributes, tensor) == pytest.approx(
+                expected, rel=close, abs=1e-12
+            )
             if len(attributes) > 1:
                 backwards = plan.variance_of(attributes[::-1], tensor.transpose())
                 assert backwards == pytest.approx(expected, rel=close, abs=1e-12)
@@ -148,6 +169,8 @@ def check_round_trip(plan):
             block.grid,
             block.attributes,
         )
-        for (axes, strategy), (loaded_axes, loaded_strategy) in zip(block.factors, loaded_block.factors, strict=True):
+        for (axes, strategy), (loaded_axes, loaded_strategy) in zip(
+            block.factors, loaded_block.factors, strict=True
+        ):
             assert axes == loaded_axes
             np.testing.assert_array_equal(strategy.rows, loaded_strategy.rows)

@@ -63,7 +63,9 @@ def workload_for(mechanism, shape):
     marginals = Workload(workload.schema)
     for group in workload.groups:
         importance = group.query_weights if math.prod(group.sizes) == group.count else None
-        marginals = marginals.add(group.attributes, "marginal", weight=group.weight, query_weights=importance)
+        marginals = marginals.add(
+            group.attributes, "marginal", weight=group.weight, query_weights=importance
+        )
     return marginals
 
 
@@ -92,11 +94,21 @@ class Setting:
     memory_limit: float | None = None
 
     def plan(self, mechanism, options, shape):
-        more = {name: v for name, v in dataclasses.asdict(self).items() if name != "pcost" and v is not None}
+        more = {
+            name: v
+            for name, v in dataclasses.asdict(self).items()
+            if name != "pcost" and v is not None
+        }
         if self.time_limit is not None:
             # a cached plan would be returned within any time limit
             more["cache"] = False
-        return plan(workload_for(mechanism, shape), budget_for(mechanism, self.pcost), mechanism, **options, **more)
+        return plan(
+            workload_for(mechanism, shape),
+            budget_for(mechanism, self.pcost),
+            mechanism,
+            **options,
+            **more,
+        )
 
 
 SETTINGS = {
@@ -139,7 +151,9 @@ def pairwise_design():
         )
     for setting in SETTINGS:
         for k in [k for k in range(len(CASES)) if not covered[k, setting]]:
-            add_row(k, min(SHAPES, key=lambda shape, setting=setting: covered[shape, setting]), setting)
+            add_row(
+                k, min(SHAPES, key=lambda shape, setting=setting: covered[shape, setting]), setting
+            )
         for shape in [shape for shape in SHAPES if not covered[shape, setting]]:
             add_row(0, shape, setting)
     # requests on one workload follow each other, so that they share its cached values
@@ -165,7 +179,12 @@ def planned(mechanism, options, shape, setting="plain"):
 
 def class_optimum(result, shape):
     """Optimum of plans with uniform centers and without unions, or None if it is unknown."""
-    if result.mechanism not in RESIDUAL or result.split.centers or result.split.unions or shape == "wide":
+    if (
+        result.mechanism not in RESIDUAL
+        or result.split.centers
+        or result.split.unions
+        or shape == "wide"
+    ):
         return None
     return tuple(end / math.sqrt(result.budget.pcost) for end in optimum_of(shape))
 

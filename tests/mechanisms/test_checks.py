@@ -14,8 +14,21 @@ from engine.workload import Family, Width, Workload
 from engine.workload.families import Intervals
 from tests import oracles, shapes
 from tests.mechanisms import requests
-from tests.mechanisms.checks import check_certificate, check_optimal, check_privacy, check_tight, check_variances
-from tests.mechanisms.requests import SETTINGS, check_request_of, optimum_of, planned, planned_once, rows_of
+from tests.mechanisms.checks import (
+    check_certificate,
+    check_optimal,
+    check_privacy,
+    check_tight,
+    check_variances,
+)
+from tests.mechanisms.requests import (
+    SETTINGS,
+    check_request_of,
+    optimum_of,
+    planned,
+    planned_once,
+    rows_of,
+)
 
 pytestmark = pytest.mark.usefixtures("toy_is_registered", "few_levels")
 
@@ -33,7 +46,9 @@ def with_blocks(result, blocks):
 
 
 def with_changed_block(result, space, **changes):
-    return with_blocks(result, {**result.blocks, space: dataclasses.replace(result.blocks[space], **changes)})
+    return with_blocks(
+        result, {**result.blocks, space: dataclasses.replace(result.blocks[space], **changes)}
+    )
 
 
 def less_noise(result):
@@ -50,7 +65,8 @@ def missing_block(result):
 
 def repeated_rows(result):
     repeated = [
-        (axes, dataclasses.replace(s, rows=np.concatenate([s.rows] * 2))) for axes, s in result.blocks[("a",)].factors
+        (axes, dataclasses.replace(s, rows=np.concatenate([s.rows] * 2)))
+        for axes, s in result.blocks[("a",)].factors
     ]
     return with_changed_block(result, ("a",), factors=tuple(repeated))
 
@@ -59,7 +75,11 @@ def swapped_noise(result):
     a, b = result.blocks[("a",)], result.blocks[("b",)]
     return with_blocks(
         result,
-        {**result.blocks, ("a",): dataclasses.replace(a, noise=b.noise), ("b",): dataclasses.replace(b, noise=a.noise)},
+        {
+            **result.blocks,
+            ("a",): dataclasses.replace(a, noise=b.noise),
+            ("b",): dataclasses.replace(b, noise=a.noise),
+        },
     )
 
 
@@ -77,13 +97,17 @@ def swapped_strategies(result):
 
 
 def swapped_axes(result):
-    reversed_axes = tuple((tuple(1 - axis for axis in axes), s) for axes, s in result.blocks[("a", "b")].factors)
+    reversed_axes = tuple(
+        (tuple(1 - axis for axis in axes), s) for axes, s in result.blocks[("a", "b")].factors
+    )
     return with_changed_block(result, ("a", "b"), factors=reversed_axes)
 
 
 def scaled_rows(result):
     (axes, s), *more = result.blocks[("a",)].factors
-    return with_changed_block(result, ("a",), factors=((axes, dataclasses.replace(s, rows=s.rows * 1.01)), *more))
+    return with_changed_block(
+        result, ("a",), factors=((axes, dataclasses.replace(s, rows=s.rows * 1.01)), *more)
+    )
 
 
 def check_plan(result, rows, best=None):
@@ -142,35 +166,48 @@ def _mean_norm(monkeypatch):
 
 def _one_norm_only(monkeypatch):
     """Replace the sum over blocks by the largest block."""
-    largest_pcost = lambda blocks, records: max(b.pcost(records) for b in blocks.values())  # noqa: E731
+
+    def largest_pcost(blocks, records):
+        return max(b.pcost(records) for b in blocks.values())
+
     for module in ("engine.plans.blocks", "engine.plans.replace_one"):
         monkeypatch.setattr(sys.modules[module], "total_pcost", largest_pcost)
 
 
 def _wrong_sums(monkeypatch):
     original = Intervals.dot
-    monkeypatch.setattr(Intervals, "dot", lambda self, sizes, table: original(self, sizes, table) * 1.001)
+    monkeypatch.setattr(
+        Intervals, "dot", lambda self, sizes, table: original(self, sizes, table) * 1.001
+    )
 
 
 def _wrong_quadratic(monkeypatch):
     original = Intervals.quadratic
-    monkeypatch.setattr(Intervals, "quadratic", lambda self, sizes, matrix: original(self, sizes, matrix)[::-1])
+    monkeypatch.setattr(
+        Intervals, "quadratic", lambda self, sizes, matrix: original(self, sizes, matrix)[::-1]
+    )
 
 
 def _wrong_gram(monkeypatch):
     original = Intervals.gram
-    monkeypatch.setattr(Intervals, "gram", lambda self, sizes, weights=None: original(self, sizes)[::-1, ::-1] * 2)
+    monkeypatch.setattr(
+        Intervals, "gram", lambda self, sizes, weights=None: original(self, sizes)[::-1, ::-1] * 2
+    )
 
 
 def _wrong_pinv(monkeypatch):
     original = Strategy.__init__
-    monkeypatch.setattr(Strategy, "__init__", lambda self, **k: original(self, **(k | {"pinv": k["pinv"] * 0.999})))
+    monkeypatch.setattr(
+        Strategy, "__init__", lambda self, **k: original(self, **(k | {"pinv": k["pinv"] * 0.999}))
+    )
 
 
 def _rows_in_wrong_order(monkeypatch):
     original = Family.chunks
     monkeypatch.setattr(
-        Family, "chunks", lambda self, sizes: ((start, rows[::-1]) for start, rows in original(self, sizes))
+        Family,
+        "chunks",
+        lambda self, sizes: ((start, rows[::-1]) for start, rows in original(self, sizes)),
     )
 
 
@@ -188,7 +225,12 @@ BUGS = [
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_checks_planted_bug_fail(bug, monkeypatch):
-    workload = Workload(shapes.numeric(4, 4)).add("a", "prefix").add("b", Width(2)).add(("b", "a"), "affine")
+    workload = (
+        Workload(shapes.numeric(4, 4))
+        .add("a", "prefix")
+        .add("b", Width(2))
+        .add(("b", "a"), "affine")
+    )
     rows, best = oracles.workload_rows(workload), oracles.class_optimum(workload, 1.0)
     check_plan(plan(workload, Budget(pcost=1.0)), rows, best)
     bug(monkeypatch)

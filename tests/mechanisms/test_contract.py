@@ -46,7 +46,10 @@ pytestmark = pytest.mark.usefixtures("toy_is_registered", "few_levels")
 
 @pytest.mark.parametrize(
     ("mechanism", "options", "shape", "setting"),
-    [pytest.param(*CASES[k].values, *more, id="-".join([CASES[k].id, *more])) for k, *more in DESIGN],
+    [
+        pytest.param(*CASES[k].values, *more, id="-".join([CASES[k].id, *more]))
+        for k, *more in DESIGN
+    ],
 )
 def test_plan_matches_explicit_matrices(mechanism, options, shape, setting):
     check_request_of(mechanism, options, shape, setting)
@@ -106,7 +109,11 @@ def test_check_any_query_covers_answered_and_refused_queries():
 @every_case
 def test_plan_hash_depends_on_request(mechanism, options):
     def hashed(weight=1.0, budget=1.0, **more):
-        workload = Workload(shapes.numeric(4, 3)).add(("a", "b"), "marginal", weight=weight).add("a", "marginal")
+        workload = (
+            Workload(shapes.numeric(4, 3))
+            .add(("a", "b"), "marginal", weight=weight)
+            .add("a", "marginal")
+        )
         return plan(workload, budget_for(mechanism, budget), mechanism, **options, **more).hash
 
     assert hashed() == hashed()
@@ -129,7 +136,13 @@ def test_plan_progress_false_cancels(mechanism, options, stop_at):
         return len(fractions) < stop_at
 
     with pytest.raises(Cancelled):
-        plan(workload_for(mechanism, "cyclic"), budget_for(mechanism, 1.0), mechanism, progress=record, **options)
+        plan(
+            workload_for(mechanism, "cyclic"),
+            budget_for(mechanism, 1.0),
+            mechanism,
+            progress=record,
+            **options,
+        )
     assert len(fractions) == stop_at
 
 
@@ -182,4 +195,6 @@ def test_shapes_cover_families_and_couplings():
     assert families == {f.name for f in engine.FAMILIES}
     coupled = decompose(workload_of("coupled"))
     assert max(len(merge_terms(s, coupled.factors)) for s in coupled.subworkloads) == 2
-    assert any(len(list(itertools.chain(g.attributes))) == 0 for g in workload_of("empty_set").groups)
+    assert any(
+        len(list(itertools.chain(g.attributes))) == 0 for g in workload_of("empty_set").groups
+    )

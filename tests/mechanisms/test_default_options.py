@@ -43,16 +43,24 @@ def test_default_options_follow_forecast(
 
 def test_default_options_respect_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     real = registry.forecast
-    monkeypatch.setattr(registry, "forecast", lambda *args, **options: replace(real(*args, **options), memory=2e9))
+    monkeypatch.setattr(
+        registry, "forecast", lambda *args, **options: replace(real(*args, **options), memory=2e9)
+    )
     assert default_centers({}) == "tuned"
     assert default_centers({"memory_limit": 1e9}) == "uniform"
 
 
 def test_default_options_do_not_override_arguments() -> None:
     assert default_centers({}) == "tuned"
-    assert [default_centers({"centers": centers}) for centers in ("uniform", "tuned")] == ["uniform", "tuned"]
+    assert [default_centers({"centers": centers}) for centers in ("uniform", "tuned")] == [
+        "uniform",
+        "tuned",
+    ]
     assert default_centers({}, "identity") is None
-    assert [default_centers({"objective": "max"}), default_centers({"solver": "fourier"})] == ["uniform", "uniform"]
+    assert [default_centers({"objective": "max"}), default_centers({"solver": "fourier"})] == [
+        "uniform",
+        "uniform",
+    ]
     assert default_options(WORKLOAD, "querysmasher", {"centers": "uniform"}).reason == ""
     with pytest.raises(PlanError, match="center; close names"):
         default_centers({"center": "tuned"})
@@ -70,4 +78,7 @@ def test_default_options_expected_equals_forecast() -> None:
 
 
 def test_default_options_empty_workload_is_accepted() -> None:
-    assert default_options(Workload(WORKLOAD.schema), "querysmasher", {}).options["centers"] in ("uniform", "tuned")
+    assert default_options(Workload(WORKLOAD.schema), "querysmasher", {}).options["centers"] in (
+        "uniform",
+        "tuned",
+    )

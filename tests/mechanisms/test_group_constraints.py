@@ -21,8 +21,15 @@ BUDGET = Budget(pcost=2.0)
 
 def products() -> Workload:
     """All marginals of mixed attributes; tuning raises some errors by a third."""
-    sizes = {"a": (50, "numeric"), "b": (100, "numeric"), "c": (7, "categorical"), "d": (2, "categorical")}
-    return Workload.all_ways(Schema([Attribute.of_size(name, n, kind) for name, (n, kind) in sizes.items()]))
+    sizes = {
+        "a": (50, "numeric"),
+        "b": (100, "numeric"),
+        "c": (7, "categorical"),
+        "d": (2, "categorical"),
+    }
+    return Workload.all_ways(
+        Schema([Attribute.of_size(name, n, kind) for name, (n, kind) in sizes.items()])
+    )
 
 
 def pairs() -> Workload:
@@ -53,7 +60,11 @@ def test_keep_limits_error_increase_of_each_group(workload: Workload, share: flo
     uniform, free = build_plan(workload), build_plan(workload, centers="tuned")
     constrained = build_plan(workload, centers="tuned", keep=share)
     assert error_increases(constrained, uniform).max() <= share + 1e-6
-    assert free.weighted_rmse * (1.0 - 1e-6) <= constrained.weighted_rmse < 0.98 * uniform.weighted_rmse
+    assert (
+        free.weighted_rmse * (1.0 - 1e-6)
+        <= constrained.weighted_rmse
+        < 0.98 * uniform.weighted_rmse
+    )
     assert constrained.pcost <= BUDGET.pcost
     assert 0.0 <= constrained.certificate.gap < 1e-3
     again = load_plan(constrained.to_json())
@@ -68,7 +79,9 @@ def test_tuned_centers_statement_mentions_less_exact_groups() -> None:
 
 
 def test_forecast_keep_counts_repeated_planning() -> None:
-    free, constrained = (forecast(products(), centers="tuned", keep=share).seconds for share in (None, 0.05))
+    free, constrained = (
+        forecast(products(), centers="tuned", keep=share).seconds for share in (None, 0.05)
+    )
     assert 2.0 * free < constrained < 50.0 * free
 
 
@@ -91,7 +104,11 @@ def test_keep_bound_is_below_stricter_plan() -> None:
 
 
 def test_emphasis_of_groups_preserves_query_weights() -> None:
-    workload = pairs().add("a", "range", weight=2.0, query_weights=np.linspace(0.0, 1.0, 21)).add("b", weight=0.0)
+    workload = (
+        pairs()
+        .add("a", "range", weight=2.0, query_weights=np.linspace(0.0, 1.0, 21))
+        .add("b", weight=0.0)
+    )
     weights = np.arange(1.0, len(workload.groups) + 1.0)
     emphasis = Emphasis.of_groups(workload, weights.tolist())
     emphasis.check(workload)
@@ -129,7 +146,12 @@ def test_keep_group_answered_by_invariants_has_zero_error(keep: object) -> None:
     """The relative increase of an error of 0 is undefined."""
     schema = Schema([Attribute.of_size(name, n) for name, n in (("a", 5), ("b", 8), ("c", 12))])
     schema_with_totals = schema.with_facts(invariants=[(["a"], [10] * 5)])
-    workload = Workload(schema_with_totals).add(("b", "c"), "prefix").add(("a", "b"), "affine").add("a", "prefix")
+    workload = (
+        Workload(schema_with_totals)
+        .add(("b", "c"), "prefix")
+        .add(("a", "b"), "affine")
+        .add("a", "prefix")
+    )
     constrained = build_plan(workload, centers="tuned", keep=keep)
     assert constrained.totals[2] == 0.0
     assert constrained.weighted_rmse <= build_plan(workload).weighted_rmse

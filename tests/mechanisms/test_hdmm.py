@@ -44,7 +44,11 @@ from engine.workload.families import Prefix, Random
 from tests import oracles, shapes
 
 NOISES = ("gaussian", "laplace")
-SMALL = [name for name, make in shapes.SHAPES.items() if math.prod(a.size for a in make().schema.attributes) <= 130]
+SMALL = [
+    name
+    for name, make in shapes.SHAPES.items()
+    if math.prod(a.size for a in make().schema.attributes) <= 130
+]
 
 
 def numeric(*sizes):
@@ -97,8 +101,12 @@ def brute_force(workload, strategy):
 
 def every_pair():
     """Every shape and operator with one noise law; the other law only in full runs."""
-    for (s, shape), (o, operator), (n, noise) in itertools.product(*map(enumerate, (SMALL, OPERATORS, NOISES))):
-        yield pytest.param(shape, operator, noise, marks=[pytest.mark.full] if (s + o + n) % 2 else [])
+    for (s, shape), (o, operator), (n, noise) in itertools.product(
+        *map(enumerate, (SMALL, OPERATORS, NOISES))
+    ):
+        yield pytest.param(
+            shape, operator, noise, marks=[pytest.mark.full] if (s + o + n) % 2 else []
+        )
 
 
 @pytest.mark.parametrize(("shape", "operator", "noise"), list(every_pair()))
@@ -130,17 +138,23 @@ def test_best_of_equal_seeds_give_equal_strategies(noise):
     assert one.operator == two.operator
     for a, b in zip(one.components, two.components, strict=True):
         assert a.share == b.share
-        assert all(np.array_equal(x[1].rows, y[1].rows) for x, y in zip(a.factors, b.factors, strict=True))
+        assert all(
+            np.array_equal(x[1].rows, y[1].rows) for x, y in zip(a.factors, b.factors, strict=True)
+        )
 
 
-@pytest.mark.parametrize("rows", [Prefix().rows((9,)), Range().rows((8,)), Random(count=5, seed=3).rows((3, 3))])
+@pytest.mark.parametrize(
+    "rows", [Prefix().rows((9,)), Range().rows((8,)), Random(count=5, seed=3).rows((3, 3))]
+)
 def test_gaussian_strategy_reaches_optimum(rows):
     gram = rows.T @ rows
     solution = gaussian_strategy(gram)
     low, high = oracles.optimum(gram)
     assert solution.value == pytest.approx(math.sqrt(low * high), rel=1e-5)
     assert svd_bound(gram) <= solution.bound * (1 + 1e-9) <= solution.value * (1 + 2e-9)
-    assert float(np.sum(solution.strategy.covariance * gram)) == pytest.approx(solution.value, rel=1e-9)
+    assert float(np.sum(solution.strategy.covariance * gram)) == pytest.approx(
+        solution.value, rel=1e-9
+    )
     assert np.allclose(rows @ solution.strategy.pinv @ solution.strategy.rows, rows, atol=1e-6)
 
 
@@ -152,7 +166,9 @@ def test_p_identity_error_and_gradient_match_numerical_ones(p):
     assert np.allclose(np.abs(A).sum(axis=0), 1.0)
     error, gradient = p_identity_error(theta, gram)
     assert error == pytest.approx(float(np.trace(np.linalg.inv(A.T @ A) @ gram)), rel=1e-9)
-    numerical = scipy.optimize.approx_fprime(theta.ravel(), lambda x: p_identity_error(x.reshape(p, 6), gram)[0], 1e-7)
+    numerical = scipy.optimize.approx_fprime(
+        theta.ravel(), lambda x: p_identity_error(x.reshape(p, 6), gram)[0], 1e-7
+    )
     assert np.allclose(gradient.ravel(), numerical, rtol=1e-4, atol=1e-4)
 
 
@@ -172,7 +188,9 @@ def test_marginal_objective_gradient_matches_finite_differences(noise):
     lattice, rng = Lattice(sizes, sets), np.random.default_rng(0)
     traces, theta = rng.random(8) * (np.arange(8) < 7), rng.random(8) + 0.1
     gradient = marginal_objective(theta, lattice, traces, noise)[1]
-    numerical = scipy.optimize.approx_fprime(theta, lambda x: marginal_objective(x, lattice, traces, noise)[0], 1e-7)
+    numerical = scipy.optimize.approx_fprime(
+        theta, lambda x: marginal_objective(x, lattice, traces, noise)[0], 1e-7
+    )
     assert np.allclose(gradient, numerical, atol=1e-5)
 
 
@@ -214,7 +232,9 @@ def test_closed_form_reaches_svd_bound():
 
 
 def test_marginal_strategy_without_closed_form_has_tight_bound():
-    workload = Workload.all_ways(numeric(3, 3, 3, 3, 3), 2, "marginal").add("a", "prefix", weight=0.5)
+    workload = Workload.all_ways(numeric(3, 3, 3, 3, 3), 2, "marginal").add(
+        "a", "prefix", weight=0.5
+    )
     assert closed_form(*_lattice(workload)) is None
     strategy = marginal_strategy(workload)
     assert strategy.bound <= strategy.squared_error <= strategy.bound * (1 + 1e-4)
@@ -223,7 +243,9 @@ def test_marginal_strategy_without_closed_form_has_tight_bound():
 
 def test_marginal_strategy_many_attributes_measures_subsets_of_queries():
     workload = Workload.all_ways(numeric(*[3] * 8), 2, "marginal")
-    wide = Workload.all_ways(Schema([Attribute.of_size(f"x{i}", 3) for i in range(16)]), 2, "marginal")
+    wide = Workload.all_ways(
+        Schema([Attribute.of_size(f"x{i}", 3) for i in range(16)]), 2, "marginal"
+    )
     assert len(lattice_of(workload, list(residual_traces(workload))).sets) == 2**8
     strategy = marginal_strategy(wide)
     assert max(len(s) for s in strategy.shares) == 2
@@ -268,7 +290,11 @@ def test_best_of_all_pairs_reaches_published_errors():
     workload = Workload.all_ways(numeric(2, 5, 50, 100), 2, "marginal")
     search = best_of(workload, "laplace", restarts=2)
     # table 3 of the paper
-    for operator, printed in {"OPT_kron": 213_270, "OPT_plus": 85_070, "OPT_marginals": 62_886}.items():
+    for operator, printed in {
+        "OPT_kron": 213_270,
+        "OPT_plus": 85_070,
+        "OPT_marginals": 62_886,
+    }.items():
         assert search.errors[operator] / 2 <= 1.001 * printed
     assert search.best.operator.startswith("OPT_marginals")
 
@@ -277,7 +303,9 @@ def test_merge_clusters_lowers_error():
     workload = Workload.all_ways(numeric(2, 3, 4), (1, 2), "prefix")
     builder, solver = GramBuilder(workload), KroneckerSolver("laplace")
     separate = plus_strategy(builder, by_sets(workload), solver, "separate")
-    together = plus_strategy(builder, merge_clusters(builder, by_sets(workload), solver), solver, "together")
+    together = plus_strategy(
+        builder, merge_clusters(builder, by_sets(workload), solver), solver, "together"
+    )
     assert together.squared_error < separate.squared_error
     assert sorted(k for c in together.components for k in c.groups) == list(range(6))
 
@@ -296,7 +324,11 @@ def test_planned_problems_match_solved_problems(monkeypatch, sizes):
     # problems are counted by the cells of their units and by whether the units are disjoint
     planned, solved = (
         Counter(
-            (tuple(len(unit[0].matrix) for unit in p.grams), all(len(unit) == 1 for unit in p.grams)) for p in problems
+            (
+                tuple(len(unit[0].matrix) for unit in p.grams),
+                all(len(unit) == 1 for unit in p.grams),
+            )
+            for p in problems
         )
         for problems in (planned_problems(workload), solved_problems.values())
     )
@@ -320,14 +352,20 @@ def test_best_of_large_unit_is_refused_with_size():
     assert search.best.marginals is not None
 
 
-@pytest.mark.parametrize("bad", [{"noise": "uniform"}, {"operators": ("OPT_9",)}, {"operators": ()}])
+@pytest.mark.parametrize(
+    "bad", [{"noise": "uniform"}, {"operators": ("OPT_9",)}, {"operators": ()}]
+)
 def test_best_of_unknown_option_is_refused(bad):
     with pytest.raises(PlanError, match="Choose"):
         best_of(Workload(numeric(3)).add("a"), **bad)
 
 
 def test_weighted_groups_zero_queries_are_ignored():
-    workload = Workload(numeric(2, 3)).add("a").add("b", Custom([[0, 0, 0], [1, 0, 0]]), query_weights=[1.0, 0.0])
+    workload = (
+        Workload(numeric(2, 3))
+        .add("a")
+        .add("b", Custom([[0, 0, 0], [1, 0, 0]]), query_weights=[1.0, 0.0])
+    )
     assert weighted_groups(workload.add("b", Custom([[0, 0, 0]]))) == (0,)
 
 

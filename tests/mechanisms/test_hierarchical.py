@@ -38,7 +38,10 @@ STRATEGIES = {
 def brute_error(rows, W, noise):
     """Sum of the query variances with noise proportional to the sensitivity."""
     columns = rows.T.tolist()
-    norms = [sum(abs(v) for v in c) if noise == "laplace" else math.sqrt(sum(v * v for v in c)) for c in columns]
+    norms = [
+        sum(abs(v) for v in c) if noise == "laplace" else math.sqrt(sum(v * v for v in c))
+        for c in columns
+    ]
     return max(norms) ** 2 * np.sum((W @ np.linalg.pinv(rows)) ** 2)
 
 
@@ -115,7 +118,9 @@ def test_greedy_hierarchy_is_not_worse_than_published_rule(seed, noise):
     W = rng.integers(0, 2, (9, int(rng.integers(2, 20)))).astype(float)
     gram = W.T @ W
     published = greedy_hierarchy(gram, noise, squared=True, discount=0.5**0.5)
-    assert brute_error(greedy_hierarchy(gram, noise), W, noise) <= brute_error(published, W, noise) * (1 + 1e-9)
+    assert brute_error(greedy_hierarchy(gram, noise), W, noise) <= brute_error(
+        published, W, noise
+    ) * (1 + 1e-9)
 
 
 def explicit_marginals(sizes, sets):
@@ -142,7 +147,9 @@ def explicit_marginals(sizes, sets):
 def test_marginals_error_matches_explicit_rows(requested, measured, noise):
     sizes = (2, 3, 4)
     A, W = explicit_marginals(sizes, measured), explicit_marginals(sizes, requested)
-    assert marginals_error(sizes, requested, measured, noise) == pytest.approx(brute_error(A, W, noise), rel=1e-9)
+    assert marginals_error(sizes, requested, measured, noise) == pytest.approx(
+        brute_error(A, W, noise), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
@@ -152,7 +159,11 @@ def test_data_cube_covers_requested_marginals(limit, noise):
     requested = [axes for k in range(4) for axes in itertools.combinations(range(4), k)]
     chosen = data_cube(sizes, requested, noise, limit=limit)
     for axes in requested:
-        covers = [math.prod(sizes[i] for i in big if i not in axes) for big in chosen if set(axes) <= set(big)]
+        covers = [
+            math.prod(sizes[i] for i in big if i not in axes)
+            for big in chosen
+            if set(axes) <= set(big)
+        ]
         assert covers
         assert min(covers) <= (limit or 10_000)
     assert set(chosen) <= set(requested)
@@ -184,7 +195,9 @@ def test_strategy_invalid_workload_is_refused(call):
         call()
 
 
-@pytest.mark.parametrize("call", [lambda: hierarchy(4, 1), lambda: sensitivity(np.eye(2), "uniform")])
+@pytest.mark.parametrize(
+    "call", [lambda: hierarchy(4, 1), lambda: sensitivity(np.eye(2), "uniform")]
+)
 def test_strategy_invalid_option_is_refused(call):
     with pytest.raises(PlanError, match=r"Give|Choose"):
         call()

@@ -35,7 +35,9 @@ def workload(name, *sizes):
 
 def random_rows(seed, cells=None):
     rng = np.random.default_rng(seed)
-    return rng.integers(-1, 3, (int(rng.integers(1, 9)), cells or int(rng.integers(1, 14)))).astype(float)
+    return rng.integers(-1, 3, (int(rng.integers(1, 9)), cells or int(rng.integers(1, 14)))).astype(
+        float
+    )
 
 
 WORKLOADS = {
@@ -54,7 +56,9 @@ def brute_error(rows, W):
     return max(np.sum(rows**2, axis=0)) * np.sum((W @ np.linalg.pinv(rows)) ** 2)
 
 
-@pytest.mark.parametrize("options", [PUBLISHED, LevelOptions(patience=2, levels=60)], ids=["published", "patient"])
+@pytest.mark.parametrize(
+    "options", [PUBLISHED, LevelOptions(patience=2, levels=60)], ids=["published", "patient"]
+)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_level_selection_matches_explicit_matrices(name, options):
     W, sizes = WORKLOADS[name]
@@ -62,14 +66,20 @@ def test_level_selection_matches_explicit_matrices(name, options):
     np.testing.assert_allclose(np.sum(strategy.rows**2, axis=0), 1, rtol=1e-12)
     assert strategy.error == pytest.approx(brute_error(strategy.rows, W), rel=1e-8)
     np.testing.assert_allclose(strategy.rows.T @ strategy.rows, strategy.precision, atol=1e-12)
-    np.testing.assert_allclose(strategy.square_rows.T @ strategy.square_rows, strategy.precision, atol=1e-12)
+    np.testing.assert_allclose(
+        strategy.square_rows.T @ strategy.square_rows, strategy.precision, atol=1e-12
+    )
     x = np.random.default_rng(0).standard_normal(W.shape[1])
-    np.testing.assert_allclose(np.linalg.lstsq(strategy.rows, strategy.rows @ x, rcond=None)[0], x, atol=1e-8)
+    np.testing.assert_allclose(
+        np.linalg.lstsq(strategy.rows, strategy.rows @ x, rcond=None)[0], x, atol=1e-8
+    )
     assert strategy.bound <= strategy.error * (1 + 1e-9)
     assert strategy.error <= np.sum(W**2) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(s, marks=pytest.mark.full) for s in range(6, 20))])
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(s, marks=pytest.mark.full) for s in range(6, 20))]
+)
 def test_level_selection_is_between_optimum_and_identity(seed):
     W = random_rows(seed)
     gram = W.T @ W
@@ -78,7 +88,11 @@ def test_level_selection_is_between_optimum_and_identity(seed):
     n = len(gram)
     problem = DualProblem(lift=FullDomain(n), factor=Factor(sizes=(n,), matrix=gram))
     optimum = problem.solution(*problem.maximise(SolverOptions(gap=1e-5)))
-    for strategy in (level_selection(gram), level_selection(gram, options=PUBLISHED), interval_strategy(gram)):
+    for strategy in (
+        level_selection(gram),
+        level_selection(gram, options=PUBLISHED),
+        interval_strategy(gram),
+    ):
         assert strategy.error <= np.trace(gram) * (1 + 1e-9)
         assert strategy.error >= optimum.bound * (1 - 1e-9)
     assert svd_bound(gram) <= optimum.value * (1 + 1e-9)
@@ -94,7 +108,9 @@ def test_level_splits_gains_match_explicit_inverses(name):
     X = np.eye(len(gram)) + A.T @ A
     R = np.linalg.inv(X)
     half = sizes[0] // 2
-    boxes = np.array([[[0] * len(sizes), [half, *sizes[1:]]], [[half, *[0] * (len(sizes) - 1)], list(sizes)]])
+    boxes = np.array(
+        [[[0] * len(sizes), [half, *sizes[1:]]], [[half, *[0] * (len(sizes) - 1)], list(sizes)]]
+    )
     level = search.Level(R, R @ gram @ R, boxes, sizes)
 
     def error(level_boxes):
@@ -126,16 +142,18 @@ def test_levels_cover_cells_once_and_refresh_is_neutral(monkeypatch):
     lengths = strategy.boxes[:, 1, 0] - strategy.boxes[:, 0, 0]
     assert np.dot(copies, lengths) == 24 * strategy.levels
     monkeypatch.setattr(search, "REFRESH", 1)
-    assert level_selection(gram, options=LevelOptions(patience=1, levels=40)).error == pytest.approx(
-        strategy.error, rel=1e-9
-    )
+    assert level_selection(
+        gram, options=LevelOptions(patience=1, levels=40)
+    ).error == pytest.approx(strategy.error, rel=1e-9)
 
 
 def test_level_options_patience_and_limits():
     W = workload("range", 32)
     gram = W.T @ W
     plain = level_selection(gram, options=LevelOptions(patience=0))
-    assert level_selection(gram, options=LevelOptions(patience=2)).error <= plain.error * (1 + 1e-12)
+    assert level_selection(gram, options=LevelOptions(patience=2)).error <= plain.error * (
+        1 + 1e-12
+    )
     assert level_selection(gram, options=PUBLISHED).error <= plain.error * (1 + 1e-12)
     short = level_selection(gram, options=LevelOptions(levels=3))
     assert short.levels == 3
@@ -145,7 +163,9 @@ def test_level_options_patience_and_limits():
     assert "time limit" in late.status
     assert late.error == pytest.approx(np.trace(gram))
     seen = []
-    level_selection(gram, options=LevelOptions(patience=0, watch=lambda levels, gap: seen.append((levels, gap))))
+    level_selection(
+        gram, options=LevelOptions(patience=0, watch=lambda levels, gap: seen.append((levels, gap)))
+    )
     assert [levels for levels, _ in seen] == list(range(2, len(seen) + 2))
     assert seen[-1][1] == pytest.approx(math.sqrt(plain.error / plain.bound) - 1, rel=1e-6)
 
@@ -173,19 +193,25 @@ def test_separate_axes_error_matches_full_domain(sizes):
 
     A = [math.sqrt(strategy.total) * np.ones((1, math.prod(sizes)))]
     A += [
-        math.sqrt(s) * lifted(i, p.rows) for i, (s, p) in enumerate(zip(strategy.shares, strategy.parts, strict=True))
+        math.sqrt(s) * lifted(i, p.rows)
+        for i, (s, p) in enumerate(zip(strategy.shares, strategy.parts, strict=True))
     ]
     W = np.concatenate([lifted(i, queries) for i, queries in enumerate(rows)])
     stacked = np.concatenate(A)
     np.testing.assert_allclose(np.sum(stacked**2, axis=0), 1, rtol=1e-9)
     assert strategy.error == pytest.approx(np.sum((W @ np.linalg.pinv(stacked)) ** 2), rel=1e-7)
     even = np.array([1.0 / len(sizes)] * len(sizes))
-    assert strategy.error <= sum(p.error / s for p, s in zip(strategy.parts, even, strict=True)) * (1 + 1e-6)
+    assert strategy.error <= sum(p.error / s for p, s in zip(strategy.parts, even, strict=True)) * (
+        1 + 1e-6
+    )
 
 
 def test_separate_axes_error_is_close_to_full_search():
     n = 6
-    one, other = np.kron(workload("range", n), np.ones((1, n))), np.kron(np.ones((1, n)), workload("range", n))
+    one, other = (
+        np.kron(workload("range", n), np.ones((1, n))),
+        np.kron(np.ones((1, n)), workload("range", n)),
+    )
     W = np.concatenate([one, other])
     ranges = workload("range", n)
     separated = separate_axes([ranges.T @ ranges] * 2, LevelOptions(patience=1))
@@ -193,7 +219,9 @@ def test_separate_axes_error_is_close_to_full_search():
     assert separated.error <= 1.1 * level_selection(W.T @ W, (n, n), LevelOptions(patience=1)).error
 
 
-@pytest.mark.parametrize(("n", "groups"), [(1, None), (7, 2), (30, None), (30, 5), (30, 30), (30, 1), (9, 4)])
+@pytest.mark.parametrize(
+    ("n", "groups"), [(1, None), (7, 2), (30, None), (30, 5), (30, 30), (30, 1), (9, 4)]
+)
 def test_interval_strategy_matches_explicit_matrices(n, groups):
     W = workload("range", n)
     strategy = interval_strategy(W.T @ W, groups)
@@ -240,7 +268,9 @@ FORECAST_WORKLOADS = {
     "prefixes of two": lambda: Workload(numeric(8, 8)).add(("a", "b"), "prefix"),
     "all ways": lambda: Workload.all_ways(numeric(6, 5, 4), (1, 2), "prefix"),
     "marginals": lambda: Workload.all_ways(numeric(6, 5, 4), (1, 2), "marginal"),
-    "few queries": lambda: Workload(numeric(10, 12)).add(("a", "b"), Custom(random_rows(4, 120)[:5])),
+    "few queries": (
+        lambda: Workload(numeric(10, 12)).add(("a", "b"), Custom(random_rows(4, 120)[:5]))
+    ),
 }
 
 

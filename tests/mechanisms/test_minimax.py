@@ -12,7 +12,14 @@ import pytest
 from engine.errors import PlanError
 from engine.mechanisms import forecast, load_plan, plan
 from engine.mechanisms import residual_base as residual
-from engine.mechanisms.minimax import Arranged, Line, is_applicable, is_symmetric_part, line_queries, max_rounds
+from engine.mechanisms.minimax import (
+    Arranged,
+    Line,
+    is_applicable,
+    is_symmetric_part,
+    line_queries,
+    max_rounds,
+)
 from engine.plans.objectives import objective
 from engine.privacy import Budget
 from engine.residuals import Split, basis
@@ -61,7 +68,9 @@ def test_max_objective_equals_explicit_maximum():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "gap"), [((6, 4, 3), 2e-3), pytest.param((9, 8, 7), 6e-3, marks=pytest.mark.full)], ids=str
+    ("sizes", "gap"),
+    [((6, 4, 3), 2e-3), pytest.param((9, 8, 7), 6e-3, marks=pytest.mark.full)],
+    ids=str,
 )
 def test_max_objective_with_targets_has_small_gap(sizes, gap):
     workload = mixed(*sizes)
@@ -94,7 +103,9 @@ def test_small_workload_uses_query_weights_if_better(monkeypatch):
     workload = Workload(shapes.numeric(6, 2, 2, 6)).add((), "total")
     for group in ("ac pr", "ad sr", "cd rp", "abc mpp", "abd ppp", "acd rtp", "bcd pmr"):
         names, each = group.split()
-        workload = workload.add(tuple(names), {name: words[word] for name, word in zip(names, each, strict=True)})
+        workload = workload.add(
+            tuple(names), {name: words[word] for name, word in zip(names, each, strict=True)}
+        )
     single = plan(workload, ONE, objective="max", cache=False)
     monkeypatch.setattr(residual, "MAX_FULL_DOMAIN_QUERIES", 0)
     products = plan(workload, ONE, objective="max", cache=False)
@@ -159,7 +170,9 @@ def test_is_applicable_requires_two_products_without_weights():
     assert is_applicable(two, goal, UNIFORM)
     assert not is_applicable(two, objective("lp", power=3.0), UNIFORM)
     assert not is_applicable(mixed(5, cells=(3, 4)), goal, UNIFORM)
-    assert is_applicable(mixed(5, cells=(3, 4)), goal, Split(centers={"c0": np.array([0.5, 0.25, 0.25])}))
+    assert is_applicable(
+        mixed(5, cells=(3, 4)), goal, Split(centers={"c0": np.array([0.5, 0.25, 0.25])})
+    )
     assert not is_applicable(two.add(("n0", "n1"), "affine"), goal, UNIFORM)
     assert not is_applicable(two.add(("n0",), query_weights=np.arange(5.0)), goal, UNIFORM)
 
@@ -191,7 +204,9 @@ def test_forecast_max_and_lp_are_cheaper_for_products(monkeypatch):
     """Sums of products have no faster search; products have one for "max" and "lp"."""
     products = mixed(12, 15)
     other = Workload(products.schema).add("n0").add("n1")
-    assert [is_applicable(w, objective("max", 2.0, None, w), UNIFORM) for w in (products, other)] == [True, False]
+    assert [
+        is_applicable(w, objective("max", 2.0, None, w), UNIFORM) for w in (products, other)
+    ] == [True, False]
 
     def seconds(workload):
         return [forecast(workload, objective=o).seconds for o in ("max", "lp")]
@@ -219,7 +234,9 @@ def test_arranged_group_classes_ignore_schema_order():
     )
     goal = objective("max", 2.0, None, workload)
     arranged = Arranged(workload, list(decompose(workload).spaces), goal, {}, UNIFORM)
-    size_sets = {tuple(sorted(sizes[name] for name in group.attributes)) for group in workload.groups}
+    size_sets = {
+        tuple(sorted(sizes[name] for name in group.attributes)) for group in workload.groups
+    }
     assert len(arranged.same.examples) == len(size_sets)
     result = plan(workload, ONE, objective="max", cache=False)
     assert result.tradeoff.lines is not None

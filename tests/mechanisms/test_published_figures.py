@@ -26,7 +26,10 @@ def cube(n: int, d: int = 40) -> Schema:
 
 def pairs(n: int, family: str) -> Workload:
     """All 2-way queries of a joint family and 1-way prefixes."""
-    ones, twos = Workload.all_ways(cube(n), (1,), "prefix"), Workload.all_ways(cube(n), (2,), family)
+    ones, twos = (
+        Workload.all_ways(cube(n), (1,), "prefix"),
+        Workload.all_ways(cube(n), (2,), family),
+    )
     return Workload(ones.schema, ones.groups + twos.groups)
 
 
@@ -54,7 +57,9 @@ def demo(name: str) -> Workload:
         (demo("loans"), "wff", 49.721),
     ],
 )
-def test_plan_rmse_matches_published_figure(workload: Workload, mechanism: str, rmse: float) -> None:
+def test_plan_rmse_matches_published_figure(
+    workload: Workload, mechanism: str, rmse: float
+) -> None:
     result = plan(workload, Budget(pcost=1.0), mechanism)
     assert result.rmse == pytest.approx(rmse, rel=2e-4)
     assert result.certificate.gap >= 0.0
@@ -63,7 +68,10 @@ def test_plan_rmse_matches_published_figure(workload: Workload, mechanism: str, 
 def test_residualplanner_equal_sizes_have_separate_strategies() -> None:
     schema = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 6)])
     workload = (
-        Workload(schema).add(("a",), "prefix").add(("b",), "range").add(("a", "b"), {"a": "prefix", "b": "range"})
+        Workload(schema)
+        .add(("a",), "prefix")
+        .add(("b",), "range")
+        .add(("a", "b"), {"a": "prefix", "b": "range"})
     )
     result = plan(workload, Budget(pcost=1.0), "residualplanner+")
     (_, a), (_, b) = (result.blocks[name,].factors[0] for name in "ab")
@@ -79,9 +87,19 @@ def test_residualplanner_equal_sizes_have_separate_strategies() -> None:
 
 
 def test_compare_ranks_mechanisms_and_gives_reasons() -> None:
-    workload = Workload.all_ways(Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5)]), (1, 2))
+    workload = Workload.all_ways(
+        Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5)]), (1, 2)
+    )
     table = compare(workload, Budget(pcost=2.0), jobs=2)
-    assert list(table.columns) == ["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"]
+    assert list(table.columns) == [
+        "mechanism",
+        "rmse",
+        "max_std",
+        "gap",
+        "seconds",
+        "peak_mb",
+        "status",
+    ]
     assert len(table) == sum(len(m.variants) for m in MECHANISMS)
     gaussian = {m.name for m in MECHANISMS if "gaussian" in m.laws}
     served = table["mechanism"].str.split(" ").str[0].isin(gaussian)
@@ -100,7 +118,9 @@ def test_compare_ranks_mechanisms_and_gives_reasons() -> None:
     row = table.set_index("mechanism").loc["querysmasher"]
     assert row["rmse"] == pytest.approx(querysmasher.rmse)
     assert row["max_std"] == pytest.approx(querysmasher.max_variance**0.5)
-    odd = compare(workload, Budget(pcost=2.0), ["wff", "nonsense", ("wff", {"speed": 3})], memory_limit=1e3)
+    odd = compare(
+        workload, Budget(pcost=2.0), ["wff", "nonsense", ("wff", {"speed": 3})], memory_limit=1e3
+    )
     assert odd["rmse"].isna().all()
     assert odd["status"].str.contains("GB|no mechanism|no option").all()
 
@@ -111,25 +131,33 @@ def test_wff_circle_is_optimal_and_beats_cells(n: int, printed: float) -> None:
     result = plan(workload, Budget(pcost=1.0), "wff", embedding="circle")
     assert result.certificate.gap < 1e-5
     assert result.rmse < 0.96 * (printed or plan(workload, Budget(pcost=1.0), "wff").rmse)
-    suffixes = plan(Workload.all_ways(cube(n), (1, 2), "suffix"), Budget(pcost=1.0), "wff", embedding="circle")
+    suffixes = plan(
+        Workload.all_ways(cube(n), (1, 2), "suffix"), Budget(pcost=1.0), "wff", embedding="circle"
+    )
     assert suffixes.rmse == pytest.approx(result.rmse, rel=1e-6)
     assert load_plan(result.to_json()).rmse == result.rmse
 
 
 def test_wff_circle_is_within_published_variance() -> None:
     m = 7
-    windows = np.array([[(j - i) % (2 * m) < m for j in range(2 * m)] for i in range(2 * m)], dtype=float)
+    windows = np.array(
+        [[(j - i) % (2 * m) < m for j in range(2 * m)] for i in range(2 * m)], dtype=float
+    )
     odd = windows - 0.5
     spectrum = np.abs(np.fft.fft(odd[:, 0]))
     # variance of the odd part of any window at privacy cost 1
     circle = (spectrum.sum() / (2 * m)) ** 2
     published = (0.5 + math.sqrt(circle)) ** 2  # with the best share for half the total
-    result = plan(Workload(cube(m, 1)).add("n0", "prefix"), Budget(pcost=1.0), "wff", embedding="circle")
+    result = plan(
+        Workload(cube(m, 1)).add("n0", "prefix"), Budget(pcost=1.0), "wff", embedding="circle"
+    )
     assert result.rmse**2 <= published * (1 + 1e-5)
 
 
 def test_comparison_repeated_request_reuses_plans() -> None:
-    workload = Workload.all_ways(Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)]), (1, 2))
+    workload = Workload.all_ways(
+        Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)]), (1, 2)
+    )
     messages: list[str] = []
 
     def record(fraction: float, text: str) -> None:
@@ -162,7 +190,10 @@ def test_label_of_omits_default_options() -> None:
     loaded = load_plan(plan(workload, Budget(pcost=1.0), centers="tuned").to_json())
     assert set(loaded.options) == {"objective", "centers", "solver", "gap"}
     assert label_of(loaded.mechanism, loaded.options) == "querysmasher (centers=tuned)"
-    assert label_of("querysmasher", {"centers": "uniform", "gap": 1e-6, "keep": None}) == "querysmasher"
+    assert (
+        label_of("querysmasher", {"centers": "uniform", "gap": 1e-6, "keep": None})
+        == "querysmasher"
+    )
     assert label_of("hdmm", {"restarts": True}) == "hdmm (restarts=True)"
     assert label_of("nonsense", {"objective": "sum"}) == "nonsense (objective=sum)"
 
@@ -174,8 +205,17 @@ def test_label_of_different_options_is_unique(mechanism: type[Mechanism]) -> Non
         "max_records": (10**8, 5),
         **mechanism.choices,
     }
-    more_values = {"gap": (1e-6, 1e-5, 1e-4, 0.05), "keep": (None, 0.05, {0: 0.05}), "seed": (0, 2), "restarts": (2, 1)}
-    values |= {name: more_values[name] for name in more_values if name in {f.name for f in fields(mechanism)}}
+    more_values = {
+        "gap": (1e-6, 1e-5, 1e-4, 0.05),
+        "keep": (None, 0.05, {0: 0.05}),
+        "seed": (0, 2),
+        "restarts": (2, 1),
+    }
+    values |= {
+        name: more_values[name]
+        for name in more_values
+        if name in {f.name for f in fields(mechanism)}
+    }
     choices = [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
     labels = [label_of(mechanism.name, options) for options in choices]
     assert len(set(labels)) == len({title_of(label) for label in labels}) == len(choices)

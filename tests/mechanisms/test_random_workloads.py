@@ -49,7 +49,9 @@ def workloads(draw):
         workload = workload.add(names, families, weight=weight)
         count = workload.groups[-1].count
         if draw(st.integers(0, 4)) == 0:
-            importance = draw(st.lists(st.sampled_from([1.0, 0.0, 3.0]), min_size=count, max_size=count))
+            importance = draw(
+                st.lists(st.sampled_from([1.0, 0.0, 3.0]), min_size=count, max_size=count)
+            )
             before = Workload(workload.schema, workload.groups[:-1])
             workload = before.add(names, families, weight=weight, query_weights=importance)
     return workload
@@ -82,7 +84,9 @@ def test_plan_random_workload_matches_explicit_matrices(workload, case):
 def test_plan_light_queries_are_exact_or_refused(scale):
     schema = shapes.numeric(4, 3)
     light = Workload(schema).add(("a", "b"), "affine").add(("a", "b"), "marginal", weight=scale)
-    small = Workload(schema).add("a", Custom([[1 / scale, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 1]]))
+    small = Workload(schema).add(
+        "a", Custom([[1 / scale, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 1]])
+    )
     shifted = Workload(schema).add("b", Custom([[1 / scale] * 3, [1, 0, 0]]))
     for workload in (light, small, shifted):
         try:
@@ -93,4 +97,6 @@ def test_plan_light_queries_are_exact_or_refused(scale):
             continue
         explicit = oracles.explicit(result)
         for i, W in enumerate(oracles.workload_rows(workload)):
-            np.testing.assert_allclose(result.variances(i), explicit.variances(W), rtol=1e-6, atol=1e-9)
+            np.testing.assert_allclose(
+                result.variances(i), explicit.variances(W), rtol=1e-6, atol=1e-9
+            )

@@ -29,9 +29,16 @@ BUDGET = Budget(pcost=1.0)
 
 def mixed_workload(schema: Schema = SCHEMA) -> Workload:
     """Joint queries of two attributes and product queries of all three."""
-    base = Workload(schema).add("a", "circular", weight=2.0).add("b", "range").add(("b", "c"), "affine", weight=4.0)
+    base = (
+        Workload(schema)
+        .add("a", "circular", weight=2.0)
+        .add("b", "range")
+        .add(("b", "c"), "affine", weight=4.0)
+    )
     circular = {"a": "circular", "b": "marginal", "c": "circular"}
-    return base.add(("a", "b", "c"), circular, weight=2.0).add(("a", "c"), {"a": "circular", "c": "prefix"})
+    return base.add(("a", "b", "c"), circular, weight=2.0).add(
+        ("a", "c"), {"a": "circular", "c": "prefix"}
+    )
 
 
 def tuned(workload: Workload, **options: Any) -> Plan:
@@ -63,31 +70,49 @@ def test_product_plan_round_trip_and_budget_change(product_plan: Plan) -> None:
     assert isinstance(product_plan, ExplicitPlan)
     assert (product_plan.mechanism, product_plan.options["centers"]) == ("querysmasher", "tuned")
     again = load_plan(product_plan.to_json())
-    assert (again, again.certificate.statement) == (product_plan, product_plan.certificate.statement)
+    assert (again, again.certificate.statement) == (
+        product_plan,
+        product_plan.certificate.statement,
+    )
     larger_budget = at_budget(product_plan, Budget(pcost=4.0))
     assert larger_budget == plan(mixed_workload(), Budget(pcost=4.0), centers="tuned", cache=False)
     assert larger_budget.weighted_rmse == pytest.approx(product_plan.weighted_rmse / 2.0, rel=1e-6)
 
 
 def test_product_plan_release_has_predicted_errors(product_plan: Plan, tmp_path: Path) -> None:
-    records = pd.DataFrame(np.random.default_rng(0).integers(0, SIZES, size=(500, 3)), columns=list("abc"))
+    records = pd.DataFrame(
+        np.random.default_rng(0).integers(0, SIZES, size=(500, 3)), columns=list("abc")
+    )
     ledger = Ledger.create(tmp_path / "book")
     ledger.add_dataset("d", total=BUDGET)
-    stored = load_measurement(ledger, measure(product_plan, records, dataset="d", ledger=ledger).key)
+    stored = load_measurement(
+        ledger, measure(product_plan, records, dataset="d", ledger=ledger).key
+    )
     assert ledger.status("d").spent == pytest.approx(1.0, abs=1e-6)
     assert verify_ledger(ledger.path) == ()
-    counts = count_marginals(records, SCHEMA, [group.attributes for group in product_plan.workload.groups])
+    counts = count_marginals(
+        records, SCHEMA, [group.attributes for group in product_plan.workload.groups]
+    )
     again = [stored, *(measure(product_plan, records, rehearsal=True) for _ in range(80))]
     for number, group in enumerate(product_plan.workload.groups):
         truth = apply_group(group, counts[group.attributes].astype(float), 0, group.count)
-        squares = [np.mean((one.values(number) - truth) ** 2 / product_plan.variances(number)) for one in again]
+        squares = [
+            np.mean((one.values(number) - truth) ** 2 / product_plan.variances(number))
+            for one in again
+        ]
         # with fully correlated queries the mean has a standard deviation of .16
         assert abs(np.mean(squares) - 1.0) < 0.8
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"keep": 0.5}, {"solver": "fourier"}, {"objective": "max"}, {"memory_limit": 1e8}, {"time_limit": 0.01}],
+    [
+        {"keep": 0.5},
+        {"solver": "fourier"},
+        {"objective": "max"},
+        {"memory_limit": 1e8},
+        {"time_limit": 0.01},
+    ],
     ids=str,
 )
 def test_tuned_plan_other_options_has_no_product(options: dict[str, Any], few_steps: None) -> None:
@@ -95,13 +120,18 @@ def test_tuned_plan_other_options_has_no_product(options: dict[str, Any], few_st
 
 
 def test_tuned_plan_with_invariants_has_no_product(few_steps: None) -> None:
-    assert type(tuned(mixed_workload(SCHEMA.with_facts(invariants=[(["a"], [10] * SIZES[0])])))) is Plan
+    assert (
+        type(tuned(mixed_workload(SCHEMA.with_facts(invariants=[(["a"], [10] * SIZES[0])]))))
+        is Plan
+    )
 
 
 @pytest.mark.parametrize("family", ["marginal", "prefix"])
 def test_tuned_plan_one_table_is_publishable(family: str) -> None:
     """For a single table both forms have equal errors up to rounding."""
-    workload = Workload(Schema([Attribute.of_size(name, n) for name, n in zip("abc", (5, 9, 9), strict=True)]))
+    workload = Workload(
+        Schema([Attribute.of_size(name, n) for name, n in zip("abc", (5, 9, 9), strict=True)])
+    )
     result = tuned(workload.add(("a", "b", "c"), family))
     assert type(result) is Plan
     records = pd.DataFrame(np.zeros((9, 3), int), columns=list("abc"))

@@ -35,13 +35,17 @@ CASES = {
 
 def marginals(cells):
     """All marginals up to 3-way on a wide attribute and two narrow ones."""
-    schema = Schema([Attribute.of_size("code", cells), Attribute.of_size("age", 4), Attribute.of_size("sex", 2)])
+    schema = Schema(
+        [Attribute.of_size("code", cells), Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]
+    )
     return Workload.all_ways(schema, (1, 2, 3), "marginal")
 
 
 def plan_of(workload, case, **budget):
     mechanism, _, _ = case.partition(" ")
-    return plan(workload, Budget(pcost=1.0, **budget), mechanism, cache=False, workers=1, **CASES[case])
+    return plan(
+        workload, Budget(pcost=1.0, **budget), mechanism, cache=False, workers=1, **CASES[case]
+    )
 
 
 @pytest.fixture
@@ -51,7 +55,9 @@ def wide_from_ten(monkeypatch):
 
 
 def has_closed_form(result):
-    return any(isinstance(s, MarginalStrategy) for b in result.blocks.values() for _, s in b.factors)
+    return any(
+        isinstance(s, MarginalStrategy) for b in result.blocks.values() for _, s in b.factors
+    )
 
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
@@ -66,7 +72,9 @@ def test_wide_plan_equals_plan_with_matrices(case, neighbours, request):
     assert result.rmse == pytest.approx(expected.rmse, rel=1e-6)
     assert result.certificate.gap == pytest.approx(expected.certificate.gap, abs=1e-6)
     for column in ("rmse", "max_std"):
-        np.testing.assert_allclose(result.by_group()[column], expected.by_group()[column], rtol=1e-4)
+        np.testing.assert_allclose(
+            result.by_group()[column], expected.by_group()[column], rtol=1e-4
+        )
     again = load_plan(result.to_json())
     assert again.rmse == result.rmse
     assert again.to_json() == result.to_json()
@@ -76,14 +84,20 @@ def test_wide_plan_equals_plan_with_matrices(case, neighbours, request):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", ["prefix", "suffix", "range"])
 def test_interval_queries_on_wide_attribute_equal_matrices(kind, case, neighbours, request):
-    workload = marginals(12).add("code", kind).add(("code", "age"), kind).add("code", "range", weight=0.1)
+    workload = (
+        marginals(12).add("code", kind).add(("code", "age"), kind).add("code", "range", weight=0.1)
+    )
     expected = plan_of(workload, case, neighbours=neighbours)
     request.getfixturevalue("wide_from_ten")
     result = plan_of(workload, case, neighbours=neighbours)
     # plans for the largest error may differ in other errors
-    assert result.achieved == pytest.approx(expected.achieved, rel=1e-3 if "largest" in case else 1e-5)
+    assert result.achieved == pytest.approx(
+        expected.achieved, rel=1e-3 if "largest" in case else 1e-5
+    )
     if "largest" not in case:
-        np.testing.assert_allclose(result.by_group()["rmse"], expected.by_group()["rmse"], rtol=1e-3)
+        np.testing.assert_allclose(
+            result.by_group()["rmse"], expected.by_group()["rmse"], rtol=1e-3
+        )
     assert load_plan(result.to_json()).to_json() == result.to_json()
 
 
@@ -138,10 +152,14 @@ def test_estimates_without_noise_are_exact():
     names = ("code", "age", "sex")
     estimates = {}
     for space, block in result.blocks.items():
-        marginal = table.sum(axis=tuple(k for k, name in enumerate(names) if name not in block.attributes))
+        marginal = table.sum(
+            axis=tuple(k for k, name in enumerate(names) if name not in block.attributes)
+        )
         answers = np.rint(strategy_answers(block, marginal) / block.grid).astype(np.int64)
         estimates[space] = estimate(block, answers)
-    answers = SpaceAnswers(workload=workload, split=result.split, blocks=result.blocks, estimates=estimates)
+    answers = SpaceAnswers(
+        workload=workload, split=result.split, blocks=result.blocks, estimates=estimates
+    )
     np.testing.assert_allclose(answers.table(names), table, atol=1e-5)
     query = np.random.default_rng(1).standard_normal((12, 4, 2))
     assert answers.value(names, query) == pytest.approx(float(np.sum(query * table)), abs=1e-4)
@@ -153,7 +171,9 @@ def test_variance_of_single_query_equals_covariance():
     query = np.zeros((12, 4))
     query[3, 2] = 1.0
     row = result.by_group().iloc[3]
-    assert math.sqrt(result.covariance([(("code", "age"), query)])[0, 0]) == pytest.approx(row["rmse"])
+    assert math.sqrt(result.covariance([(("code", "age"), query)])[0, 0]) == pytest.approx(
+        row["rmse"]
+    )
 
 
 @pytest.mark.usefixtures("wide_from_ten")
@@ -163,11 +183,14 @@ def test_answers_above_max_records_are_computed_with_integers():
     ((axes, strategy),) = block.factors
     table = np.random.default_rng(0).integers(0, 2**22, 12)
     exact = [
-        sum(Fraction(int(x)) * Fraction(float(v)) for x, v in zip(table, row, strict=True)) / Fraction(block.grid)
+        sum(Fraction(int(x)) * Fraction(float(v)) for x, v in zip(table, row, strict=True))
+        / Fraction(block.grid)
         for row in np.asarray(strategy.rows)
     ]
     # entries of the array are rounded sums of the three numbers of the rows
-    np.testing.assert_allclose(_on_grid(block, table, within=False), [float(v) for v in exact], rtol=1e-12)
+    np.testing.assert_allclose(
+        _on_grid(block, table, within=False), [float(v) for v in exact], rtol=1e-12
+    )
     small = replace(block, grid=2.0**-10)
     within = _on_grid(small, table % 1000, within=True)
     assert np.abs(_on_grid(small, table % 1000, within=False) - within).max() <= 1
@@ -184,7 +207,10 @@ def test_worst_pair_costs_at_most_the_plan():
 @pytest.mark.usefixtures("wide_from_ten")
 def test_rehearsal_of_wide_plan_publishes_tables():
     workload, rng = marginals(12), np.random.default_rng(0)
-    columns = {a.name: [a.label(i) for i in rng.integers(0, a.size, 500)] for a in workload.schema.attributes}
+    columns = {
+        a.name: [a.label(i) for i in rng.integers(0, a.size, 500)]
+        for a in workload.schema.attributes
+    }
     records = pd.DataFrame(columns)
     result = plan_of(workload, "querysmasher")
     published = measure(result, records, rehearsal=True, seed=1).publish()
@@ -219,4 +245,10 @@ def test_mechanism_without_closed_form_refuses_wide_marginal(mechanism):
 
 def test_prefix_base_of_wide_attribute_is_refused():
     with pytest.raises(LimitExceeded, match="memory"):
-        plan(marginals(30_000), Budget(pcost=1.0), "residualplanner+", base={"code": "prefix"}, cache=False)
+        plan(
+            marginals(30_000),
+            Budget(pcost=1.0),
+            "residualplanner+",
+            base={"code": "prefix"},
+            cache=False,
+        )

@@ -32,9 +32,15 @@ class ResidualIdentity(Mechanism):
             limits.tell((i + 1) / (len(parts.spaces) + 1), "Next residual space")
             sizes = workload.schema.sizes(space)
             if 8 * math.prod(sizes) ** 2 > limits.memory_limit:
-                raise LimitExceeded(f"{math.prod(sizes)} cells are more than the memory limit allows.")
+                raise LimitExceeded(
+                    f"{math.prod(sizes)} cells are more than the memory limit allows."
+                )
             sub, axes = parts.subworkloads[number], tuple(range(len(sizes)))
-            gram = assemble(merge_terms(sub, parts.factors), axes, sizes).dense() if axes else sub.terms[0].coefficient
+            gram = (
+                assemble(merge_terms(sub, parts.factors), axes, sizes).dense()
+                if axes
+                else sub.terms[0].coefficient
+            )
             shrink = math.prod(1 - 1 / n for n in sizes)
             strategies[space] = tuple(((axis,), self._strategy(n)) for axis, n in enumerate(sizes))
             values[space] = scale * float(np.trace(np.atleast_2d(gram))) * shrink
@@ -50,7 +56,10 @@ class ResidualIdentity(Mechanism):
             options=self.options(),
             blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
             bound=sum(math.sqrt(b) for b in bounds.values()) ** 2,
-            statement="No strategy that measures the residual spaces separately beats the singular value bound.",
+            statement=(
+                "No strategy that measures the residual spaces separately beats the singular value"
+                " bound."
+            ),
             duals=(),
             max_records=self.max_records,
         )
@@ -64,4 +73,6 @@ class ResidualIdentity(Mechanism):
         from engine.residuals import basis
 
         norm = math.sqrt(1 - 1 / n)
-        return Strategy(sizes=(n,), rows=basis(n).T / norm, pinv=np.eye(n - 1) * norm, complete=True)
+        return Strategy(
+            sizes=(n,), rows=basis(n).T / norm, pinv=np.eye(n - 1) * norm, complete=True
+        )

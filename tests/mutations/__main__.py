@@ -16,13 +16,25 @@ from tests.mutations.planting import Bug, copied, load_libraries, planted, verdi
 def main(arguments: list[str] | None = None) -> int:
     """Run the campaign of the selected options and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the bugs, by parts of their names")
-    parser.add_argument("--exactly", nargs="+", metavar="NAME", help="some of the bugs, by their full names")
-    parser.add_argument("--sample", type=int, metavar="NUMBER", help="number of bugs to draw with --seed")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="some of the bugs, by parts of their names"
+    )
+    parser.add_argument(
+        "--exactly", nargs="+", metavar="NAME", help="some of the bugs, by their full names"
+    )
+    parser.add_argument(
+        "--sample", type=int, metavar="NUMBER", help="number of bugs to draw with --seed"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="number of copies that are tested in parallel")
-    parser.add_argument("--trust", action="store_true", help="do not first run the tests without any bug")
-    parser.add_argument("--list", action="store_true", help="print names and files, and run nothing")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="number of copies that are tested in parallel"
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="do not first run the tests without any bug"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print names and files, and run nothing"
+    )
     args = parser.parse_args(arguments)
     for name in args.only or ():
         if not any(name in b.name for b in BUGS):
@@ -49,7 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
         print(f"without any bug all named tests pass ({result.seconds:.0f} s)", flush=True)
     missed = _campaign(chosen, max(1, args.jobs))
-    print(f"{len(chosen)} bugs planted, {len(chosen) - len(missed)} caught, {len(missed)} missed", flush=True)
+    print(
+        f"{len(chosen)} bugs planted, {len(chosen) - len(missed)} caught, {len(missed)} missed",
+        flush=True,
+    )
     return 1 if missed or not chosen else 0
 
 
@@ -78,11 +93,16 @@ def _campaign(chosen: list[Bug], jobs: int) -> list[str]:
                     result = verdict(place, mutation.tests)
                 if not result.failed:
                     missed.append(mutation.name)
-                word, who = ("caught", result.failed) if result.failed else ("MISSED", ", ".join(mutation.tests))
+                word, who = (
+                    ("caught", result.failed)
+                    if result.failed
+                    else ("MISSED", ", ".join(mutation.tests))
+                )
                 print(f"{word}  {mutation.name:55} {result.seconds:5.1f} s  {who}", flush=True)
                 if not result.failed:
                     print(
-                        f"        {'passed' if result.sound else 'neither passed nor failed'}: {result.output[-2000:]}"
+                        f"        {'passed' if result.sound else 'neither passed nor failed'}:"
+                        f" {result.output[-2000:]}"
                     )
 
     crew = [threading.Thread(target=work) for _ in range(jobs)]

@@ -1,5 +1,4 @@
 """Planted bugs: replaced text, and the tests that must fail."""
-# ruff: noqa: E501
 
 from tests.mutations.planting import Bug
 
@@ -8,16 +7,35 @@ BUGS = (
     Bug(
         name="seeded noise generator",
         file="engine/release/noise.py",
-        old="    envelope = _envelope(power=2, rate=1 / (2 * exact), floor_scale=isqrt(int(exact)))\n    return _draw(envelope, size=_checked_size(size), entropy=entropy or os.urandom)",
-        new="    envelope = _envelope(power=2, rate=1 / (2 * exact), floor_scale=isqrt(int(exact)))\n    return _draw(envelope, size=_checked_size(size), entropy=np.random.default_rng(7).bytes)",
+        old=(
+            "    envelope = _envelope(power=2, rate=1 / (2 * exact),"
+            " floor_scale=isqrt(int(exact)))\n    return _draw(envelope, size=_checked_size(size),"
+            " entropy=entropy or os.urandom)"
+        ),
+        new=(
+            "    envelope = _envelope(power=2, rate=1 / (2 * exact),"
+            " floor_scale=isqrt(int(exact)))\n    return _draw(envelope, size=_checked_size(size),"
+            " entropy=np.random.default_rng(7).bytes)"
+        ),
         tests=("tests/release/test_noise.py::test_samplers_take_no_seed_or_generator",),
     ),
     Bug(
         name="noise generator seeded from the clock",
         file="engine/release/noise.py",
-        old="    envelope = _envelope(power=2, rate=1 / (2 * exact), floor_scale=isqrt(int(exact)))\n    return _draw(envelope, size=_checked_size(size), entropy=entropy or os.urandom)",
-        new="    envelope = _envelope(power=2, rate=1 / (2 * exact), floor_scale=isqrt(int(exact)))\n    return _draw(envelope, size=_checked_size(size), entropy=__import__('random').Random(__import__('time').time_ns()).randbytes)",
-        tests=("tests/release/test_noise.py::test_samplers_take_no_seed_or_generator", "tests/release/test_imports.py"),
+        old=(
+            "    envelope = _envelope(power=2, rate=1 / (2 * exact),"
+            " floor_scale=isqrt(int(exact)))\n    return _draw(envelope, size=_checked_size(size),"
+            " entropy=entropy or os.urandom)"
+        ),
+        new=(
+            "    envelope = _envelope(power=2, rate=1 / (2 * exact),"
+            " floor_scale=isqrt(int(exact)))\n    return _draw(envelope, size=_checked_size(size),"
+            " entropy=__import__('random').Random(__import__('time').time_ns()).randbytes)"
+        ),
+        tests=(
+            "tests/release/test_noise.py::test_samplers_take_no_seed_or_generator",
+            "tests/release/test_imports.py",
+        ),
     ),
     Bug(
         name="Gaussian sampler scale off by 1%",
@@ -71,8 +89,14 @@ BUGS = (
     Bug(
         name="floating-point noise in a release",
         file="engine/release/noisy_answers.py",
-        old="            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements, **bits)\n",
-        new="            noise = np.rint(np.random.normal(0, block.grid_noise, block.measurements)).astype(np.int64)\n",
+        old=(
+            "            noise = discrete_gaussian(variance=block.grid_noise**2,"
+            " size=block.measurements, **bits)\n"
+        ),
+        new=(
+            "            noise = np.rint(np.random.normal(0, block.grid_noise,"
+            " block.measurements)).astype(np.int64)\n"
+        ),
         tests=("tests/release/test_imports.py",),
     ),
     Bug(
@@ -99,22 +123,39 @@ BUGS = (
     Bug(
         name="blocks of equal shape share noise",
         file="engine/release/noisy_answers.py",
-        old="            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements, **bits)\n",
-        new="            noise = vars(counts).setdefault(('noise', block.measurements), discrete_gaussian(\n                variance=block.grid_noise**2, size=block.measurements))\n",
+        old=(
+            "            noise = discrete_gaussian(variance=block.grid_noise**2,"
+            " size=block.measurements, **bits)\n"
+        ),
+        new=(
+            "            noise = vars(counts).setdefault(('noise', block.measurements),"
+            " discrete_gaussian(\n                variance=block.grid_noise**2,"
+            " size=block.measurements))\n"
+        ),
         tests=("tests/release/test_draw.py::test_draw_noise_never_repeats",),
     ),
     Bug(
         name="rehearsal noise reused by a release",
         file="engine/release/noisy_answers.py",
-        old="            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements, **bits)\n",
-        new="            noise = vars(draw).setdefault((part.max_records, space), discrete_gaussian(\n                variance=block.grid_noise**2, size=block.measurements))\n",
+        old=(
+            "            noise = discrete_gaussian(variance=block.grid_noise**2,"
+            " size=block.measurements, **bits)\n"
+        ),
+        new=(
+            "            noise = vars(draw).setdefault((part.max_records, space),"
+            " discrete_gaussian(\n                variance=block.grid_noise**2,"
+            " size=block.measurements))\n"
+        ),
         tests=("tests/release/test_draw.py::test_measure_twice_draws_different_noise",),
     ),
     Bug(
         name="block of equal shape receives the first table",
         file="engine/release/noisy_answers.py",
         old="_on_grid(block, tables[block.attributes], ",
-        new="_on_grid(block, next(t for t in tables.values() if t.shape == tables[block.attributes].shape), ",
+        new=(
+            "_on_grid(block, next(t for t in tables.values() if t.shape =="
+            " tables[block.attributes].shape), "
+        ),
         tests=("tests/release/test_draw.py::test_draw_without_noise_returns_strategy_answers",),
     ),
     Bug(
@@ -240,7 +281,10 @@ BUGS = (
     Bug(
         name="replace-one charged as add-or-remove",
         file="engine/plans/replace_one.py",
-        old="return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added",
+        old=(
+            "return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else"
+            " added"
+        ),
         new="return added",
         tests=("tests/plans/test_neighbours.py",),
     ),
@@ -275,7 +319,10 @@ BUGS = (
     Bug(
         name="epsilon of zCDP missing where noise is coarse",
         file="engine/plans/plan.py",
-        old="return self.budget.epsilon(delta) if self.on_curve else self.budget.epsilon_zcdp(delta)",
+        old=(
+            "return self.budget.epsilon(delta) if self.on_curve else"
+            " self.budget.epsilon_zcdp(delta)"
+        ),
         new="return self.budget.epsilon(delta)",
         tests=("tests/test_discrete_curve.py",),
     ),
@@ -290,7 +337,10 @@ BUGS = (
         name="zCDP epsilon misses a term",
         file="engine/privacy/budget.py",
         old="terms = (rho, rho * t, log_t, -math.log1p(t), log_inverse / t, -math.log1p(t) / t)",
-        new="terms = (rho, rho * t, log_t, -math.log1p(t), log_inverse / (1 + t), -math.log1p(t) / t)",
+        new=(
+            "terms = (rho, rho * t, log_t, -math.log1p(t), log_inverse / (1 + t), -math.log1p(t)"
+            " / t)"
+        ),
         tests=("tests/test_privacy.py",),
     ),
     # Contribution bounding and records
@@ -306,28 +356,42 @@ BUGS = (
         file="engine/records/contribution_bounding.py",
         old="order = np.lexsort(marks[::-1])",
         new="order = np.lexsort(marks[1::-1])",
-        tests=("tests/records/test_contribution_bounding.py::test_bounded_counts_ignore_row_order_and_columns",),
+        tests=(
+            "tests/records/test_contribution_bounding.py::test_bounded_counts_ignore_row_order_and_columns",
+        ),
     ),
     Bug(
         name="row cap applied per batch",
         file="engine/records/contribution_bounding.py",
-        old="        self._marks, self._codes = [marks[:, first]], [[column[order[first]] for column in codes]]\n",
-        new="        self._marks, self._codes = [marks[:, first] + np.uint64(1)], [[column[order[first]] for column in codes]]\n",
+        old=(
+            "        self._marks, self._codes = [marks[:, first]], [[column[order[first]] for"
+            " column in codes]]\n"
+        ),
+        new=(
+            "        self._marks, self._codes = [marks[:, first] + np.uint64(1)],"
+            " [[column[order[first]] for column in codes]]\n"
+        ),
         tests=("tests/records/test_contribution_bounding.py::test_each_person_counts_up_to_cap",),
     ),
     Bug(
         name="long identifiers compared by prefix",
         file="engine/records/contribution_bounding.py",
         old='texts = np.asarray(values.fill_null(""), dtype=object)',
-        new='texts = np.asarray(pc.utf8_slice_codeunits(values.fill_null(""), 0, 99), dtype=object)',
-        tests=("tests/records/test_contribution_bounding.py::test_long_identifiers_with_different_ends_are_distinct",),
+        new=(
+            'texts = np.asarray(pc.utf8_slice_codeunits(values.fill_null(""), 0, 99), dtype=object)'
+        ),
+        tests=(
+            "tests/records/test_contribution_bounding.py::test_long_identifiers_with_different_ends_are_distinct",
+        ),
     ),
     Bug(
         name="only large unsigned identifiers hashed",
         file="engine/records/contribution_bounding.py",
         old="    two[short] = mix_bits(one[short])\n",
         new="",
-        tests=("tests/records/test_identifiers.py::test_identifier_above_64_bits_has_one_identity",),
+        tests=(
+            "tests/records/test_identifiers.py::test_identifier_above_64_bits_has_one_identity",
+        ),
     ),
     Bug(
         name="inexact float identifiers merged",
@@ -348,28 +412,36 @@ BUGS = (
         file="engine/records/marginals.py",
         old="    if count_column in schema:\n",
         new="    if False:\n",
-        tests=("tests/records/test_count_column.py::test_count_column_that_is_attribute_is_refused",),
+        tests=(
+            "tests/records/test_count_column.py::test_count_column_that_is_attribute_is_refused",
+        ),
     ),
     Bug(
         name="sampling weights accepted as counts",
         file="engine/records/marginals.py",
         old="    if large and not small:\n",
         new="    if False:\n",
-        tests=("tests/records/test_count_column.py::test_count_column_like_sampling_weights_is_questioned",),
+        tests=(
+            "tests/records/test_count_column.py::test_count_column_like_sampling_weights_is_questioned",
+        ),
     ),
     Bug(
         name="identifiers of 32-bit floats in Stata merged",
         file="engine/records/subprocess_readers.py",
         old="        return FLOAT_LIMITS[4]\n",
         new="        return EXACT\n",
-        tests=("tests/records/test_identifiers.py::test_narrow_float_identifier_has_smaller_range",),
+        tests=(
+            "tests/records/test_identifiers.py::test_narrow_float_identifier_has_smaller_range",
+        ),
     ),
     Bug(
         name="rows of a live table capped in several queries",
         file="engine/records/database.py",
         old="            if tally.cap is not None or 1 +",
         new="            if 1 +",
-        tests=("tests/databases/test_live_tables.py::test_live_table_without_snapshot_is_queried_once",),
+        tests=(
+            "tests/databases/test_live_tables.py::test_live_table_without_snapshot_is_queried_once",
+        ),
     ),
     Bug(
         name="record counted twice",
@@ -397,14 +469,18 @@ BUGS = (
         file="engine/release/ingest.py",
         old="rows_per_person=plan.budget.rows_per_person)",
         new="rows_per_person=10**6)",
-        tests=("tests/records/test_contribution_bounding.py::test_release_counts_at_most_protected_rows",),
+        tests=(
+            "tests/records/test_contribution_bounding.py::test_release_counts_at_most_protected_rows",
+        ),
     ),
     Bug(
         name="database query without the row cap",
         file="engine/records/database.py",
         old="    light = sized.filter(sized[_ROWS] <= cap.rows)\n",
         new="    light = sized\n",
-        tests=("tests/databases/test_duckdb.py::test_contribution_bounding_in_database_equals_local_bounding",),
+        tests=(
+            "tests/databases/test_duckdb.py::test_contribution_bounding_in_database_equals_local_bounding",
+        ),
     ),
     Bug(
         name="database query counts refused rows",
@@ -440,7 +516,9 @@ BUGS = (
         file="engine/release/measure.py",
         old='"pcost": plan.pcost,',
         new='"pcost": plan.pcost / 2,',
-        tests=("tests/release/test_release.py::test_measure_repeated_spends_once_and_returns_same_answers",),
+        tests=(
+            "tests/release/test_release.py::test_measure_repeated_spends_once_and_returns_same_answers",
+        ),
     ),
     Bug(
         name="cost of one row spent for several rows per person",
@@ -468,14 +546,18 @@ BUGS = (
         file="engine/release/measure.py",
         old="        if taken_up := again and _unsaved(ledger, key):\n",
         new="        if taken_up := again:\n",
-        tests=("tests/crashes/test_journal.py::test_leftover_journal_of_saved_release_draws_nothing",),
+        tests=(
+            "tests/crashes/test_journal.py::test_leftover_journal_of_saved_release_draws_nothing",
+        ),
     ),
     Bug(
         name="spent key drawn again from a leftover journal",
         file="engine/release/measure.py",
         old="        if not receipt.fresh and not taken_up:\n",
         new="        if not receipt.fresh and not again:\n",
-        tests=("tests/crashes/test_journal.py::test_leftover_journal_of_saved_release_draws_nothing",),
+        tests=(
+            "tests/crashes/test_journal.py::test_leftover_journal_of_saved_release_draws_nothing",
+        ),
     ),
     Bug(
         name="stored answers returned for other records",
@@ -489,7 +571,9 @@ BUGS = (
         file="engine/release/measure.py",
         old="            self._check_repeat(counts, None)\n",
         new="            pass\n",
-        tests=("tests/release/test_repeats.py::test_repeat_refuses_other_records_of_a_simultaneous_run",),
+        tests=(
+            "tests/release/test_repeats.py::test_repeat_refuses_other_records_of_a_simultaneous_run",
+        ),
     ),
     Bug(
         name="attribute named status replaces the mark of simulated records",
@@ -578,7 +662,10 @@ BUGS = (
     Bug(
         name="ledger restored after a write not detected",
         file="engine/ledger/ledger.py",
-        old="    elif verified and tuple(cells[len(verified.cells) : verified.length]) != verified.written:\n",
+        old=(
+            "    elif verified and tuple(cells[len(verified.cells) : verified.length]) !="
+            " verified.written:\n"
+        ),
         new="    elif False:\n",
         tests=("tests/ledger/test_chain.py::test_ledger_set_back_after_write_is_refused",),
     ),
@@ -586,8 +673,13 @@ BUGS = (
         name="Gaussian noise granted from a pure total",
         file="engine/ledger/balance.py",
         old="            if pure_epsilon is None:\n                raise",
-        new="            if pure_epsilon is None:\n                return f'{_EPSILON}{pcost!r}'\n                raise",
-        tests=("tests/release/test_procedure.py::test_pure_total_sums_epsilon_and_refuses_gaussian",),
+        new=(
+            "            if pure_epsilon is None:\n                return f'{_EPSILON}{pcost!r}'\n "
+            "               raise"
+        ),
+        tests=(
+            "tests/release/test_procedure.py::test_pure_total_sums_epsilon_and_refuses_gaussian",
+        ),
     ),
     Bug(
         name="ledger commit without fsync",
@@ -621,15 +713,17 @@ BUGS = (
     Bug(
         name="costs in a first-stage file trusted",
         file="engine/common_mechanism/two_stage_io.py",
-        old="    if not np.allclose([float(one) for one in told]",
-        new="    if False and not np.allclose([float(one) for one in told]",
-        tests=("tests/common_mechanism/test_stepwise.py::test_resume_look_file_with_other_costs_is_refused",),
+        old="    if not np.allclose(\n        [float(one) for one in told]",
+        new="    if False and not np.allclose(\n        [float(one) for one in told]",
+        tests=(
+            "tests/common_mechanism/test_stepwise.py::test_resume_look_file_with_other_costs_is_refused",
+        ),
     ),
     Bug(
         name="second stage accepts other records",
         file="engine/common_mechanism/two_stage_io.py",
-        old='return "" if same else "These are not',
-        new='return "" if True else "These are not',
+        old="        if same\n",
+        new="        if True\n",
         tests=("tests/common_mechanism/test_same_records.py",),
     ),
     Bug(
@@ -659,8 +753,8 @@ BUGS = (
     Bug(
         name="two decisions accepted for one first stage",
         file="engine/common_mechanism/stepwise.py",
-        old="text=text, key=key, earlier=len(steps.choices))",
-        new="text=text, key=key)",
+        old="text=text, key=key, earlier=len(steps.choices)",
+        new="text=text, key=key",
         tests=("tests/common_mechanism/test_stepwise.py::test_simultaneous_decisions_store_one",),
     ),
     Bug(
@@ -681,22 +775,27 @@ BUGS = (
     Bug(
         name="spend below the plan's cost accepted",
         file="engine/publish/verify.py",
-        old="    if receipt is not None and found.answers_on_grid and receipt.pcost < found.plan.pcost / GUARD:\n",
+        old=(
+            "    if receipt is not None and found.answers_on_grid and receipt.pcost <"
+            " found.plan.pcost / GUARD:\n"
+        ),
         new="    if False:\n",
         tests=("tests/publish/test_package.py::test_verify_compares_every_certificate_field",),
     ),
     Bug(
         name="changed package files accepted",
         file="engine/publish/verify.py",
-        old="for name in sorted(digests) if files.digest(name, limits[name]) != digests[name]]",
-        new="for name in sorted(digests) if not files.digest(name, limits[name])]",
-        tests=("tests/publish/test_package.py::test_verify_signed_package_detects_every_changed_file",),
+        old="if files.digest(name, limits[name]) != digests[name]",
+        new="if not files.digest(name, limits[name])",
+        tests=(
+            "tests/publish/test_package.py::test_verify_signed_package_detects_every_changed_file",
+        ),
     ),
     Bug(
         name="any signature accepted",
         file="engine/publish/verify.py",
-        old=' or not good_signature(told["public_key"], told["signature"], text):',
-        new=":",
+        old='if told["algorithm"] != "Ed25519" or not good_signature(',
+        new='if told["algorithm"] != "Ed25519" or not (lambda *_: True)(',
         tests=("tests/publish/test_package.py",),
     ),
     Bug(
@@ -710,7 +809,10 @@ BUGS = (
     Bug(
         name="number declared missing counted as a value",
         file="engine/records/encoding.py",
-        old="            codes[np.isin(numbers, list(self.missing_floats))] = self.missing\n        return codes\n",
+        old=(
+            "            codes[np.isin(numbers, list(self.missing_floats))] = self.missing\n       "
+            " return codes\n"
+        ),
         new="            pass\n        return codes\n",
         tests=("tests/records/test_declared.py",),
     ),

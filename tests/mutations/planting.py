@@ -1,7 +1,7 @@
 """Patches, and the outcome of tests on a patched copy of the project.
 
-The runner imports the libraries once and forks for every patch, which saves the start of Python; each fork imports the
-project from the copy.
+The runner imports the libraries once and forks for every patch, which saves the start of Python;
+each fork imports the project from the copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("engine", "pages", "demo_data", "benchmarks", "tests", ".streamlit")
 PARTS = (*FOLDERS, "app.py", "pyproject.toml", "README.md", "LICENSE")
-LIBRARIES = "numpy pandas pyarrow.csv pyarrow.parquet scipy.optimize scipy.special scipy.stats sqlglot plotly joblib"
+LIBRARIES = (
+    "numpy pandas pyarrow.csv pyarrow.parquet scipy.optimize scipy.special scipy.stats sqlglot"
+    " plotly joblib"
+)
 TESTING = "pytest _pytest.doctest hypothesis cryptography.hazmat.primitives.asymmetric.ed25519"
 LONGEST = 300.0  # seconds; a test that does not end counts as failed
 FORK = multiprocessing.get_context("fork")
@@ -31,7 +34,8 @@ _TICK = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class Bug:
-    """A privacy bug: a text that occurs once in a file, its replacement, and the tests that must fail.
+    """A privacy bug: a text that occurs once in a file, its replacement, and the tests that must
+    fail.
 
     `tests` are pytest names of files or tests; for an engine file, its doctests are run.
     """
@@ -43,10 +47,14 @@ class Bug:
     tests: tuple[str, ...]
 
     def patched(self, root: Path) -> str:
-        """Content of the file with the bug; raises ValueError unless the old text occurs exactly once."""
+        """Content of the file with the bug; raises ValueError unless the old text occurs exactly
+        once.
+        """
         text = (root / self.file).read_text(encoding="utf-8")
         if (count := text.count(self.old)) != 1 or self.old == self.new:
-            raise ValueError(f"{self.name}: the old text occurs {count} times in {self.file}; rewrite the patch")
+            raise ValueError(
+                f"{self.name}: the old text occurs {count} times in {self.file}; rewrite the patch"
+            )
         return text.replace(self.old, self.new)
 
 
@@ -118,7 +126,9 @@ def verdict(place: Path, tests: Sequence[str]) -> Verdict:
     text = output.read_text(encoding="utf-8", errors="replace")
     named = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.MULTILINE)
     failed = f"no end after {LONGEST:g} s" if hangs else named.group(1) if named else ""
-    return Verdict(failed=failed, sound=process.exitcode == 0, seconds=time.monotonic() - start, output=text)
+    return Verdict(
+        failed=failed, sound=process.exitcode == 0, seconds=time.monotonic() - start, output=text
+    )
 
 
 def _run(place: Path, tests: list[str], output: Path) -> None:
@@ -128,11 +138,16 @@ def _run(place: Path, tests: list[str], output: Path) -> None:
     # inside a test, pytest has replaced these streams
     sys.stdout = sys.stderr = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     os.chdir(place)
-    sys.path[:] = [str(place), *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT)]
+    sys.path[:] = [
+        str(place),
+        *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT),
+    ]
     for name in [name for name in sys.modules if name.partition(".")[0] in PARTS]:
         del sys.modules[name]
     import pytest
 
-    code = pytest.main(["-x", "-q", "-rfE", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])
+    code = pytest.main(
+        ["-x", "-q", "-rfE", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    )
     sys.stdout.flush()
     os._exit(code)

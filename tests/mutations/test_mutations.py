@@ -31,10 +31,14 @@ def test_bugs_fit_the_code_and_name_tests() -> None:
         for test in mutation.tests:
             file, _, name = test.partition("::")
             text = (ROOT / file).read_text(encoding="utf-8")
-            assert f"def {name}(" in text if name else file.startswith("tests/") or ">>> " in text, test
+            assert (
+                f"def {name}(" in text if name else file.startswith("tests/") or ">>> " in text
+            ), test
 
 
-@pytest.mark.parametrize(("old", "new"), [("no such text", ""), ("class", "type"), ("__future__", "__future__")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("no such text", ""), ("class", "type"), ("__future__", "__future__")]
+)
 def test_bug_with_unfit_patch_raises(old: str, new: str) -> None:
     with pytest.raises(ValueError, match="rewrite"):
         bug("odd", "engine/errors.py", old, new).patched(ROOT)
@@ -52,7 +56,9 @@ def test_planted_restores_the_copy() -> None:
     assert not place.exists()
 
 
-@pytest.mark.parametrize("names", [EVERY_RUN[:2], pytest.param(EVERY_RUN[2:], marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "names", [EVERY_RUN[:2], pytest.param(EVERY_RUN[2:], marks=pytest.mark.full)]
+)
 def test_some_bugs_are_caught(names: tuple[str, ...]) -> None:
     # in a subprocess: forking a process that has run many tests is slow
     command = [sys.executable, "-m", "tests.mutations", "--trust", "--exactly", *names]
@@ -61,7 +67,9 @@ def test_some_bugs_are_caught(names: tuple[str, ...]) -> None:
     assert run.returncode == 0
 
 
-def test_campaign_reports_missed_bugs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_campaign_reports_missed_bugs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     harmless = Bug(
         name="no bug",
         file="tests/pairs.py",
@@ -69,19 +77,29 @@ def test_campaign_reports_missed_bugs(monkeypatch: pytest.MonkeyPatch, capsys: p
         new="a few rows that contain",
         tests=("tests/test_pairs.py::test_pairwise_with_new_value_adds_it",),
     )
-    lost = Bug(name="no test", file="tests/pairs.py", old=harmless.old, new="", tests=("tests/nowhere.py",))
+    lost = Bug(
+        name="no test", file="tests/pairs.py", old=harmless.old, new="", tests=("tests/nowhere.py",)
+    )
     monkeypatch.setattr(runner, "BUGS", (harmless, lost))
     assert runner.main(["--trust"]) == 1
     output = capsys.readouterr().out
     assert "2 bugs planted, 0 caught, 2 missed" in output
     assert re.search(r"^MISSED  no bug .*\n +passed: \.", output, re.MULTILINE)
-    assert re.search(r"^MISSED  no test .*\n +neither passed nor failed:\s+ERROR: file or dir", output, re.MULTILINE)
+    assert re.search(
+        r"^MISSED  no test .*\n +neither passed nor failed:\s+ERROR: file or dir",
+        output,
+        re.MULTILINE,
+    )
 
 
 @pytest.mark.parametrize("option", ["--only", "--exactly"])
-def test_unknown_bug_name_lists_near_matches(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_bug_name_lists_near_matches(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        runner.main([option, EVERY_RUN[0], "row cap of by one"])  # the first name is valid, the second is not
+        runner.main(
+            [option, EVERY_RUN[0], "row cap of by one"]
+        )  # the first name is valid, the second is not
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert "'row cap of by one'; near: 'row cap off by one'" in error

@@ -13,7 +13,15 @@ from engine.privacy import Budget
 from tests import oracles, shapes
 
 ONE = Budget(pcost=1.0)
-SHAPES = ("nested", "query_weighted", "coupled", "zero_weight_covered", "total_only", "custom_matrix", "same_size")
+SHAPES = (
+    "nested",
+    "query_weighted",
+    "coupled",
+    "zero_weight_covered",
+    "total_only",
+    "custom_matrix",
+    "same_size",
+)
 GOALS = ({"objective": "max"}, {"objective": "lp", "power": 3.0})
 SLACK = 1e-6
 

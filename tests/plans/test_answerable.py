@@ -16,7 +16,12 @@ from engine.errors import Unanswered
 from engine.mechanisms import plan
 from engine.mechanisms.registry import MECHANISMS
 from engine.plans import Block, Plan
-from engine.plans.table_plan import explicit_group_variance, explicit_strategy, is_table_unmeasured, is_unmeasured
+from engine.plans.table_plan import (
+    explicit_group_variance,
+    explicit_strategy,
+    is_table_unmeasured,
+    is_unmeasured,
+)
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
@@ -36,7 +41,9 @@ def random_rows(rng: np.random.Generator, rank: int, cells: int, spread: float) 
     return rng.normal(size=(rank, cells)) * np.geomspace(1.0, 1.0 / spread, rank)[:, None]
 
 
-@pytest.mark.parametrize("sizes", [*(pytest.param(s, marks=pytest.mark.full) for s in ((3,) * 7, (7,) * 4)), (6,) * 4])
+@pytest.mark.parametrize(
+    "sizes", [*(pytest.param(s, marks=pytest.mark.full) for s in ((3,) * 7, (7,) * 4)), (6,) * 4]
+)
 def test_optimum_plan_answers_all_groups(sizes: tuple[int, ...]) -> None:
     workload = Workload.all_ways(domain(*sizes), (1, 2), "prefix")
     result = plan(workload, Budget(pcost=1.0), "optimum", gap=0.05)
@@ -46,8 +53,12 @@ def test_optimum_plan_answers_all_groups(sizes: tuple[int, ...]) -> None:
     for _, group_rows in table.groupby("queries"):
         assert group_rows["rmse"].max() <= group_rows["rmse"].min() * 1.2
     first, second = np.ones(sizes[-1]), np.tril(np.ones((sizes[-1],) * 2))
-    assert result.variance_of((result.schema.names[-1],), first) == pytest.approx(result.variances(len(sizes) - 1)[-1])
-    assert math.isfinite(result.variance_of(result.schema.names[-2:], np.outer(second[1], second[0])))
+    assert result.variance_of((result.schema.names[-1],), first) == pytest.approx(
+        result.variances(len(sizes) - 1)[-1]
+    )
+    assert math.isfinite(
+        result.variance_of(result.schema.names[-2:], np.outer(second[1], second[0]))
+    )
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e4, 1e8])
@@ -61,7 +72,9 @@ def test_explicit_variance_unmeasured_component_is_infinite(spread: float) -> No
         inside = rng.normal(size=(6, 40)) @ (rows / np.linalg.norm(rows, axis=1, keepdims=True))
         outside = rng.normal(size=(6, 1200))
         outside -= (outside @ strategy.span) @ strategy.span.T
-        outside *= np.linalg.norm(inside, axis=1, keepdims=True) / np.linalg.norm(outside, axis=1, keepdims=True)
+        outside *= np.linalg.norm(inside, axis=1, keepdims=True) / np.linalg.norm(
+            outside, axis=1, keepdims=True
+        )
         queries = scale * np.concatenate([inside, inside + 1e-5 * outside, inside + 1e-8 * outside])
         workload = Workload(schema).add(schema.names, Custom(queries))
         variances = explicit_group_variance(workload.groups[0], block).values(0, 18)
@@ -78,32 +91,54 @@ def test_explicit_variance_crossing_factors_matches_full_table() -> None:
         ((3,), explicit_strategy(np.ones((1, 2)), (2,))),
     ]
     block = build_block(schema, factors)
-    span = np.einsum("abi,cj,dk->bcadijk", factors[0][1].span.reshape(3, 3, 4), factors[1][1].span, factors[2][1].span)
+    span = np.einsum(
+        "abi,cj,dk->bcadijk",
+        factors[0][1].span.reshape(3, 3, 4),
+        factors[1][1].span,
+        factors[2][1].span,
+    )
     span = span.reshape(72, -1)
     inside = (rng.normal(size=(3, 4)) @ factors[0][1].rows).reshape(3, 3, 3).transpose(0, 2, 1)
-    pair = np.concatenate([np.einsum("qac,b->qabc", inside, np.eye(4)[1]), rng.normal(size=(2, 3, 4, 3))])
+    pair = np.concatenate(
+        [np.einsum("qac,b->qabc", inside, np.eye(4)[1]), rng.normal(size=(2, 3, 4, 3))]
+    )
     workload = (
         Workload(schema)
         .add(("a0", "a1", "a2"), Custom(pair.reshape(5, -1)))
-        .add(("a2", "a3", "a1", "a0"), {"a2": Custom(np.eye(3)[:2]), "a3": "total", "a1": "prefix", "a0": "marginal"})
+        .add(
+            ("a2", "a3", "a1", "a0"),
+            {"a2": Custom(np.eye(3)[:2]), "a3": "total", "a1": "prefix", "a0": "marginal"},
+        )
         .add(("a1", "a0", "a2"), {"a1": Custom(np.eye(4)[[0, 3]]), "a0": "total", "a2": "total"})
         .add(("a3",), "marginal")
         .add((), "total")
     )
     rows = np.concatenate(oracles.workload_rows(workload))
-    left = np.linalg.norm(rows - (rows @ span) @ span.T, axis=1) > 1e-6 * np.linalg.norm(rows, axis=1)
-    variances = [explicit_group_variance(group, block).values(0, group.count) for group in workload.groups]
+    left = np.linalg.norm(rows - (rows @ span) @ span.T, axis=1) > 1e-6 * np.linalg.norm(
+        rows, axis=1
+    )
+    variances = [
+        explicit_group_variance(group, block).values(0, group.count) for group in workload.groups
+    ]
     np.testing.assert_array_equal(np.isinf(np.concatenate(variances)), left)
     assert 0 < left.sum() < len(left)
-    assert [is_table_unmeasured(block, names) for names in (("a1",), ("a2", "a0"), ())] == [True, True, True]
-    assert not is_table_unmeasured(build_block(domain(3), [((0,), explicit_strategy(np.eye(3), (3,)))]), ("a0",))
+    assert [is_table_unmeasured(block, names) for names in (("a1",), ("a2", "a0"), ())] == [
+        True,
+        True,
+        True,
+    ]
+    assert not is_table_unmeasured(
+        build_block(domain(3), [((0,), explicit_strategy(np.eye(3), (3,)))]), ("a0",)
+    )
 
 
 def test_by_group_unmeasured_groups_are_infinite() -> None:
     schema = domain(3, 3, 3, 3, 3)
     zero_rows = Custom(np.zeros((2, 3)))  # the answer is always 0
     workload = Workload(schema).add("a0", "marginal")
-    for name, family in zip(schema.names[1:], (zero_rows, zero_rows, "marginal", "marginal"), strict=True):
+    for name, family in zip(
+        schema.names[1:], (zero_rows, zero_rows, "marginal", "marginal"), strict=True
+    ):
         workload = workload.add(name, family, weight=0.0)
     for mechanism in ("hdmm", "querysmasher"):
         result = plan(workload, Budget(pcost=1.0), mechanism)
@@ -142,7 +177,9 @@ def test_plan_unanswered_weighted_query_is_refused(mechanism: str) -> None:
     schema = domain(4, 3, 5)
     workload = Workload(schema).add(("a0", "a1"), "marginal").add("a0", "marginal")
     laws = {m.name: m.laws for m in MECHANISMS}[mechanism]
-    result = plan(workload, Budget(pcost=1.0) if "gaussian" in laws else Budget.pure(1.0), mechanism)
+    result = plan(
+        workload, Budget(pcost=1.0) if "gaussian" in laws else Budget.pure(1.0), mechanism
+    )
 
     def with_group(family, **weights) -> Plan:
         more = {"answered_by": (*result.answered_by, -1)} if hasattr(result, "answered_by") else {}

@@ -33,7 +33,12 @@ OTHER = strategy([[0.2, 0.4, 1.0], [0.3, 0.1, -0.9]])
 NARROW = strategy([[0.5, 2.0]])
 
 
-def block(*factors: Strategy, law: str = "gaussian", grid: float = 2.0**-5, weights: np.ndarray | None = None) -> Block:
+def block(
+    *factors: Strategy,
+    law: str = "gaussian",
+    grid: float = 2.0**-5,
+    weights: np.ndarray | None = None,
+) -> Block:
     axes = tuple(((axis,), factor) for axis, factor in enumerate(factors))
     names = tuple("abc"[: len(factors)])
     return Block(attributes=names, factors=axes, noise=3.0, grid=grid, law=law, weights=weights)
@@ -59,7 +64,11 @@ def columns(target: Block) -> np.ndarray:
 def test_block_pcost_matches_formula(target: Block, grid: float) -> None:
     target = dataclasses.replace(target, grid=grid)
     B = columns(target)
-    norm = np.abs(B).sum(axis=0).max() if target.law == "laplace" else np.sqrt((B**2).sum(axis=0).max())
+    norm = (
+        np.abs(B).sum(axis=0).max()
+        if target.law == "laplace"
+        else np.sqrt((B**2).sum(axis=0).max())
+    )
     terms = sum(s.cells + 1 for _, s in target.factors) + 1
     gamma = terms * 2.0**-53 / (1 - terms * 2.0**-53)
     rounding = len(B) if target.law == "laplace" else math.sqrt(len(B))
@@ -74,17 +83,23 @@ def test_block_grid_noise_equals_charged_noise(name: str) -> None:
     result = plan(WORKLOAD, Budget.pure(0.3) if pure else Budget(pcost=0.3), name)
     for measured in result.blocks.values():
         scale = math.sqrt(2.0) if pure else 1.0
-        assert measured.grid_noise * measured.grid * scale == pytest.approx(measured.noise, rel=1e-15)
+        assert measured.grid_noise * measured.grid * scale == pytest.approx(
+            measured.noise, rel=1e-15
+        )
         assert math.frexp(measured.grid)[0] == 0.5
 
 
 def test_total_pcost_is_sum_over_blocks() -> None:
     one, other = block(UNEVEN), block(OTHER, grid=2.0**-7)
     costs = [b.pcost(RECORDS) for b in (one, other)]
-    assert total_pcost({("a",): one, ("b",): other}, RECORDS) == pytest.approx(sum(costs), rel=1e-11)
+    assert total_pcost({("a",): one, ("b",): other}, RECORDS) == pytest.approx(
+        sum(costs), rel=1e-11
+    )
     laplace = [block(UNEVEN, law="laplace"), block(NARROW, law="laplace")]
     epsilons = [math.sqrt(b.pcost(RECORDS)) for b in laplace]
-    assert total_pcost(dict(enumerate(laplace)), RECORDS) == pytest.approx(sum(epsilons) ** 2, rel=1e-11)
+    assert total_pcost(dict(enumerate(laplace)), RECORDS) == pytest.approx(
+        sum(epsilons) ** 2, rel=1e-11
+    )
 
 
 def test_joint_pcost_is_largest_sum_over_cells() -> None:
@@ -94,7 +109,11 @@ def test_joint_pcost_is_largest_sum_over_cells() -> None:
     mixed = joint_pcost([{("a",): one}, {("a",): other}], RECORDS)
     cells = one.cell_pcosts(RECORDS) + other.cell_pcosts(RECORDS)
     assert mixed == pytest.approx(cells.max(), rel=1e-11)
-    assert max(one.pcost(RECORDS), other.pcost(RECORDS)) < mixed < one.pcost(RECORDS) + other.pcost(RECORDS)
+    assert (
+        max(one.pcost(RECORDS), other.pcost(RECORDS))
+        < mixed
+        < one.pcost(RECORDS) + other.pcost(RECORDS)
+    )
 
 
 @pytest.mark.parametrize("name", ["querysmasher", "gaussian", "hdmm"])
@@ -103,7 +122,9 @@ def test_plan_over_budget_is_refused(name: str) -> None:
     assert result.pcost <= 0.3
     with pytest.raises(PlanError, match="over the budget"):
         dataclasses.replace(result, budget=Budget(pcost=result.pcost * 0.999))
-    less_noise = {space: dataclasses.replace(b, noise=b.noise * 0.99) for space, b in result.blocks.items()}
+    less_noise = {
+        space: dataclasses.replace(b, noise=b.noise * 0.99) for space, b in result.blocks.items()
+    }
     with pytest.raises(PlanError, match="over the budget"):
         dataclasses.replace(result, blocks=less_noise)
 
@@ -111,12 +132,16 @@ def test_plan_over_budget_is_refused(name: str) -> None:
 def test_replaced_pcost_includes_rounding() -> None:
     for target in (block(UNEVEN), block(UNEVEN, NARROW)):
         B = columns(target)
-        difference = max(float(np.linalg.norm(B[:, i] - B[:, j])) for i in range(B.shape[1]) for j in range(i))
+        difference = max(
+            float(np.linalg.norm(B[:, i] - B[:, j])) for i in range(B.shape[1]) for j in range(i)
+        )
         least = ((difference + target.grid * math.sqrt(len(B))) / target.noise) ** 2
         assert replaced_pcost({("a",): target}, RECORDS) >= least
     target = block(OTHER, law="laplace")
     B = columns(target)
-    difference = max(float(np.abs(B[:, i] - B[:, j]).sum()) for i in range(B.shape[1]) for j in range(i))
+    difference = max(
+        float(np.abs(B[:, i] - B[:, j]).sum()) for i in range(B.shape[1]) for j in range(i)
+    )
     assert (
         replaced_pcost({("a",): target}, RECORDS)
         >= ((difference + target.grid * len(B)) * math.sqrt(2) / target.noise) ** 2
@@ -139,7 +164,9 @@ def test_lazy_blocks_total_matches_single_blocks(law: str) -> None:
     assert total_pcost(blocks, RECORDS) == total_pcost(dict(blocks), RECORDS) <= 1.0
     costs = [block.pcost(RECORDS) for block in blocks.values()]
     power = 0.5 if law == "laplace" else 1.0
-    assert total_pcost(blocks, RECORDS) == pytest.approx(sum(cost**power for cost in costs) ** (1.0 / power), rel=1e-9)
+    assert total_pcost(blocks, RECORDS) == pytest.approx(
+        sum(cost**power for cost in costs) ** (1.0 / power), rel=1e-9
+    )
     assert [block.attributes for block in blocks.values()] == spaces
     assert [factor for factor, _ in blocks.measured()] == spaces
     assert blocks["a",] is blocks["a",]
@@ -157,7 +184,10 @@ def test_replaced_pcost_random_signs_bounds_all_pairs(seed: int) -> None:
             block(*factors), attributes=tuple(names), noise=float(rng.uniform(1, 3)), grid=2.0**-40
         )
         blocks[target.attributes] = target
-        table = columns(target).reshape(-1, *(sizes[n] if n in names else 1 for n in "abc")) / target.noise
+        table = (
+            columns(target).reshape(-1, *(sizes[n] if n in names else 1 for n in "abc"))
+            / target.noise
+        )
         moved.append(np.broadcast_to(table, (len(table), *sizes.values())).reshape(len(table), -1))
     B = np.concatenate(moved)
     gram = B.T @ B

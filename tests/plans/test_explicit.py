@@ -26,11 +26,23 @@ from engine.release import apply_group, quantile
 from engine.release.measure import load_measurement
 from engine.workload import Attribute, Schema, Workload
 from tests import oracles
-from tests.mechanisms.checks import check_certificate, check_privacy, check_round_trip, check_summary, check_variances
+from tests.mechanisms.checks import (
+    check_certificate,
+    check_privacy,
+    check_round_trip,
+    check_summary,
+    check_variances,
+)
 from tests.shapes import SHAPES
 
 measure = sys.modules["engine.release.measure"].measure
-SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 6), Attribute.of_size("hours", 5)])
+SCHEMA = Schema(
+    [
+        Attribute.categorical("sex", ["F", "M"]),
+        Attribute.of_size("age", 6),
+        Attribute.of_size("hours", 5),
+    ]
+)
 LAPLACE = [m.name for m in MECHANISMS if "laplace" in m.laws]
 EXPLICIT = [m.name for m in MECHANISMS if hasattr(m, "design")]
 # detects a bias of half a standard error per query and a change of the total variance by a fifth
@@ -54,7 +66,9 @@ def planned(mechanism: str, budget: Budget) -> Plan:
     return plan(mixed_workload(mechanism), budget, mechanism)
 
 
-@pytest.mark.parametrize("shape", ["nested", "mixed_three", "query_weighted", "coupled", "zero_weight_uncovered"])
+@pytest.mark.parametrize(
+    "shape", ["nested", "mixed_three", "query_weighted", "coupled", "zero_weight_uncovered"]
+)
 @pytest.mark.parametrize("mechanism", LAPLACE)
 def test_laplace_plan_matches_explicit_matrices(mechanism: str, shape: str) -> None:
     workload = SHAPES[shape]()
@@ -81,12 +95,17 @@ def every_law() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("mechanism", "law"), list(every_law()))
 def test_rehearsals_are_unbiased_with_predicted_variances(mechanism: str, law: str) -> None:
-    result = planned(mechanism, Budget(pcost=0.5) if law == "gaussian" else Budget.pure(math.sqrt(0.5)))
+    result = planned(
+        mechanism, Budget(pcost=0.5) if law == "gaussian" else Budget.pure(math.sqrt(0.5))
+    )
     groups = range(len(result.workload.groups))
     sets = {part.attributes for part in (*result.blocks.values(), *result.workload.groups)}
     tables = count_marginals(synthetic(SCHEMA, 500, seed=3), SCHEMA, sorted(sets))
     truth = np.concatenate(
-        [apply_group(g, tables[g.attributes].astype(float), 0, g.count) for g in result.workload.groups]
+        [
+            apply_group(g, tables[g.attributes].astype(float), 0, g.count)
+            for g in result.workload.groups
+        ]
     )
     predicted = np.concatenate([result.variances(i) for i in groups])
     errors = []
@@ -112,8 +131,13 @@ def test_release_stored_and_free_queries_match_groups(mechanism: str, tmp_path) 
     for i, group in enumerate(result.workload.groups):
         np.testing.assert_array_equal(again.values(i), first.values(i))
         table = first.marginal(group.attributes)
-        if not result.full_tables or result.component_of_table(group.attributes) == result.answered_by[i]:
-            np.testing.assert_allclose(apply_group(group, table, 0, group.count), first.values(i), atol=1e-7)
+        if (
+            not result.full_tables
+            or result.component_of_table(group.attributes) == result.answered_by[i]
+        ):
+            np.testing.assert_allclose(
+                apply_group(group, table, 0, group.count), first.values(i), atol=1e-7
+            )
     query = np.zeros((5, 6))
     query[1:3, 2:] = 1.0
     answer = first.answer(("hours", "age"), query)
@@ -160,7 +184,9 @@ def test_pure_budget_mu_matches_randomised_response(epsilon: float) -> None:
         from scipy.special import ndtri
 
         gaussian = ndtr(-ndtri(alpha) - mu)
-        assert gaussian <= max(1 - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - alpha)) + 1e-12
+        assert (
+            gaussian <= max(1 - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - alpha)) + 1e-12
+        )
 
 
 def test_measure_huge_domain_is_refused_before_spending(tmp_path) -> None:
@@ -185,7 +211,9 @@ def test_quantile_laplace_covers_single_answer() -> None:
 SMALL = [s for s in SHAPES if s != "wide"]
 
 
-@pytest.mark.parametrize("shape", [*SMALL[::2], *(pytest.param(s, marks=pytest.mark.full) for s in SMALL[1::2])])
+@pytest.mark.parametrize(
+    "shape", [*SMALL[::2], *(pytest.param(s, marks=pytest.mark.full) for s in SMALL[1::2])]
+)
 def test_global_bound_is_below_optimum(shape: str) -> None:
     workload = SHAPES[shape]()
     low, high = oracles.optimum(oracles.weighted_gram(workload), 1e-4)

@@ -17,7 +17,12 @@ from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residual_base import ResidualMechanism
 from engine.plans import Plan, variance
 from engine.plans.blocks import LazyBlocks, total_pcost
-from engine.plans.variance import VarianceBuilder, quadratic_forms, squares_of_products, variances_by_class
+from engine.plans.variance import (
+    VarianceBuilder,
+    quadratic_forms,
+    squares_of_products,
+    variances_by_class,
+)
 from engine.privacy import Budget
 from engine.residuals import Complement, Split
 from engine.residuals.tuning.unions import union_seconds
@@ -60,14 +65,22 @@ def mixed_workload() -> Workload:
 
 @pytest.mark.parametrize(
     ("work", "options"),
-    [(0, {}), (0, {"objective": "max"}), *((work, {"centers": "tuned"}) for work in (0, 30_000, 6e7))],
+    [
+        (0, {}),
+        (0, {"objective": "max"}),
+        *((work, {"centers": "tuned"}) for work in (0, 30_000, 6e7)),
+    ],
     ids=str,
 )
 def test_plan_variances_match_listed_queries(work, options, monkeypatch) -> None:
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
-    result = plan(mixed_workload(), Budget(pcost=1.0), **options) if "centers" in options else planned(*options.items())
+    result = (
+        plan(mixed_workload(), Budget(pcost=1.0), **options)
+        if "centers" in options
+        else planned(*options.items())
+    )
     variances_by_method = []
     assert bool(result.split.unions) == bool(work)
     for yes in (True, False):
@@ -81,7 +94,11 @@ def test_plan_variances_match_listed_queries(work, options, monkeypatch) -> None
 @functools.cache
 def planned(*options: tuple[str, str]) -> Plan:
     """Return a plan with cached variances, for all budgets."""
-    workload = mixed_workload() if options else mixed_workload().add("a", Custom([[1, 0, 0, 0, 0]])).add(())
+    workload = (
+        mixed_workload()
+        if options
+        else mixed_workload().add("a", Custom([[1, 0, 0, 0, 0]])).add(())
+    )
     result = plan(workload, Budget(pcost=1.0), **dict(options))
     result.by_group()
     return result
@@ -105,7 +122,9 @@ def test_at_budget_reuses_search_and_variances(options, pcost, monkeypatch) -> N
         assert again.totals == read.totals
         pd.testing.assert_frame_equal(again.by_group(), expected, check_exact=True)
     assert again.to_json() == read.to_json()
-    assert [(b.noise, b.grid) for b in again.blocks.values()] == [(b.noise, b.grid) for b in read.blocks.values()]
+    assert [(b.noise, b.grid) for b in again.blocks.values()] == [
+        (b.noise, b.grid) for b in read.blocks.values()
+    ]
     for i in range(len(result.workload.groups)):
         np.testing.assert_array_equal(again.variances(i), read.variances(i))
     assert (again.certificate, again.statement) == (read.certificate, read.statement)
@@ -115,7 +134,9 @@ def test_plan_large_strategy_uses_quadratic_forms(monkeypatch) -> None:
     """A matrix of all queries by all strategy rows would have 10^8 entries."""
     lengths = []
     forms = variance.quadratic_forms
-    monkeypatch.setattr(variance, "quadratic_forms", lambda r, C: lengths.append(len(r)) or forms(r, C))
+    monkeypatch.setattr(
+        variance, "quadratic_forms", lambda r, C: lengths.append(len(r)) or forms(r, C)
+    )
     workload = Workload(numeric(30, 25)).add(("a", "b"), "range").add(("a", "b"), "prefix")
     assert plan(workload, Budget(pcost=1.0), gap=0.5).rmse > 0
     assert 2 in lengths
@@ -148,7 +169,9 @@ def test_union_group_variances_match_single_queries(joint, yes, monkeypatch) -> 
     workload = workload_with_union(joint=joint)
     result = (
         QuerySmasher(centers="tuned")
-        .candidate_plan(workload, Budget(pcost=1.0), Limits(), np.inf, split_with_union(joint=joint))
+        .candidate_plan(
+            workload, Budget(pcost=1.0), Limits(), np.inf, split_with_union(joint=joint)
+        )
         .plan
     )
     assert result.split.unions
@@ -156,8 +179,14 @@ def test_union_group_variances_match_single_queries(joint, yes, monkeypatch) -> 
         variances, shape = result.variances(i), group.sizes
         queries = joint_part(group)
         order = [queries.axes.index(a) for a in range(len(shape))]
-        rows = queries.family.rows(queries.sizes).reshape(-1, *queries.sizes).transpose(0, *(1 + a for a in order))
-        np.testing.assert_allclose(variances, [result.variance_of(group.attributes, row) for row in rows], rtol=1e-9)
+        rows = (
+            queries.family.rows(queries.sizes)
+            .reshape(-1, *queries.sizes)
+            .transpose(0, *(1 + a for a in order))
+        )
+        np.testing.assert_allclose(
+            variances, [result.variance_of(group.attributes, row) for row in rows], rtol=1e-9
+        )
         assert result.group_variance(i).total() == pytest.approx(variances.sum(), rel=1e-12)
         assert result.group_variance(i).largest() == pytest.approx(variances.max(), rel=1e-12)
 
@@ -165,24 +194,36 @@ def test_union_group_variances_match_single_queries(joint, yes, monkeypatch) -> 
 def test_union_variances_list_only_attributes_of_union(monkeypatch) -> None:
     """Of 30 x 60 x 7 queries, only those on the attribute in the union are listed."""
     workload = Workload(numeric(30, 60, 7, 2))
-    for names in itertools.chain.from_iterable(itertools.combinations("abcd", k) for k in (1, 2, 3)):
+    for names in itertools.chain.from_iterable(
+        itertools.combinations("abcd", k) for k in (1, 2, 3)
+    ):
         workload = workload.add(
-            names, {n: "prefix" if n in "ab" else Custom(np.eye(7 if n == "c" else 2)) for n in names}
+            names,
+            {n: "prefix" if n in "ab" else Custom(np.eye(7 if n == "c" else 2)) for n in names},
         )
     counts = []
-    monkeypatch.setattr(variance, "joint_part", lambda group: counts.append(group.count) or joint_part(group))
+    monkeypatch.setattr(
+        variance, "joint_part", lambda group: counts.append(group.count) or joint_part(group)
+    )
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert result.split.unions
     assert set(result.split.unions) <= {("a", "d"), ("b", "d")}  # rounding decides the second union
     assert np.isfinite(result.max_variance)
-    assert max(counts) <= max(math.prod(workload.schema.sizes(names)) for names in result.split.unions)
+    assert max(counts) <= max(
+        math.prod(workload.schema.sizes(names)) for names in result.split.unions
+    )
     assert sum(counts) < 200 * len(result.split.unions)  # one listing per class of equal groups
-    assert all(union_seconds(workload, names, spaces) < 1e-3 for names, spaces in result.split.unions.items())
+    assert all(
+        union_seconds(workload, names, spaces) < 1e-3
+        for names, spaces in result.split.unions.items()
+    )
 
 
 def test_union_unmeasured_queries_have_infinite_variance(monkeypatch) -> None:
     """A union measures the span of the weighted queries; others have infinite variance."""
-    workload = Workload(numeric(4, 3)).add(("a", "b"), "affine").add(("a", "b"), "marginal", weight=0.0)
+    workload = (
+        Workload(numeric(4, 3)).add(("a", "b"), "affine").add(("a", "b"), "marginal", weight=0.0)
+    )
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert result.split.unions
     builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=result.schema)
@@ -193,7 +234,9 @@ def test_union_unmeasured_queries_have_infinite_variance(monkeypatch) -> None:
 
 
 def test_incomplete_strategy_has_infinite_variances() -> None:
-    workload = Workload(numeric(4, 3)).add("a", Custom([[1, 0, 0, 0]])).add("a", "marginal", weight=0.0)
+    workload = (
+        Workload(numeric(4, 3)).add("a", Custom([[1, 0, 0, 0]])).add("a", "marginal", weight=0.0)
+    )
     result = plan(workload, Budget(pcost=1.0))
     builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=result.schema)
     assert not builder.all_measured(workload.groups[1])
@@ -204,7 +247,11 @@ def test_total_pcost_blocks_with_different_noise_are_separate() -> None:
     """Costs are computed once per class of equal strategy, noise and grid."""
     result = plan(Workload.all_ways(numeric(4, 4), (1,), "prefix"), Budget(pcost=1.0))
     block = result.blocks["a",]
-    several = [block, replace(block, noise=2.0 * block.noise), replace(block, grid=2.0**10 * block.grid)]
+    several = [
+        block,
+        replace(block, noise=2.0 * block.noise),
+        replace(block, grid=2.0**10 * block.grid),
+    ]
     several.append(replace(block, weights=np.full(block.factors[0][1].rows.shape[:1], 0.5)))
     each = [b.pcost(result.max_records) for b in several]
     assert len(set(each)) == 4
@@ -217,7 +264,9 @@ def test_variances_by_class_equal_groups_share_one_class() -> None:
     result = plan(workload, Budget(pcost=1.0), "querysmasher")
     names = workload.schema.names
     assert isinstance(result.blocks, LazyBlocks)
-    other = replace(result.blocks, numbers=dict(result.blocks.numbers) | {names[1:3]: 0}, _blocks={})
+    other = replace(
+        result.blocks, numbers=dict(result.blocks.numbers) | {names[1:3]: 0}, _blocks={}
+    )
     split = replace(result.split, centers={names[0]: np.array([0.5, 0.25, 0.25])})
     class_of_group = variances_by_class(other, split, workload, lambda number: number)
     pairs = {g.attributes: i for i, g in enumerate(workload.groups)}

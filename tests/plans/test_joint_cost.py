@@ -29,13 +29,20 @@ SIZES = (5, 4)
 ROWS = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 0]])
 INTEGERS = np.random.default_rng(5).integers(-2, 3, (2, 20))
 FRACTIONS = np.random.default_rng(1).normal(size=(2, 20))
-KINDS = {"sum": {}, "max": {"objective": "max"}, "lp": {"objective": "lp"}, "tuned": {"centers": "tuned"}}
+KINDS = {
+    "sum": {},
+    "max": {"objective": "max"},
+    "lp": {"objective": "lp"},
+    "tuned": {"centers": "tuned"},
+}
 
 
 def custom(*, exact: bool = False, fractions: bool = False) -> Workload:
     """Return a workload whose cells have unequal costs."""
     facts = [(["a"], [9] * SIZES[0])] if exact else []
-    schema = Schema([Attribute.of_size("a", SIZES[0]), Attribute.of_size("b", SIZES[1])], invariants=facts)
+    schema = Schema(
+        [Attribute.of_size("a", SIZES[0]), Attribute.of_size("b", SIZES[1])], invariants=facts
+    )
     return Workload(schema).add(["a", "b"], Custom(matrix=FRACTIONS if fractions else INTEGERS))
 
 
@@ -46,7 +53,9 @@ def explicit_pcost(result: Plan) -> float:
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("fractions", [False, True])
-@pytest.mark.parametrize("budget", [Budget(1.0), Budget(0.02, rows_per_person=3)], ids=["one", "three"])
+@pytest.mark.parametrize(
+    "budget", [Budget(1.0), Budget(0.02, rows_per_person=3)], ids=["one", "three"]
+)
 def test_plan_custom_rows_spends_its_budget(exact: bool, fractions: bool, budget: Budget) -> None:
     result = plan(custom(exact=exact, fractions=fractions), budget, cache=False)
     assert result.joint
@@ -79,7 +88,11 @@ def test_plan_file_joint_plan_round_trips(kind: str) -> None:
     result = plan(custom(), Budget(1.0), cache=False, **KINDS[kind])
     again = load_plan(result.to_json())
     assert again.to_json() == result.to_json()
-    assert (again.joint, again.pcost, again.certificate) == (result.joint, result.pcost, result.certificate)
+    assert (again.joint, again.pcost, again.certificate) == (
+        result.joint,
+        result.pcost,
+        result.certificate,
+    )
     assert [b.noise for b in again.blocks.values()] == [b.noise for b in result.blocks.values()]
 
 
@@ -120,7 +133,11 @@ def test_certificate_joint_plan_bounds_its_class(kind: str, exact: bool) -> None
     result = plan(workload, Budget(1.0), cache=False, **KINDS[kind])
     bound = result.certificate.lower_bound
     assert 0.5 * result.achieved < bound <= result.achieved
-    for mechanism, options in (("residualplanner", {}), ("wff", {}), ("querysmasher", {"solver": "eigenbasis"})):
+    for mechanism, options in (
+        ("residualplanner", {}),
+        ("wff", {}),
+        ("querysmasher", {"solver": "eigenbasis"}),
+    ):
         other_plan = plan(workload, Budget(1.0), mechanism, cache=False, **KINDS[kind], **options)
         assert other_plan.achieved >= bound
 
@@ -128,7 +145,10 @@ def test_certificate_joint_plan_bounds_its_class(kind: str, exact: bool) -> None
 def test_certificate_random_noise_is_above_bound() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
     for _ in range(50):
-        blocks = {s: dataclasses.replace(b, noise=b.noise * RNG.uniform(0.3, 3.0)) for s, b in result.blocks.items()}
+        blocks = {
+            s: dataclasses.replace(b, noise=b.noise * RNG.uniform(0.3, 3.0))
+            for s, b in result.blocks.items()
+        }
         other = dataclasses.replace(result, blocks=blocks, budget=Budget(1e6))
         cost = cells_pcost(blocks, 1)
         assert other.weighted_rmse * math.sqrt(cost) >= result.certificate.lower_bound
@@ -138,7 +158,9 @@ def test_keep_joint_plan_limits_group_errors() -> None:
     workload = custom(fractions=True).add(["a"], Custom(matrix=ROWS), weight=0.3)
     uniform = plan(workload, Budget(1.0), cache=False)
     constrained = plan(workload, Budget(1.0), centers="tuned", keep=0.0, cache=False)
-    assert all(a <= b * (1.0 + 1e-6) for a, b in zip(constrained.totals, uniform.totals, strict=True))
+    assert all(
+        a <= b * (1.0 + 1e-6) for a, b in zip(constrained.totals, uniform.totals, strict=True)
+    )
     assert constrained.certificate.lower_bound <= constrained.weighted_rmse
 
 
@@ -153,7 +175,9 @@ def test_replay_joint_plans_reach_their_charge() -> None:
     with campaign.silent():
         for budget in (Budget(1.0), Budget(1.0, rows_per_person=2)):
             result = plan(custom(), budget, cache=False)
-            for one in campaign.replay("custom", [result], result, result.pcost, tight=True, rng=RNG):
+            for one in campaign.replay(
+                "custom", [result], result, result.pcost, tight=True, rng=RNG
+            ):
                 assert not one.wrong, one
 
 
@@ -179,7 +203,12 @@ def test_choice_joint_plans_costs_the_plan_alone() -> None:
     with campaign.silent():
         for left, result in zip(common.residuals, common.options, strict=True):
             for one in campaign.replay(
-                "choice", [common.look, left], result, option_cost(result), tight=result is plans[0], rng=RNG
+                "choice",
+                [common.look, left],
+                result,
+                option_cost(result),
+                tight=result is plans[0],
+                rng=RNG,
             ):
                 assert not one.wrong, one
 
@@ -187,7 +216,9 @@ def test_choice_joint_plans_costs_the_plan_alone() -> None:
 def test_cells_pcost_weighted_block_is_exact() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
     block = next(iter(result.blocks.values()))
-    weighted = dataclasses.replace(block, weights=RNG.uniform(0.2, 1.0, [len(s.rows) for _, s in block.factors]))
+    weighted = dataclasses.replace(
+        block, weights=RNG.uniform(0.2, 1.0, [len(s.rows) for _, s in block.factors])
+    )
     blocks: dict[object, Block] = {1: block, 2: weighted}
     truth = float((block.cell_pcosts(1) + weighted.cell_pcosts(1)).max())
     assert cells_pcost(blocks, 1) == pytest.approx(truth, rel=1e-6)
@@ -211,7 +242,9 @@ def union_plan(monkeypatch: pytest.MonkeyPatch, budget: Budget) -> Plan:
     return plan(workload, budget, "hdmm", operator="OPT_plus", cache=False)
 
 
-@pytest.mark.parametrize("budget", [Budget(1.0), Budget(0.02, rows_per_person=3)], ids=["one", "three"])
+@pytest.mark.parametrize(
+    "budget", [Budget(1.0), Budget(0.02, rows_per_person=3)], ids=["one", "three"]
+)
 def test_hdmm_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
     result = union_plan(monkeypatch, budget)
     assert len(result.blocks) == 3
@@ -219,7 +252,10 @@ def test_hdmm_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch, budget: B
     truth = explicit_pcost(result) * budget.rows_per_person**2
     assert truth <= result.pcost <= budget.pcost
     assert truth == pytest.approx(budget.pcost, rel=1e-4)
-    assert result.pcost < 0.97 * total_pcost(result.blocks, result.max_records) * budget.rows_per_person**2
+    assert (
+        result.pcost
+        < 0.97 * total_pcost(result.blocks, result.max_records) * budget.rows_per_person**2
+    )
 
 
 def test_hdmm_union_replace_one_is_not_undercharged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,9 @@ from engine.privacy.budget import NEIGHBOURS
 from engine.workload import Attribute, Schema, Workload
 from tests import oracles
 
-SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
+SCHEMA = Schema(
+    [Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])]
+)
 QUERIES = (
     Workload(SCHEMA)
     .add(("a",), "range")
@@ -96,7 +98,9 @@ def test_replace_one_pcost_is_within_bound(name, options):
 def test_replace_one_plan_is_within_budget(name, options):
     result = first_plan(name, options, neighbours="replace_one", rows_per_person=2)
     B, in_l1 = columns(result)
-    truth = 4.0 * max(cost(B[:, x] - B[:, y], in_l1) for x, y in itertools.combinations(range(B.shape[1]), 2))
+    truth = 4.0 * max(
+        cost(B[:, x] - B[:, y], in_l1) for x, y in itertools.combinations(range(B.shape[1]), 2)
+    )
     assert truth <= result.pcost <= result.budget.pcost
     assert truth >= result.pcost * (0.2 if in_l1 else 0.5 if name == "gaussian" else 0.85)
     assert result.certificate.gap == math.inf
@@ -107,11 +111,17 @@ def test_replace_one_plan_is_within_budget(name, options):
 @pytest.mark.parametrize("name", ["querysmasher", "residualplanner+", "identity"])
 def test_replace_one_uncounted_record_is_within_budget(name, impossible):
     """If most of the budget goes to the total, adding a record costs more than replacing one."""
-    workload = Workload(SCHEMA.with_facts(impossible=impossible)).add((), weight=1e4).add(("a", "b"), weight=1e-3)
+    workload = (
+        Workload(SCHEMA.with_facts(impossible=impossible))
+        .add((), weight=1e4)
+        .add(("a", "b"), weight=1e-3)
+    )
     result = plan(workload, Budget(1.0, neighbours="replace_one"), name, cache=False)
     B, in_l1 = columns(result)
     removed = max(cost(B[:, x], in_l1) for x in range(B.shape[1]))
-    pairs = max(cost(B[:, x] - B[:, y], in_l1) for x, y in itertools.combinations(range(B.shape[1]), 2))
+    pairs = max(
+        cost(B[:, x] - B[:, y], in_l1) for x, y in itertools.combinations(range(B.shape[1]), 2)
+    )
     assert max(removed, pairs) <= result.pcost <= result.budget.pcost
     assert removed <= result.replace_one_pcost.bound
     assert name == "identity" or removed > pairs

@@ -31,12 +31,17 @@ def mechanisms_for(shape, goal):
 def every_mechanism_case():
     for shape, m, goal in itertools.product(SHAPES, RESIDUAL, GOALS):
         marks = [] if m.name in mechanisms_for(shape, goal) else [pytest.mark.full]
-        yield pytest.param(shape, m.name, goal, id=f"{shape}-{m.name}-{goal['objective']}", marks=marks)
+        yield pytest.param(
+            shape, m.name, goal, id=f"{shape}-{m.name}-{goal['objective']}", marks=marks
+        )
 
 
 def test_mechanisms_for_goal_covers_all_pairs():
     covered = [
-        (shape, name, g) for shape in SHAPES for g, goal in enumerate(GOALS) for name in mechanisms_for(shape, goal)
+        (shape, name, g)
+        for shape in SHAPES
+        for g, goal in enumerate(GOALS)
+        for name in mechanisms_for(shape, goal)
     ]
     names = [m.name for m in RESIDUAL]
     assert {row[:2] for row in covered} == set(itertools.product(SHAPES, names))
@@ -50,13 +55,19 @@ def test_plan_achieved_objective_matches_matrices(mechanism, shape, goal):
     explicit = oracles.Explicit(result)
     assert explicit.pcost <= result.pcost <= 1.0
     for i, W in enumerate(oracles.workload_rows(result.workload)):
-        np.testing.assert_allclose(result.variances(i), explicit.variances(W), rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(
+            result.variances(i), explicit.variances(W), rtol=1e-8, atol=1e-12
+        )
     assert result.achieved == pytest.approx(value_of(result, **goal), rel=1e-8)
     assert result.achieved <= value_of(plain, **goal) * (1 + SLACK)
     certificate = result.certificate
     assert 0 < certificate.lower_bound <= result.achieved * (1 + SLACK)
-    assert certificate.gap == pytest.approx(result.achieved / certificate.lower_bound - 1, abs=1e-12)
-    assert ("largest standard error" if goal["objective"] == "max" else "power 3") in certificate.statement
+    assert certificate.gap == pytest.approx(
+        result.achieved / certificate.lower_bound - 1, abs=1e-12
+    )
+    assert (
+        "largest standard error" if goal["objective"] == "max" else "power 3"
+    ) in certificate.statement
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
@@ -66,10 +77,15 @@ def test_objective_bound_holds_for_other_mechanisms(all_mechanisms, shape, goal)
     """All mechanisms measure residual spaces of uniform centers: bounds hold for every plan."""
     names = [m.name for m in RESIDUAL] if all_mechanisms else mechanisms_for(shape, goal)
     plans = [cached_plan(name, shape, **goal) for name in names]
-    best = min(value_of(p, **goal) for p in (*plans, *(cached_plan(m.name, shape, "sum") for m in RESIDUAL)))
+    best = min(
+        value_of(p, **goal)
+        for p in (*plans, *(cached_plan(m.name, shape, "sum") for m in RESIDUAL))
+    )
     for result in plans:
         assert result.certificate.lower_bound <= best * (1 + SLACK)
-    assert cached_plan("querysmasher", shape, **goal).certificate.gap <= (1e-2 if goal["objective"] == "max" else 1e-4)
+    assert cached_plan("querysmasher", shape, **goal).certificate.gap <= (
+        1e-2 if goal["objective"] == "max" else 1e-4
+    )
 
 
 def contributions(result):
@@ -90,7 +106,10 @@ FEW = pairwise(*SOLVED)
 
 @pytest.mark.parametrize(
     ("shape", "mechanism", "goal"),
-    [pytest.param(*row, marks=() if row in FEW else pytest.mark.full) for row in itertools.product(*SOLVED)],
+    [
+        pytest.param(*row, marks=() if row in FEW else pytest.mark.full)
+        for row in itertools.product(*SOLVED)
+    ],
 )
 def test_budget_shares_match_generic_solver(mechanism, shape, goal):
     # the strategies are fixed, only the shares are free
@@ -101,11 +120,16 @@ def test_budget_shares_match_generic_solver(mechanism, shape, goal):
     if goal["objective"] == "max":
         start = np.append(x, math.log((P @ np.exp(x)).max()))
         limits = [
-            {"type": "ineq", "fun": lambda y: y[-1] - np.log(np.maximum(P @ np.exp(y[:-1]), 1e-300))},
+            {
+                "type": "ineq",
+                "fun": lambda y: y[-1] - np.log(np.maximum(P @ np.exp(y[:-1]), 1e-300)),
+            },
             {"type": "ineq", "fun": lambda y: -math.log(np.exp(-y[:-1]).sum())},
         ]
         options = {"maxiter": 2000, "ftol": 1e-14}
-        solved = scipy.optimize.minimize(lambda y: y[-1], start, method="SLSQP", constraints=limits, options=options)
+        solved = scipy.optimize.minimize(
+            lambda y: y[-1], start, method="SLSQP", constraints=limits, options=options
+        )
         best = math.exp(0.5 * solved.x[-1])
     else:
         p = goal["power"]
@@ -122,7 +146,9 @@ def test_max_objective_equal_variances_gives_sum_plan():
     """By symmetry, marginals and circular ranges of one length have equal variances."""
     for workload in (
         Workload(shapes.numeric(5, 4)).add(("a", "b"), "marginal"),
-        Workload(shapes.numeric(6)).add("a", Custom([np.roll([1, 1, 0, 0, 0, 0], k) for k in range(6)])),
+        Workload(shapes.numeric(6)).add(
+            "a", Custom([np.roll([1, 1, 0, 0, 0, 0], k) for k in range(6)])
+        ),
     ):
         plain, largest = plan(workload, ONE), plan(workload, ONE, objective="max")
         assert plain.max_variance == pytest.approx(plain.rmse**2, rel=1e-5)
@@ -151,8 +177,17 @@ def test_lp_objective_lies_between_sum_and_max():
 
 def test_max_objective_ignores_size_of_weights():
     schema = shapes.numeric(5, 3)
-    a = Workload(schema).add("a", "prefix").add(("a", "b"), "marginal").add("b", "range", weight=0.0)
-    b = Workload(schema).add("a", "prefix", weight=7.0).add(("a", "b"), "marginal", query_weights=np.arange(1.0, 16.0))
+    a = (
+        Workload(schema)
+        .add("a", "prefix")
+        .add(("a", "b"), "marginal")
+        .add("b", "range", weight=0.0)
+    )
+    b = (
+        Workload(schema)
+        .add("a", "prefix", weight=7.0)
+        .add(("a", "b"), "marginal", query_weights=np.arange(1.0, 16.0))
+    )
     first, second = (plan(w, ONE, objective="max") for w in (a, b))
     assert first.achieved == pytest.approx(second.achieved, rel=1e-3)
     # the variance of a query of weight 0 is not limited
@@ -161,7 +196,12 @@ def test_max_objective_ignores_size_of_weights():
 
 
 def test_max_objective_targets_scale_errors():
-    workload = Workload(shapes.numeric(6, 4)).add("a", "prefix").add(("a", "b"), "marginal").add("b", "range")
+    workload = (
+        Workload(shapes.numeric(6, 4))
+        .add("a", "prefix")
+        .add(("a", "b"), "marginal")
+        .add("b", "range")
+    )
     targets = [1.0, 4.0, 2.0]
     result = plan(workload, ONE, objective="max", targets=targets)
     assert result.achieved == pytest.approx(value_of(result, "max", targets=targets), rel=1e-8)
@@ -201,7 +241,9 @@ def test_symmetry_rings_of_pairs_are_separated():
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 3.0, 3.5, 6.0])
 def test_footprint_power_sums_are_exact(power):
-    workload = Workload(shapes.numeric(5, 4, 3)).add(("a", "b", "c"), {"a": "range", "b": "prefix", "c": "marginal"})
+    workload = Workload(shapes.numeric(5, 4, 3)).add(
+        ("a", "b", "c"), {"a": "range", "b": "prefix", "c": "marginal"}
+    )
     result = plan(workload, ONE)
     queries, variances = footprint(result.group_variance(0)), result.variances(0)
     total, slopes = queries.power_sum(queries.noises, power, 2.0)
@@ -256,7 +298,12 @@ def test_max_objective_worse_split_stops_early(monkeypatch):
 
     monkeypatch.setattr(reweighting.TradeoffSearch, "evaluate", counting_evaluate)
     monkeypatch.setattr(reweighting, "EVALUATIONS", 14)
-    workload = Workload(shapes.numeric(4, 3)).add("a", "prefix").add(("a", "b"), "affine").add(("a", "b"), "range")
+    workload = (
+        Workload(shapes.numeric(4, 3))
+        .add("a", "prefix")
+        .add(("a", "b"), "affine")
+        .add(("a", "b"), "range")
+    )
     uniform = plan(workload, ONE, objective="max", cache=False)
     alone = len(steps)
     steps.clear()
@@ -271,7 +318,12 @@ def test_max_objective_worse_split_stops_early(monkeypatch):
 @pytest.mark.parametrize("limit", [None, 1e-6])
 def test_max_objective_uses_better_centers(limit, monkeypatch):
     """Centers are tuned for the sum, and may be worse for another objective."""
-    workload = Workload(shapes.numeric(4, 3)).add("a", "prefix").add(("a", "b"), "affine").add("b", weight=50.0)
+    workload = (
+        Workload(shapes.numeric(4, 3))
+        .add("a", "prefix")
+        .add(("a", "b"), "affine")
+        .add("b", weight=50.0)
+    )
     bad = Split(centers={"a": np.array([1.0, 0.0, 0.0, 0.0])})
     monkeypatch.setattr(QuerySmasher, "_splits", lambda *_: [bad])
     monkeypatch.setattr(reweighting, "EVALUATIONS", 8)

@@ -37,7 +37,13 @@ def test_max_objective_mixed_attributes_has_small_gap(monkeypatch):
     """One weight per cell for all groups leaves a gap of 2e-3 to a bound that is 1e-4 too low."""
     # treat the small tables like large ones
     monkeypatch.setattr(reweighting, "MAX_FULL_DOMAIN_CELLS", 0)
-    schema = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5), Attribute.of_size("c", 3, "categorical")])
+    schema = Schema(
+        [
+            Attribute.of_size("a", 6),
+            Attribute.of_size("b", 5),
+            Attribute.of_size("c", 3, "categorical"),
+        ]
+    )
     result = plan(Workload.all_ways(schema, (1, 2)), ONE, objective="max")
     assert result.achieved == pytest.approx(value_of(result, "max"), rel=1e-8)
     assert 0.0 <= result.certificate.gap <= 3e-4
@@ -74,21 +80,29 @@ def test_point_weights_match_explicit_sums(monkeypatch):
 
     def variances(kind, s):
         columns = [s[list(groups[kind].spaces)][:, None], *groups[kind].queries.tables]
-        return functools.reduce(lambda a, b: np.einsum("ja,jb->jab", a, b).reshape(len(a), -1), columns).sum(axis=0)
+        return functools.reduce(
+            lambda a, b: np.einsum("ja,jb->jab", a, b).reshape(len(a), -1), columns
+        ).sum(axis=0)
 
     start = [w * groups[k].target for k, w in enumerate(weights_of(emphasis, workload))]
     mass = [m * (variances(k, noises) / 3.0) ** POWER for k, m in enumerate(start)]
     mass = [m / sum(map(np.sum, mass)) for m in mass]
     expected_weights = [np.zeros(len(v)) for v in emphasis.vectors]
     for k, numbers in enumerate(emphasis.uses):
-        table = (mass[k] * variances(k, noises) / 3.0).reshape([len(emphasis.vectors[n]) for n in numbers])
+        table = (mass[k] * variances(k, noises) / 3.0).reshape(
+            [len(emphasis.vectors[n]) for n in numbers]
+        )
         for axis, number in enumerate(numbers):
-            expected_weights[number] += np.moveaxis(table, axis, 0).reshape(table.shape[axis], -1).sum(axis=1)
+            expected_weights[number] += (
+                np.moveaxis(table, axis, 0).reshape(table.shape[axis], -1).sum(axis=1)
+            )
     for actual, expected in zip(weighted, expected_weights, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-9)
 
     def total(s):
-        return sum(float(m @ variances(k, s)) for k, m in enumerate(mass)) * float(np.sum(same.counts / s))
+        return sum(float(m @ variances(k, s)) for k, m in enumerate(mass)) * float(
+            np.sum(same.counts / s)
+        )
 
     assert np.sum(same.counts / best) == pytest.approx(1.0)
     for other in (noises, *(best * (1.0 + 0.1 * np.eye(len(best))))):
@@ -106,7 +120,9 @@ def test_objective_bound_matches_weighted_optimum(shape, goal):
         size = sum(w.sum() for w in weights)
     else:
         q = goal["power"] / (goal["power"] - 1)
-        pairs = zip(np.concatenate(weights), np.concatenate(oracles.query_weights(workload)), strict=True)
+        pairs = zip(
+            np.concatenate(weights), np.concatenate(oracles.query_weights(workload)), strict=True
+        )
         size = sum(o * (w / o) ** q for w, o in pairs if o > 0) ** (1 / q)
     weighted = Workload(workload.schema)
     for group, query_weights in zip(workload.groups, weights, strict=True):
@@ -123,7 +139,11 @@ def test_emphasis_apply_equals_weighted_workload():
     vectors = tuple(rng.uniform(0.1, 2.0, p.count) for g in workload.groups for p in g.parts)
     kinds = tuple(range(len(workload.groups)))
     emphasis = Emphasis(
-        kinds=kinds, weights=np.array([1.0, 2.0, 3.0]), uses=uses, single_vector=(False,) * 3, vectors=vectors
+        kinds=kinds,
+        weights=np.array([1.0, 2.0, 3.0]),
+        uses=uses,
+        single_vector=(False,) * 3,
+        vectors=vectors,
     )
     again = Emphasis.from_dict(json.loads(json.dumps(emphasis.to_dict())))
     written = Workload(workload.schema)

@@ -16,7 +16,11 @@ from tests.plans.tampering import changed
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
 @pytest.mark.parametrize(
-    "shape", ["query_weighted", *(pytest.param(s, marks=pytest.mark.full) for s in ("custom_matrix", "nested"))]
+    "shape",
+    [
+        "query_weighted",
+        *(pytest.param(s, marks=pytest.mark.full) for s in ("custom_matrix", "nested")),
+    ],
 )
 def test_load_plan_objective_search_round_trips(shape, goal, centers):
     result = cached_plan("querysmasher", shape, **goal, centers=centers)

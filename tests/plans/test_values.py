@@ -39,7 +39,9 @@ def copies(value: Any) -> list[Any]:
     return [pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)]
 
 
-@pytest.mark.parametrize("mechanism", ["querysmasher", "residualplanner+", "identity", "hdmm", "wff", "laplace"])
+@pytest.mark.parametrize(
+    "mechanism", ["querysmasher", "residualplanner+", "identity", "hdmm", "wff", "laplace"]
+)
 def test_plan_copies_are_equal(mechanism: str) -> None:
     budget = Budget.pure(1.0) if mechanism == "laplace" else Budget(pcost=1.0)
     result = plan(WORKLOAD, budget, mechanism)
@@ -69,7 +71,11 @@ def test_measurement_save_and_load_are_equal(tmp_path: Path) -> None:
         measurement.save(path)
         again = Measurement.load(str(path))
         assert again == measurement
-        assert (again.dataset, again.key, again.utc) == (measurement.dataset, measurement.key, measurement.utc)
+        assert (again.dataset, again.key, again.utc) == (
+            measurement.dataset,
+            measurement.key,
+            measurement.utc,
+        )
         assert again.rehearsal == measurement.rehearsal
         assert again.answers(2).equals(measurement.answers(2))
         assert [p.name for p in tmp_path.glob("*saved*")] == ["saved.measurement"]
@@ -82,8 +88,12 @@ def test_comparison_equality_compares_all_fields() -> None:
     for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one)), one):
         assert one == other
         assert hash(one) == hash(other)
-    assert one != Comparison(frame=table.assign(rmse=2.0), plans={}, bound=1.0, statement="None is below.")
-    assert one != Comparison(frame=table, plans={"wff": "{}"}, bound=1.0, statement="None is below.")
+    assert one != Comparison(
+        frame=table.assign(rmse=2.0), plans={}, bound=1.0, statement="None is below."
+    )
+    assert one != Comparison(
+        frame=table, plans={"wff": "{}"}, bound=1.0, statement="None is below."
+    )
     assert one != Comparison(frame=table, plans={}, bound=2.0, statement="None is below.")
     assert one != table
 

@@ -47,14 +47,18 @@ def test_better_pairs_without_three_way_interaction_are_exact():
         between = contrast(rng.normal(size=[n for i, n in enumerate(sizes) if i != k]))
         counts += np.expand_dims(between, k) * p[k].reshape([-1 if a == k else 1 for a in range(3)])
     centers = tuple(np.full(n, 1.0 / n) for n in sizes)
-    three = ResidualEstimate(cells=contrast(counts), variance=1e-3, rank=24, lens=MeasuredProjection(centers=centers))
+    three = ResidualEstimate(
+        cells=contrast(counts), variance=1e-3, rank=24, lens=MeasuredProjection(centers=centers)
+    )
     seen, tables = {(0, 1, 2): three}, {}
     for axes in [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]:
         tables[axes] = counts.sum(axis=tuple(a for a in range(3) if a not in axes))
         lens = MeasuredProjection(centers=tuple(centers[a] for a in axes))
         # the variance is so large that the pairs carry no information
         if len(axes) == 2:
-            seen[axes] = ResidualEstimate(cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, lens=lens)
+            seen[axes] = ResidualEstimate(
+                cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, lens=lens
+            )
     estimates = Evidence(
         names=("a", "b", "c"),
         sizes=sizes,
@@ -65,7 +69,9 @@ def test_better_pairs_without_three_way_interaction_are_exact():
         seen=seen,
     )
     singles, pairs = ({a: t for a, t in tables.items() if len(a) == k} for k in (1, 2))
-    for axes, (cells, variance) in better_pairs(estimates, 100.0, singles, pairs, [(0, 1, 2)]).items():
+    for axes, (cells, variance) in better_pairs(
+        estimates, 100.0, singles, pairs, [(0, 1, 2)]
+    ).items():
         np.testing.assert_allclose(cells, contrast(tables[axes]), atol=1e-6)
         assert variance < 1.0
 
@@ -78,7 +84,9 @@ def test_shrunk_total_moves_at_most_by_its_noise(total):
 
 
 def test_publish_noisy_total_uses_shrunk_total():
-    measurement, _ = measured_on(Workload.all_ways(SCHEMA, (1,), family="marginal"), Budget(pcost=1e-5))
+    measurement, _ = measured_on(
+        Workload.all_ways(SCHEMA, (1,), family="marginal"), Budget(pcost=1e-5)
+    )
     proof = evidence(measurement)
     assert proof.total > 0
     wanted = shrunk_total(proof.total, proof.total_variance)
@@ -101,12 +109,18 @@ def test_on_simplex_satisfies_optimality_conditions():
 
 
 def test_shrink_table_follows_residual_only_if_significant():
-    margins = {(0,): np.array([30.0, 70.0]), (1,): np.array([40.0, 50.0, 10.0]), (): np.array(100.0)}
+    margins = {
+        (0,): np.array([30.0, 70.0]),
+        (1,): np.array([40.0, 50.0, 10.0]),
+        (): np.array(100.0),
+    }
     lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(3, 1 / 3)))
     product = np.outer(margins[0,], margins[1,]) / 100
     moved = contrast(np.array([[15.0, -10.0, 0.0], [0.0, 0.0, 0.0]]))
     for variance, near in ((1e4, product), (1e-4, product + moved)):
-        seen = ResidualEstimate(cells=contrast(product) + moved, variance=variance, rank=2, lens=lens)
+        seen = ResidualEstimate(
+            cells=contrast(product) + moved, variance=variance, rank=2, lens=lens
+        )
         table = shrink_table((0, 1), seen, margins, 100.0)
         np.testing.assert_allclose(table, near, atol=0.05)
         np.testing.assert_allclose(table.sum(axis=1), margins[0,], atol=1e-9)
@@ -118,7 +132,9 @@ def test_shrink_table_with_very_negative_row_keeps_margins():
     lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
     for size in (1e2, 1e3):
         cells = contrast(np.array([[-size, size / 2], [size, -size]]))
-        table = shrink_table((0, 1), ResidualEstimate(cells=cells, variance=1.0, rank=1, lens=lens), margins, 100.0)
+        table = shrink_table(
+            (0, 1), ResidualEstimate(cells=cells, variance=1.0, rank=1, lens=lens), margins, 100.0
+        )
         np.testing.assert_allclose(table.sum(axis=1), margins[0,], atol=1e-6)
         np.testing.assert_allclose(table.sum(axis=0), margins[1,], atol=1e-6)
 
@@ -129,7 +145,12 @@ def test_project_nonnegative_matches_general_solver():
 
     pair = np.array([[3.0, 0.0], [0.0, 3.0]])
     odd = np.array([[0.0, 3.0], [3.0, 0.0]])
-    start = {(): np.array(6.0), (0, 1): contrast(pair), (0, 2): contrast(pair), (1, 2): contrast(odd)}
+    start = {
+        (): np.array(6.0),
+        (0, 1): contrast(pair),
+        (0, 2): contrast(pair),
+        (1, 2): contrast(odd),
+    }
     start |= {(i,): np.zeros(2) for i in range(3)} | {(0, 1, 2): np.zeros((2, 2, 2))}
     assert assemble_table(start, (0, 1, 2)).min() < -0.5
     contrasts = project_nonnegative(
@@ -143,7 +164,9 @@ def test_project_nonnegative_matches_general_solver():
             square += float(np.sum((contrast(summed) - start[axes]) ** 2)) / 4 ** len(axes)
         return square
 
-    best = minimize(distance, np.full(8, 0.75), bounds=[(0, None)] * 8, options={"ftol": 1e-14, "gtol": 1e-10})
+    best = minimize(
+        distance, np.full(8, 0.75), bounds=[(0, None)] * 8, options={"ftol": 1e-14, "gtol": 1e-10}
+    )
     assert assemble_table(contrasts, (0, 1, 2)).min() >= -1e-12
     assert distance(assemble_table(contrasts, (0, 1, 2)).ravel()) <= 1.02 * best.fun + 1e-6
 
@@ -152,22 +175,33 @@ def test_project_nonnegative_active_set_gives_same_distance(monkeypatch):
     """Ten noisy three-way tables, most of which become feasible early."""
     sizes, generator = (6, 5, 4, 3, 3), np.random.default_rng(1)
     tables = list(itertools.combinations(range(5), 3))
-    sets = sorted({inside for axes in tables for n in range(4) for inside in itertools.combinations(axes, n)})
+    sets = sorted(
+        {inside for axes in tables for n in range(4) for inside in itertools.combinations(axes, n)}
+    )
     shapes = {axes: [sizes[a] for a in axes] for axes in sets}
     loud = {(0, 1), (0, 1, 2), (0, 1, 3)}
-    start = {axes: contrast(generator.normal(scale=20.0 if axes in loud else 0.3, size=shapes[axes])) for axes in sets}
+    start = {
+        axes: contrast(generator.normal(scale=20.0 if axes in loud else 0.3, size=shapes[axes]))
+        for axes in sets
+    }
     start[()] = np.array(500.0)
     looks, follow = [], joint._Multipliers.follow
     monkeypatch.setattr(
-        joint._Multipliers, "follow", lambda self, table: (looks.append(self.axes), follow(self, table))[1]
+        joint._Multipliers,
+        "follow",
+        lambda self, table: (looks.append(self.axes), follow(self, table))[1],
     )
 
     def run(every):
         monkeypatch.setattr(joint, "ALL_LOOK", every)
         looks.clear()
-        contrasts = project_nonnegative({a: c.copy() for a, c in start.items()}, tables, sizes, 1e-6, lambda *_: None)
+        contrasts = project_nonnegative(
+            {a: c.copy() for a, c in start.items()}, tables, sizes, 1e-6, lambda *_: None
+        )
         assert min(assemble_table(contrasts, axes).min() for axes in tables) >= -1e-9
-        square = sum(float(np.sum((contrasts[a] - start[a]) ** 2)) / 4 ** len(a) for a in start if a)
+        square = sum(
+            float(np.sum((contrasts[a] - start[a]) ** 2)) / 4 ** len(a) for a in start if a
+        )
         return square, len(looks)
 
     now_and_then = joint.ALL_LOOK
@@ -179,23 +213,41 @@ def test_project_nonnegative_active_set_gives_same_distance(monkeypatch):
 def test_make_consistent_projects_only_contradictory_tables_jointly(monkeypatch):
     """The pairs of attributes 0, 1, 2 contradict each other; all other triples are consistent."""
     pair, sets = np.array([[40.0, 0.0], [0.0, 40.0]]), list(itertools.combinations(range(4), 2))
-    triples, tied = list(itertools.combinations(range(4), 3)), {(0, 1): pair, (0, 2): pair, (1, 2): pair[::-1]}
+    triples, tied = (
+        list(itertools.combinations(range(4), 3)),
+        {(0, 1): pair, (0, 2): pair, (1, 2): pair[::-1]},
+    )
     start = {(): np.array(80.0)} | {(i,): np.zeros(2) for i in range(4)}
     start |= {axes: contrast(tied.get(axes, np.full((2, 2), 20.0))) for axes in sets}
     start |= {axes: contrast(np.eye(2)[0][:, None, None] * 30.0 * np.eye(2)) for axes in triples}
-    fields = {"names": ("a", "b", "c", "d"), "sizes": (2,) * 4, "centers": (), "total": 80.0, "total_variance": 1.0}
+    fields = {
+        "names": ("a", "b", "c", "d"),
+        "sizes": (2,) * 4,
+        "centers": (),
+        "total": 80.0,
+        "total_variance": 1.0,
+    }
     estimates = Evidence(**fields, tables=tuple(triples), seen={})
     assert min(assemble_table(start, axes).min() for axes in triples[1:]) < -1.0
     held, project = [], shrunk.project_nonnegative
     monkeypatch.setattr(
         shrunk,
         "project_nonnegative",
-        lambda c, tables, *rest, **more: (held.append(tables), project(c, tables, *rest, **more))[1],
+        lambda c, tables, *rest, **more: (held.append(tables), project(c, tables, *rest, **more))[
+            1
+        ],
     )
-    consistent = shrunk.make_consistent(estimates, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None)
+    consistent = shrunk.make_consistent(
+        estimates, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None
+    )
     assert [[axes for axes in tables if len(axes) == 3] for tables in held][:2] == [[], [(0, 1, 2)]]
     assert min(assemble_table(consistent, axes).min() for axes in triples) >= -1e-12
-    joint_contrasts = project({a: c.copy() for a, c in start.items()}, triples, (2,) * 4, 1e-4, lambda *_: None)
+    joint_contrasts = project(
+        {a: c.copy() for a, c in start.items()}, triples, (2,) * 4, 1e-4, lambda *_: None
+    )
     for axes in sets:
-        assert np.abs(assemble_table(consistent, axes) - assemble_table(joint_contrasts, axes)).max() < 1.5
+        assert (
+            np.abs(assemble_table(consistent, axes) - assemble_table(joint_contrasts, axes)).max()
+            < 1.5
+        )
     assert np.abs(assemble_table(consistent, (0, 1)) - pair).max() > 5.0

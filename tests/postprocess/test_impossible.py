@@ -41,20 +41,27 @@ def simulate_with_rules(rules, ways=(1, 2), pcost=0.05, seed=1, **options):
         summed = counts.sum(axis=tuple(a for a in range(counts.ndim) if a not in axes))
         return summed.transpose([sorted(axes).index(a) for a in axes])
 
-    result = plan(Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options)
+    result = plan(
+        Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options
+    )
     return simulate_measurement(result, table, np.random.default_rng(seed)), table
 
 
 @pytest.mark.parametrize(
     ("which", "ways", "fit", "pcost"),
-    [pytest.param(*row, marks=() if row in FEW else pytest.mark.full) for row in itertools.product(*CASES)],
+    [
+        pytest.param(*row, marks=() if row in FEW else pytest.mark.full)
+        for row in itertools.product(*CASES)
+    ],
 )
 def test_published_impossible_cells_are_zero(which, ways, fit, pcost):
     pcost = 50.0 if len(ways) == 1 else pcost
     measurement, _ = simulate_with_rules(RULES[which], ways, pcost, mechanism="residualplanner")
     published = measurement.publish(fit)
     check(published, measurement.plan.workload)
-    assert pcost < 1.0 or published.total == pytest.approx(float(measurement.marginal([])), rel=1e-3)
+    assert pcost < 1.0 or published.total == pytest.approx(
+        float(measurement.marginal([])), rel=1e-3
+    )
     for group in measurement.plan.workload.groups:
         impossible = measurement.plan.schema.possible_share(group.attributes) == 0.0
         assert (published.table(group.attributes)[impossible] == 0.0).all()
@@ -66,9 +73,13 @@ def test_published_impossible_cells_are_zero(which, ways, fit, pcost):
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
 def test_published_prefixes_with_tuned_centers_satisfy_rules(centers):
     schema = SCHEMA.with_facts(impossible=RULES["chained"])
-    workload = Workload(schema).add(("a", "b"), "prefix").add(("b", "c"), {"b": "range", "c": "marginal"})
+    workload = (
+        Workload(schema).add(("a", "b"), "prefix").add(("b", "c"), {"b": "range", "c": "marginal"})
+    )
     measurement = simulate_measurement(
-        plan(workload, Budget(pcost=0.05), centers=centers), people(schema, 3_000, 1), np.random.default_rng(1)
+        plan(workload, Budget(pcost=0.05), centers=centers),
+        people(schema, 3_000, 1),
+        np.random.default_rng(1),
     )
     published = measurement.publish()
     check(published, workload)
@@ -82,20 +93,29 @@ def test_unbiased_tables_with_zeros_stay_unbiased(rules):
     assert published.total == float(measurement.marginal([]))
     assert min(published.table(names).min() for names in sets(SCHEMA, (3,))) < 0.0
     for names in sets(SCHEMA, (1, 2, 3)):
-        table, impossible = published.table(names), measurement.plan.schema.possible_share(names) == 0.0
+        table, impossible = (
+            published.table(names),
+            measurement.plan.schema.possible_share(names) == 0.0,
+        )
         assert (table[impossible] == 0.0).all()
         for axis in range(table.ndim):
             rest = names[:axis] + names[axis + 1 :]
             assert np.abs(table.sum(axis=axis) - published.table(rest)).max() <= 1e-9
     # the operation is linear and leaves true tables unchanged, so it keeps expectations
-    contrasts, twice = published.contrasts, {axes: 2.0 * c for axes, c in published.contrasts.items()}
+    contrasts, twice = (
+        published.contrasts,
+        {axes: 2.0 * c for axes, c in published.contrasts.items()},
+    )
     seen = {
-        axes: measurement.plan.schema.possible_share([published.names[a] for a in axes]) > 0.0 for axes in contrasts
+        axes: measurement.plan.schema.possible_share([published.names[a] for a in axes]) > 0.0
+        for axes in contrasts
     }
     largest = [axes for axes in contrasts if len(axes) == 3]
     sizes = SCHEMA.sizes(SCHEMA.names)
     for tables, back in ((contrasts, 1.0), (twice, 2.0)):
-        again = zero_impossible_cells({axes: c.copy() for axes, c in tables.items()}, largest, sizes, seen)
+        again = zero_impossible_cells(
+            {axes: c.copy() for axes, c in tables.items()}, largest, sizes, seen
+        )
         for axes, c in contrasts.items():
             np.testing.assert_allclose(again[axes], back * c, atol=1e-8)
 
@@ -115,7 +135,9 @@ def test_publish_with_rules_reduces_errors():
                 )
                 simulated = simulate_measurement(bare, table, np.random.default_rng(seed))
             published = simulated.publish()
-            errors[with_rules] += sum(np.abs(published.table(n) - table(n)).sum() for n in sets(SCHEMA, (2,)))
+            errors[with_rules] += sum(
+                np.abs(published.table(n) - table(n)).sum() for n in sets(SCHEMA, (2,))
+            )
     assert errors[True] < 0.97 * errors[False]
     measurement, table = simulate_with_rules(rules, (1, 2, 3), 1e6, mechanism="residualplanner")
     exact = measurement.publish()
@@ -163,7 +185,9 @@ def test_rule_on_other_attributes_leaves_tables_unchanged():
     result = plan(Workload(SCHEMA).add(("a", "b")), Budget(pcost=0.1))
     again = plan(Workload(schema).add(("a", "b")), Budget(pcost=0.1))
     table = people(SCHEMA, 3_000, 1)
-    one, other = (simulate_measurement(p, table, np.random.default_rng(1)).publish() for p in (result, again))
+    one, other = (
+        simulate_measurement(p, table, np.random.default_rng(1)).publish() for p in (result, again)
+    )
     assert (one.table(["a", "b"]) == other.table(["a", "b"])).all()
     assert result.hash != again.hash
 
@@ -177,12 +201,16 @@ def test_unbiased_uncertainty_with_rules_matches_simulation():
     possible = measurement.plan.schema.possible_share(("a", "b")) > 0.0
     missed = []
     for seed in range(1_000, 1_040):
-        again = simulate_measurement(measurement.plan, table, np.random.default_rng(seed)).publish("none")
+        again = simulate_measurement(measurement.plan, table, np.random.default_rng(seed)).publish(
+            "none"
+        )
         missed.append(again.table(("a", "b")) - table(("a", "b")))
     seen = np.mean(np.square(missed), axis=0)
     assert (errors[~possible] == 0.0).all()
     assert np.mean(errors[possible] ** 2) == pytest.approx(np.mean(seen[possible]), rel=0.15)
-    number = next(i for i, g in enumerate(measurement.plan.workload.groups) if g.attributes == ("a", "b"))
+    number = next(
+        i for i, g in enumerate(measurement.plan.workload.groups) if g.attributes == ("a", "b")
+    )
     rows = uncertainty.answers(number)
     shown = rows["flag"] != "suppressed"
     assert (rows["published_low"][shown] <= rows["published"][shown]).all()

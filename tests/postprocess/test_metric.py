@@ -32,12 +32,15 @@ def test_published_sums_are_as_accurate_as_unbiased_sums(mechanism, family, pcos
     workload = Workload.all_ways(SCHEMA, (1, 2), family=family)
     missed = np.zeros((2, len(workload.groups)))
     for seed in range(3):
-        measurement, table = measured_on(workload, Budget(pcost=pcost), seed=seed, mechanism=mechanism)
+        measurement, table = measured_on(
+            workload, Budget(pcost=pcost), seed=seed, mechanism=mechanism
+        )
         published = measurement.publish()
         for number, group in enumerate(workload.groups):
             truth = apply_group(group, table(group.attributes), 0, group.count)
             missed[:, number] += [
-                np.abs(v - truth).mean() for v in (measurement.values(number), published.values(number))
+                np.abs(v - truth).mean()
+                for v in (measurement.values(number), published.values(number))
             ]
     ratios = missed[1] / missed[0]
     assert ratios.max() < 1.3, ratios
@@ -54,7 +57,9 @@ def test_published_prefix_answers_are_monotone():
     assert any((np.diff(measurement.values(n)) < 0).any() for n in range(3))
 
 
-@pytest.mark.parametrize(("mechanism", "options"), [("querysmasher", {"centers": "uniform"}), ("residualplanner+", {})])
+@pytest.mark.parametrize(
+    ("mechanism", "options"), [("querysmasher", {"centers": "uniform"}), ("residualplanner+", {})]
+)
 def test_metric_equals_squared_norm_of_strategy_answers(mechanism, options):
     measurement, _ = measured_on(PAIRS, mechanism=mechanism, **options)
     proof, rng, compared = evidence(measurement), np.random.default_rng(1), 0
@@ -64,30 +69,40 @@ def test_metric_equals_squared_norm_of_strategy_answers(mechanism, options):
             continue
         gap = rng.normal(size=seen.cells.shape)
         answered = apply_factors(block, gap, lambda s: s.rows) / block.noise
-        assert seen.metric.squared(seen.lens.of(gap)) == pytest.approx(float(np.sum(answered**2)), rel=1e-8)
+        assert seen.metric.squared(seen.lens.of(gap)) == pytest.approx(
+            float(np.sum(answered**2)), rel=1e-8
+        )
         compared += 1
     assert compared >= 5
 
 
 def test_nearest_single_matches_nonnegative_least_squares():
-    measurement, _ = measured_on(PAIRS, Budget(pcost=0.005), mechanism="residualplanner+", records=400)
+    measurement, _ = measured_on(
+        PAIRS, Budget(pcost=0.005), mechanism="residualplanner+", records=400
+    )
     proof = evidence(measurement)
     seen, center, total = proof.seen[0,], proof.centers[0], 400.0
     table = nearest_single(seen, total, center)
     assert table.min() == 0.0
     assert table.sum() == pytest.approx(total)
     values, vectors = np.linalg.eigh(seen.metric.factors[0] * seen.metric.scale)
-    half = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ np.array([seen.lens.of(e) for e in np.eye(30)]).T
+    half = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ np.array(
+        [seen.lens.of(e) for e in np.eye(30)]
+    ).T
     wanted = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ seen.cells
     heavy = 1e4 * half.max()
-    best, _ = scipy.optimize.nnls(np.vstack([half, np.full(30, heavy)]), np.append(wanted, heavy * total))
+    best, _ = scipy.optimize.nnls(
+        np.vstack([half, np.full(30, heavy)]), np.append(wanted, heavy * total)
+    )
     ours, theirs = (seen.metric.squared(seen.lens.of(t) - seen.cells) for t in (table, best))
     assert ours == pytest.approx(theirs, rel=1e-4)
     np.testing.assert_allclose(table, best, atol=0.05)
 
 
 def test_shrink_table_weights_directions_by_their_precision():
-    measurement, _ = measured_on(PAIRS, Budget(pcost=5.0), mechanism="residualplanner+", records=20_000)
+    measurement, _ = measured_on(
+        PAIRS, Budget(pcost=5.0), mechanism="residualplanner+", records=20_000
+    )
     proof = evidence(measurement)
     seen, tables = proof.seen[0, 1], {}
     for axes in ((0,), (1,), ()):

@@ -33,7 +33,9 @@ def check_integer_tables(published, workload):
 
 
 @pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize(("ways", "pcost"), [((1,), 0.05), ((1, 2), 50.0), ((1, 2, 3), 1e-4), ((4,), 0.05)])
+@pytest.mark.parametrize(
+    ("ways", "pcost"), [((1,), 0.05), ((1, 2), 50.0), ((1, 2, 3), 1e-4), ((4,), 0.05)]
+)
 def test_integer_tables_are_consistent_with_rounded_total(ways, pcost, fit):
     workload = Workload.all_ways(SCHEMA, ways, family="marginal")
     measurement, _ = measured_on(workload, Budget(pcost=pcost), records=300)
@@ -68,7 +70,9 @@ def test_records_of_every_residual_plan_match_tables(shape, mechanism):
         np.testing.assert_array_equal(counted, published.table(group.attributes))
 
 
-@pytest.mark.parametrize(("ways", "pcost"), [((1, 2), 1e-3), ((1, 2), 0.05), ((1, 2), 5.0), ((1, 2, 3), 0.05)])
+@pytest.mark.parametrize(
+    ("ways", "pcost"), [((1, 2), 1e-3), ((1, 2), 0.05), ((1, 2), 5.0), ((1, 2, 3), 0.05)]
+)
 def test_integer_tables_are_nearly_as_accurate(ways, pcost):
     workload = Workload.all_ways(SCHEMA, ways, family="marginal")
     plain = rounded = floor = 0.0
@@ -87,7 +91,10 @@ def test_nearest_people_improve_on_tree_start():
     exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
     tree_records = _tree_of_people(exact, SIZES, 3_000, np.random.default_rng(0))
     moved = nearest_people(exact, SIZES, 3_000, np.random.default_rng(0), silent)
-    missed = [sum(np.abs(table_of(r, p, SIZES) - exact[p]).sum() for p in PAIRS) for r in (tree_records, moved)]
+    missed = [
+        sum(np.abs(table_of(r, p, SIZES) - exact[p]).sum() for p in PAIRS)
+        for r in (tree_records, moved)
+    ]
     assert missed[1] <= 0.25 * missed[0]
     assert missed[1] <= 0.02 * 3_000 * len(PAIRS)
 
@@ -118,7 +125,9 @@ def test_records_depend_only_on_measurement():
 
 @pytest.mark.parametrize("n", [0, 1, 77, 1_000])
 def test_records_with_requested_number_keep_shares(n):
-    measurement, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=1.0), records=200)
+    measurement, _ = measured_on(
+        Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=1.0), records=200
+    )
     published = measurement.publish()
     rows = published.records(n)
     assert rows.shape == (n, 4)
@@ -154,7 +163,9 @@ def test_records_with_invalid_request_are_refused():
 
 
 def test_publish_integer_progress_increases_to_one():
-    measurement, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal"), records=200)
+    measurement, _ = measured_on(
+        Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal"), records=200
+    )
     shares = []
     measurement.publish(integer=True, progress=lambda share, words: shares.append(share))
     assert shares == sorted(shares)

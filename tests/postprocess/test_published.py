@@ -22,7 +22,10 @@ FEW = pairwise(*CASES)
 
 @pytest.mark.parametrize(
     ("ways", "fit", "pcost"),
-    [pytest.param(*row, marks=() if row in FEW else pytest.mark.full) for row in itertools.product(*CASES)],
+    [
+        pytest.param(*row, marks=() if row in FEW else pytest.mark.full)
+        for row in itertools.product(*CASES)
+    ],
 )
 def test_published_tables_are_consistent_and_nonnegative(ways, fit, pcost):
     workload = Workload.all_ways(SCHEMA, ways, family="marginal")
@@ -47,7 +50,9 @@ def test_published_tables_are_consistent_and_nonnegative(ways, fit, pcost):
 @pytest.mark.parametrize("fit", FITS)
 def test_publish_every_residual_plan_is_consistent(shape, mechanism, options, fit):
     workload = SHAPES[shape]()
-    measurement, _ = measured_on(workload, Budget(pcost=1.0), records=50, mechanism=mechanism, **options)
+    measurement, _ = measured_on(
+        workload, Budget(pcost=1.0), records=50, mechanism=mechanism, **options
+    )
     published = measurement.publish(fit)
     check(published, workload)
     for number, group in enumerate(workload.groups):
@@ -55,7 +60,10 @@ def test_publish_every_residual_plan_is_consistent(shape, mechanism, options, fi
 
 
 def test_tuned_test_plans_have_centers_complements_unions():
-    tuned = [plan(SHAPES[shape](), Budget(pcost=1.0), centers="tuned") for shape in ("cyclic", "weights_ratio")]
+    tuned = [
+        plan(SHAPES[shape](), Budget(pcost=1.0), centers="tuned")
+        for shape in ("cyclic", "weights_ratio")
+    ]
     assert any(b.union for b in tuned[0].blocks.values())
     assert tuned[1].split.centers
     assert tuned[1].split.complements
@@ -64,7 +72,9 @@ def test_tuned_test_plans_have_centers_complements_unions():
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
 def test_publish_without_fit_returns_unbiased_answers(centers):
     workload = SHAPES["nested"]().add(("a", "b"), {"a": "prefix", "b": "range"})
-    measurement, _ = measured_on(workload, Budget(pcost=1.0), mechanism="querysmasher", centers=centers)
+    measurement, _ = measured_on(
+        workload, Budget(pcost=1.0), mechanism="querysmasher", centers=centers
+    )
     published = measurement.publish("none")
     for number in range(len(workload.groups)):
         np.testing.assert_allclose(published.values(number), measurement.values(number), atol=1e-9)
@@ -113,12 +123,16 @@ def test_table_axes_follow_requested_attribute_order():
     measurement, _ = measured_on(workload)
     published = measurement.publish()
     assert published.table(["b", "one", "a"]).shape == (7, 1, 9)
-    np.testing.assert_array_equal(published.table(["a", "b"]), published.table(["b", "one", "a"])[:, 0].T)
+    np.testing.assert_array_equal(
+        published.table(["a", "b"]), published.table(["b", "one", "a"])[:, 0].T
+    )
     assert published.table(["one"]).tolist() == [published.total]
 
 
 def test_answers_list_monotone_prefixes_and_unbiased_answers():
-    workload = Workload(SCHEMA).add(("a",), "prefix").add(("b", "a"), {"a": "prefix", "b": "marginal"})
+    workload = (
+        Workload(SCHEMA).add(("a",), "prefix").add(("b", "a"), {"a": "prefix", "b": "marginal"})
+    )
     measurement, _ = measured_on(workload, Budget(pcost=1e-4), mechanism="querysmasher")
     rows = measurement.publish().answers(0)
     assert list(rows) == ["query", "published", "answer", "std", "low", "high"]
@@ -130,7 +144,9 @@ def test_answers_list_monotone_prefixes_and_unbiased_answers():
 
 def test_publish_negative_total_returns_zeros():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
-    measurements = [measured_on(workload, Budget(pcost=1e-6), records=5, seed=seed)[0] for seed in range(8)]
+    measurements = [
+        measured_on(workload, Budget(pcost=1e-6), records=5, seed=seed)[0] for seed in range(8)
+    ]
     below = [f for f in measurements if f.marginal([]) < 0]
     assert below
     for fit in FITS:
@@ -166,18 +182,23 @@ def test_publish_progress_increases_to_one():
 
 @pytest.mark.parametrize("fit", FITS)
 def test_published_prefixes_and_ranges_are_monotone(fit):
-    workload = Workload(SCHEMA).add(("a", "b"), "prefix").add(("a", "d"), {"a": "prefix", "d": "marginal"})
+    workload = (
+        Workload(SCHEMA).add(("a", "b"), "prefix").add(("a", "d"), {"a": "prefix", "d": "marginal"})
+    )
     workload = workload.add(("b",), "range")
     measurement, _ = measured_on(workload, Budget(pcost=1e-4), mechanism="querysmasher")
     published = measurement.publish(fit)
     cells, ranges = published.table(["b"]), published.values(2)
     assert ranges.min() >= -1e-9
-    sums = [cells[first:last].sum() for first, last in itertools.combinations(range(len(cells) + 1), 2)]
+    sums = [
+        cells[first:last].sum() for first, last in itertools.combinations(range(len(cells) + 1), 2)
+    ]
     np.testing.assert_allclose(np.sort(ranges), np.sort(sums), atol=1e-9)
     for number, group in enumerate(workload.groups[:2]):
         sizes = [part.count for part in group.parts]
         answers, unbiased = (
-            x.reshape(sizes) for x in (published.values(number), measurement.answers(number)["answer"].to_numpy())
+            x.reshape(sizes)
+            for x in (published.values(number), measurement.answers(number)["answer"].to_numpy())
         )
         assert np.diff(answers, axis=0).min() >= -1e-9
         assert np.diff(unbiased.reshape(sizes), axis=0).min() < 0.0

@@ -29,7 +29,9 @@ def save_every_checkpoint(monkeypatch):
 
 
 def simulated(ways=(1, 2, 3), seed=1):
-    return measured_on(Workload.all_ways(SCHEMA, ways, family="marginal"), Budget(pcost=0.05), seed=seed)[0]
+    return measured_on(
+        Workload.all_ways(SCHEMA, ways, family="marginal"), Budget(pcost=0.05), seed=seed
+    )[0]
 
 
 def run_with_interruptions(work):
@@ -64,7 +66,9 @@ def assert_equal(first, second):
 def test_publish_cancelled_repeatedly_resumes_to_same_tables(tmp_path, fit, integer):
     measurement = simulated()
     resumed, attempts = run_with_interruptions(
-        lambda progress: publish(measurement, fit, integer=integer, progress=progress, resume=tmp_path)
+        lambda progress: publish(
+            measurement, fit, integer=integer, progress=progress, resume=tmp_path
+        )
     )
     assert attempts > 2
     assert_equal(publish(measurement, fit, integer=integer), resumed)
@@ -77,7 +81,9 @@ def test_uncertainty_cancelled_repeatedly_resumes_to_same_errors(tmp_path):
     )
     uninterrupted = uncertainty(published, draws=12)
     for one, other in zip(
-        (*uninterrupted.errors, *uninterrupted.truths), (*resumed.errors, *resumed.truths), strict=True
+        (*uninterrupted.errors, *uninterrupted.truths),
+        (*resumed.errors, *resumed.truths),
+        strict=True,
     ):
         assert list(one) == list(other)
         assert all(np.array_equal(one[axes], other[axes]) for axes in one)
@@ -102,7 +108,9 @@ def test_resumed_publish_fits_each_table_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(shrunk, "shrink_table", counted)
     measurement = simulated()
-    run_with_interruptions(lambda progress: publish(measurement, progress=progress, resume=tmp_path))
+    run_with_interruptions(
+        lambda progress: publish(measurement, progress=progress, resume=tmp_path)
+    )
     triples = [axes for axes in fitted if len(axes) == 3]
     assert len(triples) == len(set(triples)) == 4
 
@@ -128,7 +136,9 @@ def test_killed_publish_resumes_to_same_integers(tmp_path):
         assert process.exitcode == -signal.SIGKILL
         assert list(folder.rglob("*.npz"))
     steps = []
-    resumed = publish(measurement, integer=True, progress=lambda share, words: steps.append(words), resume=folder)
+    resumed = publish(
+        measurement, integer=True, progress=lambda share, words: steps.append(words), resume=folder
+    )
     assert "Fitting tables" not in steps
     assert_equal(publish(measurement, integer=True), resumed)
 

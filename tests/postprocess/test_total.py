@@ -43,7 +43,11 @@ def comonotone(names):
 
 def errors(table, pcost, ways):
     """RMSE of the measured and of the borrowed total, and the reported standard error."""
-    result = plan(Workload.all_ways(SCHEMA, ways, family="marginal"), Budget(pcost=pcost), mechanism="residualplanner")
+    result = plan(
+        Workload.all_ways(SCHEMA, ways, family="marginal"),
+        Budget(pcost=pcost),
+        mechanism="residualplanner",
+    )
     rows = []
     for seed in range(SEEDS):
         measurement = evidence(simulate_measurement(result, table, np.random.default_rng(seed)))
@@ -66,24 +70,37 @@ def test_borrowed_total_with_dependent_attributes_is_robust(ways):
 
 
 def test_borrowed_total_of_precise_total_is_unchanged():
-    result = plan(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=0.2), mechanism="residualplanner")
+    result = plan(
+        Workload.all_ways(SCHEMA, (1, 2), family="marginal"),
+        Budget(pcost=0.2),
+        mechanism="residualplanner",
+    )
     measurement = evidence(simulate_measurement(result, comonotone, np.random.default_rng(1)))
     assert borrowed_total(measurement) == (measurement.total, measurement.total_variance)
 
 
 def test_borrowed_total_of_pure_noise_is_unchanged():
-    result = plan(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=1e-6), mechanism="residualplanner")
+    result = plan(
+        Workload.all_ways(SCHEMA, (1, 2), family="marginal"),
+        Budget(pcost=1e-6),
+        mechanism="residualplanner",
+    )
     measurement = evidence(simulate_measurement(result, independent, np.random.default_rng(0)))
     assert borrowed_total(measurement) == (measurement.total, measurement.total_variance)
 
 
 def test_published_tables_sum_to_borrowed_total():
     result = plan(
-        Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=0.002), mechanism="residualplanner"
+        Workload.all_ways(SCHEMA, (1, 2), family="marginal"),
+        Budget(pcost=0.002),
+        mechanism="residualplanner",
     )
     measurement = simulate_measurement(result, independent, np.random.default_rng(3))
     shrunk, seen = publish(measurement), evidence(measurement)
-    borrowed, unpooled = shrunk_total(*borrowed_total(seen)), shrunk_total(seen.total, seen.total_variance)
+    borrowed, unpooled = (
+        shrunk_total(*borrowed_total(seen)),
+        shrunk_total(seen.total, seen.total_variance),
+    )
     assert abs(shrunk.total - borrowed) < 0.1 * abs(unpooled - borrowed)
     for names in itertools.combinations("abcdef", 2):
         assert abs(shrunk.table(names).sum() - shrunk.total) <= 1e-9

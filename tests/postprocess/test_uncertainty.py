@@ -18,7 +18,9 @@ from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, measured_on, people
 
 PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
-MANY = Schema([Attribute.of_size(name, n) for name, n in zip("abcdef", (5, 6, 7, 6, 4, 6), strict=True)])
+MANY = Schema(
+    [Attribute.of_size(name, n) for name, n in zip("abcdef", (5, 6, 7, 6, 4, 6), strict=True)]
+)
 WIDE = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", (14, 10, 8, 3), strict=True)])
 
 
@@ -27,7 +29,11 @@ def exact_tables(codes):
 
     def table(names):
         shape, cells = MANY.sizes(names), codes[[MANY.order[name] for name in names]]
-        at = np.ravel_multi_index(tuple(cells), shape) if shape else np.zeros(codes.shape[1], np.int64)
+        at = (
+            np.ravel_multi_index(tuple(cells), shape)
+            if shape
+            else np.zeros(codes.shape[1], np.int64)
+        )
         return np.bincount(at, minlength=int(np.prod(shape))).reshape(shape).astype(float)
 
     return table
@@ -36,7 +42,9 @@ def exact_tables(codes):
 def test_intervals_of_weakly_dependent_tables_are_not_conservative():
     """One attribute depends partly on another; all others are independent."""
     rng = np.random.default_rng(1)
-    codes = np.stack([rng.choice(n, 6_000, p=rng.dirichlet(np.ones(n))) for n in MANY.sizes(MANY.names)])
+    codes = np.stack(
+        [rng.choice(n, 6_000, p=rng.dirichlet(np.ones(n))) for n in MANY.sizes(MANY.names)]
+    )
     tied = rng.random(6_000) < 0.3
     codes[1, tied] = codes[0, tied]
     workload = Workload.all_ways(MANY, (1, 2), family="marginal")
@@ -51,8 +59,14 @@ def test_hidden_dependence_is_estimated_from_all_tables():
     """All attributes depend on one hidden variable, by two standard errors of a table."""
     rng = np.random.default_rng(1)
     same = rng.integers(0, 3, 6_000)
-    codes = [np.where(rng.random(6_000) < 0.5, same, rng.integers(0, n, 6_000)) for n in MANY.sizes(MANY.names)]
-    table, workload = exact_tables(np.stack(codes)), Workload.all_ways(MANY, (1, 2), family="marginal")
+    codes = [
+        np.where(rng.random(6_000) < 0.5, same, rng.integers(0, n, 6_000))
+        for n in MANY.sizes(MANY.names)
+    ]
+    table, workload = (
+        exact_tables(np.stack(codes)),
+        Workload.all_ways(MANY, (1, 2), family="marginal"),
+    )
     result, true = plan(workload, Budget(pcost=4e-4), mechanism="residualplanner"), []
     for group in (g for g in workload.groups if len(g.attributes) == 2):
         counts = table(group.attributes)
@@ -70,7 +84,9 @@ def test_hidden_dependence_is_estimated_from_all_tables():
 @pytest.mark.parametrize("pcost", [0.05, 2.0])
 def test_intervals_cover_at_nominal_rate(pcost):
     workload = Workload.all_ways(WIDE, (1, 2), family="marginal")
-    summary = coverage(workload, Budget(pcost=pcost), people(WIDE, 20_000, 4), rehearsals=3, draws=8)[2]
+    summary = coverage(
+        workload, Budget(pcost=pcost), people(WIDE, 20_000, 4), rehearsals=3, draws=8
+    )[2]
     assert summary["cells"] > 300
     assert 0.85 <= summary["covered"] <= 0.985
     # with few draws and large cells there is no gain
@@ -82,17 +98,24 @@ def test_error_of_sum_uses_query_variance():
     measurement, _ = measured_on(workload, Budget(pcost=0.05), mechanism="querysmasher")
     uncertainty = measurement.publish().uncertainty(draws=8)
     rows = uncertainty.answers(1)
-    assert rows["error"].to_numpy()[-1] == pytest.approx(float(uncertainty.table_errors([])), rel=1e-9)
+    assert rows["error"].to_numpy()[-1] == pytest.approx(
+        float(uncertainty.table_errors([])), rel=1e-9
+    )
     cells = uncertainty.table_errors(["a"])
     assert rows["error"].to_numpy()[0] == pytest.approx(cells[0], rel=1e-9)
-    np.testing.assert_allclose(uncertainty.table_errors(["b", "a"]), uncertainty.table_errors(["a", "b"]).T)
+    np.testing.assert_allclose(
+        uncertainty.table_errors(["b", "a"]), uncertainty.table_errors(["a", "b"]).T
+    )
 
 
 def test_answers_list_published_and_unbiased_intervals():
     measurement, _ = measured_on(PAIRS)
     published = measurement.publish()
     rule = QualityRule(doubtful_cv=1e9, suppressed_cv=1e9)
-    rows, plain = published.uncertainty(draws=4).answers(4, 2, 9, 0.9, rule=rule), measurement.answers(4, 2, 9, 0.9)
+    rows, plain = (
+        published.uncertainty(draws=4).answers(4, 2, 9, 0.9, rule=rule),
+        measurement.answers(4, 2, 9, 0.9),
+    )
     columns = ["query", "published", "error", "published_low", "published_high", "flag", "reason"]
     assert list(rows) == [*columns, "answer", "std", "low", "high"]
     for name in ("answer", "std", "low", "high"):
@@ -130,7 +153,9 @@ def test_bias_by_cell_size_sums_to_total():
 
 def test_table_errors_depend_only_on_tables():
     measurement, _ = measured_on(PAIRS)
-    one, same = (measurement.publish().uncertainty(draws=2).table_errors(["a", "b"]) for _ in range(2))
+    one, same = (
+        measurement.publish().uncertainty(draws=2).table_errors(["a", "b"]) for _ in range(2)
+    )
     np.testing.assert_array_equal(one, same)
     other, _ = measured_on(PAIRS, seed=2)
     assert (one != other.publish().uncertainty(draws=2).table_errors(["a", "b"])).any()
@@ -182,7 +207,11 @@ def test_suppressed_cells_are_hidden_but_summed():
     hidden = (rows["flag"] == "suppressed").to_numpy()
     assert hidden.any()
     assert not hidden.all()
-    assert rows.loc[hidden, ["published", "error", "published_low", "published_high"]].isna().all(axis=None)
+    assert (
+        rows.loc[hidden, ["published", "error", "published_low", "published_high"]]
+        .isna()
+        .all(axis=None)
+    )
     assert rows.loc[~hidden, "published"].notna().all()
     sums = uncertainty.answers(0, rule=QualityRule(suppressed_cv=1e9))["published"]
     np.testing.assert_allclose(sums, published.table(["a", "b"]).sum(axis=1))
@@ -196,7 +225,9 @@ def test_signal_share_increases_with_budget():
     a, b = (u.published.positions(["a", "b"]) for u in (at_much, at_little))
     assert at_much.signal[a][large].min() > 0.99
     assert at_little.signal[b][large].max() < 0.5
-    flags = at_little.answers(4, rule=QualityRule(doubtful_cv=1e9, suppressed_cv=1e9, least_signal=0.9))
+    flags = at_little.answers(
+        4, rule=QualityRule(doubtful_cv=1e9, suppressed_cv=1e9, least_signal=0.9)
+    )
     shown = flags["published"].notna()
     assert shown.sum() > 10
     assert set(flags["reason"][shown]) == {"signal"}
@@ -225,7 +256,9 @@ def test_uncertainty_of_union_blocks_matches_exact_errors() -> None:
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert max(len(block.attributes) for block in result.blocks.values()) == 3
     even = simulate_measurement(
-        result, lambda names: np.full(schema.sizes(names), 1e6 / schema.cells(names)), np.random.default_rng(1)
+        result,
+        lambda names: np.full(schema.sizes(names), 1e6 / schema.cells(names)),
+        np.random.default_rng(1),
     )
     published = even.publish("nonnegative")
     draws = 500
@@ -235,4 +268,6 @@ def test_uncertainty_of_union_blocks_matches_exact_errors() -> None:
         exact = published.answers(number)["std"].mean()
         # five standard errors of a standard deviation estimated from these draws
         near = 5 / math.sqrt(2 * draws)
-        assert errors.answers(number)["error"].mean() == pytest.approx(exact, rel=near), group.attributes
+        assert errors.answers(number)["error"].mean() == pytest.approx(exact, rel=near), (
+            group.attributes
+        )

@@ -52,14 +52,18 @@ def build_plan(name: str) -> Plan:
 def choices(family: str) -> CommonPlan:
     """Options with costs whose last digit depends on the order of sums."""
     coarse, fine = (
-        plan(Workload.all_ways(SCHEMA, ways, family=family), Budget(pcost=0.3), cache=False) for ways in (1, (1, 2))
+        plan(Workload.all_ways(SCHEMA, ways, family=family), Budget(pcost=0.3), cache=False)
+        for ways in (1, (1, 2))
     )
     return coarse_or_fine(coarse, fine, names=["coarse", "fine"])
 
 
 def interrupt_release(name: str, ledger: Ledger) -> None:
     """Spend the budget of a plan and stop before noise is drawn."""
-    with mock.patch.object(measure_module, "draw", side_effect=SimulatedCrash), suppress(SimulatedCrash):
+    with (
+        mock.patch.object(measure_module, "draw", side_effect=SimulatedCrash),
+        suppress(SimulatedCrash),
+    ):
         engine.release.measure(build_plan(name), RECORDS, dataset="broken", ledger=ledger)
 
 
@@ -69,7 +73,9 @@ def write_office(folder: Path) -> None:
     for dataset in ("people", "broken", *STEPS):
         ledger.add_dataset(dataset, total=Budget(pcost=2.0))
     for name in PLANS:
-        measurement = engine.release.measure(build_plan(name), RECORDS, dataset="people", ledger=ledger)
+        measurement = engine.release.measure(
+            build_plan(name), RECORDS, dataset="people", ledger=ledger
+        )
         measurement.save(folder / f"{name}.measured")
         write_package(measurement, folder / f"{name}.zip", receipt=ledger.find(measurement.key))
         interrupt_release(name, ledger)

@@ -47,17 +47,26 @@ def other_office(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", [*NAMES, "tables"])
 def test_verify_package_of_other_processor_is_valid(other_office: Path, name: str) -> None:
     assert (
-        verify_package(other_office / f"{name}.zip", ledger=other_office / "office.ledger" if name in NAMES else None)
+        verify_package(
+            other_office / f"{name}.zip",
+            ledger=other_office / "office.ledger" if name in NAMES else None,
+        )
         == ()
     )
 
 
 @pytest.mark.parametrize("name", ["ranges", "sums", "cells"])
-def test_verify_package_other_eigenvectors_is_valid(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_package_other_eigenvectors_is_valid(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Earlier versions stored eigenvectors that depend on the processor."""
     with monkeypatch.context() as patch:
-        patch.setattr(solvers, "canonical_rotation", lambda rows: ortho_group.rvs(len(rows), random_state=3))
-        measurement = engine.release.measure(office.build_plan(name), office.RECORDS, rehearsal=True)
+        patch.setattr(
+            solvers, "canonical_rotation", lambda rows: ortho_group.rvs(len(rows), random_state=3)
+        )
+        measurement = engine.release.measure(
+            office.build_plan(name), office.RECORDS, rehearsal=True
+        )
         path = write_package(measurement, tmp_path / "earlier.zip")
     assert verify_package(path) == ()
     plan = load_plan(office.build_plan(name).to_json())
@@ -67,7 +76,9 @@ def test_verify_package_other_eigenvectors_is_valid(name: str, tmp_path: Path, m
     files = [tmp_path / "written" / name for name in FILES]
     stored = read_measurements(plan, *files, rehearsal=True, dataset="", key="", utc="")
     write_measurements(stored, tmp_path / "again")
-    one, other = ((tmp_path / folder / "measurements.json").read_bytes() for folder in ("written", "again"))
+    one, other = (
+        (tmp_path / folder / "measurements.json").read_bytes() for folder in ("written", "again")
+    )
     assert one == other
 
 
@@ -86,7 +97,9 @@ def test_measurement_of_other_processor_has_equal_answers(other_office: Path, na
 def test_measure_interrupted_on_other_processor_spends_once(other_office: Path, name: str) -> None:
     ledger = Ledger(other_office / "office.ledger")
     spent = ledger.status("broken").spent
-    measurement = engine.release.measure(office.build_plan(name), office.RECORDS, dataset="broken", ledger=ledger)
+    measurement = engine.release.measure(
+        office.build_plan(name), office.RECORDS, dataset="broken", ledger=ledger
+    )
     assert ledger.status("broken").spent == spent
     assert ledger.find(measurement.key) is not None
     assert verify_ledger(ledger.path) == ()

@@ -33,7 +33,9 @@ def people(schema, records, seed):
     return table
 
 
-def measured_on(workload, budget=None, *, records=3_000, seed=1, mechanism="residualplanner", **options):
+def measured_on(
+    workload, budget=None, *, records=3_000, seed=1, mechanism="residualplanner", **options
+):
     budget = Budget(pcost=0.05) if budget is None else budget
     table = people(workload.schema, records, seed)
     chosen_plan = plan(workload, budget, mechanism=mechanism, **options)
@@ -45,7 +47,9 @@ def sets(schema, ways):
 
 
 def check(published, workload):
-    """Assert that tables are non-negative, have the same total and equal the margins of larger tables."""
+    """Assert that tables are non-negative, have the same total and equal the margins of larger
+    tables.
+    """
     for group in workload.groups:
         table = published.table(group.attributes)
         assert (table >= 0).all()

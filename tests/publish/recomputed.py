@@ -24,28 +24,51 @@ def from_files(folder, names, query):
             continue
         part, left = np.asarray(query, float), list(ids)
         for each in [i for i in ids if i not in axes_of_space]:
-            part = np.tensordot(part, centers[centers["attribute"] == each]["center"].to_numpy(), (left.index(each), 0))
+            part = np.tensordot(
+                part,
+                centers[centers["attribute"] == each]["center"].to_numpy(),
+                (left.index(each), 0),
+            )
             left.remove(each)
         part = part.transpose([left.index(i) for i in axes_of_space])
         for axis, file in enumerate(files):
             matrix = np.loadtxt(folder / f"{file}.csv", delimiter=",", ndmin=2)
             part = np.moveaxis(np.tensordot(part, matrix, (axis, 0)), -1, axis)
-        value += float(part.ravel() @ integers[integers["space"] == row.space]["integer"].to_numpy()) * row.grid
+        value += (
+            float(part.ravel() @ integers[integers["space"] == row.space]["integer"].to_numpy())
+            * row.grid
+        )
         variance += float(np.sum(part**2)) * row.noise**2
     return value, variance
 
 
 def in_r(folder):
-    """Assert that the script accepts the package and rejects a wrong error or integer; skip without R."""
+    """Assert that the script accepts the package and rejects a wrong error or integer; skip without
+    R.
+    """
     if program_path("Rscript") is None:
         pytest.skip("R not installed")
-    run = subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        ["Rscript", "recompute.R"], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "largest relative difference" in run.stdout
     sums = pd.read_csv(folder / "tables.csv")
     sums.assign(sum_std=1.001 * sums["sum_std"]).to_csv(folder / "tables.csv", index=False)
-    assert subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False).returncode == 1
+    assert (
+        subprocess.run(
+            ["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False
+        ).returncode
+        == 1
+    )
     sums.to_csv(folder / "tables.csv", index=False)
     integers = pd.read_csv(folder / "integers.csv")
-    integers.assign(integer=1_000 * integers["integer"]).to_csv(folder / "integers.csv", index=False)
-    assert subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False).returncode == 1
+    integers.assign(integer=1_000 * integers["integer"]).to_csv(
+        folder / "integers.csv", index=False
+    )
+    assert (
+        subprocess.run(
+            ["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False
+        ).returncode
+        == 1
+    )

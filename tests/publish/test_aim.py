@@ -32,7 +32,9 @@ def small_search(monkeypatch):
 
 def records(schema=SCHEMA, table=TABLE):
     counts = table(schema.names).astype(int)
-    return pd.DataFrame(np.repeat(np.argwhere(counts >= 0), counts.ravel(), axis=0), columns=list(schema.names))
+    return pd.DataFrame(
+        np.repeat(np.argwhere(counts >= 0), counts.ravel(), axis=0), columns=list(schema.names)
+    )
 
 
 def test_published_aim_reduces_error_of_fitted_tables():
@@ -40,16 +42,21 @@ def test_published_aim_reduces_error_of_fitted_tables():
     wide = Schema([Attribute.of_size(name, n) for name, n in zip("abc", (100, 50, 2), strict=True)])
     pairs, table = Workload.all_ways(wide, (1, 2), family="marginal"), people(wide, 20_000, 1)
     shares = table(wide.names)
-    other = np.random.default_rng(5).multinomial(20_000, shares.ravel() / 20_000).reshape(shares.shape)
+    other = (
+        np.random.default_rng(5).multinomial(20_000, shares.ravel() / 20_000).reshape(shares.shape)
+    )
     counted = records(wide, lambda names: other)
 
     def mean_error(**aim):
         weighted_plan = plan(pairs, Budget(pcost=0.003), "residualplanner", **aim)
         releases = [
-            simulate_measurement(weighted_plan, table, np.random.default_rng(100 + seed)).publish() for seed in range(2)
+            simulate_measurement(weighted_plan, table, np.random.default_rng(100 + seed)).publish()
+            for seed in range(2)
         ]
         sets = [g.attributes for g in pairs.groups if len(g.attributes) == 2]
-        return np.mean([np.abs(f.table(names) - table(names)).sum() for f in releases for names in sets])
+        return np.mean(
+            [np.abs(f.table(names) - table(names)).sum() for f in releases for names in sets]
+        )
 
     assert mean_error(aim="published", reference=counted) < 0.95 * mean_error()
 
@@ -67,20 +74,28 @@ def test_published_aim_weights_survive_the_plan_file():
 
 
 def test_published_aim_leaves_zero_weights_at_zero():
-    groups = [replace(g, weight=0.0 if g.attributes == ("a", "b") else g.weight) for g in PAIRS.groups]
-    weighted = weighed_for_publishing(Workload(SCHEMA, tuple(groups)), BUDGET, records(), "residualplanner")
+    groups = [
+        replace(g, weight=0.0 if g.attributes == ("a", "b") else g.weight) for g in PAIRS.groups
+    ]
+    weighted = weighed_for_publishing(
+        Workload(SCHEMA, tuple(groups)), BUDGET, records(), "residualplanner"
+    )
     assert [g.attributes for g in weighted.groups if g.weight == 0.0] == [("a", "b")]
 
 
 def test_published_aim_accepts_earlier_release_as_reference():
-    earlier = simulate_measurement(plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0)).publish()
+    earlier = simulate_measurement(
+        plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0)
+    ).publish()
     workload = Workload(SCHEMA).add(("b", "a"), "marginal").add(("c",), "prefix").add((), "total")
     weighted_plan = plan(workload, BUDGET, aim="published", reference=earlier)
     assert {g.attributes for g in weighted_plan.workload.groups} == {("b", "a"), ("c",), ()}
 
 
 def test_published_aim_with_bad_arguments_is_refused():
-    earlier = simulate_measurement(plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0))
+    earlier = simulate_measurement(
+        plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0)
+    )
     small = Schema([Attribute.of_size("a", 9), Attribute.of_size("z", 2)])
     with pytest.raises(PlanError, match="needs a reference"):
         plan(PAIRS, BUDGET, aim="published")
@@ -99,4 +114,6 @@ def test_published_aim_with_bad_arguments_is_refused():
     with pytest.raises(NotApplicable, match="residual spaces"):
         plan(PAIRS, BUDGET, "identity", aim="published", reference=records())
     with pytest.raises(Cancelled):
-        plan(PAIRS, BUDGET, aim="published", reference=records(), progress=lambda share, words: False)
+        plan(
+            PAIRS, BUDGET, aim="published", reference=records(), progress=lambda share, words: False
+        )

@@ -32,10 +32,24 @@ from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 
 ADDED = sorted(
-    {"status", "group", "dataset", "query_id", "truth", "quality", "count", "cell", "row", "added_status"}
+    {
+        "status",
+        "group",
+        "dataset",
+        "query_id",
+        "truth",
+        "quality",
+        "count",
+        "cell",
+        "row",
+        "added_status",
+    }
     | {*ANSWERS.names, *PUBLISHED.names, *COLUMNS, *SHOWN.values()}
 )
-NAMES = [*ADDED, *(name.upper() for name in ("status", "query", "flag", "answer", "published count"))]
+NAMES = [
+    *ADDED,
+    *(name.upper() for name in ("status", "query", "flag", "answer", "published count")),
+]
 LABELS = ["married", "single"]
 
 
@@ -64,11 +78,15 @@ def test_write_records_keeps_mark_and_attribute(tmp_path: Path, name: str, kind:
 
 def test_write_records_without_rows_is_recognised(tmp_path: Path) -> None:
     for name in ("status", "region"):
-        place = write_records(measured(name), pd.DataFrame({name: [], "sex": []}), tmp_path / f"{name}.csv")
+        place = write_records(
+            measured(name), pd.DataFrame({name: [], "sex": []}), tmp_path / f"{name}.csv"
+        )
         assert check_target(place, overwrite=True) == place
 
 
-@pytest.mark.parametrize("head", ["status,query\nmarried,a\n", "added_status,status\nx,y\n", "status\n", ""])
+@pytest.mark.parametrize(
+    "head", ["status,query\nmarried,a\n", "added_status,status\nx,y\n", "status\n", ""]
+)
 def test_other_file_with_status_column_is_not_overwritten(tmp_path: Path, head: str) -> None:
     place = tmp_path / "other.csv"
     place.write_text(head)

@@ -36,7 +36,10 @@ ROWS = pd.DataFrame(
     }
 )
 CHOSEN = plan(
-    Workload(SCHEMA).add("day", "prefix").add(("day", "since"), "marginal").add(("pay", "since"), "range"),
+    Workload(SCHEMA)
+    .add("day", "prefix")
+    .add(("day", "since"), "marginal")
+    .add(("pay", "since"), "range"),
     Budget(pcost=100.0),
 )
 
@@ -51,7 +54,9 @@ def test_release_with_dates_is_packed_and_verified(tmp_path: Path) -> None:
     measured = measure(CHOSEN, ROWS, rehearsal=True)
     answers = measured.answers(0)
     assert answers["query"].tolist()[:2] == ["day <= 2023-11", "day <= 2023-12"]
-    assert answers["answer"].round(-1).tolist() == pytest.approx([50, 50, 100, 100, 150, 200], abs=10)
+    assert answers["answer"].round(-1).tolist() == pytest.approx(
+        [50, 50, 100, 100, 150, 200], abs=10
+    )
     verify_package(write_package(measured, tmp_path / "a.zip"))
     write_answers(measured, tmp_path / "a.csv", format="csv")
     assert "2024-03" in (tmp_path / "a.csv").read_text()

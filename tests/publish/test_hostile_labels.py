@@ -45,7 +45,9 @@ HOSTILE = (
     "{{7*7}} ${x} %{y}",
 )
 NAMES = ("=a<b>", '"); system("id"); ("')
-SCHEMA = Schema([Attribute.categorical(NAMES[0], HOSTILE), Attribute.categorical(NAMES[1], HOSTILE[:3])])
+SCHEMA = Schema(
+    [Attribute.categorical(NAMES[0], HOSTILE), Attribute.categorical(NAMES[1], HOSTILE[:3])]
+)
 DATASET = "<b>[x](y)"
 
 
@@ -55,7 +57,9 @@ def released(tmp_path_factory):
     ledger.add_dataset(DATASET, total=Budget(pcost=9.0))
     records = pd.DataFrame({NAMES[0]: [*HOSTILE] * 9, NAMES[1]: [*HOSTILE[:3]] * 48})
     chosen_plan = plan(
-        Workload.all_ways(SCHEMA, ways=(0, 1, 2), family="marginal"), Budget(pcost=4.0), centers="uniform"
+        Workload.all_ways(SCHEMA, ways=(0, 1, 2), family="marginal"),
+        Budget(pcost=4.0),
+        centers="uniform",
     )
     measurement = measure(chosen_plan, records, dataset=DATASET, ledger=ledger)
     return measurement, ledger.find(measurement.key), ledger
@@ -83,7 +87,9 @@ class Page(HTMLParser):
 def check_csv(text: str) -> None:
     for row in csv.reader(io.StringIO(text)):
         for cell in row:
-            assert cell == escape_formula(cell) or re.fullmatch(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", cell), cell
+            assert cell == escape_formula(cell) or re.fullmatch(
+                r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", cell
+            ), cell
 
 
 def check_page(text: str) -> None:
@@ -120,11 +126,20 @@ def test_tables_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
     path = write_tables(tables, tmp_path / "t.zip")
     assert verify_package(path) == ()
     with zipfile.ZipFile(path) as archive:
-        texts = {name: archive.read(name).decode("utf-8-sig") for name in archive.namelist() if name[-3:] != "npz"}
+        texts = {
+            name: archive.read(name).decode("utf-8-sig")
+            for name in archive.namelist()
+            if name[-3:] != "npz"
+        }
     for name, text in texts.items():
         if name.endswith(".csv"):
             check_csv(text)
-    titles = [c["titles"] for c in json.loads(texts["tables.csv-metadata.json"])["tables"][1]["tableSchema"]["columns"]]
+    titles = [
+        c["titles"]
+        for c in json.loads(texts["tables.csv-metadata.json"])["tables"][1]["tableSchema"][
+            "columns"
+        ]
+    ]
     assert titles == next(csv.reader(io.StringIO(texts["table2.csv"])))
     for name in ("README.md", "codebook.md"):
         prose = re.sub(r"(`+).*?\1(?!`)", "", re.sub(r"\\.", "", texts[name]))
@@ -132,14 +147,18 @@ def test_tables_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
     rows = [line for line in texts["codebook.md"].splitlines() if re.match(r"\| \d", line)]
     assert len(rows) == len(HOSTILE) + 3
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
-    assert [row[len(f"| {i} | ") : -2] for i, row in enumerate(rows[: len(HOSTILE)])] == list(map(markdown, HOSTILE))
+    assert [row[len(f"| {i} | ") : -2] for i, row in enumerate(rows[: len(HOSTILE)])] == list(
+        map(markdown, HOSTILE)
+    )
 
 
 @pytest.mark.needs("R")
 def test_tables_hostile_labels_recompute_in_r(tables, tmp_path) -> None:
     with zipfile.ZipFile(write_tables(tables, tmp_path / "t.zip")) as archive:
         archive.extractall(tmp_path / "t")
-    run = subprocess.run(["Rscript", "recompute.R"], cwd=tmp_path / "t", capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        ["Rscript", "recompute.R"], cwd=tmp_path / "t", capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stdout + run.stderr
 
 

@@ -36,11 +36,25 @@ ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 6)])
 DOCUMENTS = {
     "release": ("certificate.json", "plan.json", "measurements.json", "signature.json"),
-    "tables": ("how.json", "plan.json", "measurements.json", "registry.json", "tables.csv-metadata.json"),
+    "tables": (
+        "how.json",
+        "plan.json",
+        "measurements.json",
+        "registry.json",
+        "tables.csv-metadata.json",
+    ),
 }
 SAMPLE, SECONDS, MEGABYTES = 12, 2.0, 500
 # files with the same format as another tested file
-SIMILAR = {"table2.csv", "table3.csv", "table4.csv", "matrix2.csv", "centers.csv", "attributes.csv", "codebook.md"}
+SIMILAR = {
+    "table2.csv",
+    "table3.csv",
+    "table4.csv",
+    "matrix2.csv",
+    "centers.csv",
+    "attributes.csv",
+    "codebook.md",
+}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +86,9 @@ def seal(folder: Path) -> None:
         certificate = json.loads(path.read_text())
         files = {name: folder / name for name in certificate["files"]}
         certificate["files"] = {
-            name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()
+            name: hashlib.sha256(file.read_bytes()).hexdigest()
+            for name, file in files.items()
+            if file.is_file()
         }
         path.write_text(json.dumps(certificate))
 
@@ -98,11 +114,17 @@ def check_documents(folder: Path, kind: str, sample: int | None) -> None:
     for name in DOCUMENTS[kind]:
         path = folder / name
         if not path.exists():
-            path.write_text(json.dumps({"algorithm": "Ed25519", "public_key": "00" * 32, "signature": "00" * 64}))
+            path.write_text(
+                json.dumps(
+                    {"algorithm": "Ed25519", "public_key": "00" * 32, "signature": "00" * 64}
+                )
+            )
         before = path.read_bytes()
         document = json.loads(before)
         cases = [(where, value) for where in places(document) for value in VALUES]
-        for where, value in cases if sample is None else random.Random(5).sample(cases, min(sample, len(cases))):
+        for where, value in (
+            cases if sample is None else random.Random(5).sample(cases, min(sample, len(cases)))
+        ):
             path.write_bytes(with_value(document, where, value))
             if name not in ("certificate.json", "signature.json"):
                 seal(folder)
@@ -130,12 +152,22 @@ def test_verify_damaged_files_gives_problem(unpacked, kind, tmp_path) -> None:
     folder = unpacked[kind]
     for file in sorted(file for file in folder.iterdir() if file.name not in SIMILAR):
         before = file.read_bytes()
-        for content in (b"", before[: len(before) // 2], before * 2, b"\x00" * len(before), b"\xff" * 100):
+        for content in (
+            b"",
+            before[: len(before) // 2],
+            before * 2,
+            b"\x00" * len(before),
+            b"\xff" * 100,
+        ):
             file.write_bytes(content)
             # readers of parquet and zip ignore bytes before or after their content
             repeated = content == before * 2 and file.suffix in (".npz", ".parquet")
             assert verdict(folder) or repeated, file.name
-            if kind == "release" and file.name not in ("certificate.json", "check.py", "report.html"):
+            if kind == "release" and file.name not in (
+                "certificate.json",
+                "check.py",
+                "report.html",
+            ):
                 seal(folder)
                 assert verdict(folder) or repeated, file.name
             file.write_bytes(before)
@@ -157,13 +189,21 @@ def test_verify_damaged_zip_gives_problem(packages, tmp_path) -> None:
         for _ in range(60):
             content = bytearray(sound)
             for _ in range(rng.choice([1, 4, 40])):
-                content[rng.choice([rng.randrange(len(content)), -rng.randrange(1, 600)])] = rng.randrange(256)
-            target.write_bytes(bytes(content[: rng.choice([len(content), rng.randrange(len(content))])]))
+                content[rng.choice([rng.randrange(len(content)), -rng.randrange(1, 600)])] = (
+                    rng.randrange(256)
+                )
+            target.write_bytes(
+                bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
+            )
             verdict(target)
 
 
 def zip_with(
-    path: Path, folder: Path, *, skip: str = "", extra: tuple[tuple[zipfile.ZipInfo, bytes], ...] = ()
+    path: Path,
+    folder: Path,
+    *,
+    skip: str = "",
+    extra: tuple[tuple[zipfile.ZipInfo, bytes], ...] = (),
 ) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted(folder.iterdir()):
@@ -177,7 +217,18 @@ def zip_with(
 @pytest.mark.parametrize("kind", DOCUMENTS)
 @pytest.mark.parametrize(
     "name",
-    ["plan.json", "PLAN.JSON", "../evil", "/elsewhere/evil", "a/b", "a\\b", "c:evil", "evil\n", "x" * 300, "folder/"],
+    [
+        "plan.json",
+        "PLAN.JSON",
+        "../evil",
+        "/elsewhere/evil",
+        "a/b",
+        "a\\b",
+        "c:evil",
+        "evil\n",
+        "x" * 300,
+        "folder/",
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_verify_zip_with_other_names_gives_problem(unpacked, kind, name, tmp_path) -> None:
@@ -190,7 +241,12 @@ def test_verify_zip_with_special_members_gives_problem(unpacked, tmp_path) -> No
     link = zipfile.ZipInfo("plan.json")
     link.external_attr = 0o120777 << 16
     assert (
-        "link" in verdict(zip_with(tmp_path / "link.zip", folder, skip="plan.json", extra=((link, b"/etc/passwd"),)))[0]
+        "link"
+        in verdict(
+            zip_with(
+                tmp_path / "link.zip", folder, skip="plan.json", extra=((link, b"/etc/passwd"),)
+            )
+        )[0]
     )
     packed = zipfile.ZipInfo("plan.json")
     packed.compress_type = zipfile.ZIP_LZMA
@@ -254,24 +310,34 @@ def bomb(path: Path, folder: Path, name: str, chunk: bytes, count: int) -> Path:
 def parquet_bomb(folder: Path) -> None:
     table = pq.read_table(folder / "answers.parquet")
     long = pa.array(["0" * (64 * MB)] + [""] * (len(table) - 1), pa.string())
-    pq.write_table(table.set_column(table.column_names.index("query"), "query", long), folder / "answers.parquet")
+    pq.write_table(
+        table.set_column(table.column_names.index("query"), "query", long),
+        folder / "answers.parquet",
+    )
 
 
 def dictionary_bomb(folder: Path) -> None:
     """Write many rows with one long text, which the file stores once."""
     table = pq.read_table(folder / "answers.parquet")
     long = pa.array(["0" * MB] * len(table), pa.string())
-    pq.write_table(table.set_column(table.column_names.index("query"), "query", long), folder / "answers.parquet")
+    pq.write_table(
+        table.set_column(table.column_names.index("query"), "query", long),
+        folder / "answers.parquet",
+    )
 
 
 def array_bomb(folder: Path) -> None:
     with np.load(folder / "measurements.npz") as arrays:
         contents = dict(arrays)
-    with zipfile.ZipFile(folder / "measurements.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(
+        folder / "measurements.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1
+    ) as archive:
         for name, array in contents.items():
             content = io.BytesIO()
             np.save(content, array)
-            archive.writestr(f"{name}.npy", content.getvalue() + bytes(300 * MB if name == "block0" else 0))
+            archive.writestr(
+                f"{name}.npy", content.getvalue() + bytes(300 * MB if name == "block0" else 0)
+            )
 
 
 def matrix_bomb(folder: Path) -> None:
@@ -295,7 +361,9 @@ BOMBS = (
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_verify_bombs_within_limits(packages, unpacked, tmp_path) -> None:
-    paths = [bomb(tmp_path / f"{i}.zip", unpacked[kind], *of) for i, (kind, *of) in enumerate(BOMBS)]
+    paths = [
+        bomb(tmp_path / f"{i}.zip", unpacked[kind], *of) for i, (kind, *of) in enumerate(BOMBS)
+    ]
     for change in (parquet_bomb, dictionary_bomb, array_bomb, matrix_bomb):
         folder = shutil.copytree(unpacked["release"], tmp_path / change.__name__)
         change(folder)

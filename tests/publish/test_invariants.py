@@ -49,7 +49,9 @@ def simulated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
         return summed.transpose([sorted(axes).index(a) for a in axes])
 
     schema = plain.with_facts(invariants=[(list(names), table(names)) for names in CASES[which]])
-    chosen_plan = plan(Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options)
+    chosen_plan = plan(
+        Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options
+    )
     return simulate_measurement(chosen_plan, table, np.random.default_rng(1)), table
 
 
@@ -99,7 +101,10 @@ def test_exact_totals_reduce_error_of_fitted_tables() -> None:
     for which in ("round", None):
         measurement, table = simulated(which or "all", pcost=2e-3)
         errors.append(
-            sum(np.abs(measurement.publish().table(n) - table(n)).sum() for n in (["a", "d"], ["b", "d"], ["c", "d"]))
+            sum(
+                np.abs(measurement.publish().table(n) - table(n)).sum()
+                for n in (["a", "d"], ["b", "d"], ["c", "d"])
+            )
         )
     assert errors[0] < errors[1]
 
@@ -110,7 +115,9 @@ def test_simulated_records_and_errors_equal_exact_totals() -> None:
     again = measure(measurement.plan, records, rehearsal=True)
     assert (again.marginal(["a", "b"]) == table("ab")).all()
     errors = measurement.publish().uncertainty(draws=3)
-    number = next(i for i, g in enumerate(measurement.plan.workload.groups) if g.attributes == ("a", "b"))
+    number = next(
+        i for i, g in enumerate(measurement.plan.workload.groups) if g.attributes == ("a", "b")
+    )
     answers = errors.answers(number)
     assert answers["error"].abs().max() < 1e-9
     assert (errors.answers(number)["flag"][answers["answer"] > 20] == "publishable").all()
@@ -118,10 +125,16 @@ def test_simulated_records_and_errors_equal_exact_totals() -> None:
 
 def test_open_form_contains_exact_totals(tmp_path) -> None:
     schema = Schema(
-        [Attribute.categorical("sex", ["f", "m"]), Attribute.of_size("age", 4), Attribute.of_size("one", 1)]
+        [
+            Attribute.categorical("sex", ["f", "m"]),
+            Attribute.of_size("age", 4),
+            Attribute.of_size("one", 1),
+        ]
     )
     schema = schema.with_facts(invariants=[(["sex"], [30, 20]), (["age"], [10, 20, 5, 15])])
-    workload = Workload(schema).add(("sex",)).add(("age", "sex"), {"age": "prefix", "sex": "marginal"})
+    workload = (
+        Workload(schema).add(("sex",)).add(("age", "sex"), {"age": "prefix", "sex": "marginal"})
+    )
     for embedding in ("cells", "circle"):
         chosen_plan = plan(workload, Budget(pcost=0.5), "wff", embedding=embedding)
         assert embedding == "cells" or chosen_plan.split.centers
@@ -130,23 +143,37 @@ def test_open_form_contains_exact_totals(tmp_path) -> None:
         with zipfile.ZipFile(tmp_path / f"{embedding}.zip") as archive:
             archive.extractall(tmp_path / embedding)
         for names in (["sex"], ["sex", "age"], []):
-            query = np.arange(1.0, 1.0 + np.prod(schema.sizes(names), dtype=int)).reshape(schema.sizes(names))
+            query = np.arange(1.0, 1.0 + np.prod(schema.sizes(names), dtype=int)).reshape(
+                schema.sizes(names)
+            )
             value, variance = from_files(tmp_path / embedding, names, query)
             assert value == pytest.approx(measurement.answer(names, query).answer, rel=1e-9)
-            assert np.sqrt(variance) == pytest.approx(measurement.answer(names, query).std, rel=1e-9, abs=1e-12)
+            assert np.sqrt(variance) == pytest.approx(
+                measurement.answer(names, query).std, rel=1e-9, abs=1e-12
+            )
 
 
 def test_weights_of_joint_plan_contain_exact_totals(tmp_path) -> None:
     sizes = {"age": 5, "years": 4, "sex": 2}
     schema = Schema([Attribute.of_size(name, n) for name, n in sizes.items()])
-    schema = schema.with_facts(invariants=[(["sex"], [3_000_000, 20]), (["age"], [3_000_000, 5, 5, 5, 5])])
-    workload = Workload(schema).add(("years", "age"), "affine").add(("sex",)).add(("age", "sex")).add((), "total")
+    schema = schema.with_facts(
+        invariants=[(["sex"], [3_000_000, 20]), (["age"], [3_000_000, 5, 5, 5, 5])]
+    )
+    workload = (
+        Workload(schema)
+        .add(("years", "age"), "affine")
+        .add(("sex",))
+        .add(("age", "sex"))
+        .add((), "total")
+    )
     chosen_plan = plan(workload, Budget(pcost=0.5), "querysmasher")
     table = np.zeros((5, 4, 2))
     table[0, 0, 0], table[1:, 1, 1] = 3_000_000, 5
 
     def exact(names):
-        summed = table.sum(axis=tuple(a for a, name in enumerate(schema.names) if name not in names))
+        summed = table.sum(
+            axis=tuple(a for a, name in enumerate(schema.names) if name not in names)
+        )
         axes = [name for name in schema.names if name in names]
         return summed.transpose([axes.index(name) for name in names])
 
@@ -160,8 +187,12 @@ def test_weights_of_joint_plan_contain_exact_totals(tmp_path) -> None:
     for number in range(len(workload.groups)):
         weights = np.loadtxt(tmp_path / f"table{number + 1}_weights.csv", delimiter=",", ndmin=2)
         answers = measurement.answers(number)
-        np.testing.assert_allclose(weights @ (integers["integer"] * integers["grid"]), answers["answer"], atol=1e-6)
-        np.testing.assert_allclose(np.sqrt(weights**2 @ integers["noise"] ** 2), answers["std"], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            weights @ (integers["integer"] * integers["grid"]), answers["answer"], atol=1e-6
+        )
+        np.testing.assert_allclose(
+            np.sqrt(weights**2 @ integers["noise"] ** 2), answers["std"], rtol=1e-9, atol=1e-9
+        )
     assert "exact totals" in (tmp_path / "README.md").read_text()
     in_r(tmp_path)
 
@@ -170,7 +201,15 @@ def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None
     plain = Schema([Attribute.categorical("region", ["n", "s"]), Attribute.of_size("age", 3)])
     (tmp_path / "schema.json").write_text(plain.to_json(), encoding="utf-8")
     (tmp_path / "region.csv").write_text("region,people\nn,30\ns,20\n", encoding="utf-8")
-    options = ["--schema", str(tmp_path / "schema.json"), "--ways", "1", "2", "--exact", str(tmp_path / "region.csv")]
+    options = [
+        "--schema",
+        str(tmp_path / "schema.json"),
+        "--ways",
+        "1",
+        "2",
+        "--exact",
+        str(tmp_path / "region.csv"),
+    ]
     assert main(["plan", *options, "--pcost", "0.5", "--out", str(tmp_path / "plan.json")]) == 0
     assert "Subspace differential privacy: the exact totals on region" in capsys.readouterr().out
     schema = plain.with_facts(invariants=[(["region"], [30, 20])])
@@ -179,7 +218,9 @@ def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None
     book = Ledger.create(tmp_path / "office.ledger")
     book.add_dataset("survey", total=Budget(pcost=1.0))
     measurement = measure(chosen_plan, synthetic(schema, 0, seed=1), dataset="survey", ledger=book)
-    place = write_package(measurement, tmp_path / "p.zip", receipt=book.find(measurement.key), ledger=book)
+    place = write_package(
+        measurement, tmp_path / "p.zip", receipt=book.find(measurement.key), ledger=book
+    )
     assert verify_package(place) == ()
     folder = tmp_path / "p"
     with zipfile.ZipFile(place) as archive:
@@ -196,7 +237,11 @@ def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None
         ("meaning", chosen_plan.budget.describe()),
         ("exact", []),
     ):
-        (folder / "certificate.json").write_text(json.dumps(json.loads(text) | {name: words}), encoding="utf-8")
-        assert verify_package(folder) == (f"the certificate's {name} is not what plan and integers give",)
+        (folder / "certificate.json").write_text(
+            json.dumps(json.loads(text) | {name: words}), encoding="utf-8"
+        )
+        assert verify_package(folder) == (
+            f"the certificate's {name} is not what plan and integers give",
+        )
     assert main(["budget", "status", "--ledger", str(tmp_path / "office.ledger")]) == 0
     assert "subspace differential privacy" in capsys.readouterr().out

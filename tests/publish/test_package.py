@@ -48,7 +48,9 @@ def small_plan():
 def released(small_plan, tmp_path_factory):
     ledger = Ledger.create(tmp_path_factory.mktemp("office") / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=1.0))
-    measurement = measure(small_plan, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
+    measurement = measure(
+        small_plan, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger
+    )
     return measurement, ledger.find(measurement.key), ledger
 
 
@@ -60,13 +62,20 @@ def unpacked(path: Path, folder: Path) -> Path:
 
 def test_package_lists_its_files_and_every_answer(released, tmp_path) -> None:
     measurement, receipt, _ = released
-    folder = unpacked(write_package(measurement, tmp_path / "release.zip", receipt=receipt), tmp_path / "out")
+    folder = unpacked(
+        write_package(measurement, tmp_path / "release.zip", receipt=receipt), tmp_path / "out"
+    )
     seal = json.loads((folder / "certificate.json").read_text())
     assert set(seal["files"]) == {p.name for p in folder.iterdir()} - {"certificate.json"}
     for name, digest in seal["files"].items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
     assert seal["pcost"] == measurement.plan.pcost
-    assert seal["ledger"] == {"seq": receipt.seq, "hash": receipt.hash, "pcost": receipt.pcost, "utc": receipt.utc}
+    assert seal["ledger"] == {
+        "seq": receipt.seq,
+        "hash": receipt.hash,
+        "pcost": receipt.pcost,
+        "utc": receipt.utc,
+    }
     table = pq.read_table(folder / "answers.parquet")
     assert table.num_rows == measurement.plan.workload.queries
     with open(folder / "answers.csv", newline="", encoding="utf-8") as file:
@@ -76,12 +85,19 @@ def test_package_lists_its_files_and_every_answer(released, tmp_path) -> None:
 
 def test_certificate_and_report_start_with_global_bound(released, tmp_path) -> None:
     measurement, receipt, _ = released
-    plan_, words = measurement.plan, "above what any matrix mechanism can reach, whatever it measures"
-    with zipfile.ZipFile(write_package(measurement, tmp_path / "r.zip", receipt=receipt)) as archive:
+    plan_, words = (
+        measurement.plan,
+        "above what any matrix mechanism can reach, whatever it measures",
+    )
+    with zipfile.ZipFile(
+        write_package(measurement, tmp_path / "r.zip", receipt=receipt)
+    ) as archive:
         seal = json.loads(archive.read("certificate.json"))
         report = archive.read("report.html").decode()
     assert seal["global_gap"] == pytest.approx(plan_.certificate.global_gap)
-    assert seal["global_bound_counts"] * (1 + seal["global_gap"]) == pytest.approx(plan_.weighted_rmse)
+    assert seal["global_bound_counts"] * (1 + seal["global_gap"]) == pytest.approx(
+        plan_.weighted_rmse
+    )
     assert words in seal["claim"]
     assert report.index(words) < report.index(plan_.certificate.statement[:40])
 
@@ -97,11 +113,15 @@ def test_certificate_states_accuracy_constraints(tmp_path, monkeypatch) -> None:
     for share, words in expected.items():
         keep = {1: share, 2: 0.0} if share else share
         measurement = measure(
-            plan(workload, Budget(pcost=0.5), centers="tuned", keep=keep), synthetic(schema, 50, seed=1), rehearsal=True
+            plan(workload, Budget(pcost=0.5), centers="tuned", keep=keep),
+            synthetic(schema, 50, seed=1),
+            rehearsal=True,
         )
         assert package.certificate(measurement, None, 0.95)["kept"] == words
     honest = package.certificate
-    monkeypatch.setattr(package, "certificate", lambda *args: honest(*args) | {"kept": "every group: not at all"})
+    monkeypatch.setattr(
+        package, "certificate", lambda *args: honest(*args) | {"kept": "every group: not at all"}
+    )
     changed = write_package(measurement, tmp_path / "changed.zip")
     assert verify_package(changed) == ("the certificate's kept is not what plan and integers give",)
 
@@ -109,7 +129,8 @@ def test_certificate_states_accuracy_constraints(tmp_path, monkeypatch) -> None:
 def test_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
     measurement, receipt, _ = released
     page = (
-        unpacked(write_package(measurement, tmp_path / "r.zip", receipt=receipt), tmp_path / "out") / "report.html"
+        unpacked(write_package(measurement, tmp_path / "r.zip", receipt=receipt), tmp_path / "out")
+        / "report.html"
     ).read_text()
     body = re.sub(r"<script[^>]*>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r"<(script|link|img|iframe)[^>]*(src|href)=", page)
@@ -122,7 +143,12 @@ def test_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
 @pytest.fixture(scope="module")
 def signed_file(released, tmp_path_factory):
     measurement, receipt, ledger = released
-    return write_package(measurement, tmp_path_factory.mktemp("signed") / "signed.zip", receipt=receipt, ledger=ledger)
+    return write_package(
+        measurement,
+        tmp_path_factory.mktemp("signed") / "signed.zip",
+        receipt=receipt,
+        ledger=ledger,
+    )
 
 
 @pytest.fixture
@@ -134,7 +160,9 @@ def signed(released, signed_file, tmp_path):
 def update_digests(folder: Path) -> None:
     """Update the digests and remove the signature, as an attacker would."""
     seal = json.loads((folder / "certificate.json").read_text())
-    seal["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in seal["files"]}
+    seal["files"] = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in seal["files"]
+    }
     (folder / "certificate.json").write_text(json.dumps(seal))
     (folder / "signature.json").unlink(missing_ok=True)
 
@@ -142,7 +170,9 @@ def update_digests(folder: Path) -> None:
 def test_verify_signed_package_detects_every_changed_file(signed) -> None:
     folder, path, ledger = signed
     public = ledger.sign(b"")[0]
-    assert verify_package(path) == verify_package(folder, public_key=public, ledger=ledger.path) == ()
+    assert (
+        verify_package(path) == verify_package(folder, public_key=public, ledger=ledger.path) == ()
+    )
     for file in sorted(folder.iterdir()):
         content = file.read_bytes()
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -178,7 +208,13 @@ def test_verify_compares_every_certificate_field(signed) -> None:
     for name, value in certificate.items():
         if name in ledger_fields or name == "files":
             continue
-        other = value + 1 if isinstance(value, (int, float)) else {} if isinstance(value, dict) else value + "!"
+        other = (
+            value + 1
+            if isinstance(value, (int, float))
+            else {}
+            if isinstance(value, dict)
+            else value + "!"
+        )
         if name == "ledger":
             other = value | {"pcost": 0.125}
         (folder / "certificate.json").write_text(json.dumps(certificate | {name: other}))
@@ -196,11 +232,16 @@ def test_verify_certificate_tolerates_rounding_differences(signed) -> None:
         (folder / "certificate.json").write_text(json.dumps(certificate | changes))
         return verify_package(folder) == ()
 
-    gap, least, claim = certificate["global_gap"], certificate["global_bound_counts"], certificate["claim"]
+    gap, least, claim = (
+        certificate["global_gap"],
+        certificate["global_bound_counts"],
+        certificate["claim"],
+    )
     percent = f"{math.ceil(1000.0 * gap - 1e-9) / 10.0:.1f}%"
     assert percent in claim
     assert sound(
-        pcost=float(np.nextafter(certificate["pcost"], 1.0)), rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-7)
+        pcost=float(np.nextafter(certificate["pcost"], 1.0)),
+        rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-7),
     )
     assert not sound(pcost=certificate["pcost"] * (1.0 + 1e-8))
     assert not sound(rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-4))
@@ -254,7 +295,10 @@ def test_verify_detects_changed_integers_and_csv(signed) -> None:
 def test_answers_follow_from_integers_by_least_squares(released, signed) -> None:
     """Recompute by least squares on all cells, from the files with NumPy."""
     folder, (measurement, _, _) = signed[0], released
-    document, arrays = json.loads((folder / "measurements.json").read_text()), np.load(folder / "measurements.npz")
+    document, arrays = (
+        json.loads((folder / "measurements.json").read_text()),
+        np.load(folder / "measurements.npz"),
+    )
     sizes, names, rows, right = (2, 6), ["<b>sex", "age"], [], []
     for block in document["blocks"]:
         matrix = np.ones((1, 1))
@@ -272,14 +316,21 @@ def test_answers_follow_from_integers_by_least_squares(released, signed) -> None
     upto = np.kron(np.eye(2), np.tril(np.ones((6, 6))))  # prefix queries on age, per sex
     np.testing.assert_allclose(both["answer"], upto @ cells, atol=1e-6)
     np.testing.assert_allclose(both["std"], np.sqrt(np.diag(upto @ covariance @ upto.T)), rtol=1e-9)
-    np.testing.assert_allclose(both["high"] - both["answer"], 1.959963984540054 * both["std"], rtol=1e-9)
+    np.testing.assert_allclose(
+        both["high"] - both["answer"], 1.959963984540054 * both["std"], rtol=1e-9
+    )
     queries = [(names, np.eye(12)[i].reshape(sizes)) for i in (0, 7)]
-    np.testing.assert_allclose(measurement.plan.covariance(queries)[0, 1], covariance[0, 7], rtol=1e-9)
+    np.testing.assert_allclose(
+        measurement.plan.covariance(queries)[0, 1], covariance[0, 7], rtol=1e-9
+    )
 
 
 def test_verify_accepts_two_stage_release(tmp_path) -> None:
     schema = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
-    options = [plan(Workload.all_ways(schema, ways=k), Budget(pcost=0.4), centers="uniform") for k in (1, 2)]
+    options = [
+        plan(Workload.all_ways(schema, ways=k), Budget(pcost=0.4), centers="uniform")
+        for k in (1, 2)
+    ]
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=1.0))
     records = synthetic(schema, 500, seed=3)
@@ -295,7 +346,9 @@ def test_verify_detects_restored_older_ledger(small_plan, tmp_path) -> None:
     ledger = Ledger.create(place)
     ledger.add_dataset("survey", total=Budget(pcost=2.0))
     early = place.read_bytes()
-    measurement = measure(small_plan, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
+    measurement = measure(
+        small_plan, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger
+    )
     receipt = ledger.find(measurement.key)
     package = write_package(measurement, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
     check = ["verify", "--ledger", str(place), "--package", str(package)]
@@ -310,7 +363,9 @@ def test_verify_detects_restored_older_ledger(small_plan, tmp_path) -> None:
 
 def test_check_script_detects_changes(released, tmp_path, monkeypatch) -> None:
     measurement, receipt, _ = released
-    folder = unpacked(write_package(measurement, tmp_path / "r.zip", receipt=receipt), tmp_path / "out")
+    folder = unpacked(
+        write_package(measurement, tmp_path / "r.zip", receipt=receipt), tmp_path / "out"
+    )
     good = subprocess.run(
         [sys.executable, "check.py"],
         cwd=folder,
@@ -321,7 +376,9 @@ def test_check_script_detects_changes(released, tmp_path, monkeypatch) -> None:
     )
     assert good.returncode == 0, good.stderr
     assert "Every file, field, answer, standard error and interval" in good.stdout
-    (folder / "plan.json").write_text((folder / "plan.json").read_text().replace('"pcost"', ' "pcost"', 1))
+    (folder / "plan.json").write_text(
+        (folder / "plan.json").read_text().replace('"pcost"', ' "pcost"', 1)
+    )
     monkeypatch.setattr(sys, "argv", ["check.py"])
     with pytest.raises(SystemExit) as ended:  # run in this process, because a subprocess is slow
         runpy.run_path(str(folder / "check.py"), run_name="__main__")
@@ -344,5 +401,7 @@ def test_rehearsal_package_is_marked(small_plan, tmp_path) -> None:
 def test_cancelled_package_leaves_no_file(small_plan, tmp_path) -> None:
     measurement = measure(small_plan, synthetic(SCHEMA, 500, seed=3), rehearsal=True)
     with pytest.raises(Cancelled):
-        write_package(measurement, tmp_path / "r.zip", progress=lambda fraction, text: fraction < 0.7)
+        write_package(
+            measurement, tmp_path / "r.zip", progress=lambda fraction, text: fraction < 0.7
+        )
     assert not list(tmp_path.iterdir())

@@ -47,7 +47,9 @@ def test_rehearsal_files_are_marked_in_every_row(errors, tmp_path):
         pd.read_csv(write_published(errors, tmp_path / "a.csv", format="csv")),
         pd.read_parquet(write_published(errors, tmp_path / "a.parquet")),
         pd.read_csv(write_records(measurement, records, tmp_path / "r.csv")),
-        pd.read_parquet(write_records(measurement, records, tmp_path / "r.parquet", format="parquet")),
+        pd.read_parquet(
+            write_records(measurement, records, tmp_path / "r.parquet", format="parquet")
+        ),
     ]
     assert [len(frame) for frame in frames] == [WORKLOAD.queries] * 2 + [50] * 2
     for frame in frames:
@@ -62,8 +64,15 @@ def test_rehearsal_files_are_marked_in_every_row(errors, tmp_path):
 
 
 def test_write_records_writes_labels_and_escapes_formulas(tmp_path):
-    schema = Schema([Attribute.categorical("region", ["=North", "South"]), Attribute.numeric("age", [0, 18, 65])])
-    measurement, _ = measured_on(Workload(schema).add(("region", "age")), Budget(pcost=1.0), records=40)
+    schema = Schema(
+        [
+            Attribute.categorical("region", ["=North", "South"]),
+            Attribute.numeric("age", [0, 18, 65]),
+        ]
+    )
+    measurement, _ = measured_on(
+        Workload(schema).add(("region", "age")), Budget(pcost=1.0), records=40
+    )
     codes = pd.DataFrame({"region": [0, 1, 1], "age": [1, 0, 1]})
     rows = pd.read_csv(write_records(measurement, codes, tmp_path / "r.csv"))
     assert rows["region"].tolist() == ["'=North", "South", "South"]
@@ -104,7 +113,9 @@ def test_acceptance_accepts_only_records_near_tables(errors):
     for limits in ({"distance": 0.999}, {"inside": 1e-9}, {"contradiction": 1e9}):
         (name,) = limits
         place = ["distance", "inside", "contradiction"].index(name)
-        assert acceptance(errors, same, AcceptanceRule(**limits))["met"].tolist() == [i == place for i in range(3)]
+        assert acceptance(errors, same, AcceptanceRule(**limits))["met"].tolist() == [
+            i == place for i in range(3)
+        ]
 
 
 def test_acceptance_distance_of_integer_tables_is_zero():
@@ -123,4 +134,6 @@ def test_publish_forecast_predicts_memory_limit():
         publish(measurement, memory_limit=ahead.bytes_needed - 1)
     publish(measurement, memory_limit=ahead.bytes_needed)
     with pytest.raises(NotApplicable):
-        publish_forecast(plan(Workload(SCHEMA).add(("a", "b")), Budget(pcost=1.0), mechanism="identity"))
+        publish_forecast(
+            plan(Workload(SCHEMA).add(("a", "b")), Budget(pcost=1.0), mechanism="identity")
+        )

@@ -50,7 +50,9 @@ PLANS = [
 
 @functools.cache
 def published_errors(mechanism, workload, **options):
-    measurement, _ = measured_on(workload, Budget(pcost=1.0), records=200, mechanism=mechanism, **options)
+    measurement, _ = measured_on(
+        workload, Budget(pcost=1.0), records=200, mechanism=mechanism, **options
+    )
     return measurement.publish().uncertainty(draws=2)
 
 
@@ -58,7 +60,9 @@ def published_errors(mechanism, workload, **options):
 def package_bytes(errors, most_weights):
     """Content of a package; the limit on weights is part of the cache key."""
     with tempfile.TemporaryDirectory() as folder:
-        return write_tables(errors, Path(folder) / "tables.zip", rule=QualityRule(least_count=3.0)).read_bytes()
+        return write_tables(
+            errors, Path(folder) / "tables.zip", rule=QualityRule(least_count=3.0)
+        ).read_bytes()
 
 
 def packed(tmp_path, mechanism="residualplanner", workload=WORKLOAD, **options):
@@ -110,18 +114,28 @@ def test_crosstabs_contain_the_published_counts(tmp_path):
     file = folder / f"table{pair + 1}_crosstab.csv"
     assert file.read_bytes().startswith(b"\xef\xbb\xbf")
     rows = pd.read_csv(file)
-    expected = errors.answers(pair, rule=QualityRule(least_count=3.0))["published"].to_numpy().reshape(3, 5)
+    expected = (
+        errors.answers(pair, rule=QualityRule(least_count=3.0))["published"]
+        .to_numpy()
+        .reshape(3, 5)
+    )
     assert np.isnan(expected).any()
     np.testing.assert_allclose(rows.iloc[:, 2:].to_numpy(dtype=float), expected, rtol=1e-9)
     assert list(rows)[1:] == ["region \\ age", *(SCHEMA["age"].label(i) for i in range(5))]
     assert rows.iloc[:, 1].tolist() == ["North, upper", "'=South", "East|West"]
     assert set(rows.iloc[:, 0]) == {"REHEARSAL"}
-    assert len(list(folder.glob("*_crosstab.csv"))) == sum(len(g.attributes) == 2 for g in WORKLOAD.groups) - 1
+    assert (
+        len(list(folder.glob("*_crosstab.csv")))
+        == sum(len(g.attributes) == 2 for g in WORKLOAD.groups) - 1
+    )
 
 
 def test_registry_states_only_available_facts(tmp_path):
     errors, folder = packed(tmp_path)
-    registry, plan = json.loads((folder / "registry.json").read_text()), errors.published.measurement.plan
+    registry, plan = (
+        json.loads((folder / "registry.json").read_text()),
+        errors.published.measurement.plan,
+    )
     assert registry["status"].startswith("REHEARSAL")
     assert registry["privacy loss"]["rho"] == plan.pcost / 2
     assert registry["privacy loss"]["epsilon by delta"]["1e-06"] == plan.budget.epsilon(1e-6)
@@ -129,9 +143,14 @@ def test_registry_states_only_available_facts(tmp_path):
     assert registry["privacy unit"] == "a person, 1 row"
     assert registry["neighbours"] == plan.budget.neighbours
     assert registry["data curator"] == registry["release date"] == "not stated"
-    pure = measured_on(WORKLOAD, Budget.pure(0.5, rows_per_person=3), records=50, mechanism="laplace")[0]
+    pure = measured_on(
+        WORKLOAD, Budget.pure(0.5, rows_per_person=3), records=50, mechanism="laplace"
+    )[0]
     pure_registry = tables_package.registry(pure)
-    assert (pure_registry["flavor"], pure_registry["privacy loss"]["epsilon"]) == ("pure epsilon-DP", 0.5)
+    assert (pure_registry["flavor"], pure_registry["privacy loss"]["epsilon"]) == (
+        "pure epsilon-DP",
+        0.5,
+    )
     assert pure_registry["privacy unit"] == "a person, all of up to 3 rows"
 
 
@@ -147,14 +166,21 @@ def test_tables_have_one_complete_row_per_query(tmp_path):
         assert rows["query_id"].tolist() == list(range(first, first + group.count))
         first += group.count
         answers = errors.answers(number, rule=QualityRule(least_count=3.0))
-        for name, column in (("answer", "estimate"), ("std", "std"), ("published", "published"), ("error", "error")):
+        for name, column in (
+            ("answer", "estimate"),
+            ("std", "std"),
+            ("published", "published"),
+            ("error", "error"),
+        ):
             np.testing.assert_allclose(rows[column], answers[name], rtol=1e-9, atol=1e-9)
         assert rows["flag"].tolist() == answers["flag"].tolist()
         assert set(rows["status"]) == {"REHEARSAL"}
     pair = next(i for i, g in enumerate(WORKLOAD.groups) if g.attributes == ("region", "age"))
     rows = read(folder / f"table{pair + 1}.csv")
     table = errors.published.measurement.marginal(["region", "age"])
-    np.testing.assert_allclose(rows["estimate"], table[rows["region_code"], rows["age_code"]], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        rows["estimate"], table[rows["region_code"], rows["age_code"]], rtol=1e-9, atol=1e-9
+    )
     assert set(rows["region_label"]) == {
         "North, upper",
         "'=South",
@@ -166,7 +192,9 @@ def test_csvw_metadata_describes_every_column(tmp_path):
     _, folder = packed(tmp_path)
     metadata = json.loads((folder / "tables.csv-metadata.json").read_text())
     assert metadata["@context"] == "http://www.w3.org/ns/csvw"
-    assert [t["url"] for t in metadata["tables"]] == [f"table{i + 1}.csv" for i in range(len(WORKLOAD.groups))]
+    assert [t["url"] for t in metadata["tables"]] == [
+        f"table{i + 1}.csv" for i in range(len(WORKLOAD.groups))
+    ]
     for table in metadata["tables"]:
         columns = table["tableSchema"]["columns"]
         rows = read(folder / table["url"])
@@ -187,7 +215,10 @@ def test_csvw_validator_accepts_package_and_rejects_damage(tmp_path):
     venv.create(tmp_path / "validator", with_pip=True)
     python = tmp_path / "validator" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", "csvw>=3.5"], check=True)
-    code = "import sys; from csvw import CSVW; sys.exit(0 if CSVW(sys.argv[1], validate=True).is_valid else 3)"
+    code = (
+        "import sys; from csvw import CSVW; sys.exit(0 if CSVW(sys.argv[1], validate=True).is_valid"
+        " else 3)"
+    )
 
     def validate():
         command = [python, "-c", code, folder / "tables.csv-metadata.json"]
@@ -213,8 +244,14 @@ def test_readme_and_codebook_describe_columns_and_labels(tmp_path):
 
 JOINT = Schema([Attribute.of_size("age", 5), Attribute.of_size("years", 4)])
 JOINT_PLANS = {
-    "joint": ({}, Workload(JOINT).add(("years", "age"), "affine").add(("age",), "prefix").add((), "total")),
-    "union": ({"centers": "tuned"}, Workload(JOINT).add(("age",), "prefix").add(("age", "years"), "marginal")),
+    "joint": (
+        {},
+        Workload(JOINT).add(("years", "age"), "affine").add(("age",), "prefix").add((), "total"),
+    ),
+    "union": (
+        {"centers": "tuned"},
+        Workload(JOINT).add(("age",), "prefix").add(("age", "years"), "marginal"),
+    ),
 }
 
 
@@ -222,17 +259,28 @@ JOINT_PLANS = {
 def test_joint_plan_answers_are_weighted_integer_sums(kind, tmp_path):
     options, workload = JOINT_PLANS[kind]
     errors, folder = packed(tmp_path, "querysmasher", workload, **options)
-    measurement, blocks = errors.published.measurement, errors.published.measurement.plan.blocks.values()
-    assert any(b.union if kind == "union" else len(axes) > 1 for b in blocks for axes, _ in b.factors)
+    measurement, blocks = (
+        errors.published.measurement,
+        errors.published.measurement.plan.blocks.values(),
+    )
+    assert any(
+        b.union if kind == "union" else len(axes) > 1 for b in blocks for axes, _ in b.factors
+    )
     integers = pd.read_csv(folder / "integers.csv")
     sums = pd.read_csv(folder / "tables.csv").set_index("table")
     for number, group in enumerate(workload.groups):
         weights = np.loadtxt(folder / f"table{number + 1}_weights.csv", delimiter=",", ndmin=2)
         answers = measurement.answers(number)
-        np.testing.assert_allclose(weights @ (integers["integer"] * integers["grid"]), answers["answer"], atol=1e-8)
-        np.testing.assert_allclose(np.sqrt(weights**2 @ integers["noise"] ** 2), answers["std"], rtol=1e-9)
+        np.testing.assert_allclose(
+            weights @ (integers["integer"] * integers["grid"]), answers["answer"], atol=1e-8
+        )
+        np.testing.assert_allclose(
+            np.sqrt(weights**2 @ integers["noise"] ** 2), answers["std"], rtol=1e-9
+        )
         ends = weights[0] + (weights[-1] if group.count > 1 else 0.0)
-        assert np.sqrt(ends**2 @ integers["noise"] ** 2) == pytest.approx(sums["sum_std"].iloc[number], rel=1e-9)
+        assert np.sqrt(ends**2 @ integers["noise"] ** 2) == pytest.approx(
+            sums["sum_std"].iloc[number], rel=1e-9
+        )
     assert "measures attributes jointly" in (folder / "README.md").read_text()
 
 
@@ -273,7 +321,9 @@ SMALL = Workload(JOINT).add(("age", "years"), "marginal")
 def test_verify_tables_detects_every_changed_file(integer, tmp_path):
     measurement, _ = measured_on(SMALL, Budget(pcost=1.0), records=60)
     errors = measurement.publish(integer=integer).uncertainty(draws=2)
-    path = write_tables(errors, tmp_path / "tables.zip", rule=QualityRule(least_count=3.0), confidence=0.9)
+    path = write_tables(
+        errors, tmp_path / "tables.zip", rule=QualityRule(least_count=3.0), confidence=0.9
+    )
     assert verify_package(path) == ()
     with zipfile.ZipFile(path) as archive:
         archive.extractall(tmp_path / "out")

@@ -38,23 +38,41 @@ def office(tmp_path: Path) -> Path:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
 def command_line(office: Path, command: str, out: str, *more: str) -> list[str]:
     inputs = [command, "--plan", str(office / "plan.json"), "--data", str(office / "records.csv")]
-    where = ["--dataset", "survey", "--ledger", str(office / "office")] if command == "release" else ["--simulated"]
+    where = (
+        ["--dataset", "survey", "--ledger", str(office / "office")]
+        if command == "release"
+        else ["--simulated"]
+    )
     return [*inputs, *where, "--out", str(office / out), "--format", "csv", *more]
 
 
-OUTPUTS = "office", "office.key", "office.results", "office.results/new", "plan.json", "records.csv", "link", "hard"
+OUTPUTS = (
+    "office",
+    "office.key",
+    "office.results",
+    "office.results/new",
+    "plan.json",
+    "records.csv",
+    "link",
+    "hard",
+)
 CASES = OUTPUTS, ("release", "rehearse"), ((), ("--overwrite",))
 PAIRWISE = pairwise(*CASES)
 
 
 @pytest.mark.parametrize(
     ("out", "command", "overwrite"),
-    [pytest.param(*row, marks=() if row in PAIRWISE else pytest.mark.full) for row in itertools.product(*CASES)],
+    [
+        pytest.param(*row, marks=() if row in PAIRWISE else pytest.mark.full)
+        for row in itertools.product(*CASES)
+    ],
 )
 def test_commands_never_replace_inputs_or_ledger(
     office: Path, out: str, command: str, overwrite: tuple[str, ...]
@@ -69,7 +87,11 @@ def test_commands_never_replace_inputs_or_ledger(
 def test_check_target_refuses_links_and_results(office: Path) -> None:
     (office / "elsewhere").symlink_to(office / "office.results")
     (result,) = (office / "office.results").iterdir()
-    for path in (office / "elsewhere" / result.name, office / "elsewhere" / "new", office / "dangling"):
+    for path in (
+        office / "elsewhere" / result.name,
+        office / "elsewhere" / "new",
+        office / "dangling",
+    ):
         if path.name == "dangling":
             path.symlink_to(office / "nowhere")
         with pytest.raises(PlanError):
@@ -78,7 +100,11 @@ def test_check_target_refuses_links_and_results(office: Path) -> None:
 
 def test_overwrite_replaces_only_earlier_answers(office: Path) -> None:
     measurement = measure(SMALL_PLAN, office / "records.csv", rehearsal=True)
-    for name, write in (("a.csv", write_answers), ("a.parquet", write_answers), ("a.zip", write_package)):
+    for name, write in (
+        ("a.csv", write_answers),
+        ("a.parquet", write_answers),
+        ("a.zip", write_package),
+    ):
         options = {} if write is write_package else {"format": name.split(".")[1]}
         path = write(measurement, office / name, **options)
         content_before = path.read_bytes()
@@ -107,7 +133,9 @@ def test_new_file_never_replaces_concurrent_files(tmp_path: Path) -> None:
 
 def test_check_target_refuses_existing_and_input_files(office: Path) -> None:
     """The check comes before the release spends."""
-    answers = write_answers(measure(SMALL_PLAN, office / "records.csv", rehearsal=True), office / "a.csv", format="csv")
+    answers = write_answers(
+        measure(SMALL_PLAN, office / "records.csv", rehearsal=True), office / "a.csv", format="csv"
+    )
     os.link(answers, office / "hard.csv")
     assert check_target(answers, overwrite=True) == answers
     with pytest.raises(PlanError, match="is there already"):

@@ -45,12 +45,18 @@ def errors():
 
 @pytest.fixture(scope="module")
 def book(errors, tmp_path_factory) -> Path:
-    return write_workbook(errors, tmp_path_factory.mktemp("book") / "tables.xlsx", rule=RULE, confidence=0.9)
+    return write_workbook(
+        errors, tmp_path_factory.mktemp("book") / "tables.xlsx", rule=RULE, confidence=0.9
+    )
 
 
 def rows_of(place: Path, sheet: str, head: str) -> pd.DataFrame:
     """Table of a sheet, from the row whose first cell is `head`."""
-    rows = python_calamine.load_workbook(place).get_sheet_by_name(sheet).to_python(skip_empty_area=False)
+    rows = (
+        python_calamine.load_workbook(place)
+        .get_sheet_by_name(sheet)
+        .to_python(skip_empty_area=False)
+    )
     first = next(i for i, row in enumerate(rows) if row[0] == head)
     return pd.DataFrame(rows[first + 1 :], columns=rows[first])
 
@@ -61,11 +67,19 @@ def test_workbook_numbers_match_their_labels(errors, book):
         cells = group.family_text == "marginal" and group.attributes
         rows = rows_of(book, f"Table {number + 1}", group.attributes[0] if cells else "query")
         assert len(rows) == group.count
-        for name, column in {"published": "published count", "error": HEADS[3], "answer": "unbiased estimate"}.items():
+        for name, column in {
+            "published": "published count",
+            "error": HEADS[3],
+            "answer": "unbiased estimate",
+        }.items():
             written = pd.to_numeric(rows[column], errors="coerce").to_numpy()
-            np.testing.assert_allclose(written, answers[name].to_numpy(), rtol=1e-13, equal_nan=True)
+            np.testing.assert_allclose(
+                written, answers[name].to_numpy(), rtol=1e-13, equal_nan=True
+            )
         # intervals have the requested confidence
-        np.testing.assert_allclose(rows["lower end of the estimate"].astype(float), answers["low"], rtol=1e-13)
+        np.testing.assert_allclose(
+            rows["lower end of the estimate"].astype(float), answers["low"], rtol=1e-13
+        )
         assert rows["flag"].tolist() == answers["flag"].tolist()
         if cells:
             codes = list(np.ndindex(*SCHEMA.sizes(cells)))
@@ -87,7 +101,9 @@ def test_suppressed_counts_are_empty_with_reason(errors, book):
 
 
 def test_pair_tables_have_crosstab_sheets(errors, book):
-    number = next(i for i, g in enumerate(WORKLOAD.groups) if g.attributes == ("=region", "age in years"))
+    number = next(
+        i for i, g in enumerate(WORKLOAD.groups) if g.attributes == ("=region", "age in years")
+    )
     expected = errors.answers(number, rule=RULE)["published"].to_numpy().reshape(6, 3)
     rows = rows_of(book, f"Table {number + 1} crossed", "=region \\ age in years")
     assert rows.iloc[:, 0].tolist() == REGIONS
@@ -131,8 +147,12 @@ def test_workbook_sheets_of_rehearsal_are_marked(errors, book):
 
 
 def test_integer_tables_are_written_as_integers(tmp_path):
-    measurement = measured_on(Workload(SCHEMA).add(("=region", "sex"), "marginal"), Budget(pcost=0.5), records=300)[0]
-    place = write_workbook(publish(measurement, integer=True).uncertainty(draws=2), tmp_path / "w.xlsx")
+    measurement = measured_on(
+        Workload(SCHEMA).add(("=region", "sex"), "marginal"), Budget(pcost=0.5), records=300
+    )[0]
+    place = write_workbook(
+        publish(measurement, integer=True).uncertainty(draws=2), tmp_path / "w.xlsx"
+    )
     counts = [v for v in rows_of(place, "Table 1", "=region")["published count"] if v != ""]
     assert counts
     assert all(math.isclose(v, round(v), abs_tol=0) for v in counts)
@@ -174,7 +194,11 @@ def test_write_workbook_with_many_rows_is_refused(errors, tmp_path, monkeypatch)
 def test_wide_pairs_have_no_crosstab_sheet(errors, tmp_path, monkeypatch):
     monkeypatch.setattr(workbook, "MOST_COLUMNS", 3)
     place = write_workbook(errors, tmp_path / "w.xlsx")
-    crossed = [name for name in python_calamine.load_workbook(place).sheet_names if name.endswith("crossed")]
+    crossed = [
+        name
+        for name in python_calamine.load_workbook(place).sheet_names
+        if name.endswith("crossed")
+    ]
     assert len(crossed) == 2  # the pairs with the two categories of sex as columns
 
 

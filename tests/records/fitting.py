@@ -90,7 +90,9 @@ KINDS = {
     "csv as text": lambda frame, path: str(csv_file(frame, path / "x.CSV")),
     "csv.gz": lambda frame, path: csv_file(frame, path / "x.csv.gz"),
     "parquet": lambda frame, path: parquet_file(frame, path / "x.parquet"),
-    "parquet of categories": lambda frame, path: parquet_file(frame.astype("category"), path / "x.parquet"),
+    "parquet of categories": lambda frame, path: parquet_file(
+        frame.astype("category"), path / "x.parquet"
+    ),
     "table": lambda frame, path: pa.Table.from_pandas(frame),
     "batch": lambda frame, path: pa.RecordBatch.from_pandas(frame),
     "reader": lambda frame, path: pa.Table.from_pandas(frame).to_reader(max_chunksize=33),

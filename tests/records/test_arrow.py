@@ -23,7 +23,10 @@ def test_row_group_memory_is_freed_before_next(tmp_path: Path) -> None:
     rows, groups, path = 20_000, 48, tmp_path / "x.parquet"
     numbers = np.random.default_rng(0).integers(0, 2**40, (2, rows * groups))
     pa.parquet.write_table(
-        pa.table({"a": numbers[0], "b": numbers[1]}), path, row_group_size=rows, use_dictionary=False
+        pa.table({"a": numbers[0], "b": numbers[1]}),
+        path,
+        row_group_size=rows,
+        use_dictionary=False,
     )
     before, peak = pa.total_allocated_bytes(), 0
     for _ in read_batches(path, ["a", "b"]):
@@ -31,11 +34,15 @@ def test_row_group_memory_is_freed_before_next(tmp_path: Path) -> None:
     assert 0 < peak < 8 * 16 * rows < groups / 3 * 16 * rows
 
 
-def test_dictionaries_of_arrow_files_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dictionaries_of_arrow_files_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, long = tmp_path / "x.arrow", 100_000
     labels = pa.DictionaryArray.from_arrays(pa.array([0]), [" " * long])
     table = pa.table({"code": pa.array([0]), **{f"other{i}": labels for i in range(3)}})
-    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_file(
+        path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as writer:
         writer.write_table(table)
     schema = Schema([Attribute.of_size("code", 5)])
     monkeypatch.setattr("engine.records.csv_reader.UNFOLDED_BYTES", 4 * long)
@@ -97,6 +104,8 @@ def test_arrow_file_is_read_by_its_footer(tmp_path: Path) -> None:
     content = path.read_bytes()
     length = struct.unpack_from("<i", content, 12)[0]
     assert content[8:12] == b"\xff\xff\xff\xff"
-    path.write_bytes(content[:8] + bytes(8 + length) + content[16 + length :])  # removes the schema at the start
+    path.write_bytes(
+        content[:8] + bytes(8 + length) + content[16 + length :]
+    )  # removes the schema at the start
     check(path)
     check(pa.dataset.dataset(path, format="arrow"))

@@ -21,7 +21,9 @@ SETS = [("a", "b"), ("a",), ()]
 
 def records(people=300, rows=2_500, seed=0):
     rng = np.random.default_rng(seed)
-    return pd.DataFrame({name: rng.integers(0, n, rows) for name, n in (("a", 5), ("b", 3), ("pid", people))})
+    return pd.DataFrame(
+        {name: rng.integers(0, n, rows) for name, n in (("a", 5), ("b", 3), ("pid", people))}
+    )
 
 
 def count_bounded(frame, cap, **options):
@@ -39,7 +41,11 @@ def batch_sizes(request, monkeypatch):
 def test_each_person_counts_up_to_cap(cap, batch_sizes):
     frame = records()
     counts = count_bounded(frame, cap)
-    assert counts.records == frame.groupby("pid").size().clip(upper=cap).sum() == counts["a", "b"].sum()
+    assert (
+        counts.records
+        == frame.groupby("pid").size().clip(upper=cap).sum()
+        == counts["a", "b"].sum()
+    )
     assert counts.people == frame["pid"].nunique()
     assert counts.rows_over_cap == len(frame) - counts.records
     assert counts.rows_in == len(frame)
@@ -108,11 +114,15 @@ def test_refused_rows_are_dropped_after_bounding():
 
 
 @pytest.mark.parametrize(
-    "persons", [[1, "1"], [1.5, 2.0], [[1], [2]], [True, False], [pd.Timestamp("2020-01-01")] * 2], ids=str
+    "persons",
+    [[1, "1"], [1.5, 2.0], [[1], [2]], [True, False], [pd.Timestamp("2020-01-01")] * 2],
+    ids=str,
 )
 def test_invalid_identifiers_are_refused(persons):
     with pytest.raises(DataError, match="person column"):
-        count_bounded(pd.DataFrame({"a": [0, 1], "b": [0, 0], "pid": pd.Series(persons, dtype=object)}), 1)
+        count_bounded(
+            pd.DataFrame({"a": [0, 1], "b": [0, 0], "pid": pd.Series(persons, dtype=object)}), 1
+        )
 
 
 def test_identifier_kinds_that_differ_between_batches_are_refused(monkeypatch):
@@ -124,7 +134,9 @@ def test_identifier_kinds_that_differ_between_batches_are_refused(monkeypatch):
 
 @pytest.mark.parametrize("rows", [0, 3])
 def test_records_without_persons_give_empty_counts(rows):
-    frame = pd.DataFrame({"a": [0] * rows, "b": [0] * rows, "pid": pd.Series([None] * rows, dtype=object)})
+    frame = pd.DataFrame(
+        {"a": [0] * rows, "b": [0] * rows, "pid": pd.Series([None] * rows, dtype=object)}
+    )
     counts = count_bounded(frame, 2, on_refused="drop")
     assert (counts.people, counts.records, counts.rows_refused) == (0, 0, rows)
 
@@ -153,7 +165,9 @@ def test_release_counts_at_most_protected_rows(tmp_path):
     marginal_plan = plan(workload, Budget(pcost=1e6, rows_per_person=3))
     book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=3))
     intakes = []
-    measurement = measure(marginal_plan, frame, dataset="panel", ledger=book, person="pid", intake=intakes.append)
+    measurement = measure(
+        marginal_plan, frame, dataset="panel", ledger=book, person="pid", intake=intakes.append
+    )
     expected = count_bounded(frame, 3)
     assert (intakes[0].people, intakes[0].over_cap) == (50, len(frame) - expected.records)
     assert abs(measurement.answers(0)["answer"] - expected["a",]).max() < 0.2
@@ -176,7 +190,9 @@ def test_declared_person_column_is_used_by_default(tmp_path):
     np.testing.assert_array_equal(counts["a", "b"], expected["a", "b"])
     assert count_marginals(frame, DECLARED, SETS, rows_per_person=3).cap == 3
     assert count_marginals(frame, Schema(SCHEMA.attributes, person="pid"), SETS).cap == 1
-    marginal_plan = plan(Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2))
+    marginal_plan = plan(
+        Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2)
+    )
     book = Ledger.create(tmp_path / "book")
     book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=2))
     assert check_records(marginal_plan, frame).over_cap == len(frame) - expected.records
@@ -193,7 +209,9 @@ def test_declared_person_column_is_used_by_default(tmp_path):
 def test_public_records_are_recognized_after_bounding(tmp_path):
     frame, book = records(people=50), Ledger.create(tmp_path / "book")
     book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=2))
-    marginal_plan = plan(Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2))
+    marginal_plan = plan(
+        Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2)
+    )
     declare_public(marginal_plan, frame, dataset="panel", ledger=book, why="in the yearbook")
     intakes = []
     measure(marginal_plan, frame, dataset="panel", ledger=book, intake=intakes.append)
@@ -203,13 +221,21 @@ def test_public_records_are_recognized_after_bounding(tmp_path):
 @pytest.mark.parametrize("as_counts", [False, True])
 def test_release_below_declared_rows_without_person_is_refused(as_counts):
     schema, frame = Schema(SCHEMA.attributes, rows_per_person=3), records(people=50)
-    few, many = (plan(Workload(schema).add(("a",), "marginal"), Budget(1.0, rows_per_person=k)) for k in (2, 3))
+    few, many = (
+        plan(Workload(schema).add(("a",), "marginal"), Budget(1.0, rows_per_person=k))
+        for k in (2, 3)
+    )
     data = count_marginals(frame, schema, SETS, ignore=["pid"]) if as_counts else frame
     with pytest.raises(DataError, match="the budget protects 2"):
         measure(few, data, rehearsal=True, ignore=["pid"])
     measure(many, data, rehearsal=True, ignore=["pid"])
     # with a person column, the budget determines the cap
-    measure(few, count_bounded(frame, 2) if as_counts else frame, rehearsal=True, person=None if as_counts else "pid")
+    measure(
+        few,
+        count_bounded(frame, 2) if as_counts else frame,
+        rehearsal=True,
+        person=None if as_counts else "pid",
+    )
 
 
 RULES = ["code == 4 and zip in ['1', '2']", "sex == 'F' and age < 20"]
@@ -236,7 +262,9 @@ def survey_with_rules():
             "pid": rng.integers(0, 150, 500),
         }
     )
-    broken = (frame["code"] == 4) & frame["zip"].isin(["1", "2"]) | (frame["sex"] == "F") & (frame["age"] < 20)
+    broken = (frame["code"] == 4) & frame["zip"].isin(["1", "2"]) | (frame["sex"] == "F") & (
+        frame["age"] < 20
+    )
     return schema, frame, ~broken
 
 
@@ -256,7 +284,9 @@ def test_impossible_rows_are_refused_in_all_tables():
     with pytest.raises(DataError, match="impossible together"):
         count_marginals(frame[in_domain], schema, sets, ignore=["pid"])
     # rules apply only to attributes that are counted together
-    separate = count_marginals(frame, schema, [("age",), ("code",)], on_refused="drop", ignore=["pid"])
+    separate = count_marginals(
+        frame, schema, [("age",), ("code",)], on_refused="drop", ignore=["pid"]
+    )
     assert separate.records == len(frame)
 
 
@@ -274,9 +304,16 @@ def test_impossible_rules_hold_in_all_sources():
         counts = count_marginals(data, schema, sets, on_refused="drop", **options)
         expected = count_marginals(clean, plain, sets, on_refused="drop", **options)
         assert all((counts[names] == expected[names]).all() for names in expected)
-        assert counts.rows_in == count_marginals(data, plain, sets, on_refused="drop", **options).rows_in
-    capped = count_marginals(frame, schema, sets, on_refused="drop", person="pid", rows_per_person=2)
-    everyone = count_marginals(frame, plain, [tuple(plain)], on_refused="drop", person="pid", rows_per_person=2)
+        assert (
+            counts.rows_in
+            == count_marginals(data, plain, sets, on_refused="drop", **options).rows_in
+        )
+    capped = count_marginals(
+        frame, schema, sets, on_refused="drop", person="pid", rows_per_person=2
+    )
+    everyone = count_marginals(
+        frame, plain, [tuple(plain)], on_refused="drop", person="pid", rows_per_person=2
+    )
     inside = np.where(schema.possible_share(plain) > 0.0, everyone[tuple(plain)], 0)
     assert (capped["sex", "age"] == inside.sum(axis=(2, 3))).all()
 

@@ -40,7 +40,13 @@ def counted_table(name: str = "n") -> pd.DataFrame:
 def data_kinds(frame: pd.DataFrame, folder: Path) -> list[Any]:
     frame.to_csv(folder / "a.csv", index=False)
     frame.to_parquet(folder / "a.parquet")
-    return [frame, pa.Table.from_pandas(frame), str(folder / "a.csv"), folder / "a.parquet", frame.astype({"n": float})]
+    return [
+        frame,
+        pa.Table.from_pandas(frame),
+        str(folder / "a.csv"),
+        folder / "a.parquet",
+        frame.astype({"n": float}),
+    ]
 
 
 def test_count_column_weights_rows(tmp_path: Path) -> None:
@@ -56,7 +62,9 @@ def test_count_column_weights_rows(tmp_path: Path) -> None:
 def test_invalid_row_counts_are_refused() -> None:
     wrong = counted_table().astype({"n": object})
     wrong.loc[0, "n"], wrong.loc[2, "n"], wrong.loc[3, "sex"] = -1, 2.5, "X"
-    with pytest.raises(DataError, match="column 'n': 1 outside the public domain, 1 not a whole number"):
+    with pytest.raises(
+        DataError, match="column 'n': 1 outside the public domain, 1 not a whole number"
+    ):
         count_marginals(wrong, SCHEMA, [("age",)], count_column="n")
     counts = count_marginals(wrong, SCHEMA, [("sex", "age")], count_column="n", on_refused="drop")
     assert counts.refused == {
@@ -68,15 +76,25 @@ def test_invalid_row_counts_are_refused() -> None:
 
 def test_unused_count_column_is_refused(tmp_path: Path) -> None:
     for data in data_kinds(counted_table(), tmp_path):
-        with pytest.raises(DataError, match=r"column 'n', .* count_column='n', or .* ignore=\['n'\]"):
+        with pytest.raises(
+            DataError, match=r"column 'n', .* count_column='n', or .* ignore=\['n'\]"
+        ):
             count_marginals(data, SCHEMA, [("age",)], on_refused="drop")
     path = tmp_path / "b.csv"
     counted_table("inhabitants").to_csv(path, index=False)
-    for data in (counted_table("inhabitants"), path, pa.Table.from_pandas(counted_table("inhabitants"))):
-        with pytest.raises(DataError, match=r"'inhabitants', which holds numbers.* count_column='inhabitants', or"):
+    for data in (
+        counted_table("inhabitants"),
+        path,
+        pa.Table.from_pandas(counted_table("inhabitants")),
+    ):
+        with pytest.raises(
+            DataError, match=r"'inhabitants', which holds numbers.* count_column='inhabitants', or"
+        ):
             count_marginals(data, SCHEMA, [("age",)])
         assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 12
-        assert count_marginals(data, SCHEMA, [("age",)], count_column="inhabitants").records == N.sum()
+        assert (
+            count_marginals(data, SCHEMA, [("age",)], count_column="inhabitants").records == N.sum()
+        )
     assert count_marginals(counted_table(), SCHEMA, [("age",)], ignore=["n"]).records == 12
 
 
@@ -88,29 +106,51 @@ def test_count_column_in_single_file_is_refused(ending: str, tmp_path: Path) -> 
         path.parent.mkdir()
         frame.to_parquet(path) if ending == "parquet" else frame.to_csv(path, index=False)
     for data in (tmp_path, str(tmp_path / "*" / "*")):
-        with pytest.raises(DataError, match=r"'inhabitants', which holds numbers.* ignore=\['inhabitants'\]"):
+        with pytest.raises(
+            DataError, match=r"'inhabitants', which holds numbers.* ignore=\['inhabitants'\]"
+        ):
             count_marginals(data, SCHEMA, [("age",)])
         assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 36
 
 
-@pytest.mark.parametrize("kind", ["int8", "float32", "Int64", "int64[pyarrow]", "decimal", "Float64"])
+@pytest.mark.parametrize(
+    "kind", ["int8", "float32", "Int64", "int64[pyarrow]", "decimal", "Float64"]
+)
 def test_unused_number_column_of_any_type_is_refused(kind: str) -> None:
-    numbers = pa.array(N.tolist(), pa.decimal128(38, 0)) if kind == "decimal" else pd.Series(N).astype(kind)
+    numbers = (
+        pa.array(N.tolist(), pa.decimal128(38, 0))
+        if kind == "decimal"
+        else pd.Series(N).astype(kind)
+    )
     arrow = pa.Table.from_pandas(CELLS).append_column("total", numbers)
-    frame = arrow.to_pandas(types_mapper=pd.ArrowDtype) if kind == "decimal" else CELLS.assign(total=numbers)
+    frame = (
+        arrow.to_pandas(types_mapper=pd.ArrowDtype)
+        if kind == "decimal"
+        else CELLS.assign(total=numbers)
+    )
     for data in (arrow, frame):
         with pytest.raises(DataError, match="'total', which holds numbers"):
             count_marginals(data, SCHEMA, [("age",)], on_refused="drop")
         assert count_marginals(data, SCHEMA, [("age",)], count_column="total").records == N.sum()
-    others = {"name": "n", "done": True, "day": pd.Timestamp("2020-01-01"), "kind": pd.Categorical(["a"] * 12)}
+    others = {
+        "name": "n",
+        "done": True,
+        "day": pd.Timestamp("2020-01-01"),
+        "kind": pd.Categorical(["a"] * 12),
+    }
     assert count_marginals(CELLS.assign(**others), SCHEMA, [("age",)]).records == 12
 
 
 def test_all_unused_number_columns_are_reported_together(tmp_path: Path) -> None:
     frame = CELLS.assign(id=range(12), share=0.5, pid=range(12))
-    with pytest.raises(DataError, match=r"columns 'id', 'share', which hold .*ignore=\['id', 'share'\]$"):
+    with pytest.raises(
+        DataError, match=r"columns 'id', 'share', which hold .*ignore=\['id', 'share'\]$"
+    ):
         count_marginals(frame, SCHEMA, [("age",)], person="pid")
-    assert count_marginals(frame, SCHEMA, [("age",)], person="pid", ignore=["id", "share"]).records == 12
+    assert (
+        count_marginals(frame, SCHEMA, [("age",)], person="pid", ignore=["id", "share"]).records
+        == 12
+    )
     with pytest.raises(DataError, match=r"2 more; give the columns of the schema alone") as caught:
         count_marginals(CELLS.assign(**{f"x{i}": 1 for i in range(10)}), SCHEMA, [("age",)])
     assert len(str(caught.value)) < 400
@@ -149,17 +189,23 @@ ABSENT_FILE = Path("absent.parquet")  # the refusal precedes any access to the f
 
 
 @pytest.mark.parametrize("attributes", [("sex",), ("n",), ("sex", "n")], ids=str)
-def test_count_column_that_is_attribute_is_refused(attributes: tuple[str, ...], tmp_path: Path) -> None:
+def test_count_column_that_is_attribute_is_refused(
+    attributes: tuple[str, ...], tmp_path: Path
+) -> None:
     ledger = Ledger.create(tmp_path / "ledger")
     ledger.add_dataset("d", total=Budget(pcost=10.0))
     marginal_plan = plan(Workload(COUNTED).add(attributes, "marginal"), Budget(pcost=1.0))
-    common = coarse_or_fine(marginal_plan, plan(Workload(COUNTED).add(("sex", "n"), "marginal"), Budget(pcost=1.0)))
+    common = coarse_or_fine(
+        marginal_plan, plan(Workload(COUNTED).add(("sex", "n"), "marginal"), Budget(pcost=1.0))
+    )
     options: dict[str, Any] = {"count_column": "n"}
     where: dict[str, Any] = {"dataset": "d", "ledger": ledger}
     for data in (ABSENT_FILE, pd.DataFrame({"sex": ["F", "M"], "n": [100, 200]})):
         for count in (
             lambda data=data: count_marginals(data, COUNTED, [attributes], **options),
-            lambda data=data: count_marginals(data, COUNTED, [attributes], on_refused="drop", **options),
+            lambda data=data: count_marginals(
+                data, COUNTED, [attributes], on_refused="drop", **options
+            ),
             lambda data=data: counts_for(marginal_plan, data, **options),
             lambda data=data: check_records(marginal_plan, data, **options),
             lambda data=data: measure(marginal_plan, data, rehearsal=True, **options),
@@ -182,7 +228,11 @@ def test_count_column_that_is_attribute_is_refused_elsewhere(kind: str, tmp_path
         ibis = pytest.importorskip("ibis")
         with sqlite3.connect(tmp_path / "a.db") as connection:
             frame.to_sql("records", connection, index=False)
-        data = ibis.memtable(frame) if kind == "duckdb" else ibis.sqlite.connect(tmp_path / "a.db").table("records")
+        data = (
+            ibis.memtable(frame)
+            if kind == "duckdb"
+            else ibis.sqlite.connect(tmp_path / "a.db").table("records")
+        )
     with pytest.raises(DataError, match="also an attribute"):
         count_marginals(data, COUNTED, [("sex", "n")], count_column="n")
 
@@ -191,7 +241,11 @@ def test_person_column_with_other_role_is_refused() -> None:
     for person in ("sex", "n"):
         with pytest.raises(SchemaError, match="also an attribute"):
             count_marginals(ABSENT_FILE, COUNTED, [("sex",)], person=person)
-    for schema, person in ((SCHEMA, "n"), (SCHEMA, "pid"), (Schema(SCHEMA.attributes, person="n"), None)):
+    for schema, person in (
+        (SCHEMA, "n"),
+        (SCHEMA, "pid"),
+        (Schema(SCHEMA.attributes, person="n"), None),
+    ):
         with pytest.raises(DataError, match="tell no persons"):
             count_marginals(ABSENT_FILE, schema, [("sex",)], person=person, count_column="n")
 
@@ -230,7 +284,10 @@ def test_count_column_like_sampling_weights_is_questioned(
     for data in all_sources(frame, monkeypatch):
         warnings = check_records(PLAN, data, count_column="w").warnings
         assert len(warnings) == len(doubts)
-        assert all(word in text and "sampling weights" in text for word, text in zip(doubts, warnings, strict=True))
+        assert all(
+            word in text and "sampling weights" in text
+            for word, text in zip(doubts, warnings, strict=True)
+        )
     ledger, rows = Ledger.create(tmp_path / "ledger"), list[Intake]()
     ledger.add_dataset("d", total=Budget(pcost=10.0))
     measure(PLAN, frame, dataset="d", ledger=ledger, count_column="w", intake=rows.append)
@@ -245,7 +302,10 @@ def test_record_in_counted_table_costs_at_most_charge() -> None:
     with silent():
         one, *others = (
             released([PLAN], counts_for(PLAN, data, count_column="n"))
-            for data in (table, *(table.assign(n=table["n"] + (table.index == row)) for row in range(len(table))))
+            for data in (
+                table,
+                *(table.assign(n=table["n"] + (table.index == row)) for row in range(len(table))),
+            )
         )
     costs = [cost([PLAN], one, other) for other in others]
     assert 0.99 * PLAN.pcost < max(costs) <= PLAN.pcost
@@ -256,4 +316,6 @@ def test_ignored_attribute_of_schema_is_refused() -> None:
         with pytest.raises(DataError, match=r"'age' is an attribute .*ignore=\['n', 'age'\]"):
             count_marginals(counted_table(), SCHEMA, sets, ignore=["n", "age"], on_refused="drop")
     with pytest.raises(DataError, match="'age'"):
-        count_marginals(count_marginals(CELLS, SCHEMA, [("age",)]), SCHEMA, [("age",)], ignore=["age"])
+        count_marginals(
+            count_marginals(CELLS, SCHEMA, [("age",)]), SCHEMA, [("age",)], ignore=["age"]
+        )

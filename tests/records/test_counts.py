@@ -18,7 +18,10 @@ def test_counts_module_exports_count_marginals() -> None:
 
 def test_sum_of_shards_equals_counts_of_all() -> None:
     frame = sample(300)
-    parts = [count_marginals(part, SCHEMA, ALL_SETS) for part in (frame[:100], frame[100:130], frame[130:])]
+    parts = [
+        count_marginals(part, SCHEMA, ALL_SETS)
+        for part in (frame[:100], frame[100:130], frame[130:])
+    ]
     total = parts[0] + parts[1] + parts[2]
     for names, table in count_marginals(frame, SCHEMA, ALL_SETS).items():
         np.testing.assert_array_equal(total[names], table)
@@ -60,7 +63,9 @@ def test_count_marginals_of_counts_gives_smaller_tables() -> None:
 
 
 def test_counts_from_tables_validates_tables() -> None:
-    counts = Counts.from_tables(SCHEMA, {("sex",): [1, 2, 0], ("code", "one"): [[3], [0], [0], [0], [0]]})
+    counts = Counts.from_tables(
+        SCHEMA, {("sex",): [1, 2, 0], ("code", "one"): [[3], [0], [0], [0], [0]]}
+    )
     assert counts.records == 3
     assert counts["code", "one"].dtype == np.int64
     wrong: list[dict[tuple[str, ...], object]] = [

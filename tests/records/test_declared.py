@@ -43,25 +43,37 @@ def codes(attribute: Attribute, *values: Any) -> list[int]:
 
 def test_encoder_missing_text_is_missing() -> None:
     bins = Attribute.numeric("x", [0, 10, 100], missing_values=("NA", ".", "-9", "99"))
-    assert codes(bins, "5", "NA", ".", "-9", "-9.0", " NA ", "99", "n/a") == [0, *[MISSING] * 6, NOT_NUMBER]
+    assert codes(bins, "5", "NA", ".", "-9", "-9.0", " NA ", "99", "n/a") == [
+        0,
+        *[MISSING] * 6,
+        NOT_NUMBER,
+    ]
     assert codes(bins, -9, 5, 99, -8) == [MISSING, 0, MISSING, OUTSIDE]
     assert codes(bins, -9.0, 5.0, float("nan")) == [MISSING, 0, MISSING]
     assert codes(bins, Decimal("-9.00"), Decimal("9.5")) == [MISSING, 0]
     assert codes(Attribute.of_size("x", 100, missing_values=["99", "NA"]), 99, 3) == [MISSING, 3]
-    assert codes(Attribute.of_size("x", 100, missing_values=["99", "NA"]), "NA", "99", "3") == [MISSING, MISSING, 3]
+    assert codes(Attribute.of_size("x", 100, missing_values=["99", "NA"]), "NA", "99", "3") == [
+        MISSING,
+        MISSING,
+        3,
+    ]
     filled = Attribute.numeric("x", [-1, 0, 10], missing=-1, missing_values=["NA"])
     assert codes(filled, "NA", "", "5", None) == [0, 0, 1, 0]
 
 
 def test_encoder_missing_number_may_equal_missing_text() -> None:
-    marked = Attribute.numeric("x", [-1, 0, 10], missing=-1, missing_values=["-1", "0.5"], integer=True)
+    marked = Attribute.numeric(
+        "x", [-1, 0, 10], missing=-1, missing_values=["-1", "0.5"], integer=True
+    )
     assert codes(marked, -1, 5, None) == [0, 1, 0]
     assert codes(marked, "-1", "0.5", "5.5", "5") == [0, 0, FRACTION, 1]
     assert codes(marked, 0.5, 5.5) == [0, FRACTION]
 
 
 def test_encoder_missing_text_of_labels_is_exact() -> None:
-    labels = Attribute.categorical("x", ["F", "rest", "gone"], other="rest", missing="gone", missing_values=("NA", "9"))
+    labels = Attribute.categorical(
+        "x", ["F", "rest", "gone"], other="rest", missing="gone", missing_values=("NA", "9")
+    )
     assert codes(labels, "F", "NA", "9", "na", " NA", "", None) == [0, 2, 2, 1, 1, 2, 2]
     assert codes(labels, 9, 8) == [2, 1]
     assert codes(labels, 9.0, 9.5) == [2, 1]
@@ -71,8 +83,29 @@ def test_encoder_missing_text_of_labels_is_exact() -> None:
 
 def test_encoder_reads_declared_signs_only() -> None:
     german = Attribute.numeric("x", [0, 10, 5000], decimal=",", thousands=".")
-    assert codes(german, "1.200", "1.200,5", "4999,99", "7", "3,5", ",5", "+2") == [1, 1, 1, 0, 0, 0, 0]
-    wrong = ("1.20", "12.00", "1.2000", "1,200.5", "1.200.5", ".200", "1..200", "1,2,3", "x", "1 200", "", ".")
+    assert codes(german, "1.200", "1.200,5", "4999,99", "7", "3,5", ",5", "+2") == [
+        1,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
+    wrong = (
+        "1.20",
+        "12.00",
+        "1.2000",
+        "1,200.5",
+        "1.200.5",
+        ".200",
+        "1..200",
+        "1,2,3",
+        "x",
+        "1 200",
+        "",
+        ".",
+    )
     assert codes(german, *wrong) == [MISSING if text == "" else NOT_NUMBER for text in wrong]
     assert codes(german, 1.2, 1200.0) == [0, 1]
     assert codes(german, "nan", "inf", "-1") == [MISSING, OUTSIDE, OUTSIDE]
@@ -90,17 +123,44 @@ MONTHS = Attribute.dates("x", "2024-01", "2024-03")
 
 
 def test_encoder_reads_dates_of_every_type() -> None:
-    assert codes(MONTHS, "2024-01", "2024-02-29", "2024-03-31T23:59", "2024-01-05 00:00:00") == [0, 1, 2, 0]
-    assert codes(MONTHS, datetime.date(2024, 1, 1), datetime.date(2023, 12, 31), None) == [0, OUTSIDE, MISSING]
-    assert codes(MONTHS, datetime.datetime(2024, 2, 1), datetime.datetime(2024, 1, 31, 23, 59)) == [1, 0]
+    assert codes(MONTHS, "2024-01", "2024-02-29", "2024-03-31T23:59", "2024-01-05 00:00:00") == [
+        0,
+        1,
+        2,
+        0,
+    ]
+    assert codes(MONTHS, datetime.date(2024, 1, 1), datetime.date(2023, 12, 31), None) == [
+        0,
+        OUTSIDE,
+        MISSING,
+    ]
+    assert codes(MONTHS, datetime.datetime(2024, 2, 1), datetime.datetime(2024, 1, 31, 23, 59)) == [
+        1,
+        0,
+    ]
     assert codes(MONTHS, np.datetime64("2024-03-01"), pd.Timestamp("2024-02-01")) == [2, 1]
-    wrong = ("2024", "2024-Q1", "01.02.2024", "2024-2-1", "20240201", "2024-02-30", "2024-02-01T25:00", "x")
+    wrong = (
+        "2024",
+        "2024-Q1",
+        "01.02.2024",
+        "2024-2-1",
+        "20240201",
+        "2024-02-30",
+        "2024-02-01T25:00",
+        "x",
+    )
     assert codes(MONTHS, *wrong) == [NOT_DATE] * len(wrong)
     assert codes(MONTHS, 2024, 202401) == [NOT_DATE] * 2
     assert codes(MONTHS, datetime.time(3), datetime.timedelta(3)) == [UNSUPPORTED] * 2
-    assert codes(Attribute.dates("x", "2023", "2025", "year"), 2024, 2022, 24) == [1, OUTSIDE, NOT_DATE]
+    assert codes(Attribute.dates("x", "2023", "2025", "year"), 2024, 2022, 24) == [
+        1,
+        OUTSIDE,
+        NOT_DATE,
+    ]
     assert codes(Attribute.dates("x", "2023", "2025", "year"), 2024.0, 2024.5) == [1, NOT_DATE]
-    assert codes(Attribute.dates("x", "2024-Q1", "2025-Q1", "quarter"), "2024-Q2", "2024-12", "2024") == [
+    assert codes(
+        Attribute.dates("x", "2024-Q1", "2025-Q1", "quarter"), "2024-Q2", "2024-12", "2024"
+    ) == [
         1,
         3,
         NOT_DATE,
@@ -108,10 +168,17 @@ def test_encoder_reads_dates_of_every_type() -> None:
 
 
 def test_encoder_counts_zoned_times_in_utc() -> None:
-    instants = ["2024-02-01T00:30:00+01:00", "2024-01-31 23:30:00-0100", "2024-02-01T00:30Z", "2024-02-01T00:30+01"]
+    instants = [
+        "2024-02-01T00:30:00+01:00",
+        "2024-01-31 23:30:00-0100",
+        "2024-02-01T00:30Z",
+        "2024-02-01T00:30+01",
+    ]
     assert codes(MONTHS, *instants) == [0, 1, 1, 0]
     assert codes(MONTHS, datetime.datetime(2024, 2, 1, 0, 30, tzinfo=BERLIN)) == [0]
-    column = pa.array([datetime.datetime(2024, 2, 1, 0, 30, tzinfo=UTC)], pa.timestamp("ns", "Europe/Berlin"))
+    column = pa.array(
+        [datetime.datetime(2024, 2, 1, 0, 30, tzinfo=UTC)], pa.timestamp("ns", "Europe/Berlin")
+    )
     assert Encoder(attribute=MONTHS).array(column).tolist() == [1]
 
 
@@ -132,21 +199,41 @@ def test_encoder_reads_declared_date_format_and_iso() -> None:
 
 
 def test_encoder_clips_and_collects_dates() -> None:
-    dates = Attribute.dates("x", "2024-01", "2024-03", clip=True, missing="gone", missing_values=["1900-01-01", "NA"])
-    assert codes(dates, "1900-01-01", "NA", "", "gone", "1899-01-01", "2030-01-01", None) == [3, 3, 3, 3, 0, 2, 3]
-    assert codes(dates, datetime.date(1900, 1, 1), datetime.date(1900, 1, 2), datetime.date.max) == [3, 0, 2]
+    dates = Attribute.dates(
+        "x", "2024-01", "2024-03", clip=True, missing="gone", missing_values=["1900-01-01", "NA"]
+    )
+    assert codes(dates, "1900-01-01", "NA", "", "gone", "1899-01-01", "2030-01-01", None) == [
+        3,
+        3,
+        3,
+        3,
+        0,
+        2,
+        3,
+    ]
+    assert codes(
+        dates, datetime.date(1900, 1, 1), datetime.date(1900, 1, 2), datetime.date.max
+    ) == [3, 0, 2]
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("cell", ["year", "quarter", "month", "day"])
 def test_encoder_column_of_times_agrees_with_rule(unit: Any, cell: str) -> None:
     rng = np.random.default_rng(3)
-    values = (rng.integers(-3_000_000_000, 3_000_000_000, 300)).astype("datetime64[s]").astype(f"datetime64[{unit}]")
-    attribute = Attribute.dates("x", "1930-01-01", "2020-12-31", cell, missing_values=["1999-01-01"])
+    values = (
+        (rng.integers(-3_000_000_000, 3_000_000_000, 300))
+        .astype("datetime64[s]")
+        .astype(f"datetime64[{unit}]")
+    )
+    attribute = Attribute.dates(
+        "x", "1930-01-01", "2020-12-31", cell, missing_values=["1999-01-01"]
+    )
     for kind in (pa.timestamp(unit), pa.timestamp(unit, "Asia/Tokyo"), pa.date32(), pa.date64()):
         column = pa.array(values, pa.timestamp(unit)).cast(kind, safe=False)
         encoder = Encoder(attribute=attribute)
-        assert encoder.array(column).tolist() == [encoder.one(value) for value in column.to_pylist()]
+        assert encoder.array(column).tolist() == [
+            encoder.one(value) for value in column.to_pylist()
+        ]
 
 
 SCHEMA = Schema(
@@ -154,7 +241,9 @@ SCHEMA = Schema(
         Attribute.categorical("sex", ["F", "M", "gone"], missing="gone", missing_values=["NA"]),
         Attribute.numeric("age", [0, 20, 65, 120], missing_values=["NA", ".", "999"]),
         Attribute.numeric("pay", [0, 10, 5000], decimal=",", thousands=".", missing_values=["-"]),
-        Attribute.dates("day", "2024-01", "2024-03", missing="none", missing_values=["NA", "1900-01-01"]),
+        Attribute.dates(
+            "day", "2024-01", "2024-03", missing="none", missing_values=["NA", "1900-01-01"]
+        ),
     ]
 )
 SETS = [("sex",), ("age",), ("pay",), ("day",), ("sex", "day")]
@@ -212,11 +301,17 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "frame of objects": lambda _: FRAME.astype(object),
     "csv": writer(lambda path: FRAME.to_csv(path, index=False, sep=";"), "a.csv"),
     "json": writer(
-        lambda path: path.write_text("\n".join(json.dumps(row) for row in FRAME.to_dict("records"))), "a.jsonl"
+        lambda path: path.write_text(
+            "\n".join(json.dumps(row) for row in FRAME.to_dict("records"))
+        ),
+        "a.jsonl",
     ),
     "parquet": writer(lambda path: FRAME.to_parquet(path), "a.parquet"),
     "parquet with dates": writer(lambda path: frame_with_dates().to_parquet(path), "b.parquet"),
-    "arrow": writer(lambda path: pa.feather.write_feather(pa.Table.from_pandas(frame_with_dates()), path), "a.arrow"),
+    "arrow": writer(
+        lambda path: pa.feather.write_feather(pa.Table.from_pandas(frame_with_dates()), path),
+        "a.arrow",
+    ),
     "stata": writer(stata, "a.dta"),
     "spss": writer(spss, "a.sav"),
     "sas": writer(sas, "a.xpt"),
@@ -242,25 +337,43 @@ def test_declared_schema_counts_are_equal_in_every_format(source: str, tmp_path:
         "day": {"outside the public domain": 1},
     }
     fit = {one.column: one for one in records_fit(SCHEMA, data)}
-    assert (fit["age"].missing, fit["age"].refused, fit["day"].missing, fit["day"].refused) == (2, 2, 2, 1)
+    assert (fit["age"].missing, fit["age"].refused, fit["day"].missing, fit["day"].refused) == (
+        2,
+        2,
+        2,
+        1,
+    )
 
 
-@pytest.mark.parametrize(("ending", "write"), [(".dta", "write_dta"), (".sav", "write_sav"), (".xpt", "write_xport")])
+@pytest.mark.parametrize(
+    ("ending", "write"), [(".dta", "write_dta"), (".sav", "write_sav"), (".xpt", "write_xport")]
+)
 def test_labelled_file_times_count_on_their_day(ending: str, write: str, tmp_path: Path) -> None:
-    times = pd.to_datetime(["2024-01-31 23:59:59", "2024-02-01", "1959-12-31 12:00", None], format="mixed")
+    times = pd.to_datetime(
+        ["2024-01-31 23:59:59", "2024-02-01", "1959-12-31 12:00", None], format="mixed"
+    )
     path = tmp_path / f"a{ending}"
     getattr(pyreadstat, write)(pd.DataFrame({"x": times, "n": [1.0, 2.0, 3.0, 4.0]}), str(path))
     dates = Attribute.dates("x", "1959-12-31", "2024-02-01", "day")
     counts = count_marginals(path, Schema([dates]), [("x",)], on_refused="drop", ignore=["n"])
     assert np.flatnonzero(counts["x",]).tolist() == [0, dates.size - 2, dates.size - 1]
     numbers = Attribute.numeric("x", [-1e15, 0, 1e15])
-    assert count_marginals(path, Schema([numbers]), [("x",)], on_refused="drop", ignore=["n"]).records == 3
+    assert (
+        count_marginals(path, Schema([numbers]), [("x",)], on_refused="drop", ignore=["n"]).records
+        == 3
+    )
 
 
 def test_clock_of_stata_months_has_no_days() -> None:
     clock = clock_of(".dta", "%tm")
     assert clock is not None
-    assert clock.dates([0.0, -1.0, 770.0, None, "x", float("inf")])[:5] == ["1960-01", "1959-12", "2024-03", None, "x"]
+    assert clock.dates([0.0, -1.0, 770.0, None, "x", float("inf")])[:5] == [
+        "1960-01",
+        "1959-12",
+        "2024-03",
+        None,
+        "x",
+    ]
     column = pa.array([768.0, 770.0, None])
     assert Encoder(attribute=MONTHS).column(column, clock).tolist() == [0, 2, MISSING]
     days = Attribute.dates("x", "2024-01-01", "2024-03-01", "day")
@@ -287,9 +400,15 @@ def test_stata_leap_seconds_count_on_their_day() -> None:
 
 @pytest.mark.parametrize(
     ("form", "numbers"),
-    [("%tw", [-1.0, 0.0, 51.0, 52.0]), ("%th", [-1.0, 0.0, 1.0, 2.0]), ("%ty", [1959.0, 1960.0, 1960.0, 1961.0])],
+    [
+        ("%tw", [-1.0, 0.0, 51.0, 52.0]),
+        ("%th", [-1.0, 0.0, 1.0, 2.0]),
+        ("%ty", [1959.0, 1960.0, 1960.0, 1961.0]),
+    ],
 )
-def test_stata_period_counts_in_its_year_only(form: str, numbers: list[float], tmp_path: Path) -> None:
+def test_stata_period_counts_in_its_year_only(
+    form: str, numbers: list[float], tmp_path: Path
+) -> None:
     path = tmp_path / "a.dta"
     pyreadstat.write_dta(pd.DataFrame({"x": numbers}), str(path), variable_format={"x": form})
     years = Schema([Attribute.dates("x", "1959", "1961", "year")])
@@ -307,7 +426,9 @@ def test_stata_business_days_are_refused_by_name() -> None:
     assert clock is not None
     with pytest.raises(DataError, match="business"):
         Encoder(attribute=MONTHS).column(pa.array([1.0]), clock)
-    assert Encoder(attribute=Attribute.of_size("x", 3)).column(pa.array([1.0]), clock).tolist() == [1]
+    assert Encoder(attribute=Attribute.of_size("x", 3)).column(pa.array([1.0]), clock).tolist() == [
+        1
+    ]
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,16 @@ def refused_rows(data: Any) -> dict[str, dict[str, int]]:
     """Return counts of rows that a draft refuses, except for missing values."""
     schema = draft_of_public(data).schema
     counts = count_marginals(
-        data, schema, [(name,) for name in schema], on_refused="drop", ignore={"n", "x", "y"} - {*schema}
+        data,
+        schema,
+        [(name,) for name in schema],
+        on_refused="drop",
+        ignore={"n", "x", "y"} - {*schema},
     )
-    reasons = {name: {why: n for why, n in some.items() if why != "missing"} for name, some in counts.refused.items()}
+    reasons = {
+        name: {why: n for why, n in some.items() if why != "missing"}
+        for name, some in counts.refused.items()
+    }
     return {name: some for name, some in reasons.items() if some}
 
 
@@ -109,9 +116,29 @@ def test_draft_accepts_drafted_rows_or_gives_reason(word: str) -> None:
 
 
 texts = st.sampled_from(
-    ["", "0", "1", "01", "1.0", "-0", "NA", ".", "1e5", "TRUE", " a", "a", "2020-01-02", "1,5", "1.200", "nan", "inf"]
+    [
+        "",
+        "0",
+        "1",
+        "01",
+        "1.0",
+        "-0",
+        "NA",
+        ".",
+        "1e5",
+        "TRUE",
+        " a",
+        "a",
+        "2020-01-02",
+        "1,5",
+        "1.200",
+        "nan",
+        "inf",
+    ]
 )
-values = st.one_of(texts, st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.decimals())
+values = st.one_of(
+    texts, st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.decimals()
+)
 
 
 @settings(max_examples=200)
@@ -119,14 +146,31 @@ values = st.one_of(texts, st.none(), st.booleans(), st.integers(-(2**70), 2**70)
 def test_draft_of_mixed_values_accepts_drafted_rows(column: list[Any]) -> None:
     assert (
         refused_rows(
-            pd.DataFrame({"x": pd.Series(column, dtype=object), "y": [str(i % 2) for i in range(len(column))]})
+            pd.DataFrame(
+                {
+                    "x": pd.Series(column, dtype=object),
+                    "y": [str(i % 2) for i in range(len(column))],
+                }
+            )
         )
         == {}
     )
 
 
 def test_draft_labels_are_texts_compared_in_counting() -> None:
-    for value in (1.0, -0.0, 2.5, 1e16, "01", True, BIG + 1, Decimal("0.50"), b"x", np.float32(0.1), np.int8(3)):
+    for value in (
+        1.0,
+        -0.0,
+        2.5,
+        1e16,
+        "01",
+        True,
+        BIG + 1,
+        Decimal("0.50"),
+        b"x",
+        np.float32(0.1),
+        np.int8(3),
+    ):
         rows = pd.DataFrame({"x": pd.Series([value, "other"], dtype=object)})
         assert text_of(scalar(value)) in (draft_of_public(rows).schema["x"].labels or ())
 
@@ -155,7 +199,9 @@ def test_text_file_is_drafted_and_counted(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(text.encode())
     draft = draft_of_public(tmp_path / name)
     assert draft.schema.names == tuple(columns.split("|"))
-    counts = count_marginals(tmp_path / name, draft.schema, [draft.schema.names], ignore=draft.unlabelled)
+    counts = count_marginals(
+        tmp_path / name, draft.schema, [draft.schema.names], ignore=draft.unlabelled
+    )
     assert counts.records == 2
 
 
@@ -178,7 +224,10 @@ def test_ragged_csv_message_names_cause(tmp_path: Path, text: str, word: str) ->
 
 def test_explicit_blank_delimiter_is_used(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text('"sex" "age"\n"F" 31\n"M" 4\n')
-    assert draft_of_public(TextFile(path=tmp_path / "x.txt", delimiter=" ")).schema.names == ("sex", "age")
+    assert draft_of_public(TextFile(path=tmp_path / "x.txt", delimiter=" ")).schema.names == (
+        "sex",
+        "age",
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +254,11 @@ def test_long_json_array_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.M
     rows = [{"sex": "FMü"[i % 3], "note": '],{"' * (i % 4)} for i in range(50)]
     pd.DataFrame(rows).to_json(tmp_path / "x.json", orient="records", force_ascii=False, indent=1)
     draft = draft_of_public(tmp_path / "x.json")
-    assert count_marginals(tmp_path / "x.json", draft.schema, [("sex",)])["sex",].tolist() == [17, 17, 16]
+    assert count_marginals(tmp_path / "x.json", draft.schema, [("sex",)])["sex",].tolist() == [
+        17,
+        17,
+        16,
+    ]
 
 
 def workbook(path: Path, sheets: dict[str, list[list[Any]]], hidden: str = "") -> Path:
@@ -224,7 +277,10 @@ ROWS: list[list[Any]] = [[2019, "sex"], ["01", "F"], ["02", "M"]]
 
 
 def test_numbers_in_sheet_header_are_names(tmp_path: Path) -> None:
-    assert draft_of_public(workbook(tmp_path / "x.xlsx", {"a": ROWS})).schema.names == ("2019", "sex")
+    assert draft_of_public(workbook(tmp_path / "x.xlsx", {"a": ROWS})).schema.names == (
+        "2019",
+        "sex",
+    )
 
 
 def test_sheet_is_chosen_by_name(tmp_path: Path) -> None:
@@ -233,7 +289,9 @@ def test_sheet_is_chosen_by_name(tmp_path: Path) -> None:
         draft_of_public(path)
     draft = draft_of_public(SheetFile(path=path, sheet="b"))
     assert draft.schema.names == ("x",)
-    assert count_marginals(SheetFile(path=path, sheet="b"), draft.schema, [("x",)])["x",].tolist() == [1, 1]
+    assert count_marginals(SheetFile(path=path, sheet="b"), draft.schema, [("x",)])[
+        "x",
+    ].tolist() == [1, 1]
     with pytest.raises(DataError, match="no sheet 'c'"):
         draft_of_public(SheetFile(path=path, sheet="c"))
 
@@ -260,7 +318,10 @@ def test_unsuitable_labels_are_omitted_with_reason(tmp_path: Path, word: str) ->
     rows = pd.DataFrame({"x": [1.0, 2.0, 3.0], "sex": [1.0, 2.0, 1.0]})
     sex = {1.0: "F", 2.0: "M", 8.0: "unknown", 9.0: "refused"}
     pyreadstat.write_sav(
-        rows, tmp_path / "x.sav", variable_value_labels={"x": labels, "sex": sex}, missing_ranges={"x": missing}
+        rows,
+        tmp_path / "x.sav",
+        variable_value_labels={"x": labels, "sex": sex},
+        missing_ranges={"x": missing},
     )
     draft = draft_schema(tmp_path / "x.sav")
     assert draft.schema.names == ("sex",)
@@ -273,7 +334,9 @@ def test_unsuitable_labels_are_omitted_with_reason(tmp_path: Path, word: str) ->
 def test_value_with_empty_label_counts_as_itself(tmp_path: Path, form: str) -> None:
     rows, labels = pd.DataFrame({"x": [1.0, 2.0, 3.0]}), {"x": {1.0: "yes", 2.0: "no", 3.0: ""}}
     path = tmp_path / f"x.{form}"
-    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta}[form](rows, path, variable_value_labels=labels)
+    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta}[form](
+        rows, path, variable_value_labels=labels
+    )
     for draft in (draft_schema(path), draft_of_public(path)):
         assert set(draft.schema["x"].labels or ()) >= {"yes", "no"}
     assert count_marginals(path, draft.schema, [("x",)]).tables["x",].tolist() == [1, 1, 1]
@@ -285,7 +348,9 @@ def test_dates_of_labelled_files_are_omitted(tmp_path: Path, form: str) -> None:
         tmp_path / f"x.{form}",
         pd.DataFrame({"born": [dt.date(2020, 1, 2), dt.date(2021, 1, 2)], "z": ["01", "02"]}),
     )
-    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](rows, path)
+    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](
+        rows, path
+    )
     draft = draft_of_public(path)
     assert draft.schema.names == ("z",)
     assert "dates" in draft.reasons["born"]
@@ -293,12 +358,17 @@ def test_dates_of_labelled_files_are_omitted(tmp_path: Path, form: str) -> None:
 
 def test_data_read_once_is_drafted() -> None:
     rows = pa.table({"x": ["01", "02"]})
-    for data in (iter(rows.to_batches()), pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches())):
+    for data in (
+        iter(rows.to_batches()),
+        pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()),
+    ):
         assert draft_of_public(data).schema["x"].labels == ("01", "02")
 
 
 def test_unreadable_column_does_not_stop_draft(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [[1], [2]], "s": [{"a": 1}, None], "y": ["a", "b"]}), tmp_path / "x.parquet")
+    pq.write_table(
+        pa.table({"x": [[1], [2]], "s": [{"a": 1}, None], "y": ["a", "b"]}), tmp_path / "x.parquet"
+    )
     draft = draft_of_public(tmp_path / "x.parquet")
     assert (draft.schema.names, draft.unlabelled) == (("y",), ("x", "s"))
     (tmp_path / "x.csv").write_text("a,a,b\n1,2,3\n4,5,6\n")

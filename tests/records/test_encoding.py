@@ -58,15 +58,23 @@ def test_encoder_one_value_follows_rules() -> None:
         assert Encoder(attribute=attribute).one(value) == code, f"rule {i}"
 
 
-texts = st.sampled_from(["1", "-2", "x", "y", "", "True", "nan", "2.5", " 2", "inf", "1e400", "01", "2_0", "٣"])
+texts = st.sampled_from(
+    ["1", "-2", "x", "y", "", "True", "nan", "2.5", " 2", "inf", "1e400", "01", "2_0", "٣"]
+)
 values_of = {
     pa.int8(): st.integers(-128, 127),
-    pa.int64(): st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 12) | st.integers(2**53, 2**53 + 5),
+    pa.int64(): (
+        st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 12) | st.integers(2**53, 2**53 + 5)
+    ),
     pa.uint8(): st.integers(0, 255),
     pa.uint64(): st.integers(0, 2**64 - 1) | st.integers(0, 12) | st.integers(2**53, 2**53 + 5),
     pa.float16(): st.floats(width=16).map(np.float16),
     pa.float32(): st.floats(width=32) | st.integers(-3, 12).map(float),
-    pa.float64(): st.floats() | st.integers(-3, 12).map(float) | st.sampled_from([2.0**53, 2.0**60, 2.5, 10.0]),
+    pa.float64(): (
+        st.floats()
+        | st.integers(-3, 12).map(float)
+        | st.sampled_from([2.0**53, 2.0**60, 2.5, 10.0])
+    ),
     pa.bool_(): st.booleans(),
     pa.decimal128(30, 5): st.decimals(-(10**9), 10**9, places=5) | st.integers(-3, 12).map(Decimal),
     pa.string(): texts,
@@ -89,11 +97,17 @@ def test_columns_have_codes_of_single_values(kind: pa.DataType, data: st.DataObj
     values = data.draw(st.lists(st.none() | values_of[kind], max_size=8))
     array = pa.array(values, kind)
     forms = [array, pa.concat_arrays([array, array]).slice(len(array))]
-    if not pa.types.is_nested(kind) and kind != pa.float16() and kind not in (pa.null(), pa.string_view()):
+    if (
+        not pa.types.is_nested(kind)
+        and kind != pa.float16()
+        and kind not in (pa.null(), pa.string_view())
+    ):
         forms.append(array.dictionary_encode())
         forms.append(pa.DictionaryArray.from_arrays(pa.array(range(len(array)), pa.int8()), array))
     if not pa.types.is_nested(kind) and kind != pa.null():
-        forms.append(pa.RunEndEncodedArray.from_arrays(pa.array(range(1, len(array) + 1), pa.int32()), array))
+        forms.append(
+            pa.RunEndEncodedArray.from_arrays(pa.array(range(1, len(array) + 1), pa.int32()), array)
+        )
     for attribute in ATTRIBUTES:
         encoder = Encoder(attribute=attribute)
         expected = [encoder.one(value) for value in array.to_pylist()] if kind != pa.timestamp("ns") else [
@@ -106,7 +120,15 @@ def test_columns_have_codes_of_single_values(kind: pa.DataType, data: st.DataObj
 
 
 def test_decimal_column_matches_label_of_equal_number() -> None:
-    written = ["0.5", "0.25", "1e-05", "2", "0.125", "9007199254740993", "0.1000000000000000000000001"]
+    written = [
+        "0.5",
+        "0.25",
+        "1e-05",
+        "2",
+        "0.125",
+        "9007199254740993",
+        "0.1000000000000000000000001",
+    ]
     column = pa.array([Decimal(text) for text in written], pa.decimal256(60, 26))
     encoder = Encoder(attribute=Attribute.categorical("price", written))
     for values in (column, pa.array(written), column.dictionary_encode()):
@@ -127,16 +149,30 @@ def test_columns_that_python_cannot_read_are_refused() -> None:
     for attribute in ATTRIBUTES:
         encoder = Encoder(attribute=attribute)
         assert encoder.array(late).tolist() == [UNSUPPORTED, encoder.missing]
-        outside = UNSUPPORTED if attribute.labels is None else OUTSIDE if attribute.other is None else 1
+        outside = (
+            UNSUPPORTED if attribute.labels is None else OUTSIDE if attribute.other is None else 1
+        )
         assert encoder.array(broken).tolist() == [outside, encoder.missing]
 
 
 def test_mixed_objects_have_codes_of_single_values() -> None:
     values = list({type(value): value for _, value, _ in RULES}.values())
-    values += [1, 2.5, 10**300, math.nan, "x", True, datetime.datetime(2020, 1, 1), pd.Timestamp("2020-01-01"), {}]
+    values += [
+        1,
+        2.5,
+        10**300,
+        math.nan,
+        "x",
+        True,
+        datetime.datetime(2020, 1, 1),
+        pd.Timestamp("2020-01-01"),
+        {},
+    ]
     encoders = [Encoder(attribute=attribute) for attribute in ATTRIBUTES]
     for pair in itertools.product(values, repeat=2):
         column = engine.records.readers.array_of(pd.Series(pair, dtype=object))
         for encoder in encoders:
             codes = encoder.objects(column) if isinstance(column, list) else encoder.array(column)
-            assert codes.tolist() == [encoder.one(value) for value in pair], f"{list(map(type, pair))}"
+            assert codes.tolist() == [encoder.one(value) for value in pair], (
+                f"{list(map(type, pair))}"
+            )

@@ -36,11 +36,15 @@ LABELS = [
     "=1+1", "+a", "-a", "@a", "#1", "a\nb", "x" * 300, "x" * 1_001,
 ]  # fmt: skip
 OTHER = "7"  # second label of each column, which makes some columns numeric
-FRAME = pd.DataFrame({f"c{i}": [label, label, OTHER] for i, label in enumerate(LABELS)}, dtype=object)
+FRAME = pd.DataFrame(
+    {f"c{i}": [label, label, OTHER] for i, label in enumerate(LABELS)}, dtype=object
+)
 
 
 def _sheet(path: Path) -> Path:
-    with xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False}) as book:
+    with xlsxwriter.Workbook(
+        str(path), {"strings_to_formulas": False, "strings_to_urls": False}
+    ) as book:
         page = book.add_worksheet()
         for column, name in enumerate(FRAME):
             for row, value in enumerate([name, *FRAME[name]]):
@@ -73,7 +77,8 @@ def _sqlite(path: Path) -> Any:
     with sqlite3.connect(path) as connection:
         connection.execute(f"CREATE TABLE t ({', '.join(f'{name} TEXT' for name in FRAME)})")
         connection.executemany(
-            f"INSERT INTO t VALUES ({', '.join('?' * len(FRAME.columns))})", FRAME.to_numpy().tolist()
+            f"INSERT INTO t VALUES ({', '.join('?' * len(FRAME.columns))})",
+            FRAME.to_numpy().tolist(),
         )
     return ibis.sqlite.connect(str(path)).table("t")
 
@@ -88,7 +93,9 @@ FORMATS: dict[str, Callable[[Path], Any]] = {
     "xlsx": _sheet,
     "dta": _writer(lambda path: pyreadstat.write_dta(FRAME, str(path))),
     "sav": _writer(lambda path: pyreadstat.write_sav(FRAME, str(path))),
-    "xpt": _writer(lambda path: pyreadstat.write_xport(FRAME.drop(columns=f"c{len(LABELS) - 1}"), str(path))),
+    "xpt": _writer(
+        lambda path: pyreadstat.write_xport(FRAME.drop(columns=f"c{len(LABELS) - 1}"), str(path))
+    ),
     "duckdb": _duckdb,
     "sqlite": _sqlite,
     "pandas": lambda path: FRAME,
@@ -106,16 +113,23 @@ def test_hard_labels_survive_or_have_reason(tmp_path: Path, form: str) -> None:
     for name in draft.schema:
         workload = workload.add((name,), "marginal")
     ignore = list(draft.unlabelled)
-    counts = count_marginals(data, draft.schema, [(name,) for name in draft.schema], on_refused="drop", ignore=ignore)
+    counts = count_marginals(
+        data, draft.schema, [(name,) for name in draft.schema], on_refused="drop", ignore=ignore
+    )
     assert not any(set(reasons) - {"missing"} for reasons in counts.refused.values())
     answers = write_answers(
-        measure(plan(workload, Budget(pcost=1e8)), data, rehearsal=True, ignore=ignore), tmp_path / "a.parquet"
+        measure(plan(workload, Budget(pcost=1e8)), data, rehearsal=True, ignore=ignore),
+        tmp_path / "a.parquet",
     )
     table = pd.read_parquet(answers)
     for name, label in zip(FRAME, LABELS, strict=True):
         if name not in draft.schema or draft.schema[name].labels is None:
             continue
         stored = [value.rstrip(" ") if form in CUT else value for value in FRAME[name]]
-        expected = {f"{name} = {value}": number for value, number in Counter(filter(None, stored)).items()}
+        expected = {
+            f"{name} = {value}": number for value, number in Counter(filter(None, stored)).items()
+        }
         rows = table[table["attributes"] == name]
-        assert dict(zip(rows["query"], rows["answer"].round().astype(int), strict=True)) == expected, label
+        assert (
+            dict(zip(rows["query"], rows["answer"].round().astype(int), strict=True)) == expected
+        ), label

@@ -47,7 +47,9 @@ DIGIT = Attribute.of_size("x", 10)
         (DAY, "N/A", ["missing"]),
     ],
 )
-def test_refusal_reasons_name_fitting_change(attribute: Attribute, text: str, expected: list[str]) -> None:
+def test_refusal_reasons_name_fitting_change(
+    attribute: Attribute, text: str, expected: list[str]
+) -> None:
     assert Encoder(attribute=attribute).one(text) < 0
     assert list(refusal_reasons(Encoder(attribute=attribute), text)) == expected
 
@@ -68,11 +70,15 @@ def test_hints_warn_of_points_before_three_digits() -> None:
     assert not has_point_hint(PAY, "1", "2")
     assert not has_point_hint(PAY, "1.5")
     assert not has_point_hint(Attribute.numeric("x", [0, 10, 5000], decimal=","), "7")
-    assert not has_point_hint(Attribute.numeric("x", [0, 10, 5000], decimal=",", thousands="."), "1.200")
+    assert not has_point_hint(
+        Attribute.numeric("x", [0, 10, 5000], decimal=",", thousands="."), "1.200"
+    )
     assert not has_point_hint(Attribute.numeric("x", [0, 10, 5000], decimal="."), "1.200")
 
 
-FRAME = pd.DataFrame({"x": ["1", "01", "02", " 02", "10"], "pay": ["1.200", "3.500", "7", "-", "8"]})
+FRAME = pd.DataFrame(
+    {"x": ["1", "01", "02", " 02", "10"], "pay": ["1.200", "3.500", "7", "-", "8"]}
+)
 SCHEMA = Schema([CODES, Attribute.numeric("pay", [0, 10, 5000])])
 
 
@@ -87,7 +93,9 @@ def test_check_records_reports_hints_without_values(source: str, tmp_path: Path)
         connection.con.register("source", FRAME)
         connection.raw_sql("CREATE TABLE records AS SELECT * FROM source")
         data = connection.table("records")
-    marginals_plan = plan(Workload(SCHEMA).add("x", "marginal").add("pay", "marginal"), Budget(pcost=1.0))
+    marginals_plan = plan(
+        Workload(SCHEMA).add("x", "marginal").add("pay", "marginal"), Budget(pcost=1.0)
+    )
     warnings = check_records(marginals_plan, data).warnings
     assert len(warnings) == 4
     for reason, column in (("zero", "x"), ("blanks", "x"), ("missing", "pay")):

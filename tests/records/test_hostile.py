@@ -49,7 +49,8 @@ def csv_variants() -> list[tuple[str, bytes, bool]]:
     for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-7", "cp037"):
         variants.append((encoding, plain.decode().encode(encoding), False))
     variants += [
-        (f"line ends {i}", plain.replace(b"\n", end), False) for i, end in enumerate([b"\r\n", b"\r", b"\n\n", b" "])
+        (f"line ends {i}", plain.replace(b"\n", end), False)
+        for i, end in enumerate([b"\r\n", b"\r", b"\n\n", b" "])
     ]
     variants += [(f"cut {i}", plain[:i], False) for i in range(0, len(plain), 12)]
     packed = gzip.compress(plain)
@@ -66,7 +67,9 @@ def csv_variants() -> list[tuple[str, bytes, bool]]:
     for i in range(60):
         spoiled = bytearray(plain)
         for _ in range(rng.randint(1, 4)):
-            spoiled[rng.randrange(len(spoiled))] = rng.choice([0, 10, 13, 34, 44, 45, 46, 57, 101, 255])
+            spoiled[rng.randrange(len(spoiled))] = rng.choice(
+                [0, 10, 13, 34, 44, 45, 46, 57, 101, 255]
+            )
         variants.append((f"spoiled {i}", bytes(spoiled), False))
     return variants
 
@@ -128,7 +131,14 @@ def test_common_csv_forms_are_accepted(tmp_path: Path) -> None:
     plain = b"\n".join([b"code,age,sex", *GOOD_ROWS, b""])
     quoted = b"\n".join(b'"' + line.replace(b",", b'","') + b'"' for line in plain.split())
     wide = plain.replace(b"\n", b',"a ""b""\n\n,c"\n')
-    for body in (plain, plain[:-1], plain.replace(b"\n", b"\r\n"), plain.replace(b"\n", b"\r"), quoted, wide):
+    for body in (
+        plain,
+        plain[:-1],
+        plain.replace(b"\n", b"\r\n"),
+        plain.replace(b"\n", b"\r"),
+        quoted,
+        wide,
+    ):
         for form in (body, b"\xef\xbb\xbf" + body, b"\n\n" + body, body + b"\n\n"):
             path = tmp_path / "x.csv"
             path.write_bytes(form)
@@ -151,7 +161,9 @@ def test_unusable_columns_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     good = {"code": [1], "age": [1.0], "sex": ["F"]}
     for column in ([[1]], [{"x": 1}], [{}], [{CANARY: 7391}]):
-        pa.parquet.write_table(pa.table(good | {"code": pa.array(column)}) if column != [{}] else pa.table({}), path)
+        pa.parquet.write_table(
+            pa.table(good | {"code": pa.array(column)}) if column != [{}] else pa.table({}), path
+        )
         assert count_or_refuse(path) is None
     twice = pd.DataFrame([[1, 2.0, "F", 3]], columns=["code", "age", "sex", "code"])
     for data in (twice, pa.Table.from_arrays([[1], [2.0], ["F"], [3]], names=list(twice.columns))):
@@ -190,18 +202,24 @@ def test_decompression_bombs_use_bounded_memory(tmp_path: Path) -> None:
         for _ in range(rows // batch.num_rows):
             writer.write_batch(batch)
     label = tmp_path / "label.parquet"  # 200 GB of text in 3 kB
-    texts_ = pa.DictionaryArray.from_arrays(pa.array(np.zeros(100_000, np.int32)), pa.array(["x" * 2_000_000]))
+    texts_ = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(100_000, np.int32)), pa.array(["x" * 2_000_000])
+    )
     options = {"compression": "zstd", "dictionary_pagesize_limit": 2**30, "store_schema": False}
     pa.parquet.write_table(pa.table({"a": texts_}), label, **options)
     plain = tmp_path / "plain.parquet"  # 0.4 GB of numbers in one row group
     table = pa.table({"a": np.zeros(rows, np.int64)})
-    pa.parquet.write_table(table, plain, row_group_size=rows, compression="zstd", use_dictionary=False)
+    pa.parquet.write_table(
+        table, plain, row_group_size=rows, compression="zstd", use_dictionary=False
+    )
     del table
     packed = tmp_path / "packed.csv.gz"  # 0.3 GB of texts in 12 kB
     packed.write_bytes(gzip.compress(b"a\n" + b"0\n" * 6_000_000, 1))
     files = [constant, label, plain, packed]
     assert all(file.stat().st_size < 2_000_000 for file in files)
     run = [sys.executable, "-c", BOMB, *map(str, files)]
-    *outputs, megabytes = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+    *outputs, megabytes = subprocess.run(
+        run, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert outputs == [str(rows), "100000", "refused", "6000000"]
     assert int(megabytes) < 300

@@ -31,9 +31,18 @@ from tests.replay.campaign import cost, released, silent
 pytestmark = pytest.mark.usefixtures("in_process_readers")
 SCHEMA = Schema([Attribute.of_size("a", 4)])
 PEOPLE = list(range(1, 41))
-INTEGERS = [kind() for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64)]
+INTEGERS = [
+    kind()
+    for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64)
+]
 FLOATS = [pa.float16(), pa.float32(), pa.float64()]
-DECIMALS = [pa.decimal32(9, 2), pa.decimal64(18, 0), pa.decimal128(38, 0), pa.decimal128(30, 8), pa.decimal256(76, 3)]
+DECIMALS = [
+    pa.decimal32(9, 2),
+    pa.decimal64(18, 0),
+    pa.decimal128(38, 0),
+    pa.decimal128(30, 8),
+    pa.decimal256(76, 3),
+]
 NUMBERS = [
     *INTEGERS,
     *FLOATS,
@@ -46,7 +55,9 @@ TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int3
 
 def array(people: list[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_run_end_encoded(kind):
-        return pa.RunEndEncodedArray.from_arrays(list(range(1, len(people) + 1)), pa.array(people, kind.value_type))
+        return pa.RunEndEncodedArray.from_arrays(
+            list(range(1, len(people) + 1)), pa.array(people, kind.value_type)
+        )
     if pa.types.is_dictionary(kind):
         return array(people, kind.value_type).dictionary_encode()
     if pa.types.is_decimal(kind):
@@ -66,10 +77,16 @@ def people_counted(data: Any) -> tuple[int | None, int]:
 
 
 @pytest.mark.parametrize("types", [NUMBERS, TEXTS], ids=["numbers", "texts"])
-def test_identifier_of_several_types_is_one_person(types: list[pa.DataType], tmp_path: Path) -> None:
+def test_identifier_of_several_types_is_one_person(
+    types: list[pa.DataType], tmp_path: Path
+) -> None:
     # equality in all types together implies equality in every pair of types
     for number, kind in enumerate(types):
-        arrow(tmp_path / f"{number:02}.arrow", list(map(str, PEOPLE)) if types is TEXTS else PEOPLE, kind)
+        arrow(
+            tmp_path / f"{number:02}.arrow",
+            list(map(str, PEOPLE)) if types is TEXTS else PEOPLE,
+            kind,
+        )
     assert people_counted(tmp_path) == (len(PEOPLE), len(PEOPLE))
 
 
@@ -119,7 +136,9 @@ TEXT_FORMATS: dict[str, Callable[[Path, pd.DataFrame], Any]] = {
 
 
 @pytest.mark.parametrize("formats", [NUMBER_FORMATS, TEXT_FORMATS], ids=["numbers", "texts"])
-def test_identifier_in_all_file_formats_is_one_person(formats: dict[str, Any], tmp_path: Path) -> None:
+def test_identifier_in_all_file_formats_is_one_person(
+    formats: dict[str, Any], tmp_path: Path
+) -> None:
     frame = pd.DataFrame({"a": 0, "pid": PEOPLE})
     for name, write in formats.items():
         write(tmp_path / name, frame)
@@ -146,12 +165,20 @@ def test_identifier_above_64_bits_has_one_identity() -> None:
     decimals = array(numbers, pa.decimal256(76, 0))
     expected = list(zip(*identities(decimals, "pid")[:2], strict=True))
     assert len(set(expected)) == len(numbers)
-    for kind, some in ((pa.int64(), [0, 4, 6, 7]), (pa.uint64(), [0, 1, 2, 7]), (pa.decimal128(38, 4), range(8))):
-        some_identities = zip(*identities(array([numbers[i] for i in some], kind), "pid")[:2], strict=True)
+    for kind, some in (
+        (pa.int64(), [0, 4, 6, 7]),
+        (pa.uint64(), [0, 1, 2, 7]),
+        (pa.decimal128(38, 4), range(8)),
+    ):
+        some_identities = zip(
+            *identities(array([numbers[i] for i in some], kind), "pid")[:2], strict=True
+        )
         assert list(some_identities) == [expected[i] for i in some]
 
 
-@pytest.mark.parametrize("text", ["1.2E+11", "1,23457E+11", "1e+05", "9007199254740992.0", "1" * 5_000 + ".0"])
+@pytest.mark.parametrize(
+    "text", ["1.2E+11", "1,23457E+11", "1e+05", "9007199254740992.0", "1" * 5_000 + ".0"]
+)
 def test_identifier_text_that_lost_digits_is_refused(text: str) -> None:
     with pytest.raises(DataError, match="give identifiers as text") as caught:
         identities(pa.array(["x", text]), "pid")
@@ -197,7 +224,9 @@ def test_float_identifier_above_exact_range_is_refused(name: str, tmp_path: Path
     assert count_marginals(tmp_path / name, schema, [()], **options).people == 2
 
 
-@pytest.mark.parametrize(("kind", "exact"), [("float16", 2**11), ("float32", 2**24), ("float64", 2**53)])
+@pytest.mark.parametrize(
+    ("kind", "exact"), [("float16", 2**11), ("float32", 2**24), ("float64", 2**53)]
+)
 def test_narrow_float_identifier_has_smaller_range(kind: str, exact: int, tmp_path: Path) -> None:
     def frame(number: int) -> pd.DataFrame:
         return pd.DataFrame({"a": [0, 1], "pid": np.array([number, 1], kind)})
@@ -222,7 +251,9 @@ def test_sas_column_length_limits_identifiers(width: int, exact: int) -> None:
 
     from engine.records.subprocess_readers import _float_limit
 
-    meta = SimpleNamespace(readstat_variable_types={"pid": "double"}, variable_storage_width={"pid": width})
+    meta = SimpleNamespace(
+        readstat_variable_types={"pid": "double"}, variable_storage_width={"pid": width}
+    )
     assert _float_limit(meta, "pid") == exact
 
 
@@ -239,11 +270,15 @@ def joint_plan() -> Plan:
     return plan(Workload.all_ways(schema, (1, 2)), Budget(pcost=1.0, rows_per_person=2))
 
 
-@pytest.mark.parametrize(("first", "second"), [("int64", "uint64"), ("int64", "float64"), ("int8", "float32")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("int64", "uint64"), ("int64", "float64"), ("int8", "float32")]
+)
 def test_person_in_two_types_costs_at_most_charge(first: str, second: str, tmp_path: Path) -> None:
     pairs_plan = joint_plan()
     rng = np.random.default_rng(3)
-    frame = pd.DataFrame({"a": rng.integers(0, 4, 60), "b": rng.integers(0, 3, 60), "pid": rng.integers(1, 7, 60)})
+    frame = pd.DataFrame(
+        {"a": rng.integers(0, 4, 60), "b": rng.integers(0, 3, 60), "pid": rng.integers(1, 7, 60)}
+    )
     frame.loc[frame["pid"] == 1, ["a", "b"]] = 3, 2  # all rows in one cell cost most
     tables = []
     for without in (None, 1, 2):

@@ -58,7 +58,16 @@ def split(frame: pd.DataFrame, parts: int = 8) -> list[pd.DataFrame]:
 
 def have_equal_counts(one: Counts, two: Counts) -> bool:
     tables = list(one) == list(two) and all((one[names] == two[names]).all() for names in one)
-    fields = ("records", "rows_refused", "refused", "people", "cap", "rows_over_cap", "people_over_cap", "schema")
+    fields = (
+        "records",
+        "rows_refused",
+        "refused",
+        "people",
+        "cap",
+        "rows_over_cap",
+        "people_over_cap",
+        "schema",
+    )
     return tables and all(getattr(one, name) == getattr(two, name) for name in fields)
 
 
@@ -78,7 +87,9 @@ def test_sum_of_saved_shards_equals_counts_of_all(tmp_path: Path) -> None:
     assert have_equal_counts(again, expected)
     assert again.shards == total.shards
     assert not again["sex", "age"].flags.writeable
-    assert have_equal_counts(count_marginals(tmp_path / "all.counts", SCHEMA, list(expected)), expected)
+    assert have_equal_counts(
+        count_marginals(tmp_path / "all.counts", SCHEMA, list(expected)), expected
+    )
 
 
 def test_counts_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
@@ -91,7 +102,10 @@ def test_counts_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
     content = file.read_bytes()
     with pytest.raises(DataError, match="nothing is overwritten"):
         counts_for(PLAN, records(9)).save(file)
-    for path, words in ((tmp_path / "no" / "a.counts", "folder that exists"), (Path("/"), "is a folder")):
+    for path, words in (
+        (tmp_path / "no" / "a.counts", "folder that exists"),
+        (Path("/"), "is a folder"),
+    ):
         with pytest.raises(DataError, match=words):
             counts_for(PLAN, records(9)).save(path)
     assert file.read_bytes() == content
@@ -102,7 +116,12 @@ def test_sum_with_repeated_shard_is_refused(tmp_path: Path) -> None:
     frame = records()
     one, two = (counts_for(PLAN, part).as_shard() for part in split(frame, 2))
     sum_ = one + two
-    for twice in ((one, one), (sum_, two), (one, sum_), (one, counts_for(PLAN, frame.iloc[::2].sample(frac=1)))):
+    for twice in (
+        (one, one),
+        (sum_, two),
+        (one, sum_),
+        (one, counts_for(PLAN, frame.iloc[::2].sample(frac=1))),
+    ):
         with pytest.raises(DataError, match="1 of these parts is there twice"):
             Counts.sum(twice)
     empty = counts_for(PLAN, frame.iloc[:0]).as_shard()
@@ -115,7 +134,9 @@ def test_sum_with_repeated_shard_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="have an id already"):
         one.as_shard("north")
     other = Schema([*SCHEMA.attributes[:2], Attribute.of_size("two", 1)])
-    part = count_marginals(frame.assign(two=0), other, [("sex",)], on_refused="drop", ignore=["one"])
+    part = count_marginals(
+        frame.assign(two=0), other, [("sex",)], on_refused="drop", ignore=["one"]
+    )
     assert part.as_shard("north").shards != north.shards
 
 
@@ -123,12 +144,16 @@ def test_sum_of_incompatible_shards_is_refused() -> None:
     frame = records()
     one = counts_for(PLAN, frame.iloc[:100])
     ages = Schema([SCHEMA["sex"], Attribute.numeric("age", [0, 21, 65, 120]), SCHEMA["one"]])
-    other = plan(Workload(ages).add(("sex", "age"), "marginal").add(("one",), "marginal"), Budget(pcost=1.0))
+    other = plan(
+        Workload(ages).add(("sex", "age"), "marginal").add(("one",), "marginal"), Budget(pcost=1.0)
+    )
     for part in (counts_for(other, frame.iloc[100:]), counts_for(COARSE, frame.iloc[100:])):
         with pytest.raises(DataError, match="different schemas or tables"):
             Counts.sum([one, part])
     with pytest.raises(DataError, match="different caps"):
-        Counts.sum([one, counts_for(CAPPED, frame.iloc[100:], person="person")], split_by_person=True)
+        Counts.sum(
+            [one, counts_for(CAPPED, frame.iloc[100:], person="person")], split_by_person=True
+        )
     with pytest.raises(DataError, match="more records than"):
         replace(one, records=2**62) + one
     with pytest.raises(DataError, match="at least one part"):
@@ -174,7 +199,10 @@ def test_release_of_sum_has_digest_of_records(tmp_path: Path) -> None:
     total = Counts.sum(counts_for(PLAN, part).as_shard() for part in split(frame))
     measurement = measure(PLAN, total, dataset="parts", ledger=book, intake=intakes.append)
     assert "released under the name 'direct'" in intakes[0].warnings[0]
-    assert (intakes[0].rows_in, intakes[0].refused) == (len(frame), counts_for(PLAN, frame).rows_refused)
+    assert (intakes[0].rows_in, intakes[0].refused) == (
+        len(frame),
+        counts_for(PLAN, frame).rows_refused,
+    )
     assert abs(measurement.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""  # keyed digests of the records
@@ -187,7 +215,10 @@ def test_look_at_sum_needs_same_records_to_finish(tmp_path: Path) -> None:
     book.add_dataset("d", total=Budget(pcost=1e8))
     key = stepwise.look(common, total, dataset="d", ledger=book).key
     stepwise.decide(book, key, option="fine", by="A. Reader")
-    for data in (Counts.sum([total, counts_for_steps(common, records(30)).as_shard()]), frame.iloc[1:]):
+    for data in (
+        Counts.sum([total, counts_for_steps(common, records(30)).as_shard()]),
+        frame.iloc[1:],
+    ):
         with pytest.raises(DataError, match="not the records that were looked at"):
             stepwise.finish(book, key, data)
     done = stepwise.finish(book, key, frame)
@@ -198,10 +229,18 @@ def parse_json(text: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def test_command_line_counts_shards_and_releases_sum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_counts_shards_and_releases_sum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     frame, files = records(), []
-    paths = {name: str(tmp_path / name) for name in ("plan", "coarse", "schema", "book", "all.counts")}
-    for name, text in (("plan", PLAN.to_json()), ("coarse", COARSE.to_json()), ("schema", SCHEMA.to_json())):
+    paths = {
+        name: str(tmp_path / name) for name in ("plan", "coarse", "schema", "book", "all.counts")
+    }
+    for name, text in (
+        ("plan", PLAN.to_json()),
+        ("coarse", COARSE.to_json()),
+        ("schema", SCHEMA.to_json()),
+    ):
         Path(paths[name]).write_text(text)
     book = Ledger.create(paths["book"])
     book.add_dataset("d", total=Budget(pcost=1e8))
@@ -221,7 +260,11 @@ def test_command_line_counts_shards_and_releases_sum(tmp_path: Path, capsys: pyt
         output = capsys.readouterr()
         assert parse_json(output.out)["rows_in"] == len(part)
         assert parse_json(output.out)["private"] is True
-    for wrong in ([*files, files[0]], [*files, paths["plan"]], [*files, str(tmp_path / "no.counts")]):
+    for wrong in (
+        [*files, files[0]],
+        [*files, paths["plan"]],
+        [*files, str(tmp_path / "no.counts")],
+    ):
         assert main(["counts", "merge", *wrong, "--out", paths["all.counts"]]) == 1
         assert "DataError" in capsys.readouterr().err
     assert main(["counts", "merge", *files, "--out", paths["all.counts"], "--json"]) == 0
@@ -234,26 +277,86 @@ def test_command_line_counts_shards_and_releases_sum(tmp_path: Path, capsys: pyt
     assert main([*args, "--ledger", paths["all.counts"], "--out", paths["all.counts"]]) == 1
     with pytest.raises(SystemExit):
         main(
-            ["release", "--plan", paths["plan"], "--counts", paths["plan"], "--dataset", "d", "--ledger", paths["book"]]
+            [
+                "release",
+                "--plan",
+                paths["plan"],
+                "--counts",
+                paths["plan"],
+                "--dataset",
+                "d",
+                "--ledger",
+                paths["book"],
+            ]
         )
-    assert main(["count", "--plan", paths["plan"], "--data", files[0], "--out", str(tmp_path / "x")]) == 1
+    assert (
+        main(["count", "--plan", paths["plan"], "--data", files[0], "--out", str(tmp_path / "x")])
+        == 1
+    )
     frame.to_csv(tmp_path / "x.csv", sep=";", encoding="utf-16", index=False)
-    args = ["check", "--plan", paths["plan"], "--data", str(tmp_path / "x.csv"), "--encoding", "utf-16", "--json"]
+    args = [
+        "check",
+        "--plan",
+        paths["plan"],
+        "--data",
+        str(tmp_path / "x.csv"),
+        "--encoding",
+        "utf-16",
+        "--json",
+    ]
     for delimiter, code in ((";", 0), ("|", 1)):
         capsys.readouterr()
         assert main([*args, "--delimiter", delimiter]) == code
     # two stages: both plans are counted, and the release is finished on the sum of the look
     for i in range(3):
-        args = ["count", "--plan", paths["coarse"], paths["plan"], "--data", str(tmp_path / f"{i}.parquet")]
+        args = [
+            "count",
+            "--plan",
+            paths["coarse"],
+            paths["plan"],
+            "--data",
+            str(tmp_path / f"{i}.parquet"),
+        ]
         assert main([*args, "--out", str(tmp_path / f"s{i}.counts")]) == 0
     steps = str(tmp_path / "steps.counts")
-    assert main(["counts", "merge", *(str(tmp_path / f"s{i}.counts") for i in range(3)), "--out", steps]) == 0
+    assert (
+        main(
+            ["counts", "merge", *(str(tmp_path / f"s{i}.counts") for i in range(3)), "--out", steps]
+        )
+        == 0
+    )
     capsys.readouterr()
     where = ["--ledger", paths["book"], "--counts", steps]
-    look = ["look", "--plans", paths["coarse"], paths["plan"], "--names", "coarse", "fine", "--dataset", "d", *where]
+    look = [
+        "look",
+        "--plans",
+        paths["coarse"],
+        paths["plan"],
+        "--names",
+        "coarse",
+        "fine",
+        "--dataset",
+        "d",
+        *where,
+    ]
     assert main([*look, "--out", str(tmp_path / "look.csv"), "--json"]) == 0
     key = parse_json(capsys.readouterr().out)["key"]
-    assert main(["decide", "--ledger", paths["book"], "--look", key, "--option", "fine", "--by", "A. Reader"]) == 0
+    assert (
+        main(
+            [
+                "decide",
+                "--ledger",
+                paths["book"],
+                "--look",
+                key,
+                "--option",
+                "fine",
+                "--by",
+                "A. Reader",
+            ]
+        )
+        == 0
+    )
     assert main(["finish", "--look", key, *where, "--out", str(tmp_path / "fine.csv")]) == 0
 
 

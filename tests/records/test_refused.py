@@ -14,9 +14,18 @@ from engine.records import Encoder, count_marginals
 from tests.records.fitting import ALL_SETS, KINDS, SCHEMA, sample
 from tests.records.silent import CANARY, assert_hides_values
 
-anything = (st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=2)
-            | st.decimals() | st.dates() | st.lists(st.integers(), max_size=1)
-            | st.sampled_from(["F", "01", 0, 1, 19.5, pd.NaT, np.datetime64("2020-01-01")]))  # fmt: skip
+anything = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.binary(max_size=2)
+    | st.decimals()
+    | st.dates()
+    | st.lists(st.integers(), max_size=1)
+    | st.sampled_from(["F", "01", 0, 1, 19.5, pd.NaT, np.datetime64("2020-01-01")])
+)
 
 
 @given(st.lists(st.tuples(*[anything] * len(SCHEMA)), max_size=12))
@@ -24,7 +33,10 @@ anything = (st.none() | st.booleans() | st.integers() | st.floats() | st.text(ma
 def test_rows_in_are_rows_counted_and_rows_refused(rows: list[tuple[object, ...]]) -> None:
     frame = pd.DataFrame(rows, columns=list(SCHEMA.names), dtype=object)
     counts = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")
-    codes = [[Encoder(attribute=SCHEMA[name]).one(v) for name, v in zip(SCHEMA, row, strict=True)] for row in rows]
+    codes = [
+        [Encoder(attribute=SCHEMA[name]).one(v) for name, v in zip(SCHEMA, row, strict=True)]
+        for row in rows
+    ]
     good = [code for code in codes if min(code) >= 0]
     assert counts.rows_in == len(rows)
     assert counts.records == len(good)
@@ -51,10 +63,14 @@ def test_refusal_message_names_column_reason_and_rows(tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             count_marginals(KINDS[kind](frame, tmp_path), SCHEMA, [("age", "code"), ("sex",)])
         text = str(caught.value)
-        assert text.startswith("5 of 10 rows do not fit the schema: column 'age': 1 missing, 2 not a number; ")
+        assert text.startswith(
+            "5 of 10 rows do not fit the schema: column 'age': 1 missing, 2 not a number; "
+        )
         assert "column 'code': 3 outside the public domain" in text
         assert_hides_values(caught.value)
-        counts = count_marginals(KINDS[kind](frame, tmp_path), SCHEMA, [("age", "code")], on_refused="drop")
+        counts = count_marginals(
+            KINDS[kind](frame, tmp_path), SCHEMA, [("age", "code")], on_refused="drop"
+        )
         assert (counts.records, counts.rows_refused, counts.rows_in) == (5, 5, 10)
         assert counts.refused == {
             "age": {"missing": 1, "not a number": 2},

@@ -40,7 +40,9 @@ def parts(path: Path) -> Path:
 
 
 def by_sex(path: Path) -> Path:
-    pa.parquet.write_to_dataset(pa.Table.from_pandas(FRAME.fillna({"sex": pd.NA})), path, partition_cols=["sex"])
+    pa.parquet.write_to_dataset(
+        pa.Table.from_pandas(FRAME.fillna({"sex": pd.NA})), path, partition_cols=["sex"]
+    )
     return path
 
 
@@ -72,7 +74,9 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "pattern": lambda path: str(parts(path / "set") / "*" / "*.parquet"),
     "folder by sex": lambda path: by_sex(path / "set"),
     "generator": lambda path: generated(),
-    "generator of tables": lambda path: iter([pa.Table.from_pandas(FRAME[:99]), pa.Table.from_pandas(FRAME[99:])]),
+    "generator of tables": lambda path: iter(
+        [pa.Table.from_pandas(FRAME[:99]), pa.Table.from_pandas(FRAME[99:])]
+    ),
     "plan": lambda path: Polars(),
     "dask": lambda path: dask.dataframe.from_pandas(FRAME, npartitions=3),
     "relation": lambda path: duckdb.connect().from_arrow(pa.Table.from_pandas(FRAME)),
@@ -97,7 +101,9 @@ def test_unused_number_column_of_each_source_is_refused(kind: str, tmp_path: Pat
         (tmp_path / name).mkdir()
     with pytest.raises(DataError, match="'code', which holds numbers"):
         count_marginals(SOURCES[kind](tmp_path / "a"), schema, [("sex",)], on_refused="drop")
-    counts = count_marginals(SOURCES[kind](tmp_path / "b"), schema, [("sex",)], on_refused="drop", ignore=["code"])
+    counts = count_marginals(
+        SOURCES[kind](tmp_path / "b"), schema, [("sex",)], on_refused="drop", ignore=["code"]
+    )
     assert counts.records == (FRAME["sex"] != "f").sum()
 
 
@@ -112,7 +118,11 @@ def test_count_column_of_each_source_gives_equal_counts(
     assert len(expected.refused["n"]) == 3
     counts = count_marginals(SOURCES[kind](tmp_path), SCHEMA, SETS, **options)
     assert all((counts[names] == expected[names]).all() for names in expected)
-    assert (counts.records, counts.rows_in, counts.refused) == (expected.records, expected.rows_in, expected.refused)
+    assert (counts.records, counts.rows_in, counts.refused) == (
+        expected.records,
+        expected.rows_in,
+        expected.refused,
+    )
 
 
 def test_folder_with_unsuitable_files_is_refused(tmp_path: Path) -> None:
@@ -141,7 +151,12 @@ def test_folder_with_unsuitable_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_generator_of_other_values_is_refused() -> None:
-    for wrong in (iter([]), iter([1, 2]), iter([pa.Table.from_pandas(FRAME), 3]), (row for row in ({"sex": "F"},))):
+    for wrong in (
+        iter([]),
+        iter([1, 2]),
+        iter([pa.Table.from_pandas(FRAME), 3]),
+        (row for row in ({"sex": "F"},)),
+    ):
         with pytest.raises(DataError):
             count_marginals(wrong, SCHEMA, SETS, on_refused="drop")
 

@@ -85,12 +85,18 @@ def test_tables_at_integer_type_limits_are_exact(sizes: tuple[int, ...]) -> None
         columns = [rng.integers(0, size, rows) for size in sizes]
         for codes, size in zip(columns, sizes, strict=True):
             codes[:2] = 0, size - 1
-        counts = count_marginals(pd.DataFrame(dict(zip(schema.names, columns, strict=True))), schema, [schema.names])
-        expected = np.bincount(np.ravel_multi_index(columns, sizes), minlength=math.prod(sizes)).reshape(sizes)
+        counts = count_marginals(
+            pd.DataFrame(dict(zip(schema.names, columns, strict=True))), schema, [schema.names]
+        )
+        expected = np.bincount(
+            np.ravel_multi_index(columns, sizes), minlength=math.prod(sizes)
+        ).reshape(sizes)
         np.testing.assert_array_equal(counts[schema.names], expected)
 
 
-def test_csv_block_size_does_not_change_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_csv_block_size_does_not_change_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = csv_file(sample(200), tmp_path / "x.csv")
     for block in (60, 61, 500):
         monkeypatch.setattr(engine.records.csv_reader, "CSV_BLOCK", block)
@@ -112,7 +118,16 @@ def test_empty_attribute_set_counts_records(tmp_path: Path) -> None:
 
 def test_empty_records_give_zero_tables(tmp_path: Path) -> None:
     frame = sample(3).iloc[:0]
-    for kind in ("DataFrame", "csv", "csv.gz", "parquet", "table", "reader", "lazy", "dataset in memory"):
+    for kind in (
+        "DataFrame",
+        "csv",
+        "csv.gz",
+        "parquet",
+        "table",
+        "reader",
+        "lazy",
+        "dataset in memory",
+    ):
         path = tmp_path / kind
         path.mkdir()
         counts = count_marginals(KINDS[kind](frame, path), SCHEMA, ALL_SETS)
@@ -122,12 +137,32 @@ def test_empty_records_give_zero_tables(tmp_path: Path) -> None:
 
 def test_invalid_requests_are_refused() -> None:
     frame = sample(3)
-    for sets in (["age"], "age", [3], [("age", "age")], [("height",)], [(3,)], [{"age", "sex"}], [frozenset(["age"])]):
+    for sets in (
+        ["age"],
+        "age",
+        [3],
+        [("age", "age")],
+        [("height",)],
+        [(3,)],
+        [{"age", "sex"}],
+        [frozenset(["age"])],
+    ):
         with pytest.raises(SchemaError):
             count_marginals(frame, SCHEMA, sets)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="'skip'"):
         count_marginals(frame, SCHEMA, ALL_SETS, on_refused="skip")
-    for data in (None, 3, b"x.csv", {"age": [1]}, [[1]], np.zeros(3), "x.xlsx", "x.csv", Path("/"), "https://x/y.csv"):
+    for data in (
+        None,
+        3,
+        b"x.csv",
+        {"age": [1]},
+        [[1]],
+        np.zeros(3),
+        "x.xlsx",
+        "x.csv",
+        Path("/"),
+        "https://x/y.csv",
+    ):
         with pytest.raises(DataError):
             count_marginals(data, SCHEMA, [("age",)])
 
@@ -150,11 +185,15 @@ def test_too_large_tables_are_refused_before_allocation() -> None:
 
 
 @pytest.mark.parametrize("kind", ["DataFrame", "csv", "csv.gz", "parquet", "reader"])
-def test_progress_rises_and_can_stop(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_rises_and_can_stop(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine.records.readers, "BATCH_BYTES", 1)
     fractions: list[float] = []
     data = KINDS[kind](sample(4_000), tmp_path)
-    count_marginals(data, SCHEMA, ALL_SETS, progress=lambda fraction, text: fractions.append(fraction))
+    count_marginals(
+        data, SCHEMA, ALL_SETS, progress=lambda fraction, text: fractions.append(fraction)
+    )
     assert fractions == sorted(fractions)
     assert len(fractions) >= 4
     assert 0 < fractions[-1] <= 1
@@ -174,6 +213,8 @@ def test_large_table_is_counted_exactly() -> None:
     sets = [names for k in (1, 2, 3) for names in itertools.combinations(schema.names, k)]
     counts = count_marginals(frame, schema, sets)
     for names in random.Random(3).sample(sets, 20):
-        codes = np.ravel_multi_index([frame[name].to_numpy() for name in names], schema.sizes(names))
+        codes = np.ravel_multi_index(
+            [frame[name].to_numpy() for name in names], schema.sizes(names)
+        )
         expected = np.bincount(codes, minlength=schema.cells(names)).reshape(schema.sizes(names))
         np.testing.assert_array_equal(counts[names], expected)

@@ -61,11 +61,15 @@ def test_compressed_text_files_have_equal_counts(tmp_path: Path, form: str, pack
 def every_second(*factors: Any) -> list[Any]:
     """Return all combinations of factors; every second one runs only in full runs."""
     rows = itertools.product(*map(enumerate, factors))
-    return [pytest.param(*(v for _, v in r), marks=[pytest.mark.full] * (sum(k for k, _ in r) % 2)) for r in rows]
+    return [
+        pytest.param(*(v for _, v in r), marks=[pytest.mark.full] * (sum(k for k, _ in r) % 2))
+        for r in rows
+    ]
 
 
 @pytest.mark.parametrize(
-    ("delimiter", "encoding"), every_second([",", ";", "\t", "|", "~"], ["utf-8", "latin-1", "utf-16", "utf-16-be"])
+    ("delimiter", "encoding"),
+    every_second([",", ";", "\t", "|", "~"], ["utf-8", "latin-1", "utf-16", "utf-16-be"]),
 )
 def test_csv_delimiter_and_encoding_do_not_change_counts(
     tmp_path: Path, delimiter: str, encoding: str, monkeypatch: Any
@@ -73,7 +77,10 @@ def test_csv_delimiter_and_encoding_do_not_change_counts(
     text = FRAME.to_csv(index=False, sep=delimiter)
     path = packed(tmp_path / "x.csv", text.encode(encoding))
     for block in (61, 4_000_000):  # blocks may end inside a character
-        monkeypatch.setattr("engine.records.csv_reader.CSV_BLOCK", block if block > len(text.split("\n")[0]) else 200)
+        monkeypatch.setattr(
+            "engine.records.csv_reader.CSV_BLOCK",
+            block if block > len(text.split("\n")[0]) else 200,
+        )
         monkeypatch.setattr("engine.records.csv_reader.HEAD", block)
         check(TextFile(path=path, delimiter=delimiter, encoding=encoding))
     if encoding == "utf-8":
@@ -81,13 +88,20 @@ def test_csv_delimiter_and_encoding_do_not_change_counts(
             check(path)
         path.write_bytes(text.replace("F", 'F"F', 1).encode())
         with pytest.raises(DataError, match="a quote in the middle of a field"):
-            count_marginals(TextFile(path=path, delimiter=delimiter), SCHEMA, SETS, on_refused="drop")
+            count_marginals(
+                TextFile(path=path, delimiter=delimiter), SCHEMA, SETS, on_refused="drop"
+            )
     else:
         with pytest.raises(DataError, match=r"UTF-8.*or give its encoding|column"):
             count_marginals(path, SCHEMA, SETS, on_refused="drop")
     path.write_bytes(text.encode("utf-16")[:-1])
     with pytest.raises(DataError, match="not in the encoding utf-16"):
-        count_marginals(TextFile(path=path, delimiter=delimiter, encoding="utf-16"), SCHEMA, SETS, on_refused="drop")
+        count_marginals(
+            TextFile(path=path, delimiter=delimiter, encoding="utf-16"),
+            SCHEMA,
+            SETS,
+            on_refused="drop",
+        )
 
 
 def test_invalid_delimiter_or_encoding_is_refused() -> None:
@@ -99,10 +113,14 @@ def test_invalid_delimiter_or_encoding_is_refused() -> None:
             TextFile(path="x.csv", encoding=name)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("line", ["[1]", "{", "7391", "\ud800", "nul", '{"sex": "F"', "[" * 100_000])
+@pytest.mark.parametrize(
+    "line", ["[1]", "{", "7391", "\ud800", "nul", '{"sex": "F"', "[" * 100_000]
+)
 def test_invalid_json_line_is_reported_by_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_bytes(b'{"sex": "F", "age": 1, "code": 1}\n\n' + line.encode("utf-8", "surrogatepass"))
+    path.write_bytes(
+        b'{"sex": "F", "age": 1, "code": 1}\n\n' + line.encode("utf-8", "surrogatepass")
+    )
     with pytest.raises(DataError, match=r"line 3 of the file 'x\.jsonl'") as caught:
         count_marginals(path, SCHEMA, SETS, on_refused="drop")
     assert "7391" not in str(caught.value)
@@ -117,7 +135,9 @@ def test_repeated_json_key_in_use_is_refused(tmp_path: Path) -> None:
     path.write_text(row)
     assert count_marginals(path, SCHEMA, SETS, ignore=["more"]).records == 1
     path.write_text(row + '{"sex": "F", "age": 7391, "code": 1, "age": 2}\n')
-    with pytest.raises(DataError, match=r"line 2 of the file 'x\.jsonl' has the key 'age' twice") as caught:
+    with pytest.raises(
+        DataError, match=r"line 2 of the file 'x\.jsonl' has the key 'age' twice"
+    ) as caught:
         count_marginals(path, SCHEMA, SETS, on_refused="drop", ignore=["more"])
     assert "7391" not in str(caught.value)
 
@@ -125,7 +145,10 @@ def test_repeated_json_key_in_use_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pack", ["", ".gz", ".bz2", ".zst", ".zip"])
 @pytest.mark.parametrize("form", [".csv", ".jsonl"])
 def test_binary_file_error_names_its_format(tmp_path: Path, form: str, pack: str) -> None:
-    for begins, kind in ((b"%PDF-1.7\n7391", "a PDF document"), (b"PAR1" + bytes(99), "a parquet file")):
+    for begins, kind in (
+        (b"%PDF-1.7\n7391", "a PDF document"),
+        (b"PAR1" + bytes(99), "a parquet file"),
+    ):
         path = packed(tmp_path / f"x{form}{pack}", begins)
         with pytest.raises(DataError, match=f"holds {kind} and no lines of text") as caught:
             count_marginals(path, SCHEMA, SETS, on_refused="drop")

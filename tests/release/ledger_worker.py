@@ -48,7 +48,11 @@ def content_of(key: str) -> bytes:
 
 def work(path: Path, draws: Path, phase, number: int, seed: int) -> None:
     """Spend random keys in an endless loop; each draw appends a line to the file `draws`."""
-    rng, ledger, append = random.Random(seed), Ledger(path, wait=CEILING), engine.ledger.ledger.append
+    rng, ledger, append = (
+        random.Random(seed),
+        Ledger(path, wait=CEILING),
+        engine.ledger.ledger.append,
+    )
 
     def append_seen(*args, **fields):
         row = append(*args, **fields)
@@ -61,7 +65,9 @@ def work(path: Path, draws: Path, phase, number: int, seed: int) -> None:
         key = release_key(dataset=dataset, plan_hash="plan", attempt=attempt)
         phase[number] = 1
         try:
-            receipt = ledger.spend(dataset=dataset, key=key, pcost=COSTS[attempt % 3], plan_hash="plan")
+            receipt = ledger.spend(
+                dataset=dataset, key=key, pcost=COSTS[attempt % 3], plan_hash="plan"
+            )
         except BudgetExceeded:
             time.sleep(0.005)
             continue
@@ -85,7 +91,9 @@ def mark(draws: Path, key: str) -> None:
 
 
 def check(path: Path, draws: Path) -> Counter:
-    """Assert the invariants of a ledger; costs are summed here as decimals, independently of the engine."""
+    """Assert the invariants of a ledger; costs are summed here as decimals, independently of the
+    engine.
+    """
     drawn = draws.read_text().split("\n")[:-1] if draws.exists() else []
     ledger = Ledger(path, wait=CEILING)
     assert ledger.verify() == ()
@@ -105,11 +113,18 @@ def check(path: Path, draws: Path) -> Counter:
         assert result_file(path, key).read_bytes() == content_of(key)
     for key in saved[-1:]:
         assert ledger.load_result(key) == content_of(key)
-    return Counter(spends=len(keys), draws=len(drawn), saved=len(saved), full=sum(cost == 1 for cost in spent.values()))
+    return Counter(
+        spends=len(keys),
+        draws=len(drawn),
+        saved=len(saved),
+        full=sum(cost == 1 for cost in spent.values()),
+    )
 
 
 def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Counter:
-    """Kill a random worker `kills` times, check the ledger after each kill, and return counts of events."""
+    """Kill a random worker `kills` times, check the ledger after each kill, and return counts of
+    events.
+    """
     rng, counts, started = random.Random(seed), Counter(), time.monotonic()
     while counts["kills"] < kills:
         path, draws = folder / f"{counts['kills']}.ledger", folder / f"{counts['kills']}.draws"
@@ -117,15 +132,22 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
         phase = FORK.RawArray("i", workers)
 
         def start(number: int, path=path, draws=draws, phase=phase):
-            process = FORK.Process(target=work, args=(path, draws, phase, number, rng.getrandbits(60)), daemon=True)
+            process = FORK.Process(
+                target=work, args=(path, draws, phase, number, rng.getrandbits(60)), daemon=True
+            )
             process.start()
             return process
 
         crew = [start(number) for number in range(workers)]
         try:
-            if not counts["ledgers"]:  # on a busy machine all kills could happen before the first result
+            if not counts[
+                "ledgers"
+            ]:  # on a busy machine all kills could happen before the first result
                 until(
-                    lambda path=path: any(row.kind == "saved" for row in Ledger(path, wait=CEILING).rows()), pause=0.1
+                    lambda path=path: any(
+                        row.kind == "saved" for row in Ledger(path, wait=CEILING).rows()
+                    ),
+                    pause=0.1,
                 )
             for _ in range(min(KILLS_PER_LEDGER, kills - counts["kills"])):
                 time.sleep(rng.uniform(0, 0.06))
@@ -136,7 +158,9 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
                 counts[f"killed while {PHASES[phase[number]]}"] += 1
                 phase[number] = 0
                 check(path, draws)
-                assert all(other.is_alive() for other in crew if other is not crew[number]), "a worker failed by itself"
+                assert all(other.is_alive() for other in crew if other is not crew[number]), (
+                    "a worker failed by itself"
+                )
                 crew[number] = start(number)
         finally:
             for process in crew:
@@ -157,7 +181,9 @@ def hammer(path: Path, seed: int, results) -> None:
     for attempt in attempts:
         key = release_key(dataset=DATASETS[0], plan_hash="plan", attempt=attempt)
         try:
-            if ledger.spend(dataset=DATASETS[0], key=key, pcost=COSTS[attempt % 3], plan_hash="plan").fresh:
+            if ledger.spend(
+                dataset=DATASETS[0], key=key, pcost=COSTS[attempt % 3], plan_hash="plan"
+            ).fresh:
                 fresh.append(key)
         except BudgetExceeded:
             refused.append(key)
@@ -167,7 +193,9 @@ def hammer(path: Path, seed: int, results) -> None:
 def tamper(path: Path, *statements: str) -> None:
     """Edit the file and restore its triggers, so that only the hash chain shows the edit."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        triggers = connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall()
         for name, _ in triggers:
             connection.execute(f"DROP TRIGGER {name}")
         for statement in statements:
@@ -179,7 +207,9 @@ def tamper(path: Path, *statements: str) -> None:
 def random_edit(path: Path, rows: int, rng: random.Random) -> None:
     """Edit a ledger: change a byte or a cell, delete a row or the last rows, or swap two rows."""
     seq, other, kind = rng.randint(1, rows), rng.randint(1, rows), rng.randrange(5)
-    column = rng.choice(("utc", "kind", "dataset", "key", "pcost", "plan_hash", "sha256", "note", "hash"))
+    column = rng.choice(
+        ("utc", "kind", "dataset", "key", "pcost", "plan_hash", "sha256", "note", "hash")
+    )
     if kind == 0:
         content = bytearray(path.read_bytes())
         content[rng.randrange(len(content))] ^= rng.randint(1, 255)
@@ -200,7 +230,9 @@ def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
     rng, counts, path = random.Random(seed), Counter(), folder / "edited.ledger"
     ledger = make(path)
     for attempt in range(4):
-        receipt = ledger.spend(dataset=DATASETS[0], key=f"key {attempt}", pcost=0.2, plan_hash="plan")
+        receipt = ledger.spend(
+            dataset=DATASETS[0], key=f"key {attempt}", pcost=0.2, plan_hash="plan"
+        )
         ledger.save_result(receipt=receipt, content=content_of(receipt.key))
     content, rows = path.read_bytes(), ledger.rows()
     for attempt in range(count):
@@ -221,23 +253,34 @@ def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
 
 
 def faults() -> str:
-    """Run the ledger tests (full disks, locks, damage, lost files, clocks) and return the last line."""
+    """Run the ledger tests (full disks, locks, damage, lost files, clocks) and return the last
+    line.
+    """
     tests = Path(__file__).parents[1] / "ledger"
-    run = subprocess.run([sys.executable, "-m", "pytest", tests], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", tests], capture_output=True, text=True, check=False
+    )
     if run.returncode:
         sys.exit(run.stdout)
     return run.stdout.strip().splitlines()[-1]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--edits", type=int, default=1000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        counts = campaign(Path(place), kills=options.kills, workers=options.workers, seed=options.seed)
+        counts = campaign(
+            Path(place), kills=options.kills, workers=options.workers, seed=options.seed
+        )
         print(json.dumps(counts, indent=1), flush=True)
-        print(json.dumps(edits(Path(place), count=options.edits, seed=options.seed), indent=1), flush=True)
+        print(
+            json.dumps(edits(Path(place), count=options.edits, seed=options.seed), indent=1),
+            flush=True,
+        )
     print(f"faults: {faults()}")

@@ -38,20 +38,32 @@ def test_every_program_counts_equal_tables(records: Path) -> None:
         assert counting.count_with_rival(name, records, COLUMNS)[2] == digest_of_tables(frame, 2)
     _, moved, digest = counting.count_in_database(records, COLUMNS)
     assert digest == digest_of_tables(frame, 2)
-    assert moved >= 3 * sum(len(frame[list(pair)].drop_duplicates()) for pair in itertools.combinations(frame, 2))
+    assert moved >= 3 * sum(
+        len(frame[list(pair)].drop_duplicates()) for pair in itertools.combinations(frame, 2)
+    )
 
 
 def test_agree_with_other_tables_raises(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     true, count = counting.count_here(records, COLUMNS, 2)[2], counting.count_with_pandas
-    less = [(a, b, n - (n > 1)) for a, b, n in count(records, list(itertools.combinations(["x0", "x1", "x2"], 2)))]
+    less = [
+        (a, b, n - (n > 1))
+        for a, b, n in count(records, list(itertools.combinations(["x0", "x1", "x2"], 2)))
+    ]
     monkeypatch.setitem(counting.RIVALS, "pandas", lambda path, pairs: less)
     with pytest.raises(RuntimeError, match="pandas"):
-        counting.check_equal("pandas", counting.count_with_rival("pandas", records, COLUMNS)[2], true)
+        counting.check_equal(
+            "pandas", counting.count_with_rival("pandas", records, COLUMNS)[2], true
+        )
 
 
-@pytest.mark.parametrize(("measured", "met"), [(1.0, ("yes", "yes")), (0.9, ("yes", "no")), (1.1, ("no", "yes"))])
+@pytest.mark.parametrize(
+    ("measured", "met"), [(1.0, ("yes", "yes")), (0.9, ("yes", "no")), (1.1, ("no", "yes"))]
+)
 def test_figure_states_whether_its_bound_holds(measured: float, met: tuple[str, str]) -> None:
-    most, least = (counting.Figure(name="s", measured=measured, **{bar: 1.0}) for bar in ("at_most", "at_least"))
+    most, least = (
+        counting.Figure(name="s", measured=measured, **{bar: 1.0})
+        for bar in ("at_most", "at_least")
+    )
     assert (str(most).split()[-1], str(least).split()[-1]) == met
 
 
@@ -63,4 +75,12 @@ def test_write_records_csv_equals_parquet(records: Path, tmp_path: Path) -> None
 def test_extrapolation_is_proportional_to_rows() -> None:
     spark = {"again, s": 5.0}
     parts = {"all parts, s": 2.0, "their counts, which travel, MB": 0.8, "merging, s": 0.4}
-    assert list(cluster.extrapolate(1_000_000, spark, parts).values()) == [1e5, 1e3, 5e5, 400.0, 10.0, 5.0, 80.0]
+    assert list(cluster.extrapolate(1_000_000, spark, parts).values()) == [
+        1e5,
+        1e3,
+        5e5,
+        400.0,
+        10.0,
+        5.0,
+        80.0,
+    ]

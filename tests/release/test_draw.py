@@ -67,14 +67,20 @@ def test_draw_without_noise_returns_strategy_answers(
         table = np.zeros(SCHEMA.sizes(names))
         np.add.at(table, tuple(RECORDS[name] for name in names), 1)
         answers = exact[space] * block.grid
-        np.testing.assert_allclose(answers, explicit_rows(block) @ (table.ravel() if names else [500.0]), atol=1e-6)
+        np.testing.assert_allclose(
+            answers, explicit_rows(block) @ (table.ravel() if names else [500.0]), atol=1e-6
+        )
 
 
-def test_draw_noise_never_repeats(small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draw_noise_never_repeats(
+    small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scales are at least 2^30 grid steps, so that some hundred numbers are all different."""
     exact = without_noise(small_plan, counts, monkeypatch)
     noise = [
-        dict(draw(small_plan, counts, lambda *_: None))[s] - answers for _ in range(2) for s, answers in exact.items()
+        dict(draw(small_plan, counts, lambda *_: None))[s] - answers
+        for _ in range(2)
+        for s, answers in exact.items()
     ]
     numbers = np.abs(np.concatenate(noise))
     assert numbers.min() > 0
@@ -83,15 +89,21 @@ def test_draw_noise_never_repeats(small_plan: Plan, counts: Counts, monkeypatch:
 
 def test_measure_twice_draws_different_noise(small_plan: Plan, tmp_path: Path) -> None:
     book = Ledger.create(tmp_path / "book")
-    book.add_dataset("survey", total=Budget.pure(9.0) if small_plan.budget.pure_epsilon else Budget(pcost=9.0))
+    book.add_dataset(
+        "survey", total=Budget.pure(9.0) if small_plan.budget.pure_epsilon else Budget(pcost=9.0)
+    )
     releases = [measure(small_plan, RECORDS, rehearsal=True)]
-    releases += [measure(small_plan, RECORDS, dataset="survey", ledger=book, attempt=n) for n in (1, 2)]
+    releases += [
+        measure(small_plan, RECORDS, dataset="survey", ledger=book, attempt=n) for n in (1, 2)
+    ]
     for one, other in itertools.combinations(releases, 2):
         for space in small_plan.blocks:
             assert not (one.answers_on_grid[space] == other.answers_on_grid[space]).any()
 
 
-def test_draw_uses_noise_scale_of_each_block(small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draw_uses_noise_scale_of_each_block(
+    small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     requests = []
     for law in ("gaussian", "laplace"):
 
@@ -106,13 +118,19 @@ def test_draw_uses_noise_scale_of_each_block(small_plan: Plan, counts: Counts, m
         if small_plan.budget.pure_epsilon is None:
             expected.append(("gaussian", round(block.noise / block.grid) ** 2, block.measurements))
         else:
-            expected.append(("laplace", round(block.noise / 2**0.5 / block.grid), block.measurements))
+            expected.append(
+                ("laplace", round(block.noise / 2**0.5 / block.grid), block.measurements)
+            )
     assert requests == expected
 
 
-def test_draw_above_max_records_uses_integer_arithmetic(counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draw_above_max_records_uses_integer_arithmetic(
+    counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     within, real = [], grid._on_grid
-    monkeypatch.setattr(grid, "_on_grid", lambda block, table, ok: within.append(ok) or real(block, table, ok))
+    monkeypatch.setattr(
+        grid, "_on_grid", lambda block, table, ok: within.append(ok) or real(block, table, ok)
+    )
     for max_records in (499, 500):
         small_plan = plan(WORKLOAD, Budget(pcost=0.5), max_records=max_records)
         within.clear()
@@ -120,9 +138,15 @@ def test_draw_above_max_records_uses_integer_arithmetic(counts: Counts, monkeypa
         assert set(within) == {max_records >= counts.records}
 
 
-def test_measure_holds_answers_of_one_block(small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_holds_answers_of_one_block(
+    small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Answers of a block are freed when they are written, and again when they are estimated."""
-    measuring, seen, alive = sys.modules["engine.release.measure"], list[weakref.ref[np.ndarray]](), 0
+    measuring, seen, alive = (
+        sys.modules["engine.release.measure"],
+        list[weakref.ref[np.ndarray]](),
+        0,
+    )
 
     def count(answers: np.ndarray) -> None:
         nonlocal alive
@@ -142,20 +166,29 @@ def test_measure_holds_answers_of_one_block(small_plan: Plan, tmp_path: Path, mo
     monkeypatch.setattr(measuring, "draw", draw_counted)
     monkeypatch.setattr(measuring, "estimate", estimate_counted)
     book = Ledger.create(tmp_path / "book")
-    book.add_dataset("survey", total=Budget.pure(9.0) if small_plan.budget.pure_epsilon else Budget(pcost=9.0))
+    book.add_dataset(
+        "survey", total=Budget.pure(9.0) if small_plan.budget.pure_epsilon else Budget(pcost=9.0)
+    )
     measure(small_plan, RECORDS, dataset="survey", ledger=book)
     assert len(seen) == 2 * len(small_plan.blocks) >= 8
     assert alive <= 2, "the next block is drawn before the answers of the last one are freed"
 
 
-def test_write_archive_computed_estimates_equal_supplied_ones(small_plan: Plan, counts: Counts, tmp_path: Path) -> None:
+def test_write_archive_computed_estimates_equal_supplied_ones(
+    small_plan: Plan, counts: Counts, tmp_path: Path
+) -> None:
     answers = dict(draw(small_plan, counts, lambda *_: None))
     ready = ((space, estimate(small_plan.blocks[space], drawn)) for space, drawn in answers.items())
-    ways = {"supplied": ready, "computed": lambda space, drawn: estimate(small_plan.blocks[space], drawn)}
+    ways = {
+        "supplied": ready,
+        "computed": lambda space, drawn: estimate(small_plan.blocks[space], drawn),
+    }
     contents = {}
     for name, estimates in ways.items():
         with open(tmp_path / name, "w+b") as file:
-            write_archive(file, {}, None, texts={"a": "b"}, answers=answers.items(), estimates=estimates)
+            write_archive(
+                file, {}, None, texts={"a": "b"}, answers=answers.items(), estimates=estimates
+            )
         with zipfile.ZipFile(tmp_path / name) as archive:
             contents[name] = {member: archive.read(member) for member in archive.namelist()}
     assert list(contents["computed"].items()) == list(contents["supplied"].items())

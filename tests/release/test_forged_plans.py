@@ -59,11 +59,17 @@ def forged(block, change):
 
 
 CHANGES = {
-    "rows of other cells": lambda b: forged(b, lambda s: replace(s, rows=np.ones((len(s.rows), s.rows.shape[1] + 1)))),
-    "rows not finite": lambda b: forged(b, lambda s: replace(s, rows=np.where(s.rows > 2, s.rows, np.nan))),
+    "rows of other cells": lambda b: forged(
+        b, lambda s: replace(s, rows=np.ones((len(s.rows), s.rows.shape[1] + 1)))
+    ),
+    "rows not finite": lambda b: forged(
+        b, lambda s: replace(s, rows=np.where(s.rows > 2, s.rows, np.nan))
+    ),
     "rows huge": lambda b: forged(b, lambda s: replace(s, rows=s.rows * 1e30)),
     "estimates of other rows": lambda b: forged(b, lambda s: replace(s, pinv=np.ones((5, 5)))),
-    "estimates not finite": lambda b: forged(b, lambda s: replace(s, pinv=np.full_like(s.pinv, np.inf))),
+    "estimates not finite": lambda b: forged(
+        b, lambda s: replace(s, pinv=np.full_like(s.pinv, np.inf))
+    ),
     "texts": lambda b: forged(b, lambda s: replace(s, rows=s.rows.astype(str))),
     "grid of no power of two": lambda b: replace(b, grid=0.3),
     "grid zero": lambda b: replace(b, grid=0.0),
@@ -74,8 +80,12 @@ CHANGES = {
     "noise off its grid": lambda b: replace(b, noise=b.noise + b.grid / 3),
     "another law": lambda b: replace(b, law="cauchy"),
     "weights of another shape": lambda b: replace(b, weights=np.ones((7,) * (1 + len(b.factors)))),
-    "weights not finite": lambda b: replace(b, weights=np.full([len(s.rows) for _, s in b.factors], np.nan)),
-    "attributes of another table": lambda b: replace(b, attributes=("a", "b") if len(b.attributes) < 2 else ("a",)),
+    "weights not finite": lambda b: replace(
+        b, weights=np.full([len(s.rows) for _, s in b.factors], np.nan)
+    ),
+    "attributes of another table": lambda b: replace(
+        b, attributes=("a", "b") if len(b.attributes) < 2 else ("a",)
+    ),
 }
 
 
@@ -93,7 +103,10 @@ def test_measure_forged_block_spends_nothing(change, mechanism, ledger) -> None:
 
 
 def test_look_forged_block_spends_nothing(ledger) -> None:
-    options = [plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=1.0), centers="uniform") for k in (1, 2)]
+    options = [
+        plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=1.0), centers="uniform")
+        for k in (1, 2)
+    ]
     common = coarse_or_fine(*options)
     place = next(iter(common.look.blocks))
     blocks = dict(common.look.blocks) | {place: replace(common.look.blocks[place], grid=0.3)}
@@ -119,7 +132,11 @@ def packed_places(value, path=()):
     elif isinstance(value, list):
         for number, child in enumerate(value):
             yield from packed_places(child, (*path, number))
-    elif isinstance(value, str) and len(value) % 4 == 0 and re.fullmatch(r"[A-Za-z0-9+/]{8,}=*", value):
+    elif (
+        isinstance(value, str)
+        and len(value) % 4 == 0
+        and re.fullmatch(r"[A-Za-z0-9+/]{8,}=*", value)
+    ):
         yield path
 
 
@@ -135,13 +152,17 @@ def forge(text: str, rng: np.random.Generator) -> str:
     for duals in [document["solved"]["duals"]]:
         for number, packed in enumerate(duals):
             weights = np.abs(np.frombuffer(base64.b64decode(packed), "<f8"))
-            duals[number] = base64.b64encode((weights / max(weights.sum(), 1e-300)).tobytes()).decode()
+            duals[number] = base64.b64encode(
+                (weights / max(weights.sum(), 1e-300)).tobytes()
+            ).decode()
     for _ in range(4):
         try:
             load_plan(json.dumps(document))
             break
         except PlanError as error:
-            promise = re.search(r"promises (\w+) .*, but its matrices give ([-+.e0-9]+)\.", str(error))
+            promise = re.search(
+                r"promises (\w+) .*, but its matrices give ([-+.e0-9]+)\.", str(error)
+            )
             if promise is None:
                 break
             document["solved"][promise[1]] = float(promise[2])
@@ -154,7 +175,9 @@ def test_measure_forged_plan_file_completes_or_spends_nothing(path, ledger) -> N
     text = path.read_text(encoding="utf-8")
     schema = load_plan(text).schema
     rows = random.Random(3)
-    records = pd.DataFrame({a.name: [a.label(rows.randrange(a.size)) for _ in range(30)] for a in schema.attributes})
+    records = pd.DataFrame(
+        {a.name: [a.label(rows.randrange(a.size)) for _ in range(30)] for a in schema.attributes}
+    )
     for _ in range(6):
         try:
             forged_plan = load_plan(forge(text, rng))

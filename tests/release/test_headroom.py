@@ -45,10 +45,14 @@ def concentrated(wide_plan: Plan, cell: tuple[int, int]) -> Counts:
 
 
 def test_measure_ninety_million_records_is_accurate() -> None:
-    wide_plan = plan(Workload(SCHEMA).add(("age", "hours"), "marginal"), Budget(pcost=1e4), "identity")
+    wide_plan = plan(
+        Workload(SCHEMA).add(("age", "hours"), "marginal"), Budget(pcost=1e4), "identity"
+    )
     table = np.zeros((4, 3), dtype=np.int64)
     table[1, 2] = 90_000_000
-    measurement = measure(wide_plan, Counts.from_tables(SCHEMA, {("age", "hours"): table}), rehearsal=True)
+    measurement = measure(
+        wide_plan, Counts.from_tables(SCHEMA, {("age", "hours"): table}), rehearsal=True
+    )
     np.testing.assert_allclose(measurement.values(0), table.ravel(), atol=1.0)
     assert wide_plan.pcost <= 1e4
     assert wide_plan.rmse == pytest.approx(0.01, rel=1e-6)
@@ -57,7 +61,9 @@ def test_measure_ninety_million_records_is_accurate() -> None:
 @pytest.mark.parametrize("max_records", [1, 10**8, 2**43])
 @pytest.mark.parametrize("pcost", [1e-6, 1.0, 2.0**8, 1e4, 1e8])
 @pytest.mark.parametrize("mechanism", ["querysmasher", "identity", "gaussian", "laplace", "hdmm"])
-def test_grid_answers_fit_int64_and_are_accurate(mechanism: str, pcost: float, max_records: int) -> None:
+def test_grid_answers_fit_int64_and_are_accurate(
+    mechanism: str, pcost: float, max_records: int
+) -> None:
     huge = Custom(np.array([[1e12, 0.0, -1e12, 3e11], [2e11, 1e12, 0.0, 0.0]]))
     workload = Workload(SCHEMA).add(("age", "hours"), "marginal", weight=1e24).add("age", huge)
     budget = Budget.pure(math.sqrt(pcost)) if mechanism == "laplace" else Budget(pcost=pcost)
@@ -82,7 +88,9 @@ def test_grid_answers_fit_int64_and_are_accurate(mechanism: str, pcost: float, m
 def test_grid_uses_most_of_int64() -> None:
     workload = Workload(SCHEMA).add(("age", "hours"), "marginal")
     for records in (1, 10**6, 10**8, 2**40):
-        (block,) = plan(workload, Budget(pcost=1e4), "identity", max_records=records).blocks.values()
+        (block,) = plan(
+            workload, Budget(pcost=1e4), "identity", max_records=records
+        ).blocks.values()
         largest = block.column_norm * records / block.grid
         assert largest <= 2**62
         assert block.grid_noise >= 2**30 or largest > 2**60

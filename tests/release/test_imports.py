@@ -24,8 +24,28 @@ from engine.release.noise import fresh_seed
 from engine.workload import Attribute, Schema, Workload
 
 ROOT = Path(engine.__file__).parent
-WATCHED = {"random", "numpy.random", "time", "datetime", "uuid", "secrets", "pickle", "shelve", "marshal", "joblib"}
-PICKLES = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "read_pickle", "to_pickle", "allow_pickle"}
+WATCHED = {
+    "random",
+    "numpy.random",
+    "time",
+    "datetime",
+    "uuid",
+    "secrets",
+    "pickle",
+    "shelve",
+    "marshal",
+    "joblib",
+}
+PICKLES = {
+    "pickle",
+    "shelve",
+    "marshal",
+    "dill",
+    "cloudpickle",
+    "read_pickle",
+    "to_pickle",
+    "allow_pickle",
+}
 # imports in the packages that handle private values
 ALLOWED = {
     "ledger/hash_chain.py": {"datetime", "uuid"},  # time of a row, identifier of a new ledger
@@ -53,18 +73,25 @@ def watched_uses(text: str) -> set[str]:
                 names.add("numpy.random")
             case ast.Attribute(attr="read_pickle" | "to_pickle" as name):
                 names.add(name)
-            case ast.keyword(arg="allow_pickle", value=value) if getattr(value, "value", None) is not False:
+            case ast.keyword(arg="allow_pickle", value=value) if (
+                getattr(value, "value", None) is not False
+            ):
                 names.add("allow_pickle")
             case ast.Name(id="__import__" | "eval" | "exec" as name):
                 names.add(name)
     tops = {name.partition(".")[0] for name in names}
-    return {name for name in names | tops if name in WATCHED | PICKLES or name in ("__import__", "eval", "exec")}
+    return {
+        name
+        for name in names | tops
+        if name in WATCHED | PICKLES or name in ("__import__", "eval", "exec")
+    }
 
 
 def modules(*packages: str) -> dict[str, set[str]]:
     files = {file for package in packages for file in (ROOT / package).rglob("*.py")}
     uses_by_module = {
-        str(f.relative_to(ROOT).as_posix()): watched_uses(f.read_text(encoding="utf-8")) for f in sorted(files)
+        str(f.relative_to(ROOT).as_posix()): watched_uses(f.read_text(encoding="utf-8"))
+        for f in sorted(files)
     }
     return {name: uses for name, uses in uses_by_module.items() if uses}
 
@@ -75,7 +102,11 @@ def test_release_imports_no_generator_clock_or_pickle() -> None:
         for name, uses in modules("common_mechanism").items()
         if name.removeprefix("common_mechanism/").startswith(("stepwise", "two_stage", "common_"))
     }
-    uses_by_module = steps | modules("release", "ledger", "records") | {"_atomic_io.py": modules(".")["_atomic_io.py"]}
+    uses_by_module = (
+        steps
+        | modules("release", "ledger", "records")
+        | {"_atomic_io.py": modules(".")["_atomic_io.py"]}
+    )
     assert uses_by_module == ALLOWED
     for name in ALLOWED:
         if name.startswith("records/"):
@@ -117,7 +148,9 @@ def test_watched_uses_detects_forbidden_code(text: str) -> None:
     assert not watched_uses("import os\nnp.load(f, allow_pickle=False)\nrandom_bits = 3")
 
 
-def test_measure_without_generator_clock_or_pickle_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_without_generator_clock_or_pickle_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
     small_plan, records = (
         plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=0.2)),
@@ -131,7 +164,18 @@ def test_measure_without_generator_clock_or_pickle_works(tmp_path: Path, monkeyp
 
     assert fresh_seed()  # the seeded bits of tests are created at the first draw
     for owner, names in (
-        (np.random, ("default_rng", "normal", "standard_normal", "seed", "random", "RandomState", "Generator")),
+        (
+            np.random,
+            (
+                "default_rng",
+                "normal",
+                "standard_normal",
+                "seed",
+                "random",
+                "RandomState",
+                "Generator",
+            ),
+        ),
         (random, ("random", "gauss", "Random", "randint", "getrandbits", "randbytes")),
         (pickle, ("loads", "load", "dumps", "dump")),
     ):
@@ -139,7 +183,9 @@ def test_measure_without_generator_clock_or_pickle_works(tmp_path: Path, monkeyp
             monkeypatch.setattr(owner, name, refuse)
     for name in ("time", "time_ns", "monotonic", "perf_counter"):
         monkeypatch.setattr(time, name, lambda: 10**9)
-    releases = [measure(small_plan, records, dataset="survey", ledger=book, attempt=n) for n in (1, 2)]
+    releases = [
+        measure(small_plan, records, dataset="survey", ledger=book, attempt=n) for n in (1, 2)
+    ]
     assert load_measurement(book, releases[0].key).key == releases[0].key
     monkeypatch.undo()
     for space in small_plan.blocks:

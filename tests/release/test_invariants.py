@@ -25,7 +25,9 @@ from engine.residuals import Strategy, basis
 from engine.workload import Attribute, Schema, Workload
 
 measure = sys.modules["engine.release.measure"].measure
-PLAIN = Schema([Attribute.of_size("region", 5), Attribute.of_size("age", 5), Attribute.of_size("sex", 2)])
+PLAIN = Schema(
+    [Attribute.of_size("region", 5), Attribute.of_size("age", 5), Attribute.of_size("sex", 2)]
+)
 RNG = np.random.default_rng(5)
 RECORDS = pd.DataFrame({name: RNG.integers(0, PLAIN[name].size, 400) for name in PLAIN})
 TOTALS = count_marginals(RECORDS, PLAIN, [("region",), ("region", "sex")])
@@ -36,15 +38,25 @@ COUNTS = count_marginals(RECORDS, PLAIN, [PLAIN.names])
 
 def six_tables(schema, family="marginal"):
     workload = Workload(schema)
-    for names in ((), ("age",), ("region",), ("sex", "region"), ("age", "region"), ("age", "region", "sex")):
-        workload = workload.add(names, {n: RANGES[n] for n in names} if family == "ranges" and names else "marginal")
+    for names in (
+        (),
+        ("age",),
+        ("region",),
+        ("sex", "region"),
+        ("age", "region"),
+        ("age", "region", "sex"),
+    ):
+        workload = workload.add(
+            names, {n: RANGES[n] for n in names} if family == "ranges" and names else "marginal"
+        )
     return workload
 
 
 def precise_block(space, sizes):
     """Block that measures a residual space with almost no noise."""
     rows = [
-        ((a,), Strategy(sizes=(n,), rows=basis(n).T, pinv=np.eye(n - 1), complete=True)) for a, n in enumerate(sizes)
+        ((a,), Strategy(sizes=(n,), rows=basis(n).T, pinv=np.eye(n - 1), complete=True))
+        for a, n in enumerate(sizes)
     ]
     return Block(attributes=space, factors=tuple(rows), noise=1e-12, grid=1.0)
 
@@ -60,16 +72,23 @@ def precise_block(space, sizes):
     ],
 )
 def test_exact_spaces_cost_nothing_and_have_no_variance(family, objective, centers) -> None:
-    exact_plan = plan(six_tables(SCHEMA, family), Budget(pcost=1.0), centers=centers, objective=objective)
+    exact_plan = plan(
+        six_tables(SCHEMA, family), Budget(pcost=1.0), centers=centers, objective=objective
+    )
     spaces = {space for block in exact_plan.blocks.values() for space in block.spaces}
     assert not any(SCHEMA.is_exact(space) for space in spaces)
     # the measured spaces use the full budget
     assert 0.999 < exact_plan.pcost == total_pcost(exact_plan.blocks, exact_plan.max_records) <= 1.0
     exact = {space: precise_block(space, SCHEMA.sizes(space)) for space in SCHEMA.exact_spaces}
-    oracle = VarianceBuilder(blocks={**exact_plan.blocks, **exact}, split=exact_plan.split, schema=PLAIN)
+    oracle = VarianceBuilder(
+        blocks={**exact_plan.blocks, **exact}, split=exact_plan.split, schema=PLAIN
+    )
     for i, group in enumerate(exact_plan.workload.groups):
         np.testing.assert_allclose(
-            exact_plan.variances(i), oracle.group(group).values(0, group.count), rtol=1e-9, atol=1e-9
+            exact_plan.variances(i),
+            oracle.group(group).values(0, group.count),
+            rtol=1e-9,
+            atol=1e-9,
         )
         if SCHEMA.is_exact(group.attributes):
             assert exact_plan.totals[i] == exact_plan.largest[i] == 0.0
@@ -90,8 +109,16 @@ def test_budget_shares_of_measured_spaces_are_optimal() -> None:
         variance = builder.group(group)
         for summand in variance.summands:
             weight = np.prod([a.sum() for _, a in summand.arrays]) if summand.arrays else 1.0
-            free = np.prod([n for p, n in enumerate(variance.counts) if all(p not in ps for ps, _ in summand.arrays)])
-            pulls[tuple(group.attributes[a] for a in summand.axes)] += weight * free * summand.coefficient
+            free = np.prod(
+                [
+                    n
+                    for p, n in enumerate(variance.counts)
+                    if all(p not in ps for ps, _ in summand.arrays)
+                ]
+            )
+            pulls[tuple(group.attributes[a] for a in summand.axes)] += (
+                weight * free * summand.coefficient
+            )
     costs = {s: b.pcost(exact_plan.max_records) for s, b in exact_plan.blocks.items()}
     ratios = [pulls[s] / costs[s] for s in exact_plan.blocks]
     assert max(ratios) / min(ratios) == pytest.approx(1.0, rel=1e-4)
@@ -136,20 +163,32 @@ def test_releases_equal_exact_totals(releases) -> None:
         for fit in ("shrunk", "nonnegative")[: 1 + (releases < 100)]:
             published = measurement.publish(fit, integer=number % 4 < 2)
             assert (published.table(["region", "sex"]) == TOTALS["region", "sex"]).all()
-            assert np.abs(published.table(["age", "region"]).sum(axis=0) - TOTALS["region",]).max() < 1e-8
+            assert (
+                np.abs(published.table(["age", "region"]).sum(axis=0) - TOTALS["region",]).max()
+                < 1e-8
+            )
     assert len(drawn) == releases  # all other answers have fresh noise
 
 
 def test_releases_disclose_only_the_exact_totals() -> None:
-    """Linear programs on 50 cells: constraints common to all releases bound no cell further than exact totals."""
+    """Linear programs on 50 cells: constraints common to all releases bound no cell further than
+    exact totals.
+    """
     exact_plan = plan(Workload(SCHEMA).add(("region", "age", "sex")), Budget(pcost=1.0))
     truth = COUNTS[PLAIN.names].ravel().astype(float)
-    releases = np.array([measure(exact_plan, COUNTS, rehearsal=True).marginal(PLAIN.names).ravel() for _ in range(56)])
+    releases = np.array(
+        [
+            measure(exact_plan, COUNTS, rehearsal=True).marginal(PLAIN.names).ravel()
+            for _ in range(56)
+        ]
+    )
     differences = releases - releases[0]
     _, lengths, directions = np.linalg.svd(differences)
     # 55 differences of noise span the 40 directions that are measured
     constant = directions[int((lengths > 1e-6).sum()) :]
-    rows = np.array([row.ravel() for row in np.eye(10).reshape(10, 5, 1, 2) * np.ones((1, 1, 5, 1))])
+    rows = np.array(
+        [row.ravel() for row in np.eye(10).reshape(10, 5, 1, 2) * np.ones((1, 1, 5, 1))]
+    )
     assert constant.shape == (10, 50)
     assert np.linalg.matrix_rank(np.concatenate([constant, rows])) == 10
     for cell in (0, 7, 23, 49):
@@ -158,19 +197,28 @@ def test_releases_disclose_only_the_exact_totals() -> None:
             disclosed = scipy.optimize.linprog(aim, A_eq=constant, b_eq=constant @ truth).fun
             before = scipy.optimize.linprog(aim, A_eq=rows, b_eq=rows @ truth).fun
             assert disclosed == pytest.approx(before, abs=1e-6)
-        assert disclosed == pytest.approx(-rows[:, cell] @ (rows @ truth))  # up to the total of its region and sex
+        assert disclosed == pytest.approx(
+            -rows[:, cell] @ (rows @ truth)
+        )  # up to the total of its region and sex
 
 
 def test_measure_records_against_exact_totals_spends_nothing(tmp_path) -> None:
     wrong = TOTALS["region",].copy()
     wrong[:2] += (1, -1)
-    other = PLAIN.with_facts(invariants=[(["region"], wrong), (["sex"], TOTALS["region", "sex"].sum(axis=0))])
-    exact_plan, book = plan(six_tables(other), Budget(pcost=0.5)), Ledger.create(tmp_path / "office.ledger")
+    other = PLAIN.with_facts(
+        invariants=[(["region"], wrong), (["sex"], TOTALS["region", "sex"].sum(axis=0))]
+    )
+    exact_plan, book = (
+        plan(six_tables(other), Budget(pcost=0.5)),
+        Ledger.create(tmp_path / "office.ledger"),
+    )
     book.add_dataset("survey", total=Budget(pcost=2.0))
     for data in (RECORDS, COUNTS):
         with pytest.raises(DataError, match="exact totals on region that") as caught:
             measure(exact_plan, data, dataset="survey", ledger=book)
-        assert not any(f"{n}" in str(caught.value) for n in (*wrong.tolist(), *TOTALS["region",].tolist(), 400))
+        assert not any(
+            f"{n}" in str(caught.value) for n in (*wrong.tolist(), *TOTALS["region",].tolist(), 400)
+        )
     assert book.status("survey").spent == 0.0
     assert book.status("survey").exact == ()
     assert any("disagree" in words for words in check_records(exact_plan, RECORDS).warnings)
@@ -206,4 +254,7 @@ def test_measure_counts_without_exact_tables_is_refused() -> None:
 def test_plan_hash_depends_on_invariants() -> None:
     budget = Budget(pcost=0.5)
     assert plan(six_tables(SCHEMA), budget).hash != plan(six_tables(PLAIN), budget).hash
-    assert "invariants" not in json.loads(plan(six_tables(PLAIN), budget).to_json())["workload"]["schema"]
+    assert (
+        "invariants"
+        not in json.loads(plan(six_tables(PLAIN), budget).to_json())["workload"]["schema"]
+    )

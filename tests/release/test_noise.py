@@ -1,6 +1,7 @@
 """Exact samplers of discrete Gaussian and Laplace noise: laws, layout and limits.
 
-The statistics reject a correct law with probability 1e-6 per p-value; wrong laws differ by many standard deviations.
+The statistics reject a correct law with probability 1e-6 per p-value; wrong laws differ by many
+standard deviations.
 """
 
 import inspect
@@ -25,7 +26,9 @@ SCALES = [Fraction(1, 3), 1, Fraction(7, 2), 1000, 2**30 + 1]
 
 
 def gaussian_cdf(edges, variance):
-    """P(K <= edge): sum of terms, or the midpoint rule (error 1 / (24 variance)) for large variances."""
+    """P(K <= edge): sum of terms, or the midpoint rule (error 1 / (24 variance)) for large
+    variances.
+    """
     if variance > 10**6:
         return np.array([erfc(-(float(edge) + 0.5) / sqrt(2 * variance)) / 2 for edge in edges])
     reach = 12 * isqrt(int(variance)) + 40
@@ -57,13 +60,17 @@ def fit(samples, cdf, parameter, *, spread):
 def same_law(first, second, *, spread):
     """p-value of two samples under a common law."""
     edges = np.unique(np.rint(spread * np.linspace(-3, 3, 25)).astype(np.int64))
-    counts = [np.bincount(np.searchsorted(edges, x), minlength=len(edges) + 1) for x in (first, second)]
+    counts = [
+        np.bincount(np.searchsorted(edges, x), minlength=len(edges) + 1) for x in (first, second)
+    ]
     return scipy.stats.chi2_contingency(counts).pvalue
 
 
 def half_shift(draws, sigma, generator):
     """Shift draws by half a unit, or by half a cell if sigma is large."""
-    return draws + (generator.integers(0, 2, len(draws)) if sigma < 1000 else int(sigma * 8.4 / 30 / 2))
+    return draws + (
+        generator.integers(0, 2, len(draws)) if sigma < 1000 else int(sigma * 8.4 / 30 / 2)
+    )
 
 
 def sign_bias(draws, sigma, generator):
@@ -79,7 +86,8 @@ BETWEEN = {Fraction(1, 2), 3, 10**6, 2**60}  # variances with samplers similar t
 
 
 @pytest.mark.parametrize(
-    "variance", [pytest.param(v, id=str(v), marks=[pytest.mark.full] * (v in BETWEEN)) for v in VARIANCES]
+    "variance",
+    [pytest.param(v, id=str(v), marks=[pytest.mark.full] * (v in BETWEEN)) for v in VARIANCES],
 )
 def test_gaussian_law(variance):
     sigma = float(variance) ** 0.5
@@ -90,7 +98,9 @@ def test_gaussian_law(variance):
     assert fit(draws, gaussian_cdf, variance, spread=sigma) > FALSE_ALARM
 
     wrong = [half_shift(draws, sigma, generator), sign_bias(draws, sigma, generator)]
-    wrong += [discrete_gaussian(variance=variance * Fraction(f, 100) ** 2, size=DRAWS) for f in (99, 101)]
+    wrong += [
+        discrete_gaussian(variance=variance * Fraction(f, 100) ** 2, size=DRAWS) for f in (99, 101)
+    ]
     wrong += [zero_twice(draws, sigma, generator)] if variance < 1000 else []
     for samples in wrong:
         assert fit(samples, gaussian_cdf, variance, spread=sigma) < FALSE_ALARM
@@ -101,7 +111,13 @@ def test_laplace_law(scale):
     draws = discrete_laplace(scale=scale, size=DRAWS)
     assert fit(draws, laplace_cdf, scale, spread=float(scale)) > FALSE_ALARM
     assert (
-        fit(half_shift(draws, scale, np.random.default_rng(2)), laplace_cdf, scale, spread=float(scale)) < FALSE_ALARM
+        fit(
+            half_shift(draws, scale, np.random.default_rng(2)),
+            laplace_cdf,
+            scale,
+            spread=float(scale),
+        )
+        < FALSE_ALARM
     )
     for factor in (Fraction(98, 100), Fraction(102, 100)):
         wrong = discrete_laplace(scale=scale * factor, size=DRAWS)
@@ -111,8 +127,13 @@ def test_laplace_law(scale):
 def test_draws_use_every_bit_and_never_repeat():
     draws = discrete_gaussian(variance=2**62, size=400_000)
     for shift in range(0, 28, 4):  # the bits of a draw far below sigma are uniform
-        assert scipy.stats.chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue > FALSE_ALARM
-    assert len(np.unique(draws)) > len(draws) - 100  # a chunk drawn twice would repeat tens of thousands
+        assert (
+            scipy.stats.chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue
+            > FALSE_ALARM
+        )
+    assert (
+        len(np.unique(draws)) > len(draws) - 100
+    )  # a chunk drawn twice would repeat tens of thousands
     ahead = np.sign(draws[1:]) * np.sign(draws[:-1])
     assert scipy.stats.binomtest(int(np.count_nonzero(ahead > 0)), len(ahead)).pvalue > FALSE_ALARM
 
@@ -126,7 +147,10 @@ def test_agrees_with_opendp_gaussian(scale):
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
     theirs = np.array(dp.m.make_gaussian(*space, scale=scale)([0] * 15_000))
     variance = Fraction(scale) ** 2
-    assert same_law(theirs, discrete_gaussian(variance=variance, size=DRAWS), spread=scale) > FALSE_ALARM
+    assert (
+        same_law(theirs, discrete_gaussian(variance=variance, size=DRAWS), spread=scale)
+        > FALSE_ALARM
+    )
     wrong = discrete_gaussian(variance=variance * Fraction(90, 100) ** 2, size=DRAWS)
     assert same_law(theirs, wrong, spread=scale) < FALSE_ALARM
 
@@ -138,12 +162,20 @@ def test_agrees_with_opendp_laplace():
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     theirs = np.array(dp.m.make_laplace(*space, scale=2.5)([0] * 15_000))
-    assert same_law(theirs, discrete_laplace(scale=Fraction(5, 2), size=DRAWS), spread=2.5) > FALSE_ALARM
-    assert same_law(theirs, discrete_laplace(scale=Fraction(9, 4), size=DRAWS), spread=2.5) < FALSE_ALARM
+    assert (
+        same_law(theirs, discrete_laplace(scale=Fraction(5, 2), size=DRAWS), spread=2.5)
+        > FALSE_ALARM
+    )
+    assert (
+        same_law(theirs, discrete_laplace(scale=Fraction(9, 4), size=DRAWS), spread=2.5)
+        < FALSE_ALARM
+    )
 
 
 def gaussian_envelope(variance):
-    return noise._envelope(power=2, rate=1 / (2 * Fraction(variance)), floor_scale=isqrt(int(variance)))
+    return noise._envelope(
+        power=2, rate=1 / (2 * Fraction(variance)), floor_scale=isqrt(int(variance))
+    )
 
 
 def laplace_envelope(scale):
@@ -164,9 +196,15 @@ def test_law_when_integers_decide_everything(variance):
 
 def test_close_float_decisions_are_left_to_integers(monkeypatch):
     exact_calls, real = [], noise._uniform_below
-    monkeypatch.setattr(noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k))
+    monkeypatch.setattr(
+        noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k)
+    )
     words = np.frombuffer(entropy(4)(8 * 1_000), dtype=np.uint64)
-    for margin, fewest in ((0.0, 0), (2.0**-6, 1), (2.0, len(words))):  # a margin of 2 covers every distance
+    for margin, fewest in (
+        (0.0, 0),
+        (2.0**-6, 1),
+        (2.0, len(words)),
+    ):  # a margin of 2 covers every distance
         exact_calls.clear()
         noise._propose(gaussian_envelope(1000), words, entropy=entropy(5), margin=margin)
         assert fewest <= len(exact_calls) <= max(100 * fewest, 5)
@@ -180,17 +218,27 @@ def word(envelope, value, head):
 
 
 def acceptance(envelope, value):
-    """2^head_bits times the probability that a proposed value is accepted, within 2^-30, without a float."""
+    """2^head_bits times the probability that a proposed value is accepted, within 2^-30, without a
+    float.
+    """
     bound = Fraction(envelope.height, int(envelope.counts[value >> envelope.width_bits]))
-    low, _ = noise._exp_enclosure(envelope.rate * value**envelope.power, bits=envelope.head_bits + 40)
+    low, _ = noise._exp_enclosure(
+        envelope.rate * value**envelope.power, bits=envelope.head_bits + 40
+    )
     return bound * Fraction(low, 1 << 40)
 
 
-@pytest.mark.parametrize("envelope", [gaussian_envelope(Fraction(1, 3)), gaussian_envelope(3), laplace_envelope(2)])
+@pytest.mark.parametrize(
+    "envelope", [gaussian_envelope(Fraction(1, 3)), gaussian_envelope(3), laplace_envelope(2)]
+)
 def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
-    """Heads closer to the threshold than 2^-30 are decided by integers, heads farther away by floats."""
+    """Heads closer to the threshold than 2^-30 are decided by integers, heads farther away by
+    floats.
+    """
     exact_calls, real = [], noise._uniform_below
-    monkeypatch.setattr(noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k))
+    monkeypatch.setattr(
+        noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k)
+    )
     margin = inspect.signature(noise._draw).parameters["margin"].default
     for value in range(1, min(4, len(envelope.counts))):
         threshold = int(acceptance(envelope, value))
@@ -199,14 +247,22 @@ def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
                 head = threshold + sign * 2 ** (envelope.head_bits + power)
                 exact_calls.clear()
                 words = np.array([word(envelope, value, head)], np.uint64)
-                assert noise._propose(envelope, words, entropy=entropy(9), margin=margin)[0] == value
+                assert (
+                    noise._propose(envelope, words, entropy=entropy(9), margin=margin)[0] == value
+                )
                 assert bool(exact_calls) == close
 
 
 def test_margin_exceeds_float_error_of_acceptance():
     """The error of the float threshold of `_propose` is far below the margin."""
-    for envelope in (gaussian_envelope(Fraction(1, 3)), gaussian_envelope(1000), laplace_envelope(Fraction(7, 2))):
-        values = range(0, len(envelope.counts) << envelope.width_bits, 1 << max(envelope.width_bits - 2, 0))
+    for envelope in (
+        gaussian_envelope(Fraction(1, 3)),
+        gaussian_envelope(1000),
+        laplace_envelope(Fraction(7, 2)),
+    ):
+        values = range(
+            0, len(envelope.counts) << envelope.width_bits, 1 << max(envelope.width_bits - 2, 0)
+        )
         for value in values:
             ratio = envelope.height / envelope.counts[value >> envelope.width_bits]
             accepted = float(ratio * np.exp(-float(envelope.rate) * float(value) ** envelope.power))
@@ -231,7 +287,9 @@ def propose_by_integers(envelope, words, *, entropy):
 
 
 @pytest.mark.parametrize("margin", [noise.MARGIN, 2.0])
-@pytest.mark.parametrize("envelope", [gaussian_envelope(3), gaussian_envelope(2**96), laplace_envelope(2**48)])
+@pytest.mark.parametrize(
+    "envelope", [gaussian_envelope(3), gaussian_envelope(2**96), laplace_envelope(2**48)]
+)
 def test_float_filter_decides_as_integers_do(envelope, margin):
     """Scales above the public limit leave 4 leading bits, so one decision in 16 is close."""
     words = np.frombuffer(entropy(4)(8 * 6_000), dtype=np.uint64)
@@ -240,7 +298,10 @@ def test_float_filter_decides_as_integers_do(envelope, margin):
     assert list(zip(values.tolist(), accepted.tolist(), strict=True)) == list(expected)
 
 
-GAUSSIAN_MASS, LAPLACE_MASS = sqrt(2 * np.pi), 2.0  # sum of f over all integers, per unit of scale, at large scales
+GAUSSIAN_MASS, LAPLACE_MASS = (
+    sqrt(2 * np.pi),
+    2.0,
+)  # sum of f over all integers, per unit of scale, at large scales
 
 
 @pytest.mark.parametrize(
@@ -261,7 +322,9 @@ def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
     tail = cdf(np.array([-start]), parameter)[0]  # P(K >= start)
     rate = envelope.height / 2**envelope.width_bits * tail * mass * spread
     assert scipy.stats.binomtest(int(accepted.sum()), len(accepted), rate).pvalue > FALSE_ALARM
-    assert scipy.stats.binomtest(int(accepted.sum()), len(accepted), 1.4 * rate).pvalue < FALSE_ALARM
+    assert (
+        scipy.stats.binomtest(int(accepted.sum()), len(accepted), 1.4 * rate).pvalue < FALSE_ALARM
+    )
 
     edges = start + np.rint(spread * np.linspace(0.03, 0.5, 8)).astype(np.int64)
     expected = np.diff(1 - cdf(-edges - 1, parameter) / tail, prepend=0, append=1)
@@ -299,7 +362,12 @@ def test_integers_go_on_from_the_bits_already_drawn(gamma, head_bits, above):
     )  # u equals the bound up to the last digit
     rest = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)
     bits_left = lambda count: next(rest).to_bytes(count, "big")  # noqa: E731
-    assert noise._uniform_below(bound, gamma, head=digits >> 64, head_bits=head_bits, entropy=bits_left) is not above
+    assert (
+        noise._uniform_below(
+            bound, gamma, head=digits >> 64, head_bits=head_bits, entropy=bits_left
+        )
+        is not above
+    )
 
 
 @given(st.booleans(), st.integers(-39, 40), st.fractions(1, 2, max_denominator=1000))
@@ -318,7 +386,9 @@ def test_envelope_lies_above_the_law(gaussian, power, mantissa):
     assert bins < 256
 
 
-@pytest.mark.parametrize(("draw", "name"), [(discrete_gaussian, "variance"), (discrete_laplace, "scale")])
+@pytest.mark.parametrize(
+    ("draw", "name"), [(discrete_gaussian, "variance"), (discrete_laplace, "scale")]
+)
 def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
     parameters = inspect.signature(draw).parameters
     assert set(parameters) == {name, "size", "entropy"}
@@ -337,13 +407,17 @@ def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
 def test_sizes():
     for size in (0, 1, 7, np.int32(5)):
         assert discrete_gaussian(variance=1, size=size).shape == (size,)
-    assert discrete_gaussian(variance=np.int64(2**62), size=100).std() > 2**30  # a NumPy integer must not overflow
+    assert (
+        discrete_gaussian(variance=np.int64(2**62), size=100).std() > 2**30
+    )  # a NumPy integer must not overflow
 
 
 TOO_LONG_TO_PRINT = pytest.param(10**9999, id="huge")
 
 
-@pytest.mark.parametrize("value", [0, -1, 0.5, True, "1", None, Fraction(-1, 3), Fraction(1, 2**81), TOO_LONG_TO_PRINT])
+@pytest.mark.parametrize(
+    "value", [0, -1, 0.5, True, "1", None, Fraction(-1, 3), Fraction(1, 2**81), TOO_LONG_TO_PRINT]
+)
 def test_bad_scales_are_refused(value):
     for draw, name in ((discrete_gaussian, "variance"), (discrete_laplace, "scale")):
         with pytest.raises(PlanError, match=rf"{name} is .*pass|{name} is .*Fraction\(x\)"):
@@ -357,7 +431,10 @@ def test_bad_sizes_are_refused(size):
 
 
 def test_sizes_are_checked_by_both_laws():
-    for draw in (lambda: discrete_gaussian(variance=1, size=-1), lambda: discrete_laplace(scale=1, size=-1)):
+    for draw in (
+        lambda: discrete_gaussian(variance=1, size=-1),
+        lambda: discrete_laplace(scale=1, size=-1),
+    ):
         with pytest.raises(PlanError, match="size was -1"):
             draw()
 
@@ -365,4 +442,6 @@ def test_sizes_are_checked_by_both_laws():
 def test_value_above_int64_raises(monkeypatch):
     monkeypatch.setattr(noise, "_sample_tail", lambda envelope, entropy: (1 << 63, Fraction(1)))
     with pytest.raises(OverflowError):
-        noise._propose(gaussian_envelope(1), np.full(1, 2**64 - 1, np.uint64), entropy=entropy(9), margin=0.0)
+        noise._propose(
+            gaussian_envelope(1), np.full(1, 2**64 - 1, np.uint64), entropy=entropy(9), margin=0.0
+        )

@@ -59,11 +59,18 @@ def test_panel_release_states_rows_per_person(ledger: Ledger, tmp_path: Path) ->
     counts = count_marginals(PANEL, SCHEMA, [("status", "wave")])
     errors = measurement.values(0) - counts["status", "wave"].ravel()
     assert np.abs(errors / np.sqrt(panel_plan.variances(0))).max() < 6.0
-    place = write_package(measurement, tmp_path / "panel.zip", receipt=ledger.find(measurement.key), ledger=ledger)
+    place = write_package(
+        measurement, tmp_path / "panel.zip", receipt=ledger.find(measurement.key), ledger=ledger
+    )
     assert verify_package(place, ledger=ledger.path) == ()
     with zipfile.ZipFile(place) as archive:
-        seal, report = json.loads(archive.read("certificate.json")), archive.read("report.html").decode()
-    assert (seal["rows_per_person"], seal["neighbours"]) == (ROWS, "add_remove") == (3, "add_remove")
+        seal, report = (
+            json.loads(archive.read("certificate.json")),
+            archive.read("report.html").decode(),
+        )
+    assert (
+        (seal["rows_per_person"], seal["neighbours"]) == (ROWS, "add_remove") == (3, "add_remove")
+    )
     assert load_plan(panel_plan.to_json()).schema.person == PERSON == "person"
     assert seal["ledger"]["pcost"] == seal["pcost"] == panel_plan.pcost
     assert "up to 3 rows, is protected together" in seal["promise"] == panel_plan.budget.promise
@@ -73,17 +80,27 @@ def test_panel_release_states_rows_per_person(ledger: Ledger, tmp_path: Path) ->
     assert "a person of at most 3 rows" in ledger.status("panel").definition.describe()
 
 
-@pytest.mark.parametrize("other", [{}, {"rows_per_person": 2}, {"rows_per_person": 3, "neighbours": "replace_one"}])
-def test_measure_with_other_privacy_unit_spends_nothing(ledger: Ledger, other: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "other", [{}, {"rows_per_person": 2}, {"rows_per_person": 3, "neighbours": "replace_one"}]
+)
+def test_measure_with_other_privacy_unit_spends_nothing(
+    ledger: Ledger, other: dict[str, object]
+) -> None:
     with pytest.raises(LedgerError, match="total of this dataset is"):
         measure(plan(WORKLOAD, Budget(pcost=0.1, **other)), PANEL, dataset="panel", ledger=ledger)
     assert ledger.status("panel").spent == 0
 
 
-def test_verify_package_changed_promise_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measurement = measure(plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True)
+def test_verify_package_changed_promise_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measurement = measure(
+        plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True
+    )
     honest = package.certificate
-    monkeypatch.setattr(package, "certificate", lambda *args: honest(*args) | {"promise": "No person is protected."})
+    monkeypatch.setattr(
+        package, "certificate", lambda *args: honest(*args) | {"promise": "No person is protected."}
+    )
     assert verify_package(write_package(measurement, tmp_path / "new.zip")) == (
         "the certificate's promise is not what plan and integers give",
     )

@@ -25,7 +25,9 @@ from engine.workload import Attribute, Schema, Workload
 
 measuring = sys.modules["engine.release.measure"]
 measure = measuring.measure
-SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])])
+SCHEMA = Schema(
+    [Attribute.of_size("a", 5), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])]
+)
 WORKLOAD = Workload.all_ways(SCHEMA, ways=(1, 2))
 RECORDS = synthetic(SCHEMA, 3000, seed=5)
 
@@ -46,11 +48,16 @@ def ledger(tmp_path: Path) -> Ledger:
 # --- records ---
 
 
-def test_check_records_reports_refused_rows_without_spending(small_plan: Plan, ledger: Ledger) -> None:
+def test_check_records_reports_refused_rows_without_spending(
+    small_plan: Plan, ledger: Ledger
+) -> None:
     bad = pd.concat([RECORDS, pd.DataFrame({"a": [9, 1], "b": [1, 1], "c": ["x", "z"]})])
     report = check_records(small_plan, bad)
     assert (report.rows_in, report.counted, report.refused) == (3002, 3000, 2)
-    assert report.reasons == {"a": {"outside the public domain": 1}, "c": {"outside the public domain": 1}}
+    assert report.reasons == {
+        "a": {"outside the public domain": 1},
+        "c": {"outside the public domain": 1},
+    }
     assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "dataset"]
     seen = []
     measure(small_plan, bad, dataset="survey", ledger=ledger, intake=seen.append)
@@ -61,7 +68,9 @@ def test_check_records_reports_refused_rows_without_spending(small_plan: Plan, l
 @pytest.mark.parametrize("mechanism", ["querysmasher", "laplace", "hdmm"])
 def test_measure_above_max_records_is_exact(mechanism: str, ledger: Ledger) -> None:
     pure = mechanism == "laplace"
-    small = plan(WORKLOAD, Budget.pure(0.3) if pure else Budget(pcost=0.1), mechanism, max_records=100)
+    small = plan(
+        WORKLOAD, Budget.pure(0.3) if pure else Budget(pcost=0.1), mechanism, max_records=100
+    )
     assert "more records than the 100" in check_records(small, RECORDS).warnings[0]
     measurement = measure(small, RECORDS, dataset="survey", ledger=ledger)
     counts = count_marginals(RECORDS, SCHEMA, [b.attributes for b in small.blocks.values()])
@@ -80,14 +89,18 @@ def test_integer_arithmetic_resolves_one_record_of_many(small_plan: Plan) -> Non
     more = large.copy()
     more.flat[3] += 1
     moved = _on_grid(block, more, False) - _on_grid(block, large, False)
-    assert np.linalg.norm(moved * block.grid) <= block.column_norm + block.grid * np.sqrt(block.measurements)
+    assert np.linalg.norm(moved * block.grid) <= block.column_norm + block.grid * np.sqrt(
+        block.measurements
+    )
     assert np.linalg.norm(moved) > 0
 
 
 # --- the disk ---
 
 
-def test_measure_on_full_disk_spends_nothing(small_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_on_full_disk_spends_nothing(
+    small_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -106,7 +119,12 @@ def test_measure_reserves_disk_space_before_spend(
     monkeypatch.setattr(sys.modules["engine.ledger.ledger"], "_SPARE", 0)
 
     def spend_watched(self: Ledger, **fields: object) -> object:
-        reserved.append([(p.suffix, p.stat().st_blocks * 512) for p in Path(f"{ledger.path}.results").glob("*.part")])
+        reserved.append(
+            [
+                (p.suffix, p.stat().st_blocks * 512)
+                for p in Path(f"{ledger.path}.results").glob("*.part")
+            ]
+        )
         return spend(self, **fields)
 
     monkeypatch.setattr(Ledger, "spend", spend_watched)
@@ -133,7 +151,9 @@ def test_simultaneous_runs_of_one_key_draw_once(
     draws, real = [], measuring.draw
     monkeypatch.setattr(Ledger, "find", lambda self, key: None)
     monkeypatch.setattr(measuring, "draw", lambda *args: draws.append(args) or real(*args))
-    first, second = (measure(small_plan, RECORDS, dataset="survey", ledger=ledger) for _ in range(2))
+    first, second = (
+        measure(small_plan, RECORDS, dataset="survey", ledger=ledger) for _ in range(2)
+    )
     assert len(draws) == 1
     for space in small_plan.blocks:
         np.testing.assert_array_equal(first.answers_on_grid[space], second.answers_on_grid[space])
@@ -143,7 +163,9 @@ def test_simultaneous_runs_of_one_key_draw_once(
 # --- digests of records ---
 
 
-def test_measure_warns_before_spending_on_duplicate_dataset(small_plan: Plan, ledger: Ledger, tmp_path: Path) -> None:
+def test_measure_warns_before_spending_on_duplicate_dataset(
+    small_plan: Plan, ledger: Ledger, tmp_path: Path
+) -> None:
     seen = []
     measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
     shuffled = tmp_path / "again.csv"
@@ -158,10 +180,15 @@ def test_measure_warns_before_spending_on_duplicate_dataset(small_plan: Plan, le
     measure(other, RECORDS.iloc[1:], dataset="survey", ledger=ledger, intake=seen.append)
     assert [len(rows.warnings) for rows in seen] == [0, 1, 0]
     assert "'survey'" in seen[1].warnings[0]
-    assert "'second'" in check_records(small_plan, RECORDS, dataset="survey", ledger=ledger).warnings[0]
+    assert (
+        "'second'"
+        in check_records(small_plan, RECORDS, dataset="survey", ledger=ledger).warnings[0]
+    )
 
 
-def test_declare_public_warns_and_refuses_measured_records(small_plan: Plan, ledger: Ledger) -> None:
+def test_declare_public_warns_and_refuses_measured_records(
+    small_plan: Plan, ledger: Ledger
+) -> None:
     declare_public(small_plan, RECORDS, dataset="survey", ledger=ledger, why="in the yearbook")
     seen = []
     measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
@@ -170,10 +197,16 @@ def test_declare_public_warns_and_refuses_measured_records(small_plan: Plan, led
         declare_public(small_plan, RECORDS, dataset="second", ledger=ledger, why="I say so")
 
 
-def test_digests_need_ledger_key_and_stay_unpublished(small_plan: Plan, ledger: Ledger, tmp_path: Path) -> None:
+def test_digests_need_ledger_key_and_stay_unpublished(
+    small_plan: Plan, ledger: Ledger, tmp_path: Path
+) -> None:
     measurement = measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
     counts = count_marginals(RECORDS, SCHEMA, [("a", "b")])
-    keys = [ledger.secret("records"), ledger.secret("signature"), Ledger.create(tmp_path / "b").secret("records")]
+    keys = [
+        ledger.secret("records"),
+        ledger.secret("signature"),
+        Ledger.create(tmp_path / "b").secret("records"),
+    ]
     prints = [fingerprint(counts, [("a", "b")], key) for key in keys]
     assert len({digest.tables for digest in prints}) == 3
     assert not any(one.same_columns(other) for one, other in itertools.combinations(prints, 2))
@@ -200,7 +233,12 @@ def test_pure_total_sums_epsilon_and_refuses_gaussian(ledger: Ledger, small_plan
     for attempt in range(1, 6):
         measure(fifth, RECORDS, dataset="pure", ledger=ledger, attempt=attempt)
     status = ledger.status("pure")
-    assert (status.total, status.spent, status.left, status.definition.kind) == (1.0, 1.0, 0.0, "pure")
+    assert (status.total, status.spent, status.left, status.definition.kind) == (
+        1.0,
+        1.0,
+        0.0,
+        "pure",
+    )
     with pytest.raises(BudgetExceeded, match="epsilon"):
         measure(fifth, RECORDS, dataset="pure", ledger=ledger, attempt=6)
     ledger.add_dataset("pure too", total=Budget.pure(9.0))
@@ -238,7 +276,10 @@ def test_total_accepts_only_stronger_privacy_units(ledger: Ledger, small_plan: P
         with pytest.raises(LedgerError, match="Plan with a budget for rows_per_person="):
             measure(small_plan, RECORDS, dataset=dataset, ledger=ledger)
     people = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
-    assert [measure(people, RECORDS, dataset=name, ledger=ledger).dataset for name in ("visits", "survey")]
+    assert [
+        measure(people, RECORDS, dataset=name, ledger=ledger).dataset
+        for name in ("visits", "survey")
+    ]
     assert ledger.status("visits").spent == ledger.status("survey").spent == people.pcost
     replaced = plan(WORKLOAD, Budget(pcost=0.1, neighbours="replace_one"))
     assert measure(replaced, RECORDS, dataset="fixed", ledger=ledger).key

@@ -15,7 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine.errors import BudgetExceeded, Cancelled, DataError, LedgerError, NotAnswerable, PlanError, ResultLost
+from engine.errors import (
+    BudgetExceeded,
+    Cancelled,
+    DataError,
+    LedgerError,
+    NotAnswerable,
+    PlanError,
+    ResultLost,
+)
 from engine.ledger import Ledger, release_key
 from engine.mechanisms import load_plan, plan
 from engine.plans import Plan
@@ -41,7 +49,11 @@ REHEARSALS = 300
 
 def small_workload() -> Workload:
     workload = Workload.all_ways(SCHEMA, ways=(1, 2, 3))
-    return workload.add(("hours", "age"), "affine").add(("age",), "range", weight=2.0).add(("age", "hours"), "circular")
+    return (
+        workload.add(("hours", "age"), "affine")
+        .add(("age",), "range", weight=2.0)
+        .add(("age", "hours"), "circular")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +76,27 @@ def ledger(tmp_path: Path) -> Ledger:
 def true_answers(one_plan: Plan, records: pd.DataFrame) -> list[np.ndarray]:
     sets = [g.attributes for g in one_plan.workload.groups]
     counts = count_marginals(records, one_plan.schema, sets)
-    return [apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in one_plan.workload.groups]
+    return [
+        apply_group(g, counts[g.attributes].astype(float), 0, g.count)
+        for g in one_plan.workload.groups
+    ]
 
 
-def test_rehearsals_are_unbiased_with_predicted_variances(small_plan: Plan, records: pd.DataFrame) -> None:
+def test_rehearsals_are_unbiased_with_predicted_variances(
+    small_plan: Plan, records: pd.DataFrame
+) -> None:
     truth = np.concatenate(true_answers(small_plan, records))
-    predicted = np.concatenate([small_plan.variances(i) for i in range(len(small_plan.workload.groups))])
+    predicted = np.concatenate(
+        [small_plan.variances(i) for i in range(len(small_plan.workload.groups))]
+    )
     counts = count_marginals(records, SCHEMA, measuring.maximal_sets(small_plan))
     errors = []
     for _ in range(REHEARSALS):
         drawn = measure(small_plan, counts, rehearsal=True)
-        errors.append(np.concatenate([drawn.values(i) for i in range(len(small_plan.workload.groups))]) - truth)
+        errors.append(
+            np.concatenate([drawn.values(i) for i in range(len(small_plan.workload.groups))])
+            - truth
+        )
     mean, spread = np.mean(errors, axis=0), np.mean(np.square(errors), axis=0)
     assert np.abs(mean / np.sqrt(predicted / REHEARSALS)).max() <= 5.0
     # the variance of one query is estimated to 8% from 300 draws
@@ -101,7 +123,9 @@ def test_measure_repeated_spends_once_and_returns_same_answers(
     assert ledger.verify() == ()
 
 
-def test_answers_are_consistent_and_match_their_labels(small_plan: Plan, records: pd.DataFrame) -> None:
+def test_answers_are_consistent_and_match_their_labels(
+    small_plan: Plan, records: pd.DataFrame
+) -> None:
     drawn = measure(small_plan, records, rehearsal=True)
     both, age = drawn.marginal(("age", "sex")), drawn.marginal(("age",))
     np.testing.assert_allclose(both.sum(axis=1), age, atol=1e-8)
@@ -113,7 +137,9 @@ def test_answers_are_consistent_and_match_their_labels(small_plan: Plan, records
         frame = drawn.answers(number, confidence=0.9)
         assert list(frame["query"]) == [workload.describe(index + i) for i in range(group.count)]
         np.testing.assert_allclose(frame["std"], np.sqrt(small_plan.variances(number)))
-        np.testing.assert_allclose(frame["high"] - frame["low"], 2 * 1.6448536 * frame["std"], rtol=1e-6)
+        np.testing.assert_allclose(
+            frame["high"] - frame["low"], 2 * 1.6448536 * frame["std"], rtol=1e-6
+        )
         np.testing.assert_allclose((frame["high"] + frame["low"]) / 2, frame["answer"], atol=1e-9)
         pd.testing.assert_frame_equal(
             drawn.answers(number, 1, 4, confidence=0.9), frame.iloc[1:4].reset_index(drop=True)
@@ -166,8 +192,12 @@ def test_bad_records_spend_nothing(small_plan: Plan, records: pd.DataFrame, ledg
     assert (seen[0].rows_in, seen[0].counted, seen[0].refused) == (3000, 2999, 1)
 
 
-@pytest.mark.parametrize("words", [{}, {"dataset": "survey"}, {"rehearsal": True, "dataset": "survey"}])
-def test_measure_needs_dataset_and_ledger(small_plan: Plan, records: pd.DataFrame, words: dict) -> None:
+@pytest.mark.parametrize(
+    "words", [{}, {"dataset": "survey"}, {"rehearsal": True, "dataset": "survey"}]
+)
+def test_measure_needs_dataset_and_ledger(
+    small_plan: Plan, records: pd.DataFrame, words: dict
+) -> None:
     with pytest.raises(PlanError):
         measure(small_plan, records, **words)
 
@@ -185,15 +215,21 @@ def test_crash_after_spend_never_draws_again(
         patched.setattr(measuring, "draw", interrupt)
         with pytest.raises(KeyboardInterrupt):
             measure(small_plan, records, dataset="survey", ledger=ledger)
-    assert draws == [pytest.approx(small_plan.pcost)], "the spend is durable before anything is drawn"
+    assert draws == [pytest.approx(small_plan.pcost)], (
+        "the spend is durable before anything is drawn"
+    )
     for journal in Path(f"{ledger.path}.results").glob("*.journal"):
         journal.unlink()
     with pytest.raises(ResultLost, match="attempt"):
         measure(small_plan, records, dataset="survey", ledger=ledger)
-    assert measure(small_plan, records, dataset="survey", ledger=ledger, attempt=2).key.endswith("|2")
+    assert measure(small_plan, records, dataset="survey", ledger=ledger, attempt=2).key.endswith(
+        "|2"
+    )
 
 
-def test_stored_results_survive_a_changed_plan_file(small_plan: Plan, records: pd.DataFrame, ledger: Ledger) -> None:
+def test_stored_results_survive_a_changed_plan_file(
+    small_plan: Plan, records: pd.DataFrame, ledger: Ledger
+) -> None:
     first = measure(small_plan, records, dataset="survey", ledger=ledger)
     key = release_key(dataset="survey", plan_hash=small_plan.hash, attempt=1)
     loaded = measuring.load_measurement(ledger, key)
@@ -206,7 +242,12 @@ def test_stored_results_survive_a_changed_plan_file(small_plan: Plan, records: p
 
 @pytest.mark.parametrize(("batch", "span"), [(1 << 17, 1 << 22), (3, 7)])
 def test_files_hold_every_answer(
-    batch: int, span: int, small_plan: Plan, records: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch: int,
+    span: int,
+    small_plan: Plan,
+    records: pd.DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("engine.publish.report.BATCH", batch)
     monkeypatch.setattr("engine.publish.report.SPAN", span)
@@ -218,7 +259,9 @@ def test_files_hold_every_answer(
     np.testing.assert_array_equal(parquet["answer"].to_numpy(), frame["answer"])
     assert parquet["query"].to_pylist() == list(frame["query"])
     workload = small_plan.workload
-    assert list(frame["query"]) == [workload.describe(i).rsplit(": ", 1)[-1] for i in range(workload.queries)]
+    assert list(frame["query"]) == [
+        workload.describe(i).rsplit(": ", 1)[-1] for i in range(workload.queries)
+    ]
     text = write_answers(drawn, tmp_path / "a.csv", format="csv")
     rows = list(csv.DictReader(text.open()))
     assert {r["status"] for r in rows} == set(parquet["status"].to_pylist()) == {"REHEARSAL"}
@@ -234,7 +277,11 @@ def test_labels_never_become_spreadsheet_formulas(tmp_path: Path) -> None:
     schema = Schema([Attribute.categorical("=cmd|'/c calc'!A1", ["-1", "@x"])])
     one_plan = plan(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0))
     drawn = measure(one_plan, pd.DataFrame({"=cmd|'/c calc'!A1": ["-1", "@x"]}), rehearsal=True)
-    cells = [c for row in csv.reader(write_answers(drawn, tmp_path / "a.csv", format="csv").open()) for c in row]
+    cells = [
+        c
+        for row in csv.reader(write_answers(drawn, tmp_path / "a.csv", format="csv").open())
+        for c in row
+    ]
     assert not [c for c in cells if c[:1] in "=+@" or (c[:1] == "-" and not c[1:2].isdigit())]
     assert any(c.startswith("'=cmd") for c in cells)
 
@@ -242,9 +289,14 @@ def test_labels_never_become_spreadsheet_formulas(tmp_path: Path) -> None:
 def test_measure_loads_answers_lazily(tmp_path: Path) -> None:
     schema = Schema([Attribute.of_size(name, 60) for name in "abc"])
     one_plan = plan(Workload(schema).add(("a", "b", "c")).add(("a",)), Budget(pcost=1.0))
-    counts = count_marginals(pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), schema, [tuple("abc")])
+    counts = count_marginals(
+        pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), schema, [tuple("abc")]
+    )
     # tables of Counts are not copied
-    assert count_marginals(counts, schema, [("a",), tuple("abc")])[tuple("abc")] is counts[tuple("abc")]
+    assert (
+        count_marginals(counts, schema, [("a",), tuple("abc")])[tuple("abc")]
+        is counts[tuple("abc")]
+    )
     book = Ledger.create(tmp_path / "book")
     book.add_dataset("d", total=Budget(pcost=1.0))
     tracemalloc.start()
@@ -252,7 +304,10 @@ def test_measure_loads_answers_lazily(tmp_path: Path) -> None:
     assert tracemalloc.get_traced_memory()[0] < 400_000 < 60**3 * 8
     tracemalloc.stop()
     assert measurement == measuring.load_measurement(book, measurement.key)
-    assert not any(a.flags.writeable for a in (*measurement.answers_on_grid.values(), *measurement.estimates.values()))
+    assert not any(
+        a.flags.writeable
+        for a in (*measurement.answers_on_grid.values(), *measurement.estimates.values())
+    )
 
 
 def test_plan_json_round_trips_noise_and_grid(small_plan: Plan) -> None:
@@ -265,7 +320,9 @@ def test_plan_json_round_trips_noise_and_grid(small_plan: Plan) -> None:
 def test_saved_rehearsal_round_trips_and_loads_lazily(tmp_path: Path) -> None:
     schema = Schema([Attribute.of_size(name, 60) for name in "abc"])
     one_plan = plan(Workload(schema).add(("a", "b", "c")).add(("a",)), Budget(pcost=1.0))
-    measurement = measure(one_plan, pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), rehearsal=True)
+    measurement = measure(
+        one_plan, pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), rehearsal=True
+    )
     file = tmp_path / "numbers"
     save_rehearsal(measurement, file)
     assert file.stat().st_size > 2 * 60**3 * 8

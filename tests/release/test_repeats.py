@@ -30,7 +30,9 @@ from engine.workload import Attribute, Schema, Workload
 pytestmark = pytest.mark.usefixtures("in_process_readers")
 measuring = sys.modules["engine.release.measure"]
 measure = measuring.measure
-SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])])
+SCHEMA = Schema(
+    [Attribute.of_size("a", 5), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])]
+)
 WORKLOAD = Workload.all_ways(SCHEMA, ways=(1, 2))
 RECORDS = synthetic(SCHEMA, 500, seed=5)
 CHANGED = RECORDS.assign(a=[(RECORDS["a"].iloc[0] + 1) % 5, *RECORDS["a"].iloc[1:]])
@@ -80,16 +82,23 @@ FORMATS = ("csv", "parquet", "jsonl", "sav", "dta", "frame", "arrow", "database"
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_repeat_same_records_returns_stored_answers(small: Plan, ledger: Ledger, tmp_path: Path, name: str) -> None:
+def test_repeat_same_records_returns_stored_answers(
+    small: Plan, ledger: Ledger, tmp_path: Path, name: str
+) -> None:
     first, seen = release(small, ledger), list[Intake]()
     shuffled = RECORDS.sample(frac=1.0, random_state=2)
-    assert release(small, ledger, in_format(name, shuffled, small, tmp_path), intake=seen.append) == first
+    assert (
+        release(small, ledger, in_format(name, shuffled, small, tmp_path), intake=seen.append)
+        == first
+    )
     assert ledger.status("survey").spent == small.pcost
     assert [(rows.counted, rows.warnings) for rows in seen] == [(500, ())]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_repeat_other_records_is_refused(small: Plan, ledger: Ledger, tmp_path: Path, name: str) -> None:
+def test_repeat_other_records_is_refused(
+    small: Plan, ledger: Ledger, tmp_path: Path, name: str
+) -> None:
     first, seen = release(small, ledger), list[Intake]()
     for other in (CHANGED, RECORDS.iloc[1:]):
         with pytest.raises(OtherRecords, match="attempt=2"):
@@ -156,7 +165,10 @@ def test_repeat_checks_options_and_columns_again(small: Plan, ledger: Ledger) ->
 
 def test_repeat_ignores_rows_that_do_not_count(small: Plan, ledger: Ledger) -> None:
     first = release(small, ledger)
-    assert release(small, ledger, pd.concat([RECORDS, pd.DataFrame({"a": [9], "b": [1], "c": ["x"]})])) == first
+    assert (
+        release(small, ledger, pd.concat([RECORDS, pd.DataFrame({"a": [9], "b": [1], "c": ["x"]})]))
+        == first
+    )
 
 
 def ways(k: int) -> Plan:
@@ -172,7 +184,10 @@ def test_steps_repeated_with_other_records_are_refused(ledger: Ledger, option: s
     decide(ledger, first.key, option=option, by="A. Reader")
     done = finish(ledger, first.key, RECORDS)
     spent = ledger.status("survey").spent
-    for answers in (finish(ledger, first.key, RECORDS.iloc[::-1]), resume(ledger, first.key).finished):
+    for answers in (
+        finish(ledger, first.key, RECORDS.iloc[::-1]),
+        resume(ledger, first.key).finished,
+    ):
         for space, numbers in done.estimates.items():
             np.testing.assert_array_equal(answers.estimates[space], numbers)
     with pytest.raises(OtherRecords):

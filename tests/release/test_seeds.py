@@ -33,7 +33,10 @@ def small_plan():
 @pytest.fixture(scope="module")
 def common():
     return coarse_or_fine(
-        *(plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=1.0), centers="uniform") for k in (1, 2))
+        *(
+            plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=1.0), centers="uniform")
+            for k in (1, 2)
+        )
     )
 
 
@@ -45,7 +48,9 @@ def ledger(tmp_path):
 
 
 def answers(measurement) -> np.ndarray:
-    return np.concatenate([measurement.values(i) for i in range(len(measurement.plan.workload.groups))])
+    return np.concatenate(
+        [measurement.values(i) for i in range(len(measurement.plan.workload.groups))]
+    )
 
 
 def rehearsed_answers(small_plan, **options) -> np.ndarray:
@@ -65,12 +70,15 @@ def test_rehearsal_same_seed_repeats_noise(small_plan) -> None:
 def test_rehearsal_seed_is_same_in_other_process(small_plan, tmp_path) -> None:
     (tmp_path / "plan.json").write_text(small_plan.to_json())
     code = (
-        "import pandas as pd; from engine import load_plan, measure\n"
-        f"small_plan = load_plan(open({str(tmp_path / 'plan.json')!r}).read())\n"
-        f"measurement = measure(small_plan, pd.DataFrame({RECORDS.to_dict('list')!r}), rehearsal=True, seed=7)\n"
-        "print([float(x) for i in range(len(small_plan.workload.groups)) for x in measurement.values(i)])"
+        "import pandas as pd; from engine import load_plan, measure\nsmall_plan ="
+        f" load_plan(open({str(tmp_path / 'plan.json')!r}).read())\nmeasurement ="
+        f" measure(small_plan, pd.DataFrame({RECORDS.to_dict('list')!r}), rehearsal=True,"
+        " seed=7)\nprint([float(x) for i in range(len(small_plan.workload.groups)) for x in"
+        " measurement.values(i)])"
     )
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     np.testing.assert_allclose(
         np.array(run.stdout.strip()[1:-1].split(", "), float), rehearsed_answers(small_plan, seed=7)
     )
@@ -79,7 +87,9 @@ def test_rehearsal_seed_is_same_in_other_process(small_plan, tmp_path) -> None:
 def test_rehearsal_seeds_have_exact_law(small_plan) -> None:
     truth = rehearsed_answers(small_plan, seed=0)
     draws = np.array([rehearsed_answers(small_plan, seed=s) for s in range(400)])
-    std = np.sqrt(np.concatenate([small_plan.variances(i) for i in range(len(small_plan.workload.groups))]))
+    std = np.sqrt(
+        np.concatenate([small_plan.variances(i) for i in range(len(small_plan.workload.groups))])
+    )
     scores = (draws - draws.mean(axis=0)) / std
     assert truth.shape == std.shape
     assert np.abs(scores.std(axis=0) - 1.0).max() < 0.15
@@ -121,7 +131,9 @@ def test_releases_use_no_seeded_bits(small_plan, common, ledger, monkeypatch) ->
     for place in (module, sys.modules["engine.common_mechanism.stepwise"]):
         monkeypatch.setattr(place, "rehearsal_bits", refuse)
     releases = [
-        answers(module.measure(small_plan, RECORDS, dataset="survey", ledger=ledger, attempt=attempt))
+        answers(
+            module.measure(small_plan, RECORDS, dataset="survey", ledger=ledger, attempt=attempt)
+        )
         for attempt in (1, 2)
     ]
     assert not np.isclose(*releases).any()
@@ -130,10 +142,19 @@ def test_releases_use_no_seeded_bits(small_plan, common, ledger, monkeypatch) ->
     assert stepwise.finish(ledger, key, RECORDS).key
 
 
-def test_commands_seed_repeats_rehearsal_and_refuses_release(small_plan, ledger, tmp_path, capsys) -> None:
+def test_commands_seed_repeats_rehearsal_and_refuses_release(
+    small_plan, ledger, tmp_path, capsys
+) -> None:
     (tmp_path / "plan.json").write_text(small_plan.to_json())
     RECORDS.to_csv(tmp_path / "records.csv", index=False)
-    options = ["--plan", str(tmp_path / "plan.json"), "--data", str(tmp_path / "records.csv"), "--seed", "5"]
+    options = [
+        "--plan",
+        str(tmp_path / "plan.json"),
+        "--data",
+        str(tmp_path / "records.csv"),
+        "--seed",
+        "5",
+    ]
     for number in (1, 2):
         out = str(tmp_path / f"{number}.csv")
         assert main(["rehearse", *options, "--simulated", "--out", out]) == 0
@@ -148,7 +169,20 @@ def test_commands_seed_repeats_rehearsal_and_refuses_release(small_plan, ledger,
 
 @pytest.mark.parametrize("command", ["look", "finish"])
 def test_commands_of_steps_refuse_seed(command, ledger, tmp_path, capsys) -> None:
-    where = ["--ledger", str(ledger.path), "--data", "records.csv", "--out", str(tmp_path / "a.csv"), "--seed", "5"]
-    inputs = ["--plans", "a.json", "b.json", "--dataset", "survey"] if command == "look" else ["--look", "key"]
+    where = [
+        "--ledger",
+        str(ledger.path),
+        "--data",
+        "records.csv",
+        "--out",
+        str(tmp_path / "a.csv"),
+        "--seed",
+        "5",
+    ]
+    inputs = (
+        ["--plans", "a.json", "b.json", "--dataset", "survey"]
+        if command == "look"
+        else ["--look", "key"]
+    )
     assert main([command, *inputs, *where]) != 0
     assert "--seed" in capsys.readouterr().err

@@ -2,12 +2,13 @@
 
     python -m tests.replay [--plans 700] [--seed 0]
 
-Plans of every mechanism and option are random, computed or read back from their files; choices have two or three
-steps.  The released integers are computed for tables that differ in one record or one person.  Their distance divided
-by the noise scale is the true privacy cost.  It may not exceed the charge, and for some cell it must reach the charge
-within 1e-4.  The lower limit does not apply to steps of a choice, nor to plans with charge="groups", which by
-definition add the costs of the groups as if each were released separately.  The table shows the largest and smallest
-ratio of cost to charge of each kind of plan.  The exit code is 1 if any charge is wrong.
+Plans of every mechanism and option are random, computed or read back from their files; choices have
+two or three steps.  The released integers are computed for tables that differ in one record or one
+person.  Their distance divided by the noise scale is the true privacy cost.  It may not exceed the
+charge, and for some cell it must reach the charge within 1e-4.  The lower limit does not apply to
+steps of a choice, nor to plans with charge="groups", which by definition add the costs of the
+groups as if each were released separately.  The table shows the largest and smallest ratio of cost
+to charge of each kind of plan.  The exit code is 1 if any charge is wrong.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class Replayed:
 def silent() -> Iterator[None]:
     """Replace noise by zeros."""
     no_noise = {"side_effect": lambda *, size, **_scale: np.zeros(size, np.int64)}
-    names = ("engine.release.noisy_answers.discrete_gaussian", "engine.release.noisy_answers.discrete_laplace")
+    names = (
+        "engine.release.noisy_answers.discrete_gaussian",
+        "engine.release.noisy_answers.discrete_laplace",
+    )
     with mock.patch(names[0], **no_noise), mock.patch(names[1], **no_noise):
         yield
 
@@ -102,35 +106,54 @@ def neighbours(schema: Schema, rng: np.random.Generator, rows: int) -> Iterator[
 
 
 def replay(
-    kind: str, parts: Sequence[Any], final_plan: Plan, charged: float, *, tight: bool, rng: np.random.Generator
+    kind: str,
+    parts: Sequence[Any],
+    final_plan: Plan,
+    charged: float,
+    *,
+    tight: bool,
+    rng: np.random.Generator,
 ) -> Iterator[Replayed]:
     """Yield the largest cost over cells, pairs of cells, and persons of a random panel."""
     budget, schema = final_plan.budget, final_plan.schema
     k = budget.rows_per_person
     base, *extended = (released(parts, counts) for counts in neighbours(schema, rng, k))
     added = max(cost(parts, base, one) for one in extended)
-    pairs = max(cost(parts, a, b) for a, b in itertools.combinations(extended, 2)) if len(extended) > 1 else 0.0
+    pairs = (
+        max(cost(parts, a, b) for a, b in itertools.combinations(extended, 2))
+        if len(extended) > 1
+        else 0.0
+    )
     if budget.neighbours == "replace_one":
-        yield Replayed(kind=kind, neighbours="replace_one", cost=pairs, charged=charged, tight=False)
+        yield Replayed(
+            kind=kind, neighbours="replace_one", cost=pairs, charged=charged, tight=False
+        )
         return
     yield Replayed(kind=kind, neighbours="add_remove", cost=added, charged=charged, tight=tight)
     if parts[0] is final_plan:
         bound = final_plan.replace_one_pcost.bound
-        yield Replayed(kind=kind, neighbours="replace_one, bound", cost=pairs, charged=bound, tight=False)
+        yield Replayed(
+            kind=kind, neighbours="replace_one, bound", cost=pairs, charged=bound, tight=False
+        )
     rows = int(rng.integers(1, 60))
     frame = pd.DataFrame({name: rng.integers(0, schema[name].size, rows) for name in schema.names})
     frame = frame.assign(pid=rng.integers(0, 6, rows))
     persons = [frame, *(frame[frame["pid"] != person] for person in frame["pid"].unique()[:2])]
-    capped = [count_marginals(f, schema, [schema.names], person="pid", rows_per_person=k) for f in persons]
+    capped = [
+        count_marginals(f, schema, [schema.names], person="pid", rows_per_person=k) for f in persons
+    ]
     complete, *reduced = (released(parts, counts) for counts in capped)
     moved = max(cost(parts, complete, one) for one in reduced)
-    yield Replayed(kind=kind, neighbours="a person of a panel", cost=moved, charged=charged, tight=False)
+    yield Replayed(
+        kind=kind, neighbours="a person of a panel", cost=moved, charged=charged, tight=False
+    )
 
 
 def random_workload(rng: np.random.Generator) -> Workload:
     """One to three groups of any families, on up to three attributes of at most 48 cells together.
 
-    Some schemas have exact totals; they affect the plan only, and the records of a replay may differ from them.
+    Some schemas have exact totals; they affect the plan only, and the records of a replay may
+    differ from them.
     """
     while True:
         sizes = [int(n) for n in rng.integers(1, 7, int(rng.integers(1, 4)))]
@@ -159,7 +182,9 @@ def random_union(rng: np.random.Generator) -> Workload:
     schema = Schema([Attribute.of_size(name, int(rng.integers(3, 5))) for name in "abc"])
     workload = Workload(schema)
     for pair in itertools.combinations(schema.names, 2):
-        workload = workload.add(pair, Custom(matrix=custom_rows(rng, int(np.prod(schema.sizes(pair))))))
+        workload = workload.add(
+            pair, Custom(matrix=custom_rows(rng, int(np.prod(schema.sizes(pair)))))
+        )
     return workload
 
 
@@ -194,7 +219,9 @@ def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) ->
             workload = Workload.all_ways(workload.schema, (1,), "marginal")
         try:
             # clusters are not merged, so that they are measured by separate strategies
-            with mock.patch("engine.mechanisms.hdmm.MAX_MERGE_CLUSTERS", 1 if options == UNION else 100):
+            with mock.patch(
+                "engine.mechanisms.hdmm.MAX_MERGE_CLUSTERS", 1 if options == UNION else 100
+            ):
                 final_plan = make_plan(workload, budget, name, cache=False, workers=1, **options)
         except (NotApplicable, PlanError, Unanswered):
             continue
@@ -202,25 +229,41 @@ def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) ->
             final_plan = load_plan(final_plan.to_json())
         text = ", ".join(f"{key}={value}" for key, value in options.items())
         tight = options.get("charge") != "groups"
-        yield from replay(f"{name} {text}".strip(), [final_plan], final_plan, final_plan.pcost, tight=tight, rng=rng)
+        yield from replay(
+            f"{name} {text}".strip(),
+            [final_plan],
+            final_plan,
+            final_plan.pcost,
+            tight=tight,
+            rng=rng,
+        )
         return
 
 
 def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
     """Replay every path through a choice between random plans, charged the cost of its last plan."""
     unit = {"rows_per_person": int(rng.choice([1, 3]))}
-    schema = Schema([Attribute.of_size(name, int(rng.integers(2, 5))) for name in "abc"[: 3 if chain else 2]])
+    schema = Schema(
+        [Attribute.of_size(name, int(rng.integers(2, 5))) for name in "abc"[: 3 if chain else 2]]
+    )
     families = rng.choice(["marginal", "prefix", "range"], size=3)
     plans = []
     for ways in (1, 2, 3)[: len(schema)]:
-        workload = Workload.all_ways(schema, tuple(range(1, ways + 1)), str(families[0 if chain else ways - 1]))
-        plans.append(make_plan(workload, Budget(float(rng.choice([0.1, 2.0])), **unit), cache=False, workers=1))
+        workload = Workload.all_ways(
+            schema, tuple(range(1, ways + 1)), str(families[0 if chain else ways - 1])
+        )
+        plans.append(
+            make_plan(
+                workload, Budget(float(rng.choice([0.1, 2.0])), **unit), cache=False, workers=1
+            )
+        )
     try:
         common = (nested_choices if chain else coarse_or_fine)(*plans)
     except PlanError:
         return
     ways = [
-        ([common.look, left], final_plan) for left, final_plan in zip(common.residuals, common.options, strict=True)
+        ([common.look, left], final_plan)
+        for left, final_plan in zip(common.residuals, common.options, strict=True)
     ]
     if common.following is not None:
         later = common.following
@@ -229,17 +272,30 @@ def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
             for left, final_plan in zip(later.residuals, later.options, strict=True)
         ]
     for parts, final_plan in ways:
-        yield from replay(CHAIN if chain else STEPS, parts, final_plan, option_cost(final_plan), tight=False, rng=rng)
+        yield from replay(
+            CHAIN if chain else STEPS,
+            parts,
+            final_plan,
+            option_cost(final_plan),
+            tight=False,
+            rng=rng,
+        )
         # on other records, each step is charged its costliest cell
         if len(parts) == 2 and parts[1].blocks:
             alone = parts[1].pcost
-            yield from replay(f"{STEPS}, charged alone", parts[1:], final_plan, alone, tight=False, rng=rng)
+            yield from replay(
+                f"{STEPS}, charged alone", parts[1:], final_plan, alone, tight=False, rng=rng
+            )
 
 
 def replays(plans: int, seed: int) -> Iterator[Replayed]:
     """Replay a number of plans; mechanisms, options and kinds of choices take turns."""
-    variants: list[tuple[str, Mapping[str, Any]]] = [(m.name, o) for m in MECHANISMS for o in m.variants]
-    variants += [(name, {"objective": goal}) for name in ("querysmasher", "wff") for goal in ("max", "lp")]
+    variants: list[tuple[str, Mapping[str, Any]]] = [
+        (m.name, o) for m in MECHANISMS for o in m.variants
+    ]
+    variants += [
+        (name, {"objective": goal}) for name in ("querysmasher", "wff") for goal in ("max", "lp")
+    ]
     variants += [(name, {"charge": "groups"}) for name in ("gaussian", "laplace")]
     variants += [("hdmm", UNION)]
     rng = np.random.default_rng(seed)
@@ -253,7 +309,9 @@ def replays(plans: int, seed: int) -> Iterator[Replayed]:
 
 
 def table(results: Sequence[Replayed]) -> pd.DataFrame:
-    """One row per kind and neighbours: number of plans, largest and smallest ratio of cost to charge."""
+    """One row per kind and neighbours: number of plans, largest and smallest ratio of cost to
+    charge.
+    """
     rows = pd.DataFrame([(f.kind, f.neighbours, f.ratio, f.tight, f.wrong) for f in results])
     rows.columns = pd.Index(["kind", "neighbours", "ratio", "tight", "wrong"])
     grouped = rows.groupby(["kind", "neighbours"])
@@ -263,7 +321,9 @@ def table(results: Sequence[Replayed]) -> pd.DataFrame:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the campaign, print its table, and return 1 if any charge is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.replay", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.replay", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--plans", type=int, default=700)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(arguments)

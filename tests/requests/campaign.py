@@ -2,11 +2,12 @@
 
     python -m tests.requests [--count 2000] [--seed 0]
 
-A request is a schema (impossible cells, exact totals), a workload (all families, custom rows of any size, weights), a
-budget and the options of one mechanism, on small domains.  Every request either raises an `EngineError` or returns a
-plan, which is then checked: its cost is within the budget, its file reads back equal, its bound is below its error,
-the shares of its blocks sum to 1, and a rehearsal on random records answers its queries.  The output is the number of
-plans and refusals by mechanism and every failure with its seed.  The exit code is 1 after a failure.
+A request is a schema (impossible cells, exact totals), a workload (all families, custom rows of any
+size, weights), a budget and the options of one mechanism, on small domains.  Every request either
+raises an `EngineError` or returns a plan, which is then checked: its cost is within the budget, its
+file reads back equal, its bound is below its error, the shares of its blocks sum to 1, and a
+rehearsal on random records answers its queries.  The output is the number of plans and refusals by
+mechanism and every failure with its seed.  The exit code is 1 after a failure.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class BrokenPromiseError(AssertionError):
 
 
 def random_schema(rng: np.random.Generator, *, exact: float) -> tuple[Schema, np.ndarray]:
-    """Random schema of up to three attributes, with exact totals at the rate `exact`, and a table of counts.
+    """Random schema of up to three attributes, with exact totals at the rate `exact`, and a table
+    of counts.
 
     Counts have shape (n_1, ..., n_k).
     """
@@ -72,7 +74,9 @@ def random_schema(rng: np.random.Generator, *, exact: float) -> tuple[Schema, np
     table = rng.poisson(float(rng.choice([0.5, 20.0])), size=sizes)
     rules = []
     if rng.random() < 0.2:
-        cells = [f"{a.name} == {int(rng.integers(a.size))}" for a in attributes if rng.random() < 0.7]
+        cells = [
+            f"{a.name} == {int(rng.integers(a.size))}" for a in attributes if rng.random() < 0.7
+        ]
         rules = [" and ".join(cells)] if cells else []
     if rules:
         possible = ~_matches(rules[0], sizes)
@@ -83,7 +87,10 @@ def random_schema(rng: np.random.Generator, *, exact: float) -> tuple[Schema, np
             axes = [i for i in range(len(sizes)) if rng.random() < 0.4]
             totals = table.sum(axis=tuple(i for i in range(len(sizes)) if i not in axes))
             facts["".join(NAMES[i] for i in axes)] = np.asarray(totals).ravel().tolist()
-    return Schema(attributes, impossible=rules, invariants=[(list(k), v) for k, v in facts.items()]), table
+    return (
+        Schema(attributes, impossible=rules, invariants=[(list(k), v) for k, v in facts.items()]),
+        table,
+    )
 
 
 def _matches(rule: str, sizes: Sequence[int]) -> np.ndarray:
@@ -122,7 +129,9 @@ def random_workload(rng: np.random.Generator, schema: Schema) -> Workload:
         elif rng.random() < 0.1:
             family = Random(p=float(rng.random()), seed=int(rng.integers(100)))
         else:
-            family = {name: _one_family(rng, n) for name, n in zip(names, sizes, strict=True)} or "total"
+            family = {
+                name: _one_family(rng, n) for name, n in zip(names, sizes, strict=True)
+            } or "total"
         group = {"weight": float(rng.choice(WEIGHTS))}
         try:
             added = workload.add(names, family, **group)
@@ -150,14 +159,20 @@ def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
     unit: dict[str, Any] = {"rows_per_person": int(rng.choice([1, 1, 2, 3, 50]))}
     unit["neighbours"] = str(rng.choice(["add_remove", "add_remove", "replace_one"]))
     size = float(rng.choice(SIZES))
-    laplace = "gaussian" not in laws or ("laplace" in laws and rng.random() < 0.4) or rng.random() < 0.02
+    laplace = (
+        "gaussian" not in laws or ("laplace" in laws and rng.random() < 0.4) or rng.random() < 0.02
+    )
     kinds = [Budget.pure] if laplace else [Budget, Budget.zcdp, Budget.gdp]
     return kinds[int(rng.integers(len(kinds)))](size, **unit)
 
 
 def random_options(rng: np.random.Generator, mechanism: type, workload: Workload) -> dict[str, Any]:
     """Random options of a mechanism."""
-    options: dict[str, Any] = {"time_limit": float(rng.choice(TIME_LIMITS)), "workers": 1, "cache": False}
+    options: dict[str, Any] = {
+        "time_limit": float(rng.choice(TIME_LIMITS)),
+        "workers": 1,
+        "cache": False,
+    }
     options["max_records"] = int(rng.choice([1, 10**3, 10**8, 10**12]))
     for name, values in mechanism.choices.items():
         if rng.random() < 0.5:
@@ -173,7 +188,9 @@ def random_options(rng: np.random.Generator, mechanism: type, workload: Workload
             options["power"] = float(rng.choice([1.0, 2.0, 3.5, 100.0]))
         elif options["objective"] == "max" and rng.random() < 0.5:
             groups = len(workload.groups)
-            options["targets"] = float(rng.choice(SCALES)) if rng.random() < 0.5 else rng.random(groups).tolist()
+            options["targets"] = (
+                float(rng.choice(SCALES)) if rng.random() < 0.5 else rng.random(groups).tolist()
+            )
     if options.get("centers") == "tuned" and rng.random() < 0.3:
         options["keep"] = float(rng.choice([0.0, 0.05])) if rng.random() < 0.5 else {0: 0.0}
     if rng.random() < 0.1:
@@ -190,10 +207,14 @@ def check_plan(candidate: Plan, table: np.ndarray, *, rehearse: bool, search: bo
         # with many records or little noise the grid is coarse, and rounding adds to the cost
         "cost that is spent": candidate.pcost >= candidate.budget.pcost * (1.0 - 1e-4) or not fine,
         "finite objective": math.isfinite(candidate.achieved),
-        "bound below the error": candidate.certificate.lower_bound <= candidate.achieved * (1.0 + 1e-9),
+        "bound below the error": (
+            candidate.certificate.lower_bound <= candidate.achieved * (1.0 + 1e-9)
+        ),
         "shares with sum 1": math.isclose(candidate.by_space()["share"].sum(), 1.0, rel_tol=1e-9),
-        "bound above the replace-one cost": candidate.replace_one_pcost.bound * (1.0 + 1e-9)
-        >= candidate.replace_one_pcost.worst.pcost,
+        "bound above the replace-one cost": (
+            candidate.replace_one_pcost.bound * (1.0 + 1e-9)
+            >= candidate.replace_one_pcost.worst.pcost
+        ),
     }
     again = load_plan(candidate.to_json())
     promises["the same file"] = again.to_json() == candidate.to_json()
@@ -203,8 +224,8 @@ def check_plan(candidate: Plan, table: np.ndarray, *, rehearse: bool, search: bo
         promises[f"variances of group {i}"] = len(values) == group.count and not (values < 0).any()
     candidate.by_group()
     if search:
-        promises["global bound below the error"] = candidate.certificate.global_bound <= candidate.weighted_rmse * (
-            1.0 + 1e-9
+        promises["global bound below the error"] = (
+            candidate.certificate.global_bound <= candidate.weighted_rmse * (1.0 + 1e-9)
         )
     if broken := [words for words, holds in promises.items() if not holds]:
         raise BrokenPromiseError(f"no {', no '.join(broken)}")
@@ -232,7 +253,9 @@ def request(seed: int) -> Outcome:
         options = random_options(rng, mechanism, workload)
         candidate = make_plan(workload, budget, mechanism.name, **options)
     except EngineError as error:
-        return Outcome(seed=seed, mechanism=mechanism.name, refusal=f"{type(error).__name__}: {error}")
+        return Outcome(
+            seed=seed, mechanism=mechanism.name, refusal=f"{type(error).__name__}: {error}"
+        )
     except Exception:  # every other exception is a failure
         return Outcome(seed=seed, mechanism=mechanism.name, failure=traceback.format_exc())
     try:
@@ -250,15 +273,22 @@ def requests(count: int, seed: int) -> Iterator[Outcome]:
 
 def table_of(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Return one row per mechanism: requests, plans, refusals, failures."""
-    kinds = [(o.mechanism, "failures" if o.failure else "refusals" if o.refusal else "plans") for o in outcomes]
+    kinds = [
+        (o.mechanism, "failures" if o.failure else "refusals" if o.refusal else "plans")
+        for o in outcomes
+    ]
     rows = pd.DataFrame(kinds, columns=["mechanism", "kind"])
-    out = pd.crosstab(rows["mechanism"], rows["kind"]).reindex(columns=["plans", "refusals", "failures"], fill_value=0)
+    out = pd.crosstab(rows["mechanism"], rows["kind"]).reindex(
+        columns=["plans", "refusals", "failures"], fill_value=0
+    )
     return out.assign(requests=out.sum(axis=1))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the campaign, print its table and failures, and return 1 after a failure."""
-    parser = argparse.ArgumentParser(prog="python -m tests.requests", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.requests", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(arguments)

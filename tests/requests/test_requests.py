@@ -34,7 +34,12 @@ def test_command_prints_requests_and_failures(capsys: pytest.CaptureFixture[str]
 
 def test_tuned_plan_with_exact_total_is_within_budget() -> None:
     schema = Schema([Attribute.of_size("a", 6)], invariants=[([], [40])])
-    exact_plan = plan(Workload(schema).add(["a"], Custom(matrix=ROWS)), Budget(1.0), centers="tuned", solver="fourier")
+    exact_plan = plan(
+        Workload(schema).add(["a"], Custom(matrix=ROWS)),
+        Budget(1.0),
+        centers="tuned",
+        solver="fourier",
+    )
     assert exact_plan.pcost <= 1.0
 
 
@@ -44,7 +49,8 @@ def test_plan_group_without_weighted_query_is_ignored(objective: str, centers: s
     workload = Workload(ONE).add(["a"], Custom(matrix=ROWS))
     ignored = workload.add(["a"], Custom(matrix=ROWS[:1]), query_weights=[0.0])
     with_zero, without = (
-        plan(w, Budget(1.0), cache=False, objective=objective, centers=centers) for w in (ignored, workload)
+        plan(w, Budget(1.0), cache=False, objective=objective, centers=centers)
+        for w in (ignored, workload)
     )
     assert with_zero.totals[0] == pytest.approx(without.totals[0], rel=1e-3)
     assert load_plan(with_zero.to_json()).to_json() == with_zero.to_json()
@@ -83,7 +89,10 @@ def test_total_groups_have_separate_weights() -> None:
 
 
 def test_plan_of_exact_totals_alone_is_refused() -> None:
-    schema = Schema([Attribute.of_size("a", 2), Attribute.of_size("b", 2)], invariants=[(["a", "b"], [1, 2, 3, 4])])
+    schema = Schema(
+        [Attribute.of_size("a", 2), Attribute.of_size("b", 2)],
+        invariants=[(["a", "b"], [1, 2, 3, 4])],
+    )
     with pytest.raises(PlanError, match="exact"):
         plan(Workload(schema).add(["a", "b"], "prefix"), Budget(1.0), objective="max")
 
@@ -97,7 +106,9 @@ def test_lp_plan_high_power_tiny_rows_is_finite() -> None:
 @pytest.mark.parametrize("objective", ["max", "lp"])
 def test_plan_lost_queries_raise_an_engine_error(objective: str) -> None:
     workload = Workload(ONE).add(["a"], Custom(matrix=1e-12 * ROWS), weight=1e-6)
-    workload = workload.add(["a"], Custom(matrix=1e12 * ROWS), weight=1e6, query_weights=[1e6, 1e-6])
+    workload = workload.add(
+        ["a"], Custom(matrix=1e12 * ROWS), weight=1e6, query_weights=[1e6, 1e-6]
+    )
     try:
         candidate = plan(workload, Budget(1.0), objective=objective, cache=False, time_limit=1e-9)
     except EngineError:

@@ -43,13 +43,22 @@ def product(one: Family, other: Family, n, m):
 PROBLEMS = {  # name -> (sizes, query rows on the cells)
     "prefix": ((7,), Prefix().rows((7,))),
     "range": ((6,), Range().rows((6,))),
-    "four cells": ((4,), stacked(3 * Prefix().rows((4,)), Prefix().rows((4,))[:, ::-1], Marginal().rows((4,)))),
-    "affine and prefix on four": ((4,), np.cumsum(np.array([[1, 0, 0, 0.0], [0, 1, 0, 0], [0, 0, 1, 0]]), axis=1)),
+    "four cells": (
+        (4,),
+        stacked(3 * Prefix().rows((4,)), Prefix().rows((4,))[:, ::-1], Marginal().rows((4,))),
+    ),
+    "affine and prefix on four": (
+        (4,),
+        np.cumsum(np.array([[1, 0, 0, 0.0], [0, 1, 0, 0], [0, 0, 1, 0]]), axis=1),
+    ),
     "two cells": ((2,), np.array([[1.0, 0.0]])),
     "affine": ((5, 5), pair_rows("affine", 5, 5)),
     "abs": ((4, 6), pair_rows("abs", 4, 6)),
     "affine and abs": ((5, 5), stacked(pair_rows("affine", 5, 5), pair_rows("abs", 5, 5))),
-    "two products": ((4, 5), stacked(product(Range(), Range(), 4, 5), product(Prefix(), Prefix(), 4, 5))),
+    "two products": (
+        (4, 5),
+        stacked(product(Range(), Range(), 4, 5), product(Prefix(), Prefix(), 4, 5)),
+    ),
     "random": ((3, 4), Random(count=30, seed=1).rows((3, 4))),
     "random of low rank": ((4, 4), Random(count=4, seed=2).rows((4, 4))),
     "three attributes": ((3, 3, 3), Random(p=0.4, count=50, seed=5).rows((3, 3, 3))),

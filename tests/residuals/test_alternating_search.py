@@ -26,20 +26,36 @@ MEMORY_LIMIT = 3e5
 
 def coupled_workload(weight: float = 30.0, order: tuple[str, str] = ("a", "b")) -> Workload:
     """Weighted prefixes, sums and differences of a pair, in either order, and a triple."""
-    workload = Workload(SCHEMA).add(("a", "b"), "prefix", weight=weight).add(order, "affine").add(order[::-1], "abs")
-    return workload.add("a", "prefix").add(("a", "b", "c"), {"a": "prefix", "b": "prefix", "c": "marginal"})
+    workload = (
+        Workload(SCHEMA)
+        .add(("a", "b"), "prefix", weight=weight)
+        .add(order, "affine")
+        .add(order[::-1], "abs")
+    )
+    return workload.add("a", "prefix").add(
+        ("a", "b", "c"), {"a": "prefix", "b": "prefix", "c": "marginal"}
+    )
 
 
 def build_plan(workload: Workload, **options: object):
     return plan(workload, Budget(pcost=1.0), cache=False, workers=1, **options)
 
 
-def solve_pair(workload: Workload, limit: float, method: str = "optimal", centers: dict[str, np.ndarray] | None = None):
+def solve_pair(
+    workload: Workload,
+    limit: float,
+    method: str = "optimal",
+    centers: dict[str, np.ndarray] | None = None,
+):
     """Value and bound of the space on the first two attributes."""
     parts = decompose(workload, Split(centers=centers or {}))
     number, _ = parts.spaces["a", "b"]
     solver = SubworkloadSolver(
-        factors=parts.factors, method=method, options=Options(gap=1e-9), memory_limit=limit, cache=None
+        factors=parts.factors,
+        method=method,
+        options=Options(gap=1e-9),
+        memory_limit=limit,
+        cache=None,
     )
     return solver.solve(parts.subworkloads[number])
 
@@ -50,9 +66,12 @@ def solve_pair(workload: Workload, limit: float, method: str = "optimal", center
 def test_alternating_value_and_bound_enclose_optimum(
     weight: float, share: float, tuned: bool, order: tuple[str, str]
 ) -> None:
-    centers = {"a": np.linspace(0.3, 0.7, 9) / 4.5, "b": np.linspace(0.9, 0.1, 8) / 4.0} if tuned else {}
+    centers = (
+        {"a": np.linspace(0.3, 0.7, 9) / 4.5, "b": np.linspace(0.9, 0.1, 8) / 4.0} if tuned else {}
+    )
     dense, alternating = (
-        solve_pair(coupled_workload(weight, order), limit, centers=centers) for limit in (4e9, MEMORY_LIMIT)
+        solve_pair(coupled_workload(weight, order), limit, centers=centers)
+        for limit in (4e9, MEMORY_LIMIT)
     )
     assert [axes for axes, _ in dense.factors] == [(0, 1)]
     assert [axes for axes, _ in alternating.factors] == [(0,), (1,)]
@@ -78,7 +97,11 @@ def test_alternating_value_matches_explicit_error() -> None:
     gram = np.zeros_like(covariance)
     for term in sub.terms:
         axis_grams = [(axes, parts.factors[k].dense()) for axes, k in sorted(term.factors)]
-        term_gram = axis_grams[0][1] if len(axis_grams) == 1 else np.kron(axis_grams[0][1], axis_grams[1][1])
+        term_gram = (
+            axis_grams[0][1]
+            if len(axis_grams) == 1
+            else np.kron(axis_grams[0][1], axis_grams[1][1])
+        )
         if axis_grams[0][0] == (1, 0):  # attributes in the other order
             term_gram = term_gram.reshape(7, 8, 7, 8).transpose(1, 0, 3, 2).reshape(gram.shape)
         gram += term.coefficient * term_gram
@@ -86,7 +109,9 @@ def test_alternating_value_matches_explicit_error() -> None:
     assert max(one.column_norm, other.column_norm) <= 1.0 + 1e-9
 
 
-@pytest.mark.parametrize("options", [{}, {"centers": "tuned"}, {"solver": "eigenbasis"}, {"solver": "fourier"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"centers": "tuned"}, {"solver": "eigenbasis"}, {"solver": "fourier"}]
+)
 def test_alternating_plan_matches_matrices_and_measurement(options: dict[str, str]) -> None:
     workload = coupled_workload()
     result = build_plan(workload, memory_limit=MEMORY_LIMIT, **options)
@@ -96,7 +121,9 @@ def test_alternating_plan_matches_matrices_and_measurement(options: dict[str, st
     assert explicit.pcost <= result.pcost <= 1.0
     assert result.pcost == pytest.approx(1.0, rel=1e-5)
     for number, queries in enumerate(rows):
-        np.testing.assert_allclose(result.variances(number), explicit.of_group(number).variances(queries), rtol=1e-7)
+        np.testing.assert_allclose(
+            result.variances(number), explicit.of_group(number).variances(queries), rtol=1e-7
+        )
     assert result.certificate.lower_bound <= result.weighted_rmse
     again = load_plan(result.to_json())
     assert again.to_json() == result.to_json()
@@ -108,18 +135,25 @@ def test_alternating_plan_matches_matrices_and_measurement(options: dict[str, st
     np.add.at(table, tuple(cells.values()), 1.0)
     for number, queries in enumerate(rows):
         # a larger deviation has a probability below 10^-30
-        deviation = np.abs(measurement.values(number) - queries @ table.ravel()) / np.sqrt(result.variances(number))
+        deviation = np.abs(measurement.values(number) - queries @ table.ravel()) / np.sqrt(
+            result.variances(number)
+        )
         assert deviation.max() <= 12.0
 
 
 def test_forecast_and_endings_state_alternating_search() -> None:
     pair = Schema([Attribute.of_size("a", 85), Attribute.of_size("b", 99)])
-    workload = Workload(pair).add(("a", "b"), "prefix", weight=30.0).add(("a", "b"), "affine").add("a")
+    workload = (
+        Workload(pair).add(("a", "b"), "prefix", weight=30.0).add(("a", "b"), "affine").add("a")
+    )
     for options in ({}, {"centers": "tuned"}, {"solver": "eigenbasis"}, {"solver": "fourier"}):
         expected = forecast(workload, **options)
         assert expected.memory < 5e8
         assert expected.seconds < 60.0
-    parted, dense = build_plan(coupled_workload(), memory_limit=MEMORY_LIMIT), build_plan(coupled_workload())
+    parted, dense = (
+        build_plan(coupled_workload(), memory_limit=MEMORY_LIMIT),
+        build_plan(coupled_workload()),
+    )
     assert any(ending.startswith("in turns") for ending in parted.endings)
     assert not any(ending.startswith("in turns") for ending in dense.endings)
 
@@ -149,7 +183,9 @@ def test_tuned_split_not_applicable_uses_uniform_centers(monkeypatch: pytest.Mon
     emphasised = ResidualMechanism._emphasised
     monkeypatch.setattr(ResidualMechanism, "_emphasised", only_uniform)
     workload = Workload(Schema([Attribute.of_size("a", 4)])).add("a", "prefix")
-    tuned, uniform = (build_plan(workload, objective="max", centers=c) for c in ("tuned", "uniform"))
+    tuned, uniform = (
+        build_plan(workload, objective="max", centers=c) for c in ("tuned", "uniform")
+    )
     assert tuned.achieved == uniform.achieved
 
 

@@ -39,7 +39,12 @@ def clear_memory():
 
 def workload(weight=1.0, n=9):
     base = Workload(shapes.numeric(n, n, n))
-    return base.add(("a", "b"), "affine").add(("a", "b"), "prefix", weight).add(("c",), "range").add(("b", "c"), "abs")
+    return (
+        base.add(("a", "b"), "affine")
+        .add(("a", "b"), "prefix", weight)
+        .add(("c",), "range")
+        .add(("b", "c"), "abs")
+    )
 
 
 def record_evaluations(monkeypatch):
@@ -65,7 +70,9 @@ def files(folder):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"solver": "eigenbasis"}, {"solver": "fourier"}, {"centers": "tuned"}], ids=lambda o: str(o)
+    "options",
+    [{}, {"solver": "eigenbasis"}, {"solver": "fourier"}, {"centers": "tuned"}],
+    ids=lambda o: str(o),
 )
 @pytest.mark.parametrize("joint", [True, False])
 def test_plan_with_cache_equals_plan_without(options, joint):
@@ -85,7 +92,9 @@ def test_plan_from_cache_files_is_equal(folder, monkeypatch):
         assert json.loads(path.read_bytes().partition(b"\n")[0])["format"] == "weights/1"
     # small searches have no file and run again
     monkeypatch.setattr(solve_cache, "WORTH", 10**9)
-    monkeypatch.setattr(solve_cache, "_worth_a_file", lambda s: (folder / (s.key + ".weights")).exists())
+    monkeypatch.setattr(
+        solve_cache, "_worth_a_file", lambda s: (folder / (s.key + ".weights")).exists()
+    )
     seen = record_evaluations(monkeypatch)
     assert plan(workload(), BUDGET).to_json() == cold
     # the searches on pairs take hundreds of evaluations
@@ -105,7 +114,9 @@ def test_plan_edited_workload_solves_changed_spaces_only(monkeypatch):
     assert edited.certificate.gap < cold.certificate.gap + 2e-6
 
 
-@pytest.mark.parametrize("harm", ["empty", "half", "text", "other format", "flipped", "other key", "short", "folder"])
+@pytest.mark.parametrize(
+    "harm", ["empty", "half", "text", "other format", "flipped", "other key", "short", "folder"]
+)
 def test_cache_damaged_file_is_rewritten(folder, harm):
     cold = plan(workload(), BUDGET).to_json()
     contents = {path: path.read_bytes() for path in files(folder)}
@@ -133,7 +144,9 @@ def test_cache_damaged_file_is_rewritten(folder, harm):
         assert {path: path.read_bytes() for path in files(folder)} == contents
 
 
-@pytest.mark.parametrize("wrong", ["uniform", "one cell", "random", "negative", "nan", "length", "sum"])
+@pytest.mark.parametrize(
+    "wrong", ["uniform", "one cell", "random", "negative", "nan", "length", "sum"]
+)
 def test_cache_forged_weights_do_not_change_plan(folder, wrong, monkeypatch):
     """Files with a valid checksum and wrong weights change neither error nor privacy cost."""
     cold = plan(workload(), BUDGET, cache=False)
@@ -148,7 +161,11 @@ def test_cache_forged_weights_do_not_change_plan(folder, wrong, monkeypatch):
                 "uniform": np.full(n, 1.0 / n),
                 "one cell": np.eye(n)[0],
                 "random": rng.dirichlet(np.full(n, 0.1)),
-                "negative": np.concatenate([[2.0, -1.0], np.zeros(n - 2)]) if n > 2 else np.array([2.0, -1.0][:n]),
+                "negative": (
+                    np.concatenate([[2.0, -1.0], np.zeros(n - 2)])
+                    if n > 2
+                    else np.array([2.0, -1.0][:n])
+                ),
                 "nan": np.full(n, np.nan),
                 "length": np.full(n + 1, 1.0 / (n + 1)),
                 "sum": np.full(n, 1.0),
@@ -236,7 +253,13 @@ def test_lru_cache_respects_size_limit():
     cache = solve_cache.LruCache(100)
     for key in "abcd":
         cache.put(key, key, 40)
-    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.get("d"), cache.used) == (None, None, "c", "d", 80)
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.get("d"), cache.used) == (
+        None,
+        None,
+        "c",
+        "d",
+        80,
+    )
     cache.get("c")
     cache.put("e", "e", 40)
     assert (cache.get("c"), cache.get("d")) == ("c", None)
@@ -271,7 +294,9 @@ def _write_many(folder, number, rounds):
 
 def test_cache_concurrent_writers_leave_complete_files(tmp_path):
     context = multiprocessing.get_context("fork")  # faster than spawn
-    writers = [context.Process(target=_write_many, args=(str(tmp_path), k + 1, 40)) for k in range(3)]
+    writers = [
+        context.Process(target=_write_many, args=(str(tmp_path), k + 1, 40)) for k in range(3)
+    ]
     for w in writers:
         w.start()
     for w in writers:
@@ -312,7 +337,12 @@ def test_search_key_depends_on_request():
     rows = rng.standard_normal((2, 12))
     pi = rng.dirichlet(np.ones(5))
     searches = [
-        Search(factor=Factor(sizes=sizes, matrix=matrix, low_rank=low), centers=centers, method=method, options=options)
+        Search(
+            factor=Factor(sizes=sizes, matrix=matrix, low_rank=low),
+            centers=centers,
+            method=method,
+            options=options,
+        )
         for sizes, matrix, low, centers, method, options in [
             ((4, 5), rows, True, (None, None), "optimal", Options()),
             ((5, 4), rows, True, (None, None), "optimal", Options()),
@@ -336,10 +366,16 @@ def test_most_similar_returns_nearest_gram():
     cache = SolveCache()
     base = np.eye(3)
     for weight in (1.0, 2.0, 9.0):
-        search = Search(factor=Factor(sizes=(4,), matrix=base + weight * np.diag([1.0, 0, 0])), centers=(None,))
+        search = Search(
+            factor=Factor(sizes=(4,), matrix=base + weight * np.diag([1.0, 0, 0])), centers=(None,)
+        )
         cache.suggest(search, search.run())
-    near = Search(factor=Factor(sizes=(4,), matrix=base + 2.1 * np.diag([1.0, 0, 0])), centers=(None,))
-    twin = Search(factor=Factor(sizes=(4,), matrix=base + 2.0 * np.diag([1.0, 0, 0])), centers=(None,))
+    near = Search(
+        factor=Factor(sizes=(4,), matrix=base + 2.1 * np.diag([1.0, 0, 0])), centers=(None,)
+    )
+    twin = Search(
+        factor=Factor(sizes=(4,), matrix=base + 2.0 * np.diag([1.0, 0, 0])), centers=(None,)
+    )
     np.testing.assert_array_equal(most_similar(cache.hints(), near), twin.run().dual)
     other = Search(factor=Factor(sizes=(5,), matrix=np.eye(4)), centers=(None,))
     assert most_similar(cache.hints(), other) is None
@@ -381,5 +417,7 @@ def test_subworkload_solver_without_cache_is_optimal():
     from engine.residuals.decomposition import decompose
 
     parts = decompose(workload())
-    solver = SubworkloadSolver(factors=parts.factors, method="optimal", options=Options(), memory_limit=1e9)
+    solver = SubworkloadSolver(
+        factors=parts.factors, method="optimal", options=Options(), memory_limit=1e9
+    )
     assert all(solver.solve(s).status == "optimal" for s in parts.subworkloads)

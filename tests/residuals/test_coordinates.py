@@ -10,7 +10,17 @@ import pytest
 
 from engine.plans import Block
 from engine.plans.blocks import apply_factors, undo_factors
-from engine.residuals import Complement, FullDomain, Lift, SplitLift, Strategy, basis, class_rows, contract, group_axes
+from engine.residuals import (
+    Complement,
+    FullDomain,
+    Lift,
+    SplitLift,
+    Strategy,
+    basis,
+    class_rows,
+    contract,
+    group_axes,
+)
 from engine.residuals.basis import FullTable, part_of, pieces, positions, tables, ungroup_axes
 from engine.workload import subsets
 
@@ -90,14 +100,22 @@ def dot_test(forward, back, n, m):
 def test_contract_matches_kronecker_product():
     rng = np.random.default_rng(1)
     A, B, v = rng.standard_normal((3, 5)), rng.standard_normal((2, 4)), rng.standard_normal(4)
-    for matrices in ([A, v, B], [A, None, B], [None, v, None], [v[:3], v, v[:2]], [None, None, None]):
+    for matrices in (
+        [A, v, B],
+        [A, None, B],
+        [None, v, None],
+        [v[:3], v, v[:2]],
+        [None, None, None],
+    ):
         full = np.ones((1, 1))
         for matrix, n in zip(matrices, (3, 4, 2), strict=True):
             full = np.kron(full, np.eye(n) if matrix is None else matrix.reshape(n, -1))
         x = rng.standard_normal((6, 3, 4, 2))
         result = contract(x, matrices, 1)
         shape = [
-            n if m is None else m.shape[1] for m, n in zip(matrices, (3, 4, 2), strict=True) if m is None or m.ndim > 1
+            n if m is None else m.shape[1]
+            for m, n in zip(matrices, (3, 4, 2), strict=True)
+            if m is None or m.ndim > 1
         ]
         assert result.shape == (6, *shape)
         np.testing.assert_allclose(result.reshape(6, -1), x.reshape(6, -1) @ full, **EXACT)
@@ -111,7 +129,9 @@ def test_contract_and_group_axes_pass_dot_test(first):
     mats = [rng.standard_normal((8, 5)), rng.standard_normal((1, 2)), None]
     x, y = rng.standard_normal((*head, *sizes)), rng.standard_normal((*head, 5, 2, 3))
     forward = contract(group_axes(x, sets, first), mats, first)
-    back = ungroup_axes(contract(y, [None if m is None else m.T for m in mats], first), sets, sizes, first)
+    back = ungroup_axes(
+        contract(y, [None if m is None else m.T for m in mats], first), sets, sizes, first
+    )
     assert forward.shape == y.shape
     assert back.shape == x.shape
     assert np.sum(forward * y) == pytest.approx(np.sum(x * back), rel=1e-12)
@@ -134,17 +154,26 @@ def test_pieces_and_tables_match_definition(name):
         expected = M[:, positions(sizes, [inside])]
         if not complements or len(sizes) == 2:
             complement = complements.get((0, 1))
-            np.testing.assert_allclose(class_rows(eye, sizes, inside, centers, complement), expected, **EXACT)
+            np.testing.assert_allclose(
+                class_rows(eye, sizes, inside, centers, complement), expected, **EXACT
+            )
         block = np.arange(len(M)).reshape(1, *sizes)[part_of(len(sizes), inside)]
         assert block.shape == (1, *(sizes[a] - 1 for a in inside))
-    np.testing.assert_array_equal(class_rows(eye, sizes), class_rows(eye, sizes, tuple(range(len(sizes)))))
+    np.testing.assert_array_equal(
+        class_rows(eye, sizes), class_rows(eye, sizes, tuple(range(len(sizes))))
+    )
 
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_pieces_and_tables_pass_dot_test(name):
     sizes, centers, complements = build_split(name)
     n = math.prod(sizes)
-    dot_test(lambda q: pieces(q, sizes, centers, complements), lambda y: tables(y, sizes, centers, complements), n, n)
+    dot_test(
+        lambda q: pieces(q, sizes, centers, complements),
+        lambda y: tables(y, sizes, centers, complements),
+        n,
+        n,
+    )
     (x,) = vectors(n)
     before = x.copy()
     for applied in (pieces, tables):
@@ -211,7 +240,9 @@ def test_lift_reversed_attribute_changes_signs_by_degree(lift):
         reverse = np.flip(x.reshape(5, 4), axis).reshape(1, -1)
         signs = ((-1.0) ** lift.degrees(axis)).reshape([-1 if a == axis else 1 for a in (0, 1)])
         expected = lift.classes(x).reshape(lift.coordinates) * signs
-        np.testing.assert_allclose(lift.classes(reverse).reshape(lift.coordinates), expected, **EXACT)
+        np.testing.assert_allclose(
+            lift.classes(reverse).reshape(lift.coordinates), expected, **EXACT
+        )
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -223,8 +254,13 @@ def test_lift_traced_derivative_matches_difference(axis):
     by_lift = rng.standard_normal((*classes, *sizes))
 
     def value(z):
-        moved = [pi + basis(n) @ z if a == axis else pi for a, (n, pi) in enumerate(zip(sizes, centers, strict=True))]
-        return float(np.sum(Lift(sizes, moved).rows(np.eye(math.prod(classes))).ravel() * by_lift.ravel()))
+        moved = [
+            pi + basis(n) @ z if a == axis else pi
+            for a, (n, pi) in enumerate(zip(sizes, centers, strict=True))
+        ]
+        return float(
+            np.sum(Lift(sizes, moved).rows(np.eye(math.prod(classes))).ravel() * by_lift.ravel())
+        )
 
     step = rng.standard_normal(classes[axis])
     slope = -Lift(sizes, centers).traced(by_lift, axis)
@@ -236,7 +272,12 @@ def test_complement_turned_matches_swapped_axes():
     sizes, centers, complements = build_split("a complement")
     (q,) = vectors(12)
     straight = pieces(q, sizes, centers, complements).reshape(sizes)
-    other = pieces(q.reshape(sizes).T.reshape(1, -1), sizes[::-1], centers[::-1], {(0, 1): complements[0, 1].turned()})
+    other = pieces(
+        q.reshape(sizes).T.reshape(1, -1),
+        sizes[::-1],
+        centers[::-1],
+        {(0, 1): complements[0, 1].turned()},
+    )
     np.testing.assert_allclose(other.reshape(sizes[::-1]).T, straight, **EXACT)
 
 
@@ -261,7 +302,9 @@ def test_apply_and_undo_factors_match_explicit_rows(weighted):
     table = rng.standard_normal((3, 2, 4))
     answers = apply_factors(block, table, lambda s: s.rows)
     back = rng.standard_normal(answers.shape)
-    transposed = np.einsum("pca,qb,pq->abc", factors[0][1].rows.reshape(9, 4, 3), factors[1][1].rows, back)
+    transposed = np.einsum(
+        "pca,qb,pq->abc", factors[0][1].rows.reshape(9, 4, 3), factors[1][1].rows, back
+    )
     assert np.sum(answers * back) == pytest.approx(np.sum(table * transposed), rel=1e-11)
     scaled = answers if weights is None else answers * weights
     expected = class_rows(table.reshape(1, -1), (3, 2, 4)).reshape(2, 1, 3)
@@ -275,7 +318,9 @@ def test_undo_factors_of_union_returns_coordinates():
     lift = SplitLift((2, 3), None, spaces)
     joined = Strategy(sizes=(2, 3), rows=lift.rows(np.eye(4)), pinv=np.eye(4), complete=True)
     names = tuple(tuple("ab"[a] for a in space) for space in spaces)
-    block = Block(attributes=("a", "b"), factors=(((0, 1), joined),), noise=1.0, grid=0.5, union=names)
+    block = Block(
+        attributes=("a", "b"), factors=(((0, 1), joined),), noise=1.0, grid=0.5, union=names
+    )
     assert block.coordinates == (4,)
     np.testing.assert_array_equal(undo_factors(block, np.arange(4.0)), np.arange(4.0))
 

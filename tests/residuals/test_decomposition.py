@@ -20,7 +20,9 @@ RNG = np.random.default_rng(3)
 
 
 def subsets(names):
-    return itertools.chain.from_iterable(itertools.combinations(names, k) for k in range(len(names) + 1))
+    return itertools.chain.from_iterable(
+        itertools.combinations(names, k) for k in range(len(names) + 1)
+    )
 
 
 def class_matrix(schema, space, centers=None):
@@ -40,7 +42,10 @@ def expected_gram(workload, space, centers=None):
     T = class_matrix(workload.schema, space, centers)
     total = 0.0
     for group, W, w in zip(
-        workload.groups, oracles.workload_rows(workload), oracles.query_weights(workload), strict=True
+        workload.groups,
+        oracles.workload_rows(workload),
+        oracles.query_weights(workload),
+        strict=True,
     ):
         if set(space) <= set(group.attributes):
             total = total + (W @ T).T @ (w[:, None] * (W @ T))
@@ -98,11 +103,15 @@ def test_class_pieces_sum_to_query(sizes, seed):
         table = piece
         for axis, name in enumerate(schema.names):
             if name in space:
-                table = np.moveaxis(np.tensordot(table, basis(schema[name].size), axes=(axis, 1)), -1, axis)
+                table = np.moveaxis(
+                    np.tensordot(table, basis(schema[name].size), axes=(axis, 1)), -1, axis
+                )
             else:
                 table = np.repeat(np.expand_dims(table, axis), schema[name].size, axis=axis)
         total += table
-    np.testing.assert_allclose(total, query.transpose([names.index(n) for n in schema.names]), atol=1e-12)
+    np.testing.assert_allclose(
+        total, query.transpose([names.index(n) for n in schema.names]), atol=1e-12
+    )
 
 
 def test_class_rows_with_centers_match_definition():
@@ -117,7 +126,9 @@ def test_class_rows_with_centers_match_definition():
         result = class_rows(rows, part.sizes, inside, centers_by_axis)
         if len(inside) == 2:  # the part has b first, the schema has a first
             result = result.reshape(len(rows), 3, 2).transpose(0, 2, 1).reshape(len(rows), 6)
-        np.testing.assert_allclose(result, full @ class_matrix(workload.schema, space, centers), atol=1e-12)
+        np.testing.assert_allclose(
+            result, full @ class_matrix(workload.schema, space, centers), atol=1e-12
+        )
 
 
 # ---- Gram matrices ----
@@ -139,12 +150,17 @@ def test_decompose_terms_sum_to_space_gram(shape):
         sub = parts.subworkloads[number]
         assert sub.sizes == workload.schema.sizes(space)
         assert max(t.coefficient for t in sub.terms) == pytest.approx(1.0)
-        assert all(sorted(a for axes, _ in t.factors for a in axes) == list(range(len(space))) for t in sub.terms)
+        assert all(
+            sorted(a for axes, _ in t.factors for a in axes) == list(range(len(space)))
+            for t in sub.terms
+        )
         gram = scale * sum(dense(t, parts.factors, sub.sizes) for t in sub.terms)
         np.testing.assert_allclose(gram, expected, rtol=1e-9, atol=1e-10 * np.trace(expected))
 
 
-@pytest.mark.parametrize("shape", ["nested", "mixed_three", "query_weighted", "custom_matrix", "reversed_pair"])
+@pytest.mark.parametrize(
+    "shape", ["nested", "mixed_three", "query_weighted", "custom_matrix", "reversed_pair"]
+)
 def test_decompose_with_centers_matches_explicit_gram(shape):
     workload = SHAPES[shape]()
     centers = {}
@@ -209,7 +225,9 @@ def test_decompose_different_families_share_no_factor():
 def test_decompose_proportional_grams_share_factor():
     eye = np.eye(4)
     schema = shapes.numeric(4, 4, 4)
-    parts = decompose(Workload(schema).add("a", Custom(3 * eye)).add("b").add("c", "marginal", weight=5.0))
+    parts = decompose(
+        Workload(schema).add("a", Custom(3 * eye)).add("b").add("c", "marginal", weight=5.0)
+    )
     assert len(parts.factors) == 1
     assert len({parts.spaces[(name,)][0] for name in "abc"}) == 1
     base = parts.spaces[("b",)][1]
@@ -234,7 +252,9 @@ def test_merge_terms_joins_terms_on_equal_axes():
     np.testing.assert_allclose(assembled, expected_gram(workload, ("a", "b")), atol=1e-10)
 
 
-@pytest.mark.parametrize("shape", ["coupled", "coupled_three", "reversed_pair", "mixed_three", "query_weighted"])
+@pytest.mark.parametrize(
+    "shape", ["coupled", "coupled_three", "reversed_pair", "mixed_three", "query_weighted"]
+)
 def test_merge_and_assemble_preserve_gram(shape):
     workload = SHAPES[shape]()
     parts = decompose(workload)
@@ -245,7 +265,9 @@ def test_merge_and_assemble_preserve_gram(shape):
             gram = scale * assemble(merged, axes, sub.sizes).dense()
             expected = expected_gram(workload, space)
             np.testing.assert_allclose(gram, expected, rtol=1e-9, atol=1e-10 * np.trace(expected))
-            assert sorted(a for unit in axis_partition(merged, len(space)) for a in unit) == list(axes)
+            assert sorted(a for unit in axis_partition(merged, len(space)) for a in unit) == list(
+                axes
+            )
 
 
 def test_decompose_forty_attributes_has_one_factor():
@@ -255,8 +277,16 @@ def test_decompose_forty_attributes_has_one_factor():
 
 
 def test_plan_rmse_ignores_order_of_groups():
-    one = Workload(shapes.numeric(4, 3, 2)).add(("a", "b"), {"a": "prefix", "b": "range"}).add(("b", "c"), "affine")
-    other = Workload(one.schema).add(("c", "b"), "affine").add(("b", "a"), {"a": "prefix", "b": "range"})
+    one = (
+        Workload(shapes.numeric(4, 3, 2))
+        .add(("a", "b"), {"a": "prefix", "b": "range"})
+        .add(("b", "c"), "affine")
+    )
+    other = (
+        Workload(one.schema)
+        .add(("c", "b"), "affine")
+        .add(("b", "a"), {"a": "prefix", "b": "range"})
+    )
     budget = Budget(pcost=1.0)
     assert plan(one, budget).rmse == pytest.approx(plan(other, budget).rmse, rel=1e-6)
 
@@ -286,4 +316,6 @@ def test_decompose_reordered_families_match_explicit_gram():
         terms = parts.subworkloads[number].terms
         gram = sum(t.coefficient * dense(t, parts.factors, (4,) * len(space)) for t in terms)
         expected = expected_gram(workload, space)
-        np.testing.assert_allclose(scale * gram, expected, rtol=1e-9, atol=1e-10 * np.trace(expected))
+        np.testing.assert_allclose(
+            scale * gram, expected, rtol=1e-9, atol=1e-10 * np.trace(expected)
+        )

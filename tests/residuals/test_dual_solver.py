@@ -54,7 +54,9 @@ def test_solve_random_gram_is_optimal(seed):
         return
     solution = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
     check_solution(solution, c.T @ c)
-    low, high = oracles.optimum((c @ coordinates(sizes).T).T @ (c @ coordinates(sizes).T), tolerance=1e-5)
+    low, high = oracles.optimum(
+        (c @ coordinates(sizes).T).T @ (c @ coordinates(sizes).T), tolerance=1e-5
+    )
     assert solution.gap <= 1e-4
     assert low * (1 - 1e-8) <= solution.value <= high * (1 + 1e-4)
 
@@ -84,7 +86,9 @@ def test_bound_random_weights_is_below_all_strategies(name):
         values.append(float(np.trace(np.linalg.solve(X, N.T @ gram @ N))))
     assert min(values) == pytest.approx(values[0], rel=1e-9)
     for k in range(30):
-        mass = rng.dirichlet(np.full(problem.variables, 0.05 if k % 2 else 3.0)) * 10.0 ** rng.integers(-3, 4)
+        mass = rng.dirichlet(
+            np.full(problem.variables, 0.05 if k % 2 else 3.0)
+        ) * 10.0 ** rng.integers(-3, 4)
         assert 0 <= problem.bound(mass) <= min(values) * (1 + 1e-9)
 
 
@@ -140,9 +144,13 @@ def test_solve_kronecker_gram_is_product_of_optima(one, other):
 
 
 def test_subworkload_solver_products_solve_each_factor_once():
-    workload = Workload(shapes.numeric(5, 4, 6)).add(("a", "b", "c"), {"a": "prefix", "b": "range", "c": "circular"})
+    workload = Workload(shapes.numeric(5, 4, 6)).add(
+        ("a", "b", "c"), {"a": "prefix", "b": "range", "c": "circular"}
+    )
     parts = decompose(workload)
-    solver = SubworkloadSolver(factors=parts.factors, method="optimal", options=TIGHT, memory_limit=1e9)
+    solver = SubworkloadSolver(
+        factors=parts.factors, method="optimal", options=TIGHT, memory_limit=1e9
+    )
     number, _ = parts.spaces[("a", "b", "c")]
     sub = parts.subworkloads[number]
     solved = solver.solve(sub)
@@ -182,7 +190,9 @@ def test_solve_circulant_gram_is_exact(family, cls):
 def test_solve_scaled_gram_scales_value(scale):
     sizes, rows = PROBLEMS["affine and abs"]
     c = class_rows(rows, sizes)
-    small = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=scale * (c.T @ c))))
+    small = solve(
+        DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=scale * (c.T @ c)))
+    )
     assert small.value == pytest.approx(scale * solve(problem_of("affine and abs")).value, rel=1e-5)
     assert small.strategy.column_norm <= 1 + 1e-9
 
@@ -223,7 +233,9 @@ def test_solution_is_determined_by_weights(name):
     one, other = problem.solution(mass, status), problem_of(name).solution(mass.copy(), status)
     np.testing.assert_array_equal(one.strategy.rows, other.strategy.rows)
     assert one.value == other.value
-    np.testing.assert_allclose(problem.solution(mass * 1e3, status).strategy.rows, one.strategy.rows, atol=1e-6)
+    np.testing.assert_allclose(
+        problem.solution(mass * 1e3, status).strategy.rows, one.strategy.rows, atol=1e-6
+    )
 
 
 def test_lift_matches_explicit_matrix():
@@ -231,7 +243,12 @@ def test_lift_matches_explicit_matrix():
     for centers in (None, [None, rng.dirichlet(np.ones(4))]):
         lift = Lift((3, 4), centers)
         pis = [np.full(3, 1 / 3), np.full(4, 1 / 4) if centers is None else centers[1]]
-        L = kron(*(basis(n).T @ (np.eye(n) - np.outer(pi, np.ones(n))) for n, pi in zip((3, 4), pis, strict=True)))
+        L = kron(
+            *(
+                basis(n).T @ (np.eye(n) - np.outer(pi, np.ones(n)))
+                for n, pi in zip((3, 4), pis, strict=True)
+            )
+        )
         np.testing.assert_allclose(lift.rows(np.eye(6)), L, atol=1e-12)
         np.testing.assert_allclose(lift.classes(np.eye(12)), L.T, atol=1e-12)
 

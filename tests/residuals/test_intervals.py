@@ -276,7 +276,9 @@ def test_strategy_has_unit_columns_and_inverts(mix, with_total):
     C = np.tri(40).T[:, : space.dimension].T - space.cumulative[:, None]
     np.testing.assert_allclose(reconstruction @ rows, C, atol=1e-8)
     covariance = solution.covariance()
-    np.testing.assert_allclose(reconstruction @ reconstruction.T, covariance, atol=1e-9 * covariance.max())
+    np.testing.assert_allclose(
+        reconstruction @ reconstruction.T, covariance, atol=1e-9 * covariance.max()
+    )
 
 
 def test_strategy_of_too_many_cells_is_refused():

@@ -35,7 +35,11 @@ def costs(factors_of_part, law):
     names, factors, scale = factors_of_part
     out = np.full(tuple(SIZES.values()), scale)
     for axes, strategy in factors:
-        moved = (np.abs(strategy.rows) if law == "laplace" else strategy.rows**2).sum(axis=0).reshape(strategy.sizes)
+        moved = (
+            (np.abs(strategy.rows) if law == "laplace" else strategy.rows**2)
+            .sum(axis=0)
+            .reshape(strategy.sizes)
+        )
         chosen = [names[a] for a in axes]
         ranked = [chosen.index(n) for n in SIZES if n in chosen]
         out = out * moved.transpose(ranked).reshape([SIZES[n] if n in chosen else 1 for n in SIZES])
@@ -54,7 +58,9 @@ def test_joint_sensitivity_equals_maximum_over_cells(seed, law):
     for most in (1, 4, 12):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine.residuals.strategy, "MOST", most)
-            assert truth * (1 - 1e-12) <= joint_sensitivity(parts, law) <= sum_of_maxima * (1 + 1e-12)
+            assert (
+                truth * (1 - 1e-12) <= joint_sensitivity(parts, law) <= sum_of_maxima * (1 + 1e-12)
+            )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.residuals.strategy, "ENTRIES", 0)
         assert joint_sensitivity(parts, law) == pytest.approx(truth, rel=1e-12)
@@ -63,7 +69,12 @@ def test_joint_sensitivity_equals_maximum_over_cells(seed, law):
 @pytest.mark.parametrize("name", ["gaussian", "laplace"])
 def test_plan_charge_cell_is_cheaper_than_groups(name):
     schema = Schema([Attribute.of_size(n, 6) for n in "abcd"])
-    workload = Workload(schema).add(("a", "b"), "prefix").add(("b", "c"), "affine").add(("c", "d"), Random(seed=3))
+    workload = (
+        Workload(schema)
+        .add(("a", "b"), "prefix")
+        .add(("b", "c"), "affine")
+        .add(("c", "d"), Random(seed=3))
+    )
     workload = workload.add(("a", "b"), "suffix").add(("a",), "suffix")
     budget = Budget.pure(1.0) if name == "laplace" else Budget(1.0)
     by_cell, by_groups = (plan(workload, budget, name, charge=c) for c in ("cell", "groups"))

@@ -27,7 +27,10 @@ def test_operator_acts_like_its_array(name, transposed):
     dense = dense.T if transposed else dense
     assert matrix.shape == dense.shape
     assert len(matrix) == len(dense)
-    tensor, column = rng.standard_normal((2, 5, len(dense))), rng.standard_normal((dense.shape[1], 3))
+    tensor, column = (
+        rng.standard_normal((2, 5, len(dense))),
+        rng.standard_normal((dense.shape[1], 3)),
+    )
     np.testing.assert_allclose(tensor @ matrix, tensor @ dense, atol=1e-12)
     np.testing.assert_allclose(matrix @ column, dense @ column, atol=1e-12)
     np.testing.assert_allclose(2.0 * matrix**2, 2.0 * dense**2)
@@ -39,7 +42,9 @@ def test_operator_acts_like_its_array(name, transposed):
 def test_cosine_matrix_equals_basis():
     np.testing.assert_allclose(np.asarray(CosineMatrix(cells=7)), basis(7), atol=1e-14)
     with_total = np.asarray(CosineMatrix(cells=7, total=True))
-    np.testing.assert_allclose(with_total, np.column_stack([np.full(7, 1 / 7), basis(7)]), atol=1e-14)
+    np.testing.assert_allclose(
+        with_total, np.column_stack([np.full(7, 1 / 7), basis(7)]), atol=1e-14
+    )
 
 
 def test_operator_product_of_other_length_is_refused():
@@ -65,11 +70,15 @@ def test_reflected_rows_take_exact_integers():
 
 @pytest.mark.parametrize("cells", [2, 7, 50])
 def test_marginal_solution_equals_dual_solver(cells):
-    problem = DualProblem(lift=Lift((cells,)), factor=Factor(sizes=(cells,), matrix=np.eye(cells - 1)))
+    problem = DualProblem(
+        lift=Lift((cells,)), factor=Factor(sizes=(cells,), matrix=np.eye(cells - 1))
+    )
     expected, solution = problem.solution(*problem.maximise(Options())), marginal_solution(cells)
     assert solution.value == pytest.approx(expected.value, rel=1e-9)
     assert solution.bound == pytest.approx(expected.bound, rel=1e-9)
-    np.testing.assert_allclose(solution.strategy.covariance, expected.strategy.covariance, atol=1e-9)
+    np.testing.assert_allclose(
+        solution.strategy.covariance, expected.strategy.covariance, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("cells", [2, 3, 30])
@@ -99,7 +108,10 @@ def test_rounding_error_stays_below_rounding_terms():
     exact = table @ strategy.rows.T
     rows = strategy.rows
     single = ReflectedRows(
-        cells=4000, one=np.float32(rows.one), others=np.float32(rows.others), last=np.float32(rows.last)
+        cells=4000,
+        one=np.float32(rows.one),
+        others=np.float32(rows.others),
+        last=np.float32(rows.last),
     )
     errors = np.linalg.norm(table.astype(np.float32) @ single.T - exact, axis=1)
     assert (errors <= strategy.rounding_terms * 2.0**-24 * table.sum(axis=1)).all()

@@ -31,7 +31,10 @@ BUDGET = Budget(pcost=1.0)
 def workload():
     sizes = (6, 7, 8, 9, 10)
     singles = Workload.all_ways(shapes.numeric(*sizes), (1,), "range").groups
-    return Workload(shapes.numeric(*sizes), singles + Workload.all_ways(shapes.numeric(*sizes), (2,), "affine").groups)
+    return Workload(
+        shapes.numeric(*sizes),
+        singles + Workload.all_ways(shapes.numeric(*sizes), (2,), "affine").groups,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +60,21 @@ def sent_tasks(monkeypatch):
 def ray():
     cluster = importlib.import_module("ray")
     root = str(Path(parallel.__file__).parents[2])
-    cluster.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": root}})
+    cluster.init(
+        num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": root}}
+    )
     importlib.import_module("ray.util.joblib").register_ray()
     yield
     cluster.shutdown()
 
 
-BACKENDS = ["sequential", "threading", "loky", "multiprocessing", *(["ray"] if importlib.util.find_spec("ray") else [])]
+BACKENDS = [
+    "sequential",
+    "threading",
+    "loky",
+    "multiprocessing",
+    *(["ray"] if importlib.util.find_spec("ray") else []),
+]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -95,7 +106,10 @@ def test_plan_dask_cluster_is_equal_or_refused(serial, processes, sent_tasks):
 
     with (
         LocalCluster(
-            processes=processes, n_workers=1 if processes else 2, threads_per_worker=1, dashboard_address=None
+            processes=processes,
+            n_workers=1 if processes else 2,
+            threads_per_worker=1,
+            dashboard_address=None,
         ) as cluster,
         Client(cluster) as client,
         joblib.parallel_config("dask"),
@@ -110,7 +124,11 @@ def test_plan_dask_cluster_is_equal_or_refused(serial, processes, sent_tasks):
 
 def test_engine_uses_public_joblib_names_only():
     engine_files = Path(parallel.__file__).parents[1].rglob("*.py")
-    assert not [path for path in engine_files if re.search(r"joblib\._|from joblib import _", path.read_text("utf-8"))]
+    assert not [
+        path
+        for path in engine_files
+        if re.search(r"joblib\._|from joblib import _", path.read_text("utf-8"))
+    ]
 
 
 def test_plan_with_two_workers_is_equal(serial, sent_tasks):
@@ -174,7 +192,11 @@ def endless_searches(count):
     for _ in range(count):
         rows = rng.standard_normal((220, 59 * 59))
         factor = Factor(sizes=(60, 60), matrix=rows, low_rank=True)
-        yield Task(search=Search(factor=factor, centers=(None, None), options=Options(gap=1e-9, evaluations=10**6)))
+        yield Task(
+            search=Search(
+                factor=factor, centers=(None, None), options=Options(gap=1e-9, evaluations=10**6)
+            )
+        )
 
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
@@ -210,13 +232,14 @@ def test_workers_end_with_parent_process(tmp_path):
     import subprocess
 
     script = (
-        "import numpy as np\n"
-        "from tests.residuals.test_parallel import endless_searches\n"
-        "from engine.residuals.parallel import search_all\n"
-        "list(search_all(endless_searches(4), 2, np.inf, lambda done: print('ready', flush=True)))\n"
+        "import numpy as np\nfrom tests.residuals.test_parallel import endless_searches\nfrom"
+        " engine.residuals.parallel import search_all\nlist(search_all(endless_searches(4), 2,"
+        " np.inf, lambda done: print('ready', flush=True)))\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, env=os.environ | {"TMPDIR": str(tmp_path)}
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
     )
     assert process.stdout.readline() == b"ready\n"
     family: list[psutil.Process] = []
@@ -260,6 +283,8 @@ def test_search_all_worker_error_is_raised(monkeypatch):
         raise ValueError("singular")
 
     monkeypatch.setattr(Search, "run", broken)
-    search = Search(factor=Factor(sizes=(4, 4), matrix=np.ones((2, 9)), low_rank=True), centers=(None, None))
+    search = Search(
+        factor=Factor(sizes=(4, 4), matrix=np.ones((2, 9)), low_rank=True), centers=(None, None)
+    )
     with joblib.parallel_config("threading", n_jobs=2), pytest.raises(ValueError, match="singular"):
         list(search_all([Task(search=search)], None, np.inf, lambda done: None))

@@ -16,7 +16,11 @@ BETWEEN = ("[20]", "[30]", "[40]")
 
 
 @pytest.mark.parametrize(
-    "row", [pytest.param(row, id=str(row), marks=[pytest.mark.full] * row.schema.startswith(BETWEEN)) for row in ROWS]
+    "row",
+    [
+        pytest.param(row, id=str(row), marks=[pytest.mark.full] * row.schema.startswith(BETWEEN))
+        for row in ROWS
+    ],
 )
 def test_plan_reaches_certified_optimum(row):
     result = plan(row.workload(), Budget(pcost=1.0))
@@ -56,7 +60,12 @@ def test_marginals_rmse_matches_closed_form(n):
 
 def test_class_pieces_match_example_of_paper():
     """Figures 1 and 2: yes x {b, c} or no x {c}, in the four residual spaces of a 2 x 3 table."""
-    schema = Schema([Attribute.categorical("answer", ["yes", "no"]), Attribute.categorical("letter", ["a", "b", "c"])])
+    schema = Schema(
+        [
+            Attribute.categorical("answer", ["yes", "no"]),
+            Attribute.categorical("letter", ["a", "b", "c"]),
+        ]
+    )
     query = [[0, 1, 1], [0, 0, 1]]
     result = plan(Workload(schema).add(("answer", "letter")), Budget(pcost=1.0))
     pieces = result.class_pieces(("answer", "letter"), query)
@@ -68,11 +77,15 @@ def test_class_pieces_match_example_of_paper():
     both = N @ pieces[("answer", "letter")] @ M.T
     np.testing.assert_allclose(both, [[-1 / 6, 1 / 3, -1 / 6], [1 / 6, -1 / 3, 1 / 6]], atol=1e-14)
     swapped = result.class_pieces(("letter", "answer"), np.transpose(query))
-    np.testing.assert_allclose(swapped[("answer", "letter")], pieces[("answer", "letter")], atol=1e-14)
+    np.testing.assert_allclose(
+        swapped[("answer", "letter")], pieces[("answer", "letter")], atol=1e-14
+    )
 
 
 def test_identity_one_attribute_has_unit_variances():
-    result = plan(Workload(Schema([Attribute.of_size("a", 7)])).add("a", "marginal"), Budget(pcost=1.0))
+    result = plan(
+        Workload(Schema([Attribute.of_size("a", 7)])).add("a", "marginal"), Budget(pcost=1.0)
+    )
     np.testing.assert_allclose(result.variances(0), 1.0, rtol=1e-6)
     assert result.max_variance == pytest.approx(1.0, rel=1e-6)
 
@@ -91,4 +104,10 @@ def test_benchmark_row_matches_published_numbers():
     assert result["ours"] == pytest.approx(row.optimum, rel=2e-4)
     assert result["bound"] <= result["ours"]
     assert result["megabytes"] > 10
-    assert line(row, result).split()[:5] == ["CPS", "<=3-way", "79,719", "8.140", f"{result['bound']:.4f}"]
+    assert line(row, result).split()[:5] == [
+        "CPS",
+        "<=3-way",
+        "79,719",
+        "8.140",
+        f"{result['bound']:.4f}",
+    ]

@@ -19,7 +19,9 @@ from engine.workload import Attribute, Schema, Workload
 RNG = np.random.default_rng(11)
 
 
-@pytest.mark.parametrize(("rank", "dimension"), [(1, 1), (1, 6), (2, 7), (7, 7), (12, 40), (150, 150)])
+@pytest.mark.parametrize(
+    ("rank", "dimension"), [(1, 1), (1, 6), (2, 7), (7, 7), (12, 40), (150, 150)]
+)
 def test_canonical_rotation_depends_on_span_only(rank: int, dimension: int) -> None:
     directions = ortho_group.rvs(dimension, random_state=RNG)[:rank] if dimension > 1 else np.eye(1)
     rotated = (ortho_group.rvs(rank, random_state=RNG) if rank > 1 else -np.eye(1)) @ directions
@@ -32,17 +34,25 @@ def test_canonical_rotation_depends_on_span_only(rank: int, dimension: int) -> N
 def test_canonical_rotation_has_stored_values() -> None:
     """Other values would make stored plans differ between versions."""
     c, s = 0.9844170653927429, 0.1758494849680837
-    np.testing.assert_allclose(canonical_rotation(np.eye(2, 3)), [[c, -s], [-s, -c]], rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(
+        canonical_rotation(np.eye(2, 3)), [[c, -s], [-s, -c]], rtol=0.0, atol=1e-12
+    )
 
 
 def strategy(family: str = "prefix", size: int = 6) -> Strategy:
-    result = plan(Workload(Schema([Attribute.of_size("a", size)])).add("a", family), Budget(pcost=1.0), cache=False)
+    result = plan(
+        Workload(Schema([Attribute.of_size("a", size)])).add("a", family),
+        Budget(pcost=1.0),
+        cache=False,
+    )
     ((_, solution),) = next(block for space, block in result.blocks.items() if space).factors
     return solution
 
 
 @pytest.mark.parametrize("family", ["circular", "marginal", "prefix"])
-def test_strategy_rows_ignore_choice_of_eigenvectors(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategy_rows_ignore_choice_of_eigenvectors(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected, original = strategy(family), scipy.linalg.eigh
 
     def rotated_eigh(matrix: Array, **options: bool) -> tuple[Array, Array]:
@@ -50,7 +60,9 @@ def test_strategy_rows_ignore_choice_of_eigenvectors(family: str, monkeypatch: p
         for value in np.unique(values.round(9)):
             equal = np.abs(values - value) <= 1e-8
             if equal.sum() > 1:
-                vectors[:, equal] = vectors[:, equal] @ ortho_group.rvs(int(equal.sum()), random_state=RNG)
+                vectors[:, equal] = vectors[:, equal] @ ortho_group.rvs(
+                    int(equal.sum()), random_state=RNG
+                )
         return values, vectors * RNG.choice([-1.0, 1.0], len(values))
 
     monkeypatch.setattr(scipy.linalg, "eigh", rotated_eigh)
@@ -63,8 +75,12 @@ def test_by_rows_rotated_rows_are_equivalent() -> None:
     rotated = original.by_rows(rotation @ original.rows)
     assert rotated is not None
     assert rotated.column_norm == pytest.approx(original.column_norm, rel=1e-12)
-    np.testing.assert_allclose(rotated.pinv @ rotated.rows, original.pinv @ original.rows, rtol=0.0, atol=1e-12)
-    np.testing.assert_allclose(rotated.pinv @ rotated.pinv.T, original.pinv @ original.pinv.T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        rotated.pinv @ rotated.rows, original.pinv @ original.rows, rtol=0.0, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        rotated.pinv @ rotated.pinv.T, original.pinv @ original.pinv.T, rtol=1e-12, atol=1e-12
+    )
     assert original.by_rows(original.rows.copy()) is original
 
 
@@ -73,7 +89,15 @@ def test_by_rows_other_rows_is_none() -> None:
     rows = ortho_group.rvs(len(original.rows), random_state=RNG) @ original.rows
     other = rows.copy()
     other[0, 0] += 1e-3
-    for wrong in (2.0 * rows, (1.0 + 1e-4) * rows, rows[1:], rows[:, 1:], other, rows * np.nan, rows - 1.0):
+    for wrong in (
+        2.0 * rows,
+        (1.0 + 1e-4) * rows,
+        rows[1:],
+        rows[:, 1:],
+        other,
+        rows * np.nan,
+        rows - 1.0,
+    ):
         assert original.by_rows(wrong) is None
     stretched = np.diag([2.0, *[1.0] * (len(rows) - 1)]) @ rows
     assert original.by_rows(stretched) is None

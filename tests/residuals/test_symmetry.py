@@ -9,7 +9,15 @@ import engine.residuals.dual_solver as solvers
 from engine.residuals import DualProblem, Factor, Lift
 from engine.workload import Custom, Marginal, Range
 from engine.workload.families import Prefix
-from tests.residuals.problems import check_solution, class_rows, kron, pair_rows, product, solve, stacked
+from tests.residuals.problems import (
+    check_solution,
+    class_rows,
+    kron,
+    pair_rows,
+    product,
+    solve,
+    stacked,
+)
 
 SYMMETRIC = {
     "affine and abs": ((5, 5), stacked(pair_rows("affine", 5, 5), pair_rows("abs", 5, 5)), 25),
@@ -19,7 +27,9 @@ SYMMETRIC = {
     "three ranges": ((3, 3, 3), kron(*[Range().rows((3,))] * 3) + 0.0, 27),
     "three and a pair": (
         (3, 3, 3),
-        stacked(kron(*[Prefix().rows((3,))] * 3), np.kron(pair_rows("affine", 3, 3), np.ones((1, 3)))),
+        stacked(
+            kron(*[Prefix().rows((3,))] * 3), np.kron(pair_rows("affine", 3, 3), np.ones((1, 3)))
+        ),
         27,
     ),
 }
@@ -56,7 +66,10 @@ def test_symmetry_reduction_asymmetric_gram_has_all_variables(monkeypatch):
         problem = DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c))
         assert problem.variables == math.prod(sizes)
     # two attributes of equal size with different queries cannot be exchanged
-    rows = class_rows(stacked(product(Prefix(), Custom(rng.random((3, 5))), 5, 5), pair_rows("affine", 5, 5)), (5, 5))
+    rows = class_rows(
+        stacked(product(Prefix(), Custom(rng.random((3, 5))), 5, 5), pair_rows("affine", 5, 5)),
+        (5, 5),
+    )
     problem = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=rows.T @ rows))
     assert problem.variables == 25
 

@@ -24,7 +24,10 @@ def three_threads():
 
 
 def thread_count():
-    counts = {library.num_threads for library in ThreadpoolController().select(user_api="blas").lib_controllers}
+    counts = {
+        library.num_threads
+        for library in ThreadpoolController().select(user_api="blas").lib_controllers
+    }
     assert len(counts) == 1
     return counts.pop()
 
@@ -76,7 +79,12 @@ def test_threads_for_after_fork_has_new_lock():
         "            os._exit(7)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "7\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "7\n"
+    )
 
 
 def test_cores_respects_cpu_affinity():
@@ -88,12 +96,19 @@ def test_cores_respects_cpu_affinity():
         "from pages.parts.jobs.job_queue import WORKERS\n"
         "print(cores(), WORKERS)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1 1\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "1 1\n"
+    )
 
 
 def test_plan_and_bound_use_one_thread(monkeypatch):
     seen, original = set(), DualProblem.evaluate
-    monkeypatch.setattr(DualProblem, "evaluate", lambda self, mu: seen.add(thread_count()) or original(self, mu))
+    monkeypatch.setattr(
+        DualProblem, "evaluate", lambda self, mu: seen.add(thread_count()) or original(self, mu)
+    )
     workload = Workload.all_ways(Schema([Attribute.of_size(c, 5) for c in "abc"]), (1, 2))
     result = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
     load_plan(result.to_json())

@@ -67,12 +67,17 @@ class Client:
                 self.first_seconds = self.first_seconds or time.monotonic() - start
                 self._store_element(reply)
             elif kind == "navigation":
-                self.pages = {page.url_pathname: page.page_script_hash for page in reply.navigation.app_pages}
+                self.pages = {
+                    page.url_pathname: page.page_script_hash for page in reply.navigation.app_pages
+                }
             elif kind == "new_session":
                 self.session = reply.new_session.initialize.session_id
             elif kind == "page_info_changed":
                 self.query = reply.page_info_changed.query_string
-            elif kind == "script_finished" and reply.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
+            elif (
+                kind == "script_finished"
+                and reply.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN
+            ):
                 running -= 1
             self.messages.append(reply)
         self.seconds = time.monotonic() - start
@@ -90,7 +95,9 @@ class Client:
         request = BackMsg()
         request.backend_operation_request.request_id = key
         request.backend_operation_request.session_id = self.session
-        request.backend_operation_request.deferred_file.file_id = self.elements[self.id_of(key)].deferred_file_id
+        request.backend_operation_request.deferred_file.file_id = self.elements[
+            self.id_of(key)
+        ].deferred_file_id
         self.connection.send(request.SerializeToString())
         return str(self.receive("backend_operation_response").deferred_file.url)
 
@@ -167,5 +174,7 @@ def open_client(server: RunningServer, page: str = "", query: str = "", cookie: 
     place = server.url.replace("http", "ws") + "/_stcore/stream"
     headers = {"Cookie": cookie or server.cookie}
     limits = {"max_size": None, "open_timeout": CEILING}
-    way = connect(place, origin=server.url, additional_headers=headers, subprotocols=["streamlit"], **limits)
+    way = connect(
+        place, origin=server.url, additional_headers=headers, subprotocols=["streamlit"], **limits
+    )
     return Client(connector=way, connection=way.__enter__(), page=page, query=query).run()

@@ -24,7 +24,8 @@ from tests.waiting import CEILING, until
 
 ROOT = Path(__file__).resolve().parents[2]
 START_COMMAND = (sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"))
-# Python runs this in the server and its workers: it logs the addresses of outside connections and lookups
+# Python runs this in the server and its workers: it logs the addresses of outside connections and
+# lookups
 AUDIT_HOOK = """
 import os, sys
 def note(event, arguments):
@@ -78,9 +79,17 @@ def run_server(
     """Start the app in `folder`, wait for its printed address, and stop it at the end."""
     port, sink = free_port(), folder / "sink.txt"
     (folder / "sitecustomize.py").write_text(AUDIT_HOOK, encoding="utf-8")
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")}
-    paths = os.pathsep.join([str(folder), *([variables["PYTHONPATH"]] if "PYTHONPATH" in variables else [])])
-    variables |= {"PYTHONPATH": paths, "SINK_FILE": str(sink), "DP_WORKBENCH_SETTINGS": str(folder / "settings")}
+    variables = {
+        key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")
+    }
+    paths = os.pathsep.join(
+        [str(folder), *([variables["PYTHONPATH"]] if "PYTHONPATH" in variables else [])]
+    )
+    variables |= {
+        "PYTHONPATH": paths,
+        "SINK_FILE": str(sink),
+        "DP_WORKBENCH_SETTINGS": str(folder / "settings"),
+    }
     process = subprocess.Popen(
         [*start, "--server.port", str(port), *options],
         cwd=folder,
@@ -107,7 +116,9 @@ def run_server(
         if not address:
             pytest.fail(f"the server ended: {''.join(lines)[-2000:]}")
         _wait_for(address)
-        yield RunningServer(url=f"http://127.0.0.1:{port}", address=address, process=process, lines=lines, sink=sink)
+        yield RunningServer(
+            url=f"http://127.0.0.1:{port}", address=address, process=process, lines=lines, sink=sink
+        )
     finally:
         process.terminate()
         try:

@@ -20,7 +20,14 @@ from pages.parts.shell.page_layout import PAGES
 from tests.server.serving import ROOT, RunningServer, free_port
 from tests.waiting import CEILING, until
 
-STREAMLIT_PATHS = ("/", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-config", "/static/x.js", "/media/x")
+STREAMLIT_PATHS = (
+    "/",
+    "/_stcore/health",
+    "/_stcore/metrics",
+    "/_stcore/host-config",
+    "/static/x.js",
+    "/media/x",
+)
 PATHS = (*STREAMLIT_PATHS, *(f"/{Path(page.file).stem}" for page in PAGES))
 FOREIGN_ORIGINS = (
     "http://127.0.0.1:9",
@@ -32,9 +39,13 @@ FOREIGN_ORIGINS = (
 )
 
 
-def send_request(server: RunningServer, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+def send_request(
+    server: RunningServer, path: str, method: str = "GET", **headers: str
+) -> http.client.HTTPResponse:
     """Send a request with exactly these headers; the default Host is that of the server."""
-    fields = {"Host": server.url.removeprefix("http://")} | {k.replace("_", "-"): v for k, v in headers.items()}
+    fields = {"Host": server.url.removeprefix("http://")} | {
+        k.replace("_", "-"): v for k, v in headers.items()
+    }
     line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
     line.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in fields.items():
@@ -43,15 +54,25 @@ def send_request(server: RunningServer, path: str, method: str = "GET", **header
     return line.getresponse()
 
 
-def opens_websocket(server: RunningServer, *, origin: str | None, cookie: str = "", host: str = "") -> bool:
+def opens_websocket(
+    server: RunningServer, *, origin: str | None, cookie: str = "", host: str = ""
+) -> bool:
     place = server.url.replace("http", "ws") + "/_stcore/stream"
     headers = {"Cookie": cookie} if cookie else {}
     if host:  # another host needs a raw request
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13"}
-        key = {"Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==", "Origin": f"http://{host}", "Cookie": cookie}
+        key = {
+            "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",
+            "Origin": f"http://{host}",
+            "Cookie": cookie,
+        }
         return send_request(server, "/_stcore/stream", Host=host, **upgrade, **key).status == 101
     try:
-        options = {"additional_headers": headers, "subprotocols": ["streamlit"], "open_timeout": CEILING}
+        options = {
+            "additional_headers": headers,
+            "subprotocols": ["streamlit"],
+            "open_timeout": CEILING,
+        }
         with connect(place, origin=origin, **options):
             return True
     except InvalidHandshake:
@@ -89,8 +110,18 @@ def test_foreign_host_or_origin_is_refused_with_key(server: RunningServer, path:
     for origin in FOREIGN_ORIGINS:
         assert send_request(server, path, Origin=origin, **headers).status == 403
     for kind in ("cross-site", "same-site"):
-        assert send_request(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="iframe", **headers).status == 403
-        assert send_request(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="script", **headers).status == 403
+        assert (
+            send_request(
+                server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="iframe", **headers
+            ).status
+            == 403
+        )
+        assert (
+            send_request(
+                server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="script", **headers
+            ).status
+            == 403
+        )
     assert send_request(server, path, "POST", **headers).status == 403
 
 
@@ -102,12 +133,19 @@ def test_printed_address_is_exchanged_for_strict_cookie(server: RunningServer) -
     assert 'url=/release?plan=x%22y"' in text
     assert server.token not in text
     assert send_request(server, "/", Cookie=server.cookie).status == 200
-    assert send_request(server, "/_stcore/health", Authorization=f"Bearer {server.token}").status == 200
-    elsewhere = send_request(server, f"//example.com/%0d%0aX:1?token={server.token}").read().decode()
+    assert (
+        send_request(server, "/_stcore/health", Authorization=f"Bearer {server.token}").status
+        == 200
+    )
+    elsewhere = (
+        send_request(server, f"//example.com/%0d%0aX:1?token={server.token}").read().decode()
+    )
     assert "url=/example.com/%0D%0AX%3A1" in elsewhere
 
 
-@pytest.mark.parametrize("odd", ['a={"b": 1}', "two words=1", "\xe9=\xfc", "=", "workbench=x, y", "{name}=another"])
+@pytest.mark.parametrize(
+    "odd", ['a={"b": 1}', "two words=1", "\xe9=\xfc", "=", "workbench=x, y", "{name}=another"]
+)
 def test_cookies_of_other_programs_do_not_block_access(server: RunningServer, odd: str) -> None:
     odd = odd.replace("{name}", server.cookie.partition("=")[0])
     for both in (f"{odd}; {server.cookie}", f"{server.cookie}; {odd}"):
@@ -148,7 +186,9 @@ def test_foreign_origins_cause_no_outside_requests(server: RunningServer) -> Non
 def test_network_log_records_outside_connections(server: RunningServer, tmp_path: Path) -> None:
     seen = replace(server, sink=tmp_path / "sink.txt")
     environment = {"PYTHONPATH": str(server.sink.parent), "SINK_FILE": str(seen.sink)}
-    text = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
+    text = (
+        "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
+    )
     subprocess.run([sys.executable, "-c", text], env=environment, check=False, capture_output=True)
     assert seen.outside_hosts() == ["socket.connect 192.0.2.1"]
 
@@ -161,7 +201,9 @@ NON_LOOPBACK = (
 
 
 @pytest.mark.parametrize("options", NON_LOOPBACK)
-def test_token_without_loopback_hosts_is_refused(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_without_loopback_hosts_is_refused(
+    options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert set(LOOPBACK) == set(config.get_option("server.allowedHosts"))
     settings = {"server.address": "127.0.0.1", "server.allowedHosts": list(LOOPBACK)}
     for name, value in zip(options[::2], options[1::2], strict=True):
@@ -172,11 +214,23 @@ def test_token_without_loopback_hosts_is_refused(options: list[str], monkeypatch
 
 
 @pytest.mark.parametrize(
-    "options", [NON_LOOPBACK[0], *(pytest.param(more, marks=pytest.mark.full) for more in NON_LOOPBACK[1:])]
+    "options",
+    [NON_LOOPBACK[0], *(pytest.param(more, marks=pytest.mark.full) for more in NON_LOOPBACK[1:])],
 )
 def test_server_start_without_loopback_hosts_fails(options: list[str]) -> None:
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(free_port()), *options]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        "app.py",
+        "--server.port",
+        str(free_port()),
+        *options,
+    ]
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING, check=False
+    )
     assert run.returncode != 0
     assert "server.allowedHosts" in run.stderr
     assert "Traceback" not in run.stderr
@@ -187,18 +241,37 @@ def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
     options = ["--server.address", "127.0.0.2", "--server.allowedHosts", named.title()]
     # run_server would wait for the printed address, which is that of the proxy
     port = free_port()
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        "app.py",
+        "--server.port",
+        str(port),
+        *options,
+    ]
     environment = {"DP_WORKBENCH_TOKEN": token, "PATH": "", "HOME": str(tmp_path)}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    )
     try:
         line = next(line for line in process.stdout if "token=" in line)
         assert f"https://{named.title()}/?token={token}" in line
-        for host, bearer, status in ((named, token, 200), (named, "", 403), (f"127.0.0.2:{port}", token, 403)):
-            request = urllib.request.Request(f"http://127.0.0.2:{port}/_stcore/health", headers={"Host": host})
+        for host, bearer, status in (
+            (named, token, 200),
+            (named, "", 403),
+            (f"127.0.0.2:{port}", token, 403),
+        ):
+            request = urllib.request.Request(
+                f"http://127.0.0.2:{port}/_stcore/health", headers={"Host": host}
+            )
             request.add_header("Authorization", f"Bearer {bearer}")
             statuses: list[int] = []
 
-            def ask_once(request: urllib.request.Request = request, statuses: list[int] = statuses) -> bool:
+            def ask_once(
+                request: urllib.request.Request = request, statuses: list[int] = statuses
+            ) -> bool:
                 try:
                     with urllib.request.urlopen(request, timeout=CEILING) as answer:
                         statuses.append(answer.status)

@@ -23,11 +23,24 @@ from tests.server.client import Client, open_client
 from tests.server.plan_query import QUERY
 from tests.server.serving import RunningServer, run_server
 
-SMALL_SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
-COARSE_QUERY = "plan=" + permalink.packed(RequestState(workload=Workload(SMALL_SCHEMA), budget=Budget(pcost=0.4)))
+SMALL_SCHEMA = Schema(
+    [Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])]
+)
+COARSE_QUERY = "plan=" + permalink.packed(
+    RequestState(workload=Workload(SMALL_SCHEMA), budget=Budget(pcost=0.4))
+)
 UNWRITABLE_PATH = "/proc/canary-export.parquet"  # in a folder where no file can be created
 INVALID_PATHS = ("a\0b.csv", f"{'x' * 260}.csv", "~nobody/a.csv", "loop/a.csv", "loop")
-PROTECTED_FILES = ("ledger", "records", "result", "in a dot folder", "link", "outside", "part", "not answers")
+PROTECTED_FILES = (
+    "ledger",
+    "records",
+    "result",
+    "in a dot folder",
+    "link",
+    "outside",
+    "part",
+    "not answers",
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +71,9 @@ def open_browser_client(server: RunningServer, page: str, query: str = "") -> Cl
     return open_client(server, page, query, cookie=f"{server.cookie}; workbench-browser=mine")
 
 
-def open_release(server: RunningServer, ledger: Path, records: str, dataset: str = "canary-second") -> Client:
+def open_release(
+    server: RunningServer, ledger: Path, records: str, dataset: str = "canary-second"
+) -> Client:
     """Open the step of the release with all fields filled in."""
     page = open_browser_client(server, "release", QUERY)
     page.set("step", string_value="2. Release").set("ledger_path", string_value=str(ledger))
@@ -69,11 +84,19 @@ def open_release(server: RunningServer, ledger: Path, records: str, dataset: str
 @pytest.fixture(scope="module")
 def released(office: RunningServer, folder: Path) -> Client:
     """A session after a release for the second dataset of its ledger."""
-    return open_release(office, folder / "budget.csv", "records.csv").press("release").until("Released for canary")
+    return (
+        open_release(office, folder / "budget.csv", "records.csv")
+        .press("release")
+        .until("Released for canary")
+    )
 
 
 def read_files(folder: Path) -> dict[Path, bytes]:
-    return {f: f.read_bytes() for f in folder.parent.rglob("*") if f.is_file() and f.parent.name != "settings"}
+    return {
+        f: f.read_bytes()
+        for f in folder.parent.rglob("*")
+        if f.is_file() and f.parent.name != "settings"
+    }
 
 
 def test_invalid_export_paths_overwrite_nothing(released: Client, folder: Path) -> None:
@@ -89,13 +112,17 @@ def test_invalid_export_paths_overwrite_nothing(released: Client, folder: Path) 
 
 
 def test_export_replaces_file_after_typed_name(released: Client, folder: Path) -> None:
-    released.set("release_result_path", string_value="mine.csv").press("release_result_write").until("Written")
+    released.set("release_result_path", string_value="mine.csv").press(
+        "release_result_write"
+    ).until("Written")
     target = folder / "mine.csv"
     content = target.read_bytes()
     target.write_bytes(content[: content.index(b"\n") + 1])
     released.run().set("release_result_replace", string_value="mine").press("release_result_write")
     assert target.read_bytes() != content
-    released.set("release_result_replace", string_value="mine.csv").press("release_result_write").until("Written")
+    released.set("release_result_replace", string_value="mine.csv").press(
+        "release_result_write"
+    ).until("Written")
     assert target.read_bytes() == content
 
 
@@ -106,14 +133,20 @@ def test_failed_export_shows_error_without_path(released: Client) -> None:
 
 
 @pytest.mark.parametrize("key", ["ledger_path", "records_path"])
-def test_invalid_input_paths_do_not_break_page(office: RunningServer, folder: Path, key: str) -> None:
+def test_invalid_input_paths_do_not_break_page(
+    office: RunningServer, folder: Path, key: str
+) -> None:
     page = open_release(office, folder / "budget.csv", "records.csv", "first")
     for place in (*INVALID_PATHS, "/etc/passwd", "../outside.csv", "/dev/zero"):
         page.set(key, string_value=place)
         if '-release"' in page.text:
             page.press("release")
         assert "Released for" not in page.text
-    assert not [row for row in Ledger(folder / "budget.csv").rows() if row.dataset == "first" and row.kind == "spend"]
+    assert not [
+        row
+        for row in Ledger(folder / "budget.csv").rows()
+        if row.dataset == "first" and row.kind == "spend"
+    ]
 
 
 def test_simultaneous_releases_spend_once(office: RunningServer, folder: Path) -> None:
@@ -121,8 +154,12 @@ def test_simultaneous_releases_spend_once(office: RunningServer, folder: Path) -
     pages = [open_release(office, book, "missing.csv") for _ in range(4)]
     pages[0].press("release").until("there is no file")  # its job fails
     for page in pages[1:]:
-        page.set("records_path", string_value="records.csv").set("confirmation", string_value="canary-second")
-    racers = [threading.Thread(target=lambda page=page: page.press("release")) for page in pages[1:]]
+        page.set("records_path", string_value="records.csv").set(
+            "confirmation", string_value="canary-second"
+        )
+    racers = [
+        threading.Thread(target=lambda page=page: page.press("release")) for page in pages[1:]
+    ]
     for racer in racers:
         racer.start()
     for racer in racers:
@@ -146,12 +183,18 @@ def test_look_replaces_rehearsal_on_the_page(office: RunningServer, folder: Path
     book.add_dataset("canary-third", total=Budget(pcost=9.0))
     synthetic(SMALL_SCHEMA, 20_000, seed=3).to_csv(folder / "small.csv", index=False)
     page = open_browser_client(office, "coarse", COARSE_QUERY)
-    page.set("coarse_ways_3_True", string_array_value={"data": ["1", "3"]})  # not the default analyses
+    page.set(
+        "coarse_ways_3_True", string_array_value={"data": ["1", "3"]}
+    )  # not the default analyses
     assert "3-way" in page.text
     page.set("coarse_snr", double_value=20.0)  # far above one record, far below 20,000 records
     page.set("coarse_rows", int_value=1).press("coarse_rehearse").until("The rule says to stop")
-    page.set("coarse_step", string_value="Look for real").set("ledger_path", string_value=str(book.path))
-    page.set("records_path", string_value="small.csv").set("coarse_confirmation", string_value="canary-third")
+    page.set("coarse_step", string_value="Look for real").set(
+        "ledger_path", string_value=str(book.path)
+    )
+    page.set("records_path", string_value="small.csv").set(
+        "coarse_confirmation", string_value="canary-third"
+    )
     page.press("coarse_look").until("Looked at canary")
     for again in (page.run(), open_browser_client(office, "coarse", page.query)):
         assert "Looked at canary" in again.text

@@ -92,7 +92,9 @@ def test_upload_is_freed_with_page_or_session(server: RunningServer) -> None:
 def test_timer_of_left_page_is_ignored(server: RunningServer) -> None:
     page = open_client(server, "compare", QUERY)
     timer = next(
-        message.auto_rerun.fragment_id for message in page.messages if message.WhichOneof("type") == "auto_rerun"
+        message.auto_rerun.fragment_id
+        for message in page.messages
+        if message.WhichOneof("type") == "auto_rerun"
     )
     late = page.message()
     late.rerun_script.fragment_id, late.rerun_script.is_auto_rerun = timer, True
@@ -117,11 +119,15 @@ def released(tmp_path: Path, server: RunningServer) -> tuple[Client, Ledger]:
     return page, book
 
 
-def test_other_session_receives_no_release_data(released: tuple[Client, Ledger], server: RunningServer) -> None:
+def test_other_session_receives_no_release_data(
+    released: tuple[Client, Ledger], server: RunningServer
+) -> None:
     page, book = released
     assert "Rows read 944" in page.text
     for other in ("theirs", ""):
-        stranger = open_client(server, "release", page.query, cookie=f"{server.cookie}; workbench-browser={other}")
+        stranger = open_client(
+            server, "release", page.query, cookie=f"{server.cookie}; workbench-browser={other}"
+        )
         stranger.set("step", string_value="2. Release")
         for where in ("coarse", "release", "preview"):
             stranger.go(where)
@@ -129,7 +135,9 @@ def test_other_session_receives_no_release_data(released: tuple[Client, Ledger],
         assert b"Answers" not in received
         for word in (b"canary", b"Rows read", b"Released for"):
             assert word not in received
-    again = open_client(server, "release", page.query, cookie=f"{server.cookie}; workbench-browser=mine")
+    again = open_client(
+        server, "release", page.query, cookie=f"{server.cookie}; workbench-browser=mine"
+    )
     assert "Released for canary" in again.text
     assert "Rows read" not in again.text
     assert "canary" not in page.query + "".join(server.lines)
@@ -140,6 +148,9 @@ def test_server_stops_during_comparison(tmp_path: Path) -> None:
     with run_server(tmp_path) as server:
         open_client(server, "compare", QUERY)
         helpers = psutil.Process(server.process.pid).children
-        until(lambda: any("keeper" in " ".join(p.cmdline()) for p in helpers()), words="nothing is compared")
+        until(
+            lambda: any("keeper" in " ".join(p.cmdline()) for p in helpers()),
+            words="nothing is compared",
+        )
         server.process.send_signal(signal.SIGINT)
         server.process.wait(timeout=CEILING)

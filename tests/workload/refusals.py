@@ -10,7 +10,9 @@ from tests.shapes import numeric
 
 ORDERED = numeric(4, 3, 5)
 EMPTY = Workload(ORDERED)
-GOOD = EMPTY.add(("a", "b"), {"a": "prefix", "b": Width(2)}, query_weights=np.arange(8.0)).add("c", Custom(np.eye(5)))
+GOOD = EMPTY.add(("a", "b"), {"a": "prefix", "b": Width(2)}, query_weights=np.arange(8.0)).add(
+    "c", Custom(np.eye(5))
+)
 ONE = Budget(pcost=1.0)
 
 

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 FORTY = Schema([Attribute.of_size(f"x{i}", 10) for i in range(40)])
 
 
-# ---- invalid groups ---------------------------------------------------------------------------------------------
+# ---- invalid groups
+# ---------------------------------------------------------------------------------------------
 
 UNSUITABLE_FAMILIES = {
     "affine on one": (("a",), "affine", ["affine", "2 attributes", "1 (a)"]),
@@ -25,7 +26,11 @@ UNSUITABLE_FAMILIES = {
     "abs on none": ((), "abs", ["abs", "attribute"]),
     "affine on none": ((), "affine", ["affine", "attribute"]),
     "two queries on none": ((), Custom([[1.0], [2.0]]), ["custom"]),
-    "affine for one of two": (("a", "b"), {"a": "affine", "b": "marginal"}, ["affine", "2 attributes"]),
+    "affine for one of two": (
+        ("a", "b"),
+        {"a": "affine", "b": "marginal"},
+        ["affine", "2 attributes"],
+    ),
     "width larger than the attribute": (("b",), Width(4), ["width 4", "3 cells", "'b'"]),
     "width larger than one of two": (("a", "b"), Width(4), ["width 4", "3 cells"]),
     "unheard of": (("a",), "median", ["'median'", "prefix", "range"]),
@@ -52,10 +57,18 @@ def test_add_with_unsuitable_family_is_refused(case):
     check_refused(WorkloadError, words, EMPTY.add, attributes, family)
 
 
-@pytest.mark.parametrize("family", ["prefix", "range", "circular", Width(2), "affine", "abs"], ids=str)
+@pytest.mark.parametrize(
+    "family", ["prefix", "range", "circular", Width(2), "affine", "abs"], ids=str
+)
 def test_ordered_family_on_categorical_attribute_is_refused(family):
     attributes = ("sex", "age") if family in ("affine", "abs") else ("sex",)
-    check_refused(WorkloadError, ["'sex'", "categorical", "marginal"], Workload(mixed()).add, attributes, family)
+    check_refused(
+        WorkloadError,
+        ["'sex'", "categorical", "marginal"],
+        Workload(mixed()).add,
+        attributes,
+        family,
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +85,21 @@ def test_add_with_repeated_attributes_is_refused(names):
     check_refused(WorkloadError, ["twice", "a"], EMPTY.add, names)
 
 
-WEIGHTS = [-1, -1e-300, math.nan, math.inf, -math.inf, True, False, "1", None, [1.0], 1j, np.complex128(1), 10**400]
+WEIGHTS = [
+    -1,
+    -1e-300,
+    math.nan,
+    math.inf,
+    -math.inf,
+    True,
+    False,
+    "1",
+    None,
+    [1.0],
+    1j,
+    np.complex128(1),
+    10**400,
+]
 
 
 @pytest.mark.parametrize("weight", WEIGHTS, ids=lambda w: f"{type(w).__name__} {w!s:.8}")
@@ -110,13 +137,25 @@ QUERY_WEIGHTS = {
 
 @pytest.mark.parametrize("case", QUERY_WEIGHTS)
 def test_add_with_invalid_query_weights_is_refused(case):
-    check_refused(WorkloadError, ["query weights"], EMPTY.add, "a", "prefix", query_weights=QUERY_WEIGHTS[case])
+    check_refused(
+        WorkloadError,
+        ["query weights"],
+        EMPTY.add,
+        "a",
+        "prefix",
+        query_weights=QUERY_WEIGHTS[case],
+    )
 
 
 def test_query_weights_of_too_many_queries_are_refused():
     big = Workload(FORTY)
     check_refused(
-        WorkloadError, ["10,000,000,000", "at most"], big.add, FORTY.names[:10], "prefix", query_weights=[1.0]
+        WorkloadError,
+        ["10,000,000,000", "at most"],
+        big.add,
+        FORTY.names[:10],
+        "prefix",
+        query_weights=[1.0],
     )
 
 
@@ -166,7 +205,8 @@ def test_family_with_invalid_parameters_is_refused(number):
     check_refused(WorkloadError, [], FAMILY_VALUES[number])
 
 
-# ---- sizes ------------------------------------------------------------------------------------------------------
+# ---- sizes
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_all_ways_with_too_many_groups_is_refused():
@@ -175,9 +215,17 @@ def test_all_ways_with_too_many_groups_is_refused():
 
 
 def test_family_rows_above_memory_are_refused():
-    check_refused(WorkloadError, ["random", "cells", "fewer"], Workload(FORTY).add, FORTY.names[:8], Random())
+    check_refused(
+        WorkloadError, ["random", "cells", "fewer"], Workload(FORTY).add, FORTY.names[:8], Random()
+    )
     check_refused(WorkloadError, ["random"], Workload(FORTY).add, FORTY.names, Random(count=1))
-    check_refused(WorkloadError, ["custom"], Workload(FORTY).add, FORTY.names[:9], Custom(predicates=["x0 == 1"]))
+    check_refused(
+        WorkloadError,
+        ["custom"],
+        Workload(FORTY).add,
+        FORTY.names[:9],
+        Custom(predicates=["x0 == 1"]),
+    )
 
 
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "circular"])
@@ -191,7 +239,9 @@ def test_million_cell_attribute_exceeds_plan_memory(family):
 
 @pytest.mark.parametrize("family", ["affine", "abs", {"x": "range", "y": "prefix"}], ids=str)
 def test_pair_of_million_cells_exceeds_plan_memory(family):
-    workload = Workload(Schema([Attribute.of_size("x", 10**6), Attribute.of_size("y", 10**6)])).add(("x", "y"), family)
+    workload = Workload(Schema([Attribute.of_size("x", 10**6), Attribute.of_size("y", 10**6)])).add(
+        ("x", "y"), family
+    )
     assert workload.queries > 0
     check_refused(LimitExceeded, ["memory"], plan, workload, ONE)
 
@@ -207,5 +257,14 @@ def test_group_of_many_attributes_exceeds_space_limit(attributes):
 
 
 def test_plan_above_memory_limit_is_refused():
-    workload = Workload(numeric(200, 200)).add(("a", "b"), "range").add(("a", "b"), Random(count=50))
-    check_refused(LimitExceeded, ["200 x 200", "0.0342 GB", "memory_limit"], plan, workload, ONE, memory_limit=1e7)
+    workload = (
+        Workload(numeric(200, 200)).add(("a", "b"), "range").add(("a", "b"), Random(count=50))
+    )
+    check_refused(
+        LimitExceeded,
+        ["200 x 200", "0.0342 GB", "memory_limit"],
+        plan,
+        workload,
+        ONE,
+        memory_limit=1e7,
+    )

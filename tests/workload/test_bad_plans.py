@@ -16,7 +16,8 @@ from tests.workload.refusals import EMPTY, GOOD, ONE, ORDERED, check_refused
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-# ---- requests ---------------------------------------------------------------------------------------------------
+# ---- requests
+# ---------------------------------------------------------------------------------------------------
 
 WORKLOAD = EMPTY.add("a", "prefix")
 BUDGETS = [0, -1, math.nan, math.inf, -math.inf, True, "1", None, [1.0], 1j, 10**400, 1e-400]
@@ -50,9 +51,21 @@ def test_extreme_budgets_are_planned_or_refused(pcost):
 
 
 def test_plan_of_zero_workload_is_refused():
-    check_refused(PlanError, ["weight zero"], plan, EMPTY.add("a", weight=0.0).add("b", query_weights=[0, 0, 0]), ONE)
+    check_refused(
+        PlanError,
+        ["weight zero"],
+        plan,
+        EMPTY.add("a", weight=0.0).add("b", query_weights=[0, 0, 0]),
+        ONE,
+    )
     check_refused(PlanError, [], plan, EMPTY.add("a", Custom(np.zeros((2, 4)))), ONE)
-    check_refused(PlanError, [], plan, EMPTY.add("a", Custom([[1, 0, 0, 0], [0, 0, 0, 0]]), query_weights=[0, 1]), ONE)
+    check_refused(
+        PlanError,
+        [],
+        plan,
+        EMPTY.add("a", Custom([[1, 0, 0, 0], [0, 0, 0, 0]]), query_weights=[0, 1]),
+        ONE,
+    )
 
 
 OPTIONS = [
@@ -93,14 +106,16 @@ OPTIONS = [
 def test_plan_with_invalid_option_is_refused(options):
     with pytest.raises(PlanError) as caught:
         plan(WORKLOAD, ONE, **options)
-    (name, value) = next(iter(options.items()))
+    name, value = next(iter(options.items()))
     message = str(caught.value)
     assert name in message
     assert repr(value) in message or name == "colour"
 
 
 def test_unknown_option_message_lists_options():
-    check_refused(PlanError, ["colour", "solver", "gap", "time_limit"], plan, WORKLOAD, ONE, colour="red")
+    check_refused(
+        PlanError, ["colour", "solver", "gap", "time_limit"], plan, WORKLOAD, ONE, colour="red"
+    )
     check_refused(PlanError, ["magic", "querysmasher"], plan, WORKLOAD, ONE, "magic")
 
 
@@ -129,7 +144,9 @@ QUERIES = {
 
 @pytest.mark.parametrize("case", QUERIES)
 def test_variance_of_invalid_query_is_refused(case):
-    check_refused(PlanError, ["twice" if case == "twice" else "shape"], PLAN.variance_of, *QUERIES[case])
+    check_refused(
+        PlanError, ["twice" if case == "twice" else "shape"], PLAN.variance_of, *QUERIES[case]
+    )
 
 
 def test_variance_of_unmeasured_query_is_refused():
@@ -138,7 +155,8 @@ def test_variance_of_unmeasured_query_is_refused():
     check_refused(SchemaError, ["'z'"], PLAN.variance_of, ("z",), [1.0])
 
 
-# ---- plan files -------------------------------------------------------------------------------------------------
+# ---- plan files
+# -------------------------------------------------------------------------------------------------
 
 TEXT = PLAN.to_json()
 
@@ -172,9 +190,14 @@ PLAN_FILES = {
     **{f"no {key}": replace_value(key, value=KeyError) for key in json.loads(TEXT)},
     **{f"{key} null": replace_value(key, value=None) for key in json.loads(TEXT)},
     **{f"{key} a list": replace_value(key, value=[1, 2]) for key in json.loads(TEXT)},
-    **{f"solved without {key}": replace_value("solved", key, value=KeyError) for key in json.loads(TEXT)["solved"]},
     **{
-        f"solved with {key} of another kind": replace_value("solved", key, value="7" if key == "memory_limit" else 7)
+        f"solved without {key}": replace_value("solved", key, value=KeyError)
+        for key in json.loads(TEXT)["solved"]
+    },
+    **{
+        f"solved with {key} of another kind": replace_value(
+            "solved", key, value="7" if key == "memory_limit" else 7
+        )
         for key in json.loads(TEXT)["solved"]
     },
     "mechanism unhashable": replace_value("mechanism", value={"a": 1}),
@@ -196,12 +219,16 @@ PLAN_FILES = {
     "duals empty": replace_value("solved", "duals", value=[]),
     "duals of other lengths": replace_value("solved", "duals", value=[weights(1.0, 2.0)] * 9),
     "duals of one cell": replace_value("solved", "duals", 0, value=weights(1.0, 0, 0, 0)),
-    "duals tiny": replace_value("solved", "duals", 0, value=weights(5e-324, 5e-324, 5e-324, 5e-324)),
+    "duals tiny": replace_value(
+        "solved", "duals", 0, value=weights(5e-324, 5e-324, 5e-324, 5e-324)
+    ),
     "duals huge": replace_value("solved", "duals", 0, value=weights(1e308, 1e308, 1e308, 1e308)),
     "duals negative": replace_value("solved", "duals", 0, value=weights(-1.0, 1, 1, 1)),
     "duals nan": replace_value("solved", "duals", 0, value=weights(math.nan, 1, 1, 1)),
     "duals zero": replace_value("solved", "duals", 0, value=weights(0, 0, 0, 0)),
-    "duals odd bytes": replace_value("solved", "duals", 0, value=base64.b64encode(b"1234567").decode()),
+    "duals odd bytes": replace_value(
+        "solved", "duals", 0, value=base64.b64encode(b"1234567").decode()
+    ),
     "duals letters": replace_value("solved", "duals", 0, value="ä"),
     "center of nothing": replace_value("solved", "centers", value={"z": weights(1.0)}),
     "center of another size": replace_value("solved", "centers", value={"a": weights(0.5, 0.5)}),
@@ -209,11 +236,17 @@ PLAN_FILES = {
     "center huge": replace_value("solved", "centers", value={"a": weights(1e308, -1e308, 1, 0)}),
     "center nan": replace_value("solved", "centers", value={"a": weights(math.nan, 1, 0, 0)}),
     "center moved": replace_value("solved", "centers", value={"a": weights(0.7, 0.1, 0.1, 0.1)}),
-    "workload of another schema": replace_value("workload", "schema", "attributes", 0, "size", value=7),
+    "workload of another schema": replace_value(
+        "workload", "schema", "attributes", 0, "size", value=7
+    ),
     "workload enormous": replace_value("workload", "schema", "attributes", 0, "size", value=10**7),
     "workload damaged": replace_value("workload", "groups", value=[]),
     "workload hostile": replace_value(
-        "workload", "groups", 0, "family", value={"name": "custom", "predicates": ["__import__('os')"]}
+        "workload",
+        "groups",
+        0,
+        "family",
+        value={"name": "custom", "predicates": ["__import__('os')"]},
     ),
 }
 

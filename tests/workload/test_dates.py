@@ -37,7 +37,10 @@ def test_dates_every_unit_has_ordered_cells(unit: str) -> None:
     assert all(a[1] + datetime.timedelta(days=1) == b[0] for a, b in itertools.pairwise(days))
     assert days[0][0] <= datetime.date(1999, 12, 31) <= days[0][1]
     assert days[-1][0] <= datetime.date(2001, 3, 1) <= days[-1][1]
-    assert Attribute.dates("day", attribute.label(0), attribute.label(attribute.size - 1), unit) == attribute
+    assert (
+        Attribute.dates("day", attribute.label(0), attribute.label(attribute.size - 1), unit)
+        == attribute
+    )
 
 
 def test_dates_labels_are_iso() -> None:
@@ -49,7 +52,10 @@ def test_dates_labels_are_iso() -> None:
 @pytest.mark.parametrize("attribute", [MONTHS, QUARTERS])
 def test_dates_cell_conditions_read_back_equal(attribute: Attribute) -> None:
     for bits in itertools.product([False, True], repeat=attribute.size):
-        assert matching_cells(cells_text(attribute, np.array(bits)), attribute) == np.flatnonzero(bits).tolist()
+        assert (
+            matching_cells(cells_text(attribute, np.array(bits)), attribute)
+            == np.flatnonzero(bits).tolist()
+        )
 
 
 def test_dates_conditions_select_complete_cells() -> None:
@@ -95,7 +101,15 @@ def test_dates_text_names_missing_cell() -> None:
 DECLARED = [
     MONTHS,
     QUARTERS,
-    Attribute.dates("a", "2024", "2025", "year", clip=True, missing_values=["1900-01-01"], date_format="%d.%m.%Y"),
+    Attribute.dates(
+        "a",
+        "2024",
+        "2025",
+        "year",
+        clip=True,
+        missing_values=["1900-01-01"],
+        date_format="%d.%m.%Y",
+    ),
     Attribute.numeric("b", [0, 1000, 5000], decimal=",", thousands=".", missing_values=["-", "=1"]),
     Attribute.numeric("c", [0, 1], thousands="space", clip=True),
     Attribute.categorical("d", ["F", "NA"], missing="NA", missing_values=("NA", "a|b", "\\")),
@@ -126,8 +140,12 @@ WRONG = {
     "far": lambda: Attribute.dates("a", "2024", "9999", "year"),
     "format year": lambda: Attribute.dates("a", "2024", "2025", "year", date_format="%d.%m.%y"),
     "format day": lambda: Attribute.dates("a", "2024-01", "2025-01", "day", date_format="%d/%Y"),
-    "format month": lambda: Attribute.dates("a", "2024-01-01", "2025-01-01", "day", date_format="%d/%Y"),
-    "format like ISO": lambda: Attribute.dates("a", "2024-01-01", "2025-01-01", "day", date_format="%Y-%d-%m"),
+    "format month": lambda: Attribute.dates(
+        "a", "2024-01-01", "2025-01-01", "day", date_format="%d/%Y"
+    ),
+    "format like ISO": lambda: Attribute.dates(
+        "a", "2024-01-01", "2025-01-01", "day", date_format="%Y-%d-%m"
+    ),
     "missing a date": lambda: Attribute.dates("a", "2024", "2025", "year", missing="2023"),
     "thousands without decimal": lambda: Attribute.numeric("a", [0, 1], thousands="."),
     "decimal": lambda: Attribute.numeric("a", [0, 1], decimal=";"),
@@ -138,17 +156,30 @@ WRONG = {
     "missing empty": lambda: Attribute.categorical("a", ["F"], missing_values=[""]),
     "missing twice": lambda: Attribute.numeric("a", [0, 1], missing_values=["NA", "NA"]),
     "dates with edges": lambda: Attribute.from_dict(
-        {"name": "a", "kind": "dates", "start": "2024", "stop": "2025", "unit": "year", "edges": [0, 1]}
+        {
+            "name": "a",
+            "kind": "dates",
+            "start": "2024",
+            "stop": "2025",
+            "unit": "year",
+            "edges": [0, 1],
+        }
     ),
-    "dates without unit": lambda: Attribute.from_dict({"name": "a", "kind": "dates", "start": "2024", "stop": "2025"}),
-    "numeric with unit": lambda: Attribute.from_dict({"name": "a", "kind": "numeric", "edges": [0, 1], "unit": "day"}),
+    "dates without unit": lambda: Attribute.from_dict(
+        {"name": "a", "kind": "dates", "start": "2024", "stop": "2025"}
+    ),
+    "numeric with unit": lambda: Attribute.from_dict(
+        {"name": "a", "kind": "numeric", "edges": [0, 1], "unit": "day"}
+    ),
     "start a number": lambda: Attribute.from_dict(
         {"name": "a", "kind": "dates", "start": 2024, "stop": 2025, "unit": "year"}
     ),
     "labels with decimal": lambda: Attribute.from_dict(
         {"name": "a", "kind": "categorical", "labels": ["x"], "decimal": ","}
     ),
-    "size with thousands": lambda: Attribute.from_dict({"name": "a", "kind": "numeric", "size": 3, "thousands": ","}),
+    "size with thousands": lambda: Attribute.from_dict(
+        {"name": "a", "kind": "numeric", "size": 3, "thousands": ","}
+    ),
 }
 
 

@@ -38,7 +38,9 @@ def test_draft_reads_several_dictionary_formats(text: str | bytes) -> None:
 
 
 def test_draft_reads_values_and_ranges() -> None:
-    draft = draft_from_dictionary("name,values\ncolour,red|green\nage,0-99\nincome,0 to 99999\nfloor,-2..3\n")
+    draft = draft_from_dictionary(
+        "name,values\ncolour,red|green\nage,0-99\nincome,0 to 99999\nfloor,-2..3\n"
+    )
     colour, age, income, floor = draft.schema.attributes
     assert colour.labels == ("red", "green")
     assert age.edges is not None
@@ -75,7 +77,15 @@ def test_columns_of_records_reads_only_header() -> None:
     assert set(names) <= set(columns_of_records(survey))
     # the rest of the file need not be valid CSV
     assert columns_of_records('age,sex\n"' * 2) == ("age", "sex")
-    for other in ("31,F\n42,M\n", "a,a\n", "a,,\n", "name,kind\n", "name,size\n", "name,value\n", ""):
+    for other in (
+        "31,F\n42,M\n",
+        "a,a\n",
+        "a,,\n",
+        "name,kind\n",
+        "name,size\n",
+        "name,value\n",
+        "",
+    ):
         assert columns_of_records(other) == ()
 
 
@@ -88,7 +98,9 @@ def test_columns_of_records_skips_columns_without_name() -> None:
 
 def test_schema_template_can_be_filled_in() -> None:
     text = schema_template(["age", "sex, or none"])
-    filled = text.replace("age,,,", "age,numeric,85,", 1).replace('none",,,', 'none",categorical,,F|M', 1)
+    filled = text.replace("age,,,", "age,numeric,85,", 1).replace(
+        'none",,,', 'none",categorical,,F|M', 1
+    )
     schema = Schema.from_csv(filled)
     assert schema.names == ("age", "sex, or none")
     assert schema["sex, or none"].labels == ("F", "M")
@@ -116,7 +128,13 @@ def test_dictionary_bad_line_is_named_and_stops_nothing() -> None:
     assert (schema["height"].edges or ())[::10] == (10.0, 60.0)
     assert (schema["income"].edges or ())[-1] >= 100_000
     lines = {name: reason.partition(":")[0] for name, reason in draft.reasons.items()}
-    assert lines == {"note": "line 5", "years": "line 6", "wrong": "line 9", "mixed": "line 10", "grade": "line 11"}
+    assert lines == {
+        "note": "line 5",
+        "years": "line 6",
+        "wrong": "line 9",
+        "mixed": "line 10",
+        "grade": "line 11",
+    }
     assert [note.partition(":")[0] for note in draft.notes] == ["age, line 3", "income, line 8"]
 
 
@@ -127,8 +145,21 @@ def test_dictionary_unclosed_quote_is_named() -> None:
 
 
 def test_columns_of_json_records_ignores_other_json() -> None:
-    others = ["", "[]", "[1, 2]", "{", '{"age": 85}', '[{"name": "age", "kind": "numeric", "size": 3}]', "[" * 200_000]
-    others += ['[{"name": "sex", "value": 1, "label": "F"}]', '[{"a": ' + "9" * 5_000 + "}]", '[{"31": 1}]', "[{}]"]
+    others = [
+        "",
+        "[]",
+        "[1, 2]",
+        "{",
+        '{"age": 85}',
+        '[{"name": "age", "kind": "numeric", "size": 3}]',
+        "[" * 200_000,
+    ]
+    others += [
+        '[{"name": "sex", "value": 1, "label": "F"}]',
+        '[{"a": ' + "9" * 5_000 + "}]",
+        '[{"31": 1}]',
+        "[{}]",
+    ]
     for other in others:
         assert columns_of_json_records(other) == ()
     assert columns_of_json_records(b'\xff[{"age": 1}]') == ()

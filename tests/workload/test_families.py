@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.workload import Attribute, Circular, Custom, Marginal, Range, Width
-from engine.workload.families import FAMILIES, Abs, Affine, Prefix, Random, Total, family, family_from_dict
+from engine.workload.families import (
+    FAMILIES,
+    Abs,
+    Affine,
+    Prefix,
+    Random,
+    Total,
+    family,
+    family_from_dict,
+)
 from tests import oracles
 
 family_module = importlib.import_module("engine.workload.families")
@@ -73,7 +82,10 @@ def test_family_rows_match_oracle(name, data):
     assert query_family.bind(codes(*sizes)) == query_family
     assert query_family.count(sizes) == len(W)
     np.testing.assert_array_equal(query_family.rows(sizes), W)
-    start, stop = data.draw(st.integers(0, len(W))), data.draw(st.none() | st.integers(0, len(W) + 2))
+    start, stop = (
+        data.draw(st.integers(0, len(W))),
+        data.draw(st.none() | st.integers(0, len(W) + 2)),
+    )
     np.testing.assert_array_equal(query_family.rows(sizes, start, stop), W[start:stop])
 
 
@@ -88,13 +100,19 @@ def test_family_products_match_rows(name, data):
     weights = rng.uniform(0, 3, len(W))
     weights[rng.random(len(W)) < 0.3] = 0.0
     np.testing.assert_allclose(query_family.gram(sizes), W.T @ W, **exact)
-    np.testing.assert_allclose(query_family.gram(sizes, weights), W.T @ (weights[:, None] * W), **exact)
+    np.testing.assert_allclose(
+        query_family.gram(sizes, weights), W.T @ (weights[:, None] * W), **exact
+    )
     for shape in ((cells,), (cells, 3), (cells, 2, 2)):
         table = rng.standard_normal(shape)
-        np.testing.assert_allclose(query_family.dot(sizes, table), np.tensordot(W, table, axes=1), **exact)
+        np.testing.assert_allclose(
+            query_family.dot(sizes, table), np.tensordot(W, table, axes=1), **exact
+        )
     half = rng.standard_normal((cells, cells))
     symmetric = half + half.T
-    np.testing.assert_allclose(query_family.quadratic(sizes, symmetric), np.diag(W @ symmetric @ W.T), **exact)
+    np.testing.assert_allclose(
+        query_family.quadratic(sizes, symmetric), np.diag(W @ symmetric @ W.T), **exact
+    )
 
 
 @every_family
@@ -105,7 +123,11 @@ def test_family_dot_is_adjoint_of_rows(name, data):
     query_family, sizes = data.draw(sized_family(name))
     W = oracles.family_rows(query_family, codes(*sizes))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    x, z, y = rng.standard_normal(W.shape[1]), rng.standard_normal(W.shape[1]), rng.standard_normal(len(W))
+    x, z, y = (
+        rng.standard_normal(W.shape[1]),
+        rng.standard_normal(W.shape[1]),
+        rng.standard_normal(len(W)),
+    )
     assert query_family.dot(sizes, x) @ y == pytest.approx(x @ (W.T @ y), rel=1e-10, abs=1e-9)
     assert query_family.dot(sizes, x) @ query_family.dot(sizes, z) == pytest.approx(
         x @ query_family.gram(sizes) @ z, rel=1e-10, abs=1e-9
@@ -120,8 +142,12 @@ def test_family_chunks_concatenate_to_rows(name, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(family_module, "CHUNK_ENTRIES", data.draw(st.integers(1, 40)))
         pieces = list(query_family.chunks(sizes))
-        assert [start for start, _ in pieces] == list(np.cumsum([0] + [len(rows) for _, rows in pieces])[:-1])
-        np.testing.assert_array_equal(np.concatenate([rows for _, rows in pieces]), query_family.rows(sizes))
+        assert [start for start, _ in pieces] == list(
+            np.cumsum([0] + [len(rows) for _, rows in pieces])[:-1]
+        )
+        np.testing.assert_array_equal(
+            np.concatenate([rows for _, rows in pieces]), query_family.rows(sizes)
+        )
 
 
 @every_family
@@ -151,9 +177,17 @@ def test_family_key_identifies_rows(name, data):
 
 def test_different_families_have_different_keys():
     eye = np.eye(6)
-    families = [Width(w) for w in range(1, 7)] + [f() for f in (Marginal, Prefix, Range, Circular, Total)]
+    families = [Width(w) for w in range(1, 7)] + [
+        f() for f in (Marginal, Prefix, Range, Circular, Total)
+    ]
     families += [Random(seed=s, count=c, p=p) for s in (0, 1) for c in (2, 3) for p in (0.3, 0.5)]
-    families += [Custom(eye), Custom(eye[::-1]), Custom(eye[:3]), Custom(2 * eye), Custom(eye, labels=list("abcdef"))]
+    families += [
+        Custom(eye),
+        Custom(eye[::-1]),
+        Custom(eye[:3]),
+        Custom(2 * eye),
+        Custom(eye, labels=list("abcdef")),
+    ]
     assert len({f.key for f in families}) == len(families)
     assert Affine().key != Abs().key
     assert Custom(np.ones((2, 6))).key != Custom(np.ones((3, 4))).key
@@ -164,7 +198,14 @@ def test_custom_predicates_are_bound_to_attributes():
     query_family = Custom(predicates=["age < 20 and sex == 'F'", "sex != 'F'"])
     bound = query_family.bind(attributes)
     np.testing.assert_array_equal(bound.rows((2, 2)), [[1, 0, 0, 0], [0, 1, 0, 1]])
-    assert bound.to_dict() == query_family.to_dict() == {"name": "custom", "predicates": list(query_family.predicates)}
+    assert (
+        bound.to_dict()
+        == query_family.to_dict()
+        == {
+            "name": "custom",
+            "predicates": list(query_family.predicates),
+        }
+    )
     assert bound.text(attributes, 1) == "sex != 'F'"
     assert bound == query_family
     assert bound.bind(attributes).key == bound.key
@@ -177,7 +218,8 @@ def test_family_names_give_families():
     assert family(Width(3)) == Width(3)
 
 
-# ---- texts ------------------------------------------------------------------------------------------------------
+# ---- texts
+# ------------------------------------------------------------------------------------------------------
 
 
 def holds(text, values):
@@ -229,19 +271,25 @@ EDGES = {
 
 
 @pytest.mark.parametrize("edges", EDGES)
-@pytest.mark.parametrize("query_family", [Marginal(), Prefix(), Range(), Circular(), Width(2)], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "query_family", [Marginal(), Prefix(), Range(), Circular(), Width(2)], ids=lambda f: f.name
+)
 def test_family_texts_contain_exact_edges(query_family, edges):
     attribute = Attribute.numeric("x", EDGES[edges])
     texts = [query_family.text([attribute], q) for q in range(query_family.count((4,)))]
     assert len(set(texts)) == len(texts)
     number = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
     for text in texts:
-        numbers_in_text = [float(v.replace(",", "")) for v in number.findall(text.replace("x", " "))]
+        numbers_in_text = [
+            float(v.replace(",", "")) for v in number.findall(text.replace("x", " "))
+        ]
         assert numbers_in_text, text
         assert set(numbers_in_text) <= set(map(float, EDGES[edges])), text
 
 
-@pytest.mark.parametrize("query_family", [Prefix(), Range(), Width(1), Circular()], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "query_family", [Prefix(), Range(), Width(1), Circular()], ids=lambda f: f.name
+)
 @pytest.mark.parametrize("edges", [[0, 10], [0, 10, 20], [0, 10, 20, 30]], ids=len)
 def test_family_text_closes_last_bin(query_family, edges):
     attribute = Attribute.numeric("x", edges)
@@ -256,7 +304,10 @@ def test_family_text_contains_labels():
     sex = Attribute.categorical("sex", ["F", "M"])
     assert [Marginal().text([sex], q) for q in range(2)] == ["sex = F", "sex = M"]
     assert Total().text([sex], 0) == ""
-    assert Random(seed=4).text([sex, *codes(3)], 2) == "random set 2 of cells of sex x x (p 0.3, seed 4)"
+    assert (
+        Random(seed=4).text([sex, *codes(3)], 2)
+        == "random set 2 of cells of sex x x (p 0.3, seed 4)"
+    )
     assert Custom(np.eye(2), labels=["women", "men"]).text([sex], 1) == "men"
     age = Attribute.numeric("age", [0, 20, 65])
     assert Affine().text([age, *codes(3)], 2) == "cell number of age + x <= 2"
@@ -266,12 +317,17 @@ def test_large_intervals_use_closed_forms():
     """Half a million ranges over a thousand cells are summed in closed form."""
     n = 1000
     G = Range().gram((n,))
-    i, j = np.minimum.outer(np.arange(n), np.arange(n)), np.maximum.outer(np.arange(n), np.arange(n))
+    i, j = (
+        np.minimum.outer(np.arange(n), np.arange(n)),
+        np.maximum.outer(np.arange(n), np.arange(n)),
+    )
     np.testing.assert_array_equal(G, (i + 1) * (n - j))
     assert Range().count((n,)) == n * (n + 1) // 2
     assert Circular().count((n,)) == n * n
     lengths, offsets = np.arange(1, 201)[:, None], np.arange(200)
-    both = np.maximum(lengths - offsets, 0) + np.where(offsets > 0, np.maximum(lengths - (200 - offsets), 0), 0)
+    both = np.maximum(lengths - offsets, 0) + np.where(
+        offsets > 0, np.maximum(lengths - (200 - offsets), 0), 0
+    )
     np.testing.assert_array_equal(Circular().gram((200,))[0], both.sum(axis=0))
 
 

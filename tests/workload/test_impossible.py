@@ -13,14 +13,22 @@ from engine.errors import SchemaError
 from engine.workload import Attribute, Schema, Workload
 from engine.workload.constraints import MOST_CELLS, MOST_RULES
 
-AGE, MARRIED = Attribute.numeric("age", [0, 15, 30, 99]), Attribute.categorical("married", ["no", "yes"])
+AGE, MARRIED = (
+    Attribute.numeric("age", [0, 15, 30, 99]),
+    Attribute.categorical("married", ["no", "yes"]),
+)
 CODE, OTHER = Attribute.of_size("code", 4), Attribute.of_size("other", 3)
 PLAIN = Schema([AGE, MARRIED, CODE, OTHER])
 CHILDREN, JOINT = "age < 15 and married == 'yes'", "married == 'no' and code + other >= 5"
 
 
 def test_possible_share_matches_enumeration() -> None:
-    for rules in ([CHILDREN], [CHILDREN, "code == 3"], [CHILDREN, JOINT], [CHILDREN, "age < 15 and married == 'no'"]):
+    for rules in (
+        [CHILDREN],
+        [CHILDREN, "code == 3"],
+        [CHILDREN, JOINT],
+        [CHILDREN, "age < 15 and married == 'no'"],
+    ):
         schema = PLAIN.with_facts(impossible=rules)
         age, married, code, other = np.indices(PLAIN.sizes(PLAIN))
         broken = {
@@ -40,7 +48,11 @@ def test_possible_share_matches_enumeration() -> None:
 
 
 def test_rules_round_trip_in_schema_files() -> None:
-    schema = Schema(PLAIN.attributes, person="pid", impossible=[CHILDREN, "code == 3 and married in ['no', 'yes']"])
+    schema = Schema(
+        PLAIN.attributes,
+        person="pid",
+        impossible=[CHILDREN, "code == 3 and married in ['no', 'yes']"],
+    )
     for again in (Schema.from_json(schema.to_json()), Schema.from_csv(schema.to_csv())):
         assert again == schema
         assert again.impossible == schema.impossible
@@ -60,15 +72,22 @@ WRONG: dict[str, Callable[[], object]] = {
     "no text": lambda: PLAIN.with_facts(impossible=[3]),  # type: ignore[list-item]
     "twice": lambda: PLAIN.with_facts(impossible=[CHILDREN, CHILDREN]),
     "holds nowhere": lambda: PLAIN.with_facts(impossible=["code < 1 and code > 2"]),
-    "nothing possible": lambda: PLAIN.with_facts(impossible=["code >= 1", "code < 3 and married in ['no', 'yes']"]),
-    "too many rules": lambda: PLAIN.with_facts(impossible=[f"code + {i} > 1" for i in range(MOST_RULES + 1)]),
+    "nothing possible": lambda: PLAIN.with_facts(
+        impossible=["code >= 1", "code < 3 and married in ['no', 'yes']"]
+    ),
+    "too many rules": lambda: PLAIN.with_facts(
+        impossible=[f"code + {i} > 1" for i in range(MOST_RULES + 1)]
+    ),
     "too many cells": lambda: Schema(
-        [Attribute.of_size("a", MOST_CELLS // 2), Attribute.of_size("b", 3)], impossible=["a < 3 and b < 1"]
+        [Attribute.of_size("a", MOST_CELLS // 2), Attribute.of_size("b", 3)],
+        impossible=["a < 3 and b < 1"],
     ),
     "a removed attribute": lambda: Schema([AGE], impossible=[CHILDREN]),
     "JSON of a number": lambda: Schema.from_dict(PLAIN.to_dict() | {"impossible": 3}),
     "JSON of null": lambda: Schema.from_json(json.dumps(PLAIN.to_dict() | {"impossible": None})),
-    "CSV with a size": lambda: Schema.from_csv("name,kind,size\nage,numeric,5\nage == 1,impossible,3\n"),
+    "CSV with a size": lambda: Schema.from_csv(
+        "name,kind,size\nage,numeric,5\nage == 1,impossible,3\n"
+    ),
     "CSV without a rule": lambda: Schema.from_csv("name,kind,size\nage,numeric,5\n,impossible,\n"),
 }
 

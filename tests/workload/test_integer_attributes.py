@@ -26,12 +26,16 @@ ANY = Attribute.numeric("income", [0, 30_000, 60_000])
 
 def test_schema_files_omit_undeclared_integer() -> None:
     assert "integer" not in Schema([ANY]).to_json()
-    assert Schema([ANY]).to_csv().splitlines()[0] == "name,kind,size,labels,edges,other,missing,clip"
+    assert (
+        Schema([ANY]).to_csv().splitlines()[0] == "name,kind,size,labels,edges,other,missing,clip"
+    )
 
 
 @pytest.mark.parametrize("attribute", [INCOME, CLIPPED])
 def test_schema_files_keep_integer_declaration(attribute: Attribute) -> None:
-    schema = Schema([attribute, Attribute.of_size("code", 3), ANY.__class__.numeric("rate", [0, 0.5, 1])])
+    schema = Schema(
+        [attribute, Attribute.of_size("code", 3), ANY.__class__.numeric("rate", [0, 0.5, 1])]
+    )
     assert Schema.from_json(schema.to_json()) == schema
     assert Schema.from_csv(schema.to_csv()) == schema
     assert schema["income"].integer
@@ -54,7 +58,18 @@ def test_contradictory_integer_attribute_is_refused(fields: dict[str, object], w
         Attribute.from_dict({"name": "x", "kind": "numeric", "integer": True} | fields)
 
 
-VALUES = [29_999, 29_999.0, 29_999.5, "29999", "29999.5", "3e4", Decimal("29999.50"), Decimal(30_000), -0.5, 60_001]
+VALUES = [
+    29_999,
+    29_999.0,
+    29_999.5,
+    "29999",
+    "29999.5",
+    "3e4",
+    Decimal("29999.50"),
+    Decimal(30_000),
+    -0.5,
+    60_001,
+]
 CODES = [0, 0, FRACTION, 0, FRACTION, 1, FRACTION, 1, FRACTION, OUTSIDE]
 
 
@@ -91,7 +106,8 @@ def test_count_leaves_out_fractions_of_integer_attribute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "row"), [("income <= 29999", [1, 0]), ("income > 29999", [0, 1]), ("59999 < income", None)]
+    ("text", "row"),
+    [("income <= 29999", [1, 0]), ("income > 29999", [0, 1]), ("59999 < income", None)],
 )
 def test_predicate_uses_integer_declaration(text: str, row: list[int] | None) -> None:
     for refused in [ANY] if row else [ANY, INCOME]:
@@ -109,7 +125,9 @@ def test_predicate_on_integers_is_exact_or_refused(sign: str, edges: list[float]
     cells = Encoder(attribute=attribute).objects(values.tolist())
     for constant in (-3, -2.5, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 3.5, 4, 5):
         expected = [bool(eval(f"{value} {sign} {constant}")) for value in values]
-        mixed = any(len({e for e, c in zip(expected, cells, strict=True) if c == i}) > 1 for i in range(3))
+        mixed = any(
+            len({e for e, c in zip(expected, cells, strict=True) if c == i}) > 1 for i in range(3)
+        )
         try:
             row = evaluate(f"x {sign} {constant}", [attribute])
         except WorkloadError:
@@ -127,7 +145,9 @@ def test_draft_declares_integer_attributes() -> None:
     assert not draft_of_public(cents).schema["n"].integer
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 99), (18, 99), (-3, 4), (0, 200), (0, 99_999), (1, 1_000_000)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 99), (18, 99), (-3, 4), (0, 200), (0, 99_999), (1, 1_000_000)]
+)
 def test_drafted_integer_range_excludes_next_integer(low: int, high: int) -> None:
     schema = draft_from_dictionary(f"name,values\nx,{low} to {high}\n").schema
     attribute = schema["x"]
@@ -148,7 +168,12 @@ def test_drafted_public_integers_exclude_next_integer() -> None:
 
 def test_repeated_last_edge_requires_integer_attribute() -> None:
     assert Attribute.numeric("x", [0, 1, 1], integer=True).size == 2
-    for edges, integer in (([0, 1, 1], False), ([0, 0, 1], True), ([0, 1, 1, 1], True), ([0, 2, 1], True)):
+    for edges, integer in (
+        ([0, 1, 1], False),
+        ([0, 0, 1], True),
+        ([0, 1, 1, 1], True),
+        ([0, 2, 1], True),
+    ):
         with pytest.raises(SchemaError, match="increase"):
             Attribute.numeric("x", edges, integer=integer)
 

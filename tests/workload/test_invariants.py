@@ -27,8 +27,12 @@ BITS = Schema([Attribute.of_size(name, 2) for name in "abc"])
 
 
 def test_invariants_round_trip_in_schema_files() -> None:
-    schema = SCHEMA.with_facts(invariants=[REGION, (["job", "region"], [[1, 0, 6], [4, 0, 1]]), ([], 12)])
-    assert Schema.from_json(schema.to_json()) == Schema.from_csv(schema.to_csv()) == schema != SCHEMA
+    schema = SCHEMA.with_facts(
+        invariants=[REGION, (["job", "region"], [[1, 0, 6], [4, 0, 1]]), ([], 12)]
+    )
+    assert (
+        Schema.from_json(schema.to_json()) == Schema.from_csv(schema.to_csv()) == schema != SCHEMA
+    )
     assert schema.exact_table(["region", "job"]).tolist() == [[1, 4], [0, 0], [6, 1]]
     assert schema.exact_table(["one", "job"]).tolist() == [[7, 5]]
     assert schema.is_exact(["one", "region"])
@@ -45,7 +49,13 @@ def test_public_table_reads_csv_in_any_order(tmp_path) -> None:
     assert (names, values.tolist()) == (("region",), [2, 0, 1])
     (table,) = public_tables("people;region\r\n1;=west\r\n2;north\r\n", SCHEMA)
     assert (table[0], list(table[1])) == (names, values.tolist())
-    for text in ("region\nnorth", "region,n,m\nnorth,1,2", "region,n\nnorth", "region,n\nmars,1", "n,n\n1,1"):
+    for text in (
+        "region\nnorth",
+        "region,n,m\nnorth,1,2",
+        "region,n\nnorth",
+        "region,n\nmars,1",
+        "n,n\n1,1",
+    ):
         with pytest.raises(DataError):
             public_tables(text, SCHEMA)
 
@@ -87,11 +97,19 @@ def test_even_share_support_matches_linear_program(rules) -> None:
     for one in schema.invariants:
         for cell in itertools.product(range(2), repeat=2):
             at = np.zeros((2, 2, 2))
-            at[tuple(dict(zip(one.attributes, cell, strict=True)).get(name, slice(None)) for name in "abc")] = 1
+            at[
+                tuple(
+                    dict(zip(one.attributes, cell, strict=True)).get(name, slice(None))
+                    for name in "abc"
+                )
+            ] = 1
             rows.append(at.ravel())
             aims.append(one.table(dict.fromkeys("abc", 2), one.attributes)[cell])
     room = [(0, 0 if schema.possible_share("abc").flat[i] == 0 else None) for i in range(8)]
-    most = [-scipy.optimize.linprog(-np.eye(8)[i], A_eq=rows, b_eq=aims, bounds=room).fun for i in range(8)]
+    most = [
+        -scipy.optimize.linprog(-np.eye(8)[i], A_eq=rows, b_eq=aims, bounds=room).fun
+        for i in range(8)
+    ]
     assert ((share.ravel() > 0) == (np.array(most) > 1e-9)).all()
     np.testing.assert_allclose(np.array(rows) @ share.ravel() * 10, aims, atol=1e-8)
 
@@ -100,7 +118,9 @@ def test_promise_with_invariants_is_subspace_privacy() -> None:
     schema, budget = SCHEMA.with_facts(invariants=[REGION]), Budget(pcost=1.0, rows_per_person=2)
     assert SCHEMA.meaning(budget) == budget.describe()
     assert SCHEMA.promise(budget) == budget.promise
-    assert schema.meaning(budget).startswith("Subspace differential privacy: the exact totals on region")
+    assert schema.meaning(budget).startswith(
+        "Subspace differential privacy: the exact totals on region"
+    )
     assert "rho 0.5" in schema.meaning(budget)
     # the total reveals membership to a person with all other rows; the row itself stays private
     assert "at most 84.2% of the time which is yours" in schema.promise(budget)

@@ -113,21 +113,30 @@ def test_hostile_predicate_is_refused(number):
 
 @pytest.mark.parametrize("text", FINE, ids=lambda t: t[:30])
 def test_valid_predicate_selects_expected_cells(text):
-    (part,) = Workload(mixed()).add(("age", "sex", "wave"), Custom(predicates=[text])).groups[0].parts
+    (part,) = (
+        Workload(mixed()).add(("age", "sex", "wave"), Custom(predicates=[text])).groups[0].parts
+    )
     assert part.family.rows(part.sizes).sum() == FINE[text]
 
 
 def test_attribute_name_with_hyphen_maps_to_underscore():
-    schema = Schema([Attribute.of_size("hours-per-week", 3), Attribute.of_size("hours per week", 2)])
+    schema = Schema(
+        [Attribute.of_size("hours-per-week", 3), Attribute.of_size("hours per week", 2)]
+    )
     one = Workload(schema).add("hours-per-week", Custom(predicates=["hours_per_week <= 1"]))
     assert one.groups[0].parts[0].family.rows((3,)).tolist() == [[1, 1, 0]]
     both = Custom(predicates=["hours_per_week <= 1"])
-    check_refused(WorkloadError, ["hours_per_week", "backticks"], Workload(schema).add, schema.names, both)
+    check_refused(
+        WorkloadError, ["hours_per_week", "backticks"], Workload(schema).add, schema.names, both
+    )
 
 
 def test_attribute_names_in_backticks_are_read():
     names = ["hours-per-week", "hours per week", "it's", 'a "b"', "größe (€)", "class"]
-    schema = Schema([Attribute.of_size(name, 3) for name in names] + [Attribute.categorical("c", ["`x`", "it's"])])
+    schema = Schema(
+        [Attribute.of_size(name, 3) for name in names]
+        + [Attribute.categorical("c", ["`x`", "it's"])]
+    )
 
     def count_cells(*attributes: str, where: str) -> int:
         part = Workload(schema).add(attributes, Custom(predicates=[where])).groups[0].parts[0]
@@ -136,7 +145,9 @@ def test_attribute_names_in_backticks_are_read():
     # each name by itself and with other names
     for name in names:
         assert count_cells(name, where=f"`{name}` >= 1") == 2
-        assert count_cells(*names[:2], *{name} - set(names[:2]), where=f"`{name}` >= 1 and 0 <= `{name}`") in (6, 18)
+        assert count_cells(
+            *names[:2], *{name} - set(names[:2]), where=f"`{name}` >= 1 and 0 <= `{name}`"
+        ) in (6, 18)
     assert count_cells(*names[:2], where="`hours-per-week` + `hours per week` <= 1") == 3
     assert count_cells("c", where="c == '`x`'") == 1
     assert count_cells("c", where='c == "it\'s"') == 1
@@ -150,4 +161,10 @@ def test_attribute_names_in_backticks_are_read():
         "`` == 1": ["names ''"],
         "`it's` == 'a' + `it's`": ["predicate"],
     }.items():
-        check_refused(WorkloadError, words, Workload(schema).add, (*names[:2], "it's"), Custom(predicates=[wrong]))
+        check_refused(
+            WorkloadError,
+            words,
+            Workload(schema).add,
+            (*names[:2], "it's"),
+            Custom(predicates=[wrong]),
+        )

@@ -43,7 +43,9 @@ def test_person_column_must_match_declaration() -> None:
         ({"rows_per_person": 3}, 1, "nothing is released"),
     ],
 )
-def test_other_rows_explains_difference_to_declaration(unit: dict[str, object], rows: int, message: str) -> None:
+def test_other_rows_explains_difference_to_declaration(
+    unit: dict[str, object], rows: int, message: str
+) -> None:
     explanation = Schema([Attribute.of_size("a", 2)], **unit).other_rows(rows)
     assert message in explanation
     assert bool(message) == bool(explanation)
@@ -65,7 +67,9 @@ def test_schema_sizes_are_exact_integers() -> None:
 def test_schema_lookup_takes_constant_time() -> None:
     schema = Schema([Attribute.of_size(f"a{i}", MAX_CELLS) for i in range(MAX_ATTRIBUTES)])
     narrow = Schema(schema.attributes[-1:])
-    wide_time, narrow_time = (min(timeit.repeat(lambda s=s: s["a9999"], number=2000)) for s in (schema, narrow))
+    wide_time, narrow_time = (
+        min(timeit.repeat(lambda s=s: s["a9999"], number=2000)) for s in (schema, narrow)
+    )
     assert wide_time < 50 * narrow_time
     assert schema.size == MAX_CELLS**MAX_ATTRIBUTES
 
@@ -118,13 +122,21 @@ WRONG_ATTRIBUTES = {
     "missing label None": lambda: Attribute.categorical("a", ["x", None]),
     "other is a number": lambda: Attribute.categorical("a", ["x"], other=3),
     "missing is empty": lambda: Attribute.categorical("a", ["x"], missing=""),
-    "other not among labels": lambda: Attribute(name="a", kind="categorical", size=1, labels=("x",), other="y"),
-    "size differs from labels": lambda: Attribute(name="a", kind="categorical", size=3, labels=("x",)),
+    "other not among labels": lambda: Attribute(
+        name="a", kind="categorical", size=1, labels=("x",), other="y"
+    ),
+    "size differs from labels": lambda: Attribute(
+        name="a", kind="categorical", size=3, labels=("x",)
+    ),
     "labels as list": lambda: Attribute(name="a", kind="categorical", size=1, labels=["x"]),
     "numeric labels": lambda: Attribute(name="a", kind="numeric", size=1, labels=("x",)),
     "categorical edges": lambda: Attribute(name="a", kind="categorical", size=1, edges=(0.0, 1.0)),
-    "labels and edges": lambda: Attribute(name="a", kind="categorical", size=1, labels=("x",), edges=(0.0, 1.0)),
-    "size differs from edges": lambda: Attribute(name="a", kind="numeric", size=3, edges=(0.0, 1.0)),
+    "labels and edges": lambda: Attribute(
+        name="a", kind="categorical", size=1, labels=("x",), edges=(0.0, 1.0)
+    ),
+    "size differs from edges": lambda: Attribute(
+        name="a", kind="numeric", size=3, edges=(0.0, 1.0)
+    ),
     "edges not floats": lambda: Attribute(name="a", kind="numeric", size=1, edges=(0, 1)),
     "no edges": lambda: Attribute.numeric("a", []),
     "one edge": lambda: Attribute.numeric("a", [1]),

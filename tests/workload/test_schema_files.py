@@ -14,7 +14,9 @@ from engine.workload import Attribute, Schema
 from engine.workload.attribute import MAX_CELLS
 from engine.workload.schema_io import FORBIDDEN, MAX_CSV_FIELD, MAX_FILE
 
-names = st.text(min_size=1, max_size=12).filter(lambda text: text.strip() and not FORBIDDEN.search(text))
+names = st.text(min_size=1, max_size=12).filter(
+    lambda text: text.strip() and not FORBIDDEN.search(text)
+)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -23,12 +25,18 @@ def attributes(draw: st.DrawFn, name: str) -> Attribute:
     form = draw(st.sampled_from(["labels", "edges", "size"]))
     if form == "labels":
         labels = draw(st.lists(names, min_size=1, max_size=6, unique=True))
-        return Attribute.categorical(name, labels, other=draw(st.none() | names), missing=draw(st.none() | names))
+        return Attribute.categorical(
+            name, labels, other=draw(st.none() | names), missing=draw(st.none() | names)
+        )
     if form == "edges":
-        edges = sorted(draw(st.lists(finite, min_size=2, max_size=6, unique_by=lambda edge: edge + 0.0)))
+        edges = sorted(
+            draw(st.lists(finite, min_size=2, max_size=6, unique_by=lambda edge: edge + 0.0))
+        )
         missing = draw(st.sampled_from([None, edges[0], edges[-1]]))
         return Attribute.numeric(name, edges, clip=draw(st.booleans()), missing=missing)
-    return Attribute.of_size(name, draw(st.integers(1, MAX_CELLS)), draw(st.sampled_from(["numeric", "categorical"])))
+    return Attribute.of_size(
+        name, draw(st.integers(1, MAX_CELLS)), draw(st.sampled_from(["numeric", "categorical"]))
+    )
 
 
 @st.composite
@@ -36,7 +44,9 @@ def schemas(draw: st.DrawFn) -> Schema:
     person, *columns = draw(st.lists(names, min_size=2, max_size=6, unique=True))
     unit = {"person": person, "rows_per_person": draw(st.none() | st.integers(1, 1_000))}
     declared = draw(st.sampled_from([(), ("person",), ("rows_per_person",), tuple(unit)]))
-    return Schema([draw(attributes(name)) for name in columns], **{key: unit[key] for key in declared})
+    return Schema(
+        [draw(attributes(name)) for name in columns], **{key: unit[key] for key in declared}
+    )
 
 
 @given(schemas())
@@ -140,8 +150,12 @@ WRONG_JSON: dict[str, Text] = {
     "edges 1e400": valid_json('{"name": "a", "kind": "numeric", "edges": [0, 1e400]}'),
     "edges NaN": valid_json('{"name": "a", "kind": "numeric", "edges": [0, NaN]}'),
     "edges Infinity": valid_json('{"name": "a", "kind": "numeric", "edges": [-Infinity, 0]}'),
-    "edges of 5000 digits": lambda: valid_json('{"name": "a", "kind": "numeric", "edges": [0, 1' + "0" * 5_000 + "]}"),
-    "edges of 400 digits": valid_json('{"name": "a", "kind": "numeric", "edges": [0, 1' + "0" * 400 + "]}"),
+    "edges of 5000 digits": lambda: valid_json(
+        '{"name": "a", "kind": "numeric", "edges": [0, 1' + "0" * 5_000 + "]}"
+    ),
+    "edges of 400 digits": valid_json(
+        '{"name": "a", "kind": "numeric", "edges": [0, 1' + "0" * 400 + "]}"
+    ),
     "missing a list": one(name="a", kind="numeric", edges=[0, 1], missing=[0]),
     "missing an object": one(name="a", kind="categorical", labels=["x"], missing={}),
     "clip number": one(name="a", kind="numeric", edges=[0, 1], clip=1),
@@ -160,7 +174,9 @@ WRONG_JSON: dict[str, Text] = {
     "deep domain": lambda: valid_json("[" * 5_000 + "]" * 5_000),
     "million lists": lambda: valid_json(",".join(["[]"] * 1_000_000)),
     "many numbers": lambda: one(name="a", kind="numeric", edges=[0] * 300_000),
-    "many falling numbers": lambda: one(name="a", kind="numeric", edges=list(range(120_000, 0, -1))),
+    "many falling numbers": lambda: one(
+        name="a", kind="numeric", edges=list(range(120_000, 0, -1))
+    ),
     "many equal labels": lambda: one(name="a", kind="categorical", labels=["x"] * 150_000),
     "not UTF-8": b'{"a": \xff}',
     "UTF-16 cut": '{"a": 3}'.encode("utf-16")[:-1],
@@ -168,7 +184,9 @@ WRONG_JSON: dict[str, Text] = {
     "latin-1": '{"\xe9": 3}'.encode("latin-1"),
     "too large": lambda: " " * (MAX_FILE + 1),
     "large and blank": lambda: " " * MAX_FILE,
-    "million attributes": lambda: valid_json(",".join(['{"name": "a", "kind": "numeric"}'] * 99_000)),
+    "million attributes": lambda: valid_json(
+        ",".join(['{"name": "a", "kind": "numeric"}'] * 99_000)
+    ),
     "million tiny attributes": lambda: valid_json(",".join(["{}"] * 99_000)),
     "many domains": lambda: "{" + ",".join(f'"{i}":1' for i in range(90_000)) + "}",
     "label of 9 MB": lambda: one(name="a", kind="categorical", labels=["x" * 9_000_000]),
@@ -228,7 +246,9 @@ WRONG_CSV: dict[str, Text] = {
     ("read", "text"),
     [pytest.param(Schema.from_json, text, id=f"json {case}") for case, text in WRONG_JSON.items()]
     + [pytest.param(Schema.from_csv, text, id=f"csv {case}") for case, text in WRONG_CSV.items()]
-    + [pytest.param(read, 3, id="a number as file") for read in (Schema.from_json, Schema.from_csv)],
+    + [
+        pytest.param(read, 3, id="a number as file") for read in (Schema.from_json, Schema.from_csv)
+    ],
 )
 def test_invalid_schema_files_are_refused(read, text) -> None:
     text = text() if callable(text) else text
@@ -241,10 +261,16 @@ def test_invalid_schema_files_are_refused(read, text) -> None:
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_schema_csv_in_spreadsheet_formats_is_read(separator: str, encoding: str) -> None:
-    lines = (("name", "kind", "labels"), ("größe", "categorical", '"a;b|c,d"'), ("sex", "categorical", "F|M"))
+    lines = (
+        ("name", "kind", "labels"),
+        ("größe", "categorical", '"a;b|c,d"'),
+        ("sex", "categorical", "F|M"),
+    )
     text = "\r\n".join(map(separator.join, lines))
     schema = Schema.from_csv(text.encode(encoding))
-    assert schema == Schema([Attribute.categorical("größe", ["a;b", "c,d"]), Attribute.categorical("sex", ["F", "M"])])
+    assert schema == Schema(
+        [Attribute.categorical("größe", ["a;b", "c,d"]), Attribute.categorical("sex", ["F", "M"])]
+    )
 
 
 def test_schema_csv_in_other_encoding_suggests_utf8() -> None:

@@ -27,9 +27,13 @@ SCHEMA = Schema(
 )
 
 
-def workbook(place: Path, table: list[list[Any]], *, at: tuple[int, int] = (0, 0), pages: int = 1) -> Path:
+def workbook(
+    place: Path, table: list[list[Any]], *, at: tuple[int, int] = (0, 0), pages: int = 1
+) -> Path:
     """Write a workbook with a table at a position of its sheets; None is an empty cell."""
-    with xlsxwriter.Workbook(str(place), {"strings_to_formulas": False, "default_date_format": "yyyy-mm-dd"}) as book:
+    with xlsxwriter.Workbook(
+        str(place), {"strings_to_formulas": False, "default_date_format": "yyyy-mm-dd"}
+    ) as book:
         for _ in range(pages):
             page = book.add_worksheet()
             for number, row in enumerate(table, at[0]):
@@ -41,7 +45,10 @@ def workbook(place: Path, table: list[list[Any]], *, at: tuple[int, int] = (0, 0
 
 def typed_rows(text: str) -> list[list[Any]]:
     """Fields of a CSV text, with digits as numbers."""
-    return [[int(cell) if cell.isdecimal() else cell or None for cell in line.split(",")] for line in text.splitlines()]
+    return [
+        [int(cell) if cell.isdecimal() else cell or None for cell in line.split(",")]
+        for line in text.splitlines()
+    ]
 
 
 def test_schema_sheet_equals_its_csv(tmp_path: Path) -> None:
@@ -54,10 +61,18 @@ def test_schema_sheet_equals_its_csv(tmp_path: Path) -> None:
 
 
 def test_sheet_text_keeps_label_texts(tmp_path: Path) -> None:
-    table = [["variable", "value", "label"], *(["formula", label, None] for label in SCHEMA["formula"].labels or ())]
+    table = [
+        ["variable", "value", "label"],
+        *(["formula", label, None] for label in SCHEMA["formula"].labels or ()),
+    ]
     text = sheet_text(workbook(tmp_path / "d.xlsx", table))
     assert is_dictionary(text)
-    assert text.splitlines()[1:] == ["formula,=1+1,", "formula,a|b,", "formula,007,", 'formula,"with, comma",']
+    assert text.splitlines()[1:] == [
+        "formula,=1+1,",
+        "formula,a|b,",
+        "formula,007,",
+        'formula,"with, comma",',
+    ]
     drafted = draft_from_dictionary(
         sheet_text(workbook(tmp_path / "e.xlsx", [["variable", "code"], ["x", 1], ["x", 2]]))
     )
@@ -65,11 +80,15 @@ def test_sheet_text_keeps_label_texts(tmp_path: Path) -> None:
 
 
 def test_sheet_text_keeps_typed_values(tmp_path: Path) -> None:
-    text = sheet_text(workbook(tmp_path / "x.xlsx", [[1, 2.5, True, "a ", dt.date(2024, 2, 3)], [None, 1e20]]))
+    text = sheet_text(
+        workbook(tmp_path / "x.xlsx", [[1, 2.5, True, "a ", dt.date(2024, 2, 3)], [None, 1e20]])
+    )
     assert text == "1,2.5,True,a,2024-02-03\n,1e+20,,,\n"
 
 
-def test_sheet_text_of_invalid_workbook_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sheet_text_of_invalid_workbook_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DataError, match=r"'x.xlsx' has 2 sheets, 'Sheet1', 'Sheet2'"):
         sheet_text(workbook(tmp_path / "x.xlsx", [["name"]], pages=2))
     (tmp_path / "y.ods").write_bytes(b"name,kind\n")
@@ -83,7 +102,10 @@ def test_sheet_text_of_invalid_workbook_is_refused(tmp_path: Path, monkeypatch: 
 def test_plan_command_reads_schema_sheet(tmp_path: Path) -> None:
     place = workbook(tmp_path / "schema.xlsx", typed_rows(Schema(SCHEMA.attributes[:3]).to_csv()))
     out = tmp_path / "plan.json"
-    assert main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", "--out", str(out)]) == 0
+    assert (
+        main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", "--out", str(out)])
+        == 0
+    )
     assert out.exists()
 
 

@@ -41,9 +41,15 @@ def test_workload_counts_and_texts_match_rows(shape):
 
 
 def test_describe_lists_parts_in_group_order():
-    schema = Schema([Attribute.numeric("age", [0, 20, 65, 120]), Attribute.categorical("sex", ["F", "M"])])
-    workload = Workload(schema).add(("sex", "age"), {"age": "prefix", "sex": "marginal"}).add((), "total")
-    workload = workload.add(("age", "sex"), {"age": "total", "sex": "marginal"}).add(("age", "sex"), "total")
+    schema = Schema(
+        [Attribute.numeric("age", [0, 20, 65, 120]), Attribute.categorical("sex", ["F", "M"])]
+    )
+    workload = (
+        Workload(schema).add(("sex", "age"), {"age": "prefix", "sex": "marginal"}).add((), "total")
+    )
+    workload = workload.add(("age", "sex"), {"age": "total", "sex": "marginal"}).add(
+        ("age", "sex"), "total"
+    )
     assert [workload.describe(q) for q in range(len(workload))] == [
         "sex = F and age < 20",
         "sex = F and age < 65",
@@ -61,7 +67,12 @@ def test_describe_lists_parts_in_group_order():
 def test_describe_of_product_follows_row_order():
     workload = Workload(shapes.numeric(3, 4)).add(("b", "a"), {"a": "marginal", "b": Width(2)})
     texts = [workload.describe(q) for q in range(9)]
-    assert texts[:4] == ["b <= 1 and a = 0", "b <= 1 and a = 1", "b <= 1 and a = 2", "1 <= b <= 2 and a = 0"]
+    assert texts[:4] == [
+        "b <= 1 and a = 0",
+        "b <= 1 and a = 1",
+        "b <= 1 and a = 2",
+        "1 <= b <= 2 and a = 0",
+    ]
     assert len(set(texts)) == 9
 
 
@@ -73,11 +84,13 @@ def test_describe_with_unknown_index_is_refused(index):
     assert workload.describe(np.int64(11)) == "a = 2 and b = 3"
 
 
-# ---- all k-way sets ---------------------------------------------------------------------------------------------
+# ---- all k-way sets
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("ways", "queries"), [((1,), 588), ((2,), 148_137), ((3,), 20_894_536), ((1, 2, 3), 21_043_261), ((0,), 1)]
+    ("ways", "queries"),
+    [((1,), 588), ((2,), 148_137), ((3,), 20_894_536), ((1, 2, 3), 21_043_261), ((0,), 1)],
 )
 def test_all_ways_of_adult_counts_queries(ways, queries):
     workload = Workload.all_ways(schema_of(**ADULT), ways)
@@ -132,7 +145,8 @@ def test_add_handles_ten_thousand_groups():
     assert workload.groups[-1].attributes == pairs[-1]
 
 
-# ---- order, weights, values -------------------------------------------------------------------------------------
+# ---- order, weights, values
+# -------------------------------------------------------------------------------------
 
 
 def test_add_returns_new_workload():
@@ -153,7 +167,9 @@ def test_family_mapping_is_copied_and_unordered():
     assert [p.family.name for p in workload.groups[0].parts] == ["marginal", "prefix"]
     assert workload.groups[0].family_text == "marginal × prefix"
     assert workload.groups[0].sizes == (3, 4)
-    assert workload == Workload(shapes.numeric(3, 4)).add(("a", "b"), {"a": "marginal", "b": Prefix().name})
+    assert workload == Workload(shapes.numeric(3, 4)).add(
+        ("a", "b"), {"a": "marginal", "b": Prefix().name}
+    )
 
 
 def test_query_weights_are_copied_in_describe_order():
@@ -164,13 +180,24 @@ def test_query_weights_are_copied_in_describe_order():
     with pytest.raises(ValueError, match="read-only"):
         workload.groups[0].query_weights[0] = 1
     assert workload.describe(5) == "b = 1 and a = 2"
-    assert Workload(shapes.numeric(3, 4)).add((), query_weights=[2.0]).groups[0].query_weights.tolist() == [2.0]
+    assert Workload(shapes.numeric(3, 4)).add((), query_weights=[2.0]).groups[
+        0
+    ].query_weights.tolist() == [2.0]
 
 
 def test_group_key_ignores_attribute_names():
     schema = shapes.numeric(3, 3, 4)
-    w = Workload(schema).add(("a", "c"), "prefix").add(("b", "c"), "prefix", weight=9.0).add(("a", "b"), "prefix")
-    w = w.add(("c", "a"), "prefix").add(("a", "c"), "prefix", query_weights=np.ones(12)).add(("a", "c"), "range")
+    w = (
+        Workload(schema)
+        .add(("a", "c"), "prefix")
+        .add(("b", "c"), "prefix", weight=9.0)
+        .add(("a", "b"), "prefix")
+    )
+    w = (
+        w.add(("c", "a"), "prefix")
+        .add(("a", "c"), "prefix", query_weights=np.ones(12))
+        .add(("a", "c"), "range")
+    )
     keys = [g.key for g in w.groups]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 5
@@ -185,7 +212,8 @@ def test_workload_equality_and_hash_use_content():
     assert build() != "workload"
 
 
-# ---- JSON -------------------------------------------------------------------------------------------------------
+# ---- JSON
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -198,8 +226,14 @@ def test_workload_json_round_trips(shape):
     assert Workload.from_json(text.encode()) == workload
     assert Workload.from_dict(json.loads(text)) == workload
     for group, other in zip(workload.groups, again.groups, strict=True):
-        assert (group.key, group.weight, group.attributes) == (other.key, other.weight, other.attributes)
-    for rows, other in zip(oracles.workload_rows(workload), oracles.workload_rows(again), strict=True):
+        assert (group.key, group.weight, group.attributes) == (
+            other.key,
+            other.weight,
+            other.attributes,
+        )
+    for rows, other in zip(
+        oracles.workload_rows(workload), oracles.workload_rows(again), strict=True
+    ):
         np.testing.assert_array_equal(rows, other)
     assert [workload.describe(q) for q in range(0, len(workload), 7)] == [
         again.describe(q) for q in range(0, len(workload), 7)
@@ -258,14 +292,19 @@ def test_group_classes_match_key_and_ranks(seed):
         ranks = group.ranks(workload.schema)
         places = [workload.schema.order[name] for name in group.named(ranks)]
         kinds.setdefault((group.key, ranks), []).append((i, places))
-    classes = [(a.ranks, list(zip(a.numbers.tolist(), a.places.tolist(), strict=True))) for a in workload.group_classes]
+    classes = [
+        (a.ranks, list(zip(a.numbers.tolist(), a.places.tolist(), strict=True)))
+        for a in workload.group_classes
+    ]
     assert classes == [(ranks, members) for (_, ranks), members in kinds.items()]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_outside_matches_enumeration(seed):
     workload = random_groups(seed)
-    named = [{group.named(axes) for axes in group.spaces(workload.schema)} for group in workload.groups]
+    named = [
+        {group.named(axes) for axes in group.spaces(workload.schema)} for group in workload.groups
+    ]
     order = workload.schema.order
     every = sorted(set().union(*named))
     for left_out in (None, *every):

@@ -67,9 +67,13 @@ WORKLOAD_FILES = {
     "family name a list": changed("groups", 0, "family", value={"name": ["prefix"]}),
     "family with rubbish": changed("groups", 0, "family", value={"name": "prefix", "colour": 1}),
     "width missing": changed("groups", 0, "family", "each", "b", value={"name": "width"}),
-    "width text": changed("groups", 0, "family", "each", "b", value={"name": "width", "width": "2"}),
+    "width text": changed(
+        "groups", 0, "family", "each", "b", value={"name": "width", "width": "2"}
+    ),
     "each list": changed("groups", 0, "family", value={"each": ["prefix"]}),
-    "each in each": changed("groups", 0, "family", value={"each": {"a": {"each": {}}, "b": "prefix"}}),
+    "each in each": changed(
+        "groups", 0, "family", value={"each": {"a": {"each": {}}, "b": "prefix"}}
+    ),
     "each lacks one": changed("groups", 0, "family", value={"each": {"a": "prefix"}}),
     "weight text": changed("groups", 0, "weight", value="1"),
     "weight null": changed("groups", 0, "weight", value=None),
@@ -83,9 +87,13 @@ WORKLOAD_FILES = {
     "query weights no base64": changed("groups", 0, "query_weights", value="!!!"),
     "query weights no zlib": changed("groups", 0, "query_weights", value="AAAA"),
     "query weights letters": changed("groups", 0, "query_weights", value="äöü"),
-    "query weights too few": changed("groups", 0, "query_weights", value=pack(np.ones(7).tobytes())),
+    "query weights too few": changed(
+        "groups", 0, "query_weights", value=pack(np.ones(7).tobytes())
+    ),
     "query weights odd bytes": changed("groups", 0, "query_weights", value=pack(b"1234567")),
-    "query weights nan": changed("groups", 0, "query_weights", value=pack(np.full(8, math.nan).tobytes())),
+    "query weights nan": changed(
+        "groups", 0, "query_weights", value=pack(np.full(8, math.nan).tobytes())
+    ),
     "query weights bomb": changed("groups", 0, "query_weights", value=BOMB),
     "matrix bomb": changed("groups", 1, "family", "matrix", value=BOMB),
     "matrix number": changed("groups", 1, "family", "matrix", value=5),
@@ -103,11 +111,19 @@ WORKLOAD_FILES = {
     "labels number": changed("groups", 1, "family", "labels", value=5),
     "labels numbers": changed("groups", 1, "family", "labels", value=[1, 2, 3, 4, 5]),
     "labels too few": changed("groups", 1, "family", "labels", value=["one"]),
-    "predicates text": changed("groups", 1, "family", value={"name": "custom", "predicates": "c == 1"}),
+    "predicates text": changed(
+        "groups", 1, "family", value={"name": "custom", "predicates": "c == 1"}
+    ),
     "predicates number": changed("groups", 1, "family", value={"name": "custom", "predicates": 1}),
-    "predicates numbers": changed("groups", 1, "family", value={"name": "custom", "predicates": [1]}),
-    "predicates hostile": changed("groups", 1, "family", value={"name": "custom", "predicates": ["__import__('os')"]}),
-    "random count text": changed("groups", 1, "family", value={"name": "random", "p": 0.5, "count": "9", "seed": 1}),
+    "predicates numbers": changed(
+        "groups", 1, "family", value={"name": "custom", "predicates": [1]}
+    ),
+    "predicates hostile": changed(
+        "groups", 1, "family", value={"name": "custom", "predicates": ["__import__('os')"]}
+    ),
+    "random count text": changed(
+        "groups", 1, "family", value={"name": "random", "p": 0.5, "count": "9", "seed": 1}
+    ),
     "random without end": changed(
         "groups", 1, "family", value={"name": "random", "p": 0.5, "count": 10**18, "seed": 1}
     ),
@@ -122,7 +138,8 @@ def test_damaged_workload_file_is_refused(case):
 
 
 @pytest.mark.parametrize(
-    "data", [None, 7, "prefix", [], {}, {"name": None}, {"name": "x" * 10**6}, MATRIX | {"shape": None}]
+    "data",
+    [None, 7, "prefix", [], {}, {"name": None}, {"name": "x" * 10**6}, MATRIX | {"shape": None}],
 )
 def test_damaged_family_is_refused(data):
     check_refused(WorkloadError, [], family_from_dict, data)

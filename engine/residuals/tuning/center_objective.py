@@ -23,7 +23,17 @@ import numpy as np
 from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
 from engine.progress import Listener
-from engine.residuals.basis import Axes, FullDomain, Lift, Role, basis, center, class_rows, contract, group_axes
+from engine.residuals.basis import (
+    Axes,
+    FullDomain,
+    Lift,
+    Role,
+    basis,
+    center,
+    class_rows,
+    contract,
+    group_axes,
+)
 from engine.residuals.decomposition import (
     NEGLIGIBLE,
     Factor,
@@ -136,7 +146,9 @@ class Evaluation:
                 square = float(pi @ self.problem.gram(piece.part) @ pi)
             else:
                 square = float(np.sum(self._contracted(piece, ()) ** 2))
-            self.scalars[number] = square if square > NEGLIGIBLE * self.problem.gram_trace(piece.part) else 0.0
+            self.scalars[number] = (
+                square if square > NEGLIGIBLE * self.problem.gram_trace(piece.part) else 0.0
+            )
         return self.scalars[number]
 
     def _contracted(self, piece: Piece, keep: Axes) -> Array:
@@ -150,7 +162,9 @@ class Evaluation:
             piece = self.problem.pieces[number]
             sizes = tuple(piece.part.sizes[i] for i in piece.inside)
             if self.problem.has_closed_form(piece):
-                class_gram: Factor = IdentityFactor(sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1))
+                class_gram: Factor = IdentityFactor(
+                    sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1)
+                )
             elif len(piece.roles) == 1:
                 N = basis(sizes[0])
                 class_gram = Factor(sizes=sizes, matrix=N.T @ self.problem.gram(piece.part) @ N)
@@ -158,7 +172,9 @@ class Evaluation:
                 centers = [self.center(r) for r in piece.roles]
                 rows = class_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
                 low = len(rows) < rows.shape[1]
-                class_gram = Factor(sizes=sizes, matrix=rows if low else rows.T @ rows, low_rank=low)
+                class_gram = Factor(
+                    sizes=sizes, matrix=rows if low else rows.T @ rows, low_rank=low
+                )
             self.factors[number] = class_gram
         return self.factors[number]
 
@@ -168,10 +184,16 @@ class Evaluation:
         Derivatives are multiplied by the number of spaces in the class.
         """
         coefficients = {
-            factors: math.fsum(w * math.prod(map(self.scalar, numbers)) for numbers, w in monomials.items())
+            factors: math.fsum(
+                w * math.prod(map(self.scalar, numbers)) for numbers, w in monomials.items()
+            )
             for factors, monomials in kind.terms.items()
         }
-        used = [f for f, c in coefficients.items() if c > 0 and all(self.asks(number) for _, number in f)]
+        used = [
+            f
+            for f, c in coefficients.items()
+            if c > 0 and all(self.asks(number) for _, number in f)
+        ]
         if not used:
             return 0.0
         # the optimum of a Kronecker product is the product of its factors' optima, so each factor
@@ -187,8 +209,14 @@ class Evaluation:
                     self._collect([kind.roles[a] for a in axes], by_center, share)
                     self._collect_factor(number, share * by_gram)
         else:
-            sizes, axes = tuple(self.problem.sizes[r] for r in kind.roles), tuple(range(len(kind.roles)))
-            single = {f: assemble([(1.0, tuple((a, self.factor(k)) for a, k in f))], axes, sizes) for f in used}
+            sizes, axes = (
+                tuple(self.problem.sizes[r] for r in kind.roles),
+                tuple(range(len(kind.roles))),
+            )
+            single = {
+                f: assemble([(1.0, tuple((a, self.factor(k)) for a, k in f))], axes, sizes)
+                for f in used
+            }
             gram = add_factors([(coefficients[f], single[f]) for f in used], sizes)
             centers = [self.centers.get(r) for r in kind.roles]
             value, by_gram, by_center = self.problem.dual(kind, gram, centers)
@@ -205,7 +233,14 @@ class Evaluation:
                 for k in set(numbers):
                     other_scalars = math.prod(self.scalar(x) for x in numbers if x != k)
                     power = numbers.count(k)
-                    change = outer * by_coefficient[factors] * w * power * other_scalars * self.scalar(k) ** (power - 1)
+                    change = (
+                        outer
+                        * by_coefficient[factors]
+                        * w
+                        * power
+                        * other_scalars
+                        * self.scalar(k) ** (power - 1)
+                    )
                     self.by_scalar[k] = self.by_scalar.get(k, 0.0) + change
         return math.sqrt(value)
 
@@ -273,13 +308,19 @@ class Evaluation:
         centers = [self.center(r) for r in piece.roles]
         # G = R^T R, and R is linear in every center outside the space: dG = 2 R^T dR against a
         # symmetric derivative
-        weights = 2.0 * class_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers) @ by_gram
+        weights = (
+            2.0
+            * class_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
+            @ by_gram
+        )
         for position, role in enumerate(piece.roles):
             if position in piece.inside:
                 continue
             keep = tuple(sorted((*piece.inside, position)))
             bases = [None if i == position else basis(piece.part.sizes[i]) for i in keep]
-            out = contract(self._contracted(piece, keep), bases, 1)  # (rows, class coordinates and one axis of cells)
+            out = contract(
+                self._contracted(piece, keep), bases, 1
+            )  # (rows, class coordinates and one axis of cells)
             at = keep.index(position)
             out = group_axes(out, [tuple(i for i in range(len(keep)) if i != at), (at,)], 1)
             gradient = np.einsum("qm,qmn->n", weights, out)
@@ -388,7 +429,9 @@ class CenterProblem:
         attributes that occur only in such groups keep uniform centers.
     """
 
-    def __init__(self, workload: Workload, watch: Listener, allowance: Allowance | None = None) -> None:
+    def __init__(
+        self, workload: Workload, watch: Listener, allowance: Allowance | None = None
+    ) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
         self.roles = roles_of(workload)
         self.sizes = {role: workload.schema[name].size for name, role in self.roles.items()}
@@ -406,10 +449,16 @@ class CenterProblem:
         # the plan still answers the groups that are left out; the caller compares it with the one
         # of uniform centers
         roles_present = {
-            role for _, groups, _ in self._group_classes for role in self._roles[groups.places[0]].tolist()
+            role
+            for _, groups, _ in self._group_classes
+            for role in self._roles[groups.places[0]].tolist()
         }
         self.kinds = self._kinds()
-        self.tuned = [r for r in sorted(roles_present) if self.sizes[r] > 1 and not self._is_uniform_optimal(r)]
+        self.tuned = [
+            r
+            for r in sorted(roles_present)
+            if self.sizes[r] > 1 and not self._is_uniform_optimal(r)
+        ]
         self.options = COARSE_OPTIONS
 
     def _classes_of_groups(self) -> list[tuple[Group, GroupClass, Array]]:
@@ -424,7 +473,9 @@ class CenterProblem:
                 members = (role_class == k) & (weights[group_class.numbers] > 0.0)
                 if members.any():
                     selection = replace(
-                        group_class, numbers=group_class.numbers[members], places=group_class.places[members]
+                        group_class,
+                        numbers=group_class.numbers[members],
+                        places=group_class.places[members],
                     )
                     first = self.workload.groups[selection.numbers[0]]
                     out.append((first, selection, weights[selection.numbers]))
@@ -454,10 +505,13 @@ class CenterProblem:
                     step = step_seconds(rank, n)
                     joint = len(part.sizes) > 1
                     large = joint and (
-                        part.count * n > MAX_JOINT_ENTRIES or not self.allowance.bearable(FORECAST_JOINT_STEPS * step)
+                        part.count * n > MAX_JOINT_ENTRIES
+                        or not self.allowance.bearable(FORECAST_JOINT_STEPS * step)
                     )
                     fitting[key] = not large and self._reserve(32 * n * n, peak, step)
-        return [all(fitting[self._part_key(first, part)] for part in first.parts) for first in firsts]
+        return [
+            all(fitting[self._part_key(first, part)] for part in first.parts) for first in firsts
+        ]
 
     def _part_key(self, group: Group, part: Part) -> Any:
         return part.key, tuple(self.roles[group.attributes[a]] for a in part.axes)
@@ -468,7 +522,9 @@ class CenterProblem:
         Return False if the allowance does not hold them.
         """
         seconds = self._seconds + FORECAST_EVALUATIONS * step
-        if not (self.allowance.fits(self._bytes + retained + peak) and self.allowance.worth(seconds)):
+        if not (
+            self.allowance.fits(self._bytes + retained + peak) and self.allowance.worth(seconds)
+        ):
             return False
         self._bytes, self._seconds = self._bytes + retained, seconds
         return True
@@ -482,7 +538,9 @@ class CenterProblem:
                 for positions, factors, scalars in self._pattern(group, groups.ranks)
             ]
             spreading.append(
-                GroupContribution(numbers=groups.numbers, places=groups.places, weights=weights, pattern=pattern)
+                GroupContribution(
+                    numbers=groups.numbers, places=groups.places, weights=weights, pattern=pattern
+                )
             )
         monomials, ranked = list(products), list[tuple[int, SpaceKind]]()
         for spaces in queried_spaces(spreading, self._roles, self.workload.schema.exact_places):
@@ -494,7 +552,9 @@ class CenterProblem:
                     factors, scalars = monomials[number]
                     terms.setdefault(factors, {})[scalars] = weight
                 roles = tuple(self._roles[spaces.places[examples[k]]].tolist())
-                ranked.append((int(spaces.reached[k]), SpaceKind(count=counts[k], roles=roles, terms=terms)))
+                ranked.append(
+                    (int(spaces.reached[k]), SpaceKind(count=counts[k], roles=roles, terms=terms))
+                )
         # sorted by the order in which the groups reach them, because the last digits of sums depend
         # on it
         kinds = [kind for _, kind in sorted(ranked, key=lambda groups: groups[0])]
@@ -502,7 +562,9 @@ class CenterProblem:
             if len(space_kind.terms) > 1:
                 sizes = [self.sizes[r] for r in space_kind.roles]
                 d, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
-                peak = dense_bytes(d, d, cells) + 8 * d * ((len(space_kind.terms) + 4) * d + 3 * cells)
+                peak = dense_bytes(d, d, cells) + 8 * d * (
+                    (len(space_kind.terms) + 4) * d + 3 * cells
+                )
                 slow = too_slow(sizes)
                 space_kind.separate = not self._reserve(0, peak, step_seconds(d, cells)) or slow
         return kinds
@@ -514,7 +576,12 @@ class CenterProblem:
             roles = tuple(self.roles[group.attributes[a]] for a in part.axes)
             options = []
             for inside in subsets(range(len(part.axes))):
-                options.append((tuple(position[part.axes[i]] for i in inside), self._number(part, roles, inside)))
+                options.append(
+                    (
+                        tuple(position[part.axes[i]] for i in inside),
+                        self._number(part, roles, inside),
+                    )
+                )
             choices.append(options)
         out = []
         for combination in itertools.product(*choices):
@@ -523,8 +590,16 @@ class CenterProblem:
                 continue
             positions = tuple(sorted(a for axes, _ in touched for a in axes))
             index = {p: i for i, p in enumerate(positions)}
-            factors = tuple(sorted((tuple(index[a] for a in axes), number) for axes, number in touched))
-            out.append((positions, factors, tuple(sorted(number for axes, number in combination if not axes))))
+            factors = tuple(
+                sorted((tuple(index[a] for a in axes), number) for axes, number in touched)
+            )
+            out.append(
+                (
+                    positions,
+                    factors,
+                    tuple(sorted(number for axes, number in combination if not axes)),
+                )
+            )
         return out
 
     def _number(self, part: Part, roles: tuple[Role, ...], inside: Axes) -> int:
@@ -558,7 +633,9 @@ class CenterProblem:
                 if has_identity_gram(piece.part):
                     continue
                 gram = self.gram(piece.part)
-                if not np.allclose(gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()):
+                if not np.allclose(
+                    gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()
+                ):
                     return False
         return True
 
@@ -576,7 +653,9 @@ class CenterProblem:
         """Return the trace of the Gram of a part, the reference for rounding."""
         if has_identity_gram(part):
             return float(part.cells)
-        return float(np.trace(self.gram(part)) if len(part.sizes) == 1 else np.sum(self.rows(part) ** 2))
+        return float(
+            np.trace(self.gram(part)) if len(part.sizes) == 1 else np.sum(self.rows(part) ** 2)
+        )
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:
         """Return S and its derivatives by N^T pi, shape (n - 1,) for each tuned role.
@@ -610,7 +689,9 @@ class CenterProblem:
             pi = problem.solution(mass, status).strategy.covariance.sum(axis=1)
         return np.asarray(pi / pi.sum())
 
-    def dual(self, key: Any, factor: Factor, centers: Sequence[Array | None]) -> tuple[float, Array, list[Array]]:
+    def dual(
+        self, key: Any, factor: Factor, centers: Sequence[Array | None]
+    ) -> tuple[float, Array, list[Array]]:
         """Solve one Gram with a warm start; return value and derivatives as in `sensitivities`."""
         self.allowance.check()
         with threads_for(factor.rank):
@@ -620,7 +701,9 @@ class CenterProblem:
                 start = 0.99 * start + 0.01 * problem.multiplicity / problem.multiplicity.sum()
             else:
                 start = None
-            mass, _ = problem.maximise(replace(self.options, deadline=self.allowance.deadline), start)
+            mass, _ = problem.maximise(
+                replace(self.options, deadline=self.allowance.deadline), start
+            )
             self.allowance.check()
             self._starts[key] = mass
             return problem.sensitivities(mass)
@@ -650,7 +733,9 @@ class CenterProblem:
             return np.full(n, 1.0 / n)
         with threads_for(n):
             problem = DualProblem(lift=FullDomain(n), factor=total)
-            pi = problem.solution(*problem.maximise(COARSE_OPTIONS)).strategy.covariance @ np.ones(n)
+            pi = problem.solution(*problem.maximise(COARSE_OPTIONS)).strategy.covariance @ np.ones(
+                n
+            )
         mass = float(pi.sum())
         if abs(mass) <= ROUNDING * float(np.abs(pi).sum()):
             # no query depends on the total, so every center is equally good

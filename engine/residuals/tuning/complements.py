@@ -133,9 +133,12 @@ def can_tune(workload: Workload) -> bool:
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
         return False
     has_weight = [
-        any(workload.groups[i].weight > 0 for i in group_class.numbers) for group_class in workload.group_classes
+        any(workload.groups[i].weight > 0 for i in group_class.numbers)
+        for group_class in workload.group_classes
     ]
-    pairs = [g for g, counts in zip(firsts, has_weight, strict=True) if counts and len(g.attributes) == 2]
+    pairs = [
+        g for g, counts in zip(firsts, has_weight, strict=True) if counts and len(g.attributes) == 2
+    ]
     if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
         return False
     if any(g.count * math.prod(g.sizes) > MAX_QUERY_ENTRIES for g in pairs):
@@ -159,7 +162,12 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
 
     Nothing is computed for the estimate.
     """
-    parameters, retained, peak, seconds = sum(a.size**2 for a in workload.schema.attributes), 0, 0, 0.0
+    parameters, retained, peak, seconds = (
+        sum(a.size**2 for a in workload.schema.attributes),
+        0,
+        0,
+        0.0,
+    )
     for sizes, groups in _class_representatives(workload):
         cells, d = math.prod(sizes), math.prod(n - 1 for n in sizes)
         rows = _row_counts(groups)
@@ -186,7 +194,10 @@ def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
             on_pair.setdefault(pair, []).append((group, group.attributes != pair))
     out: dict[Any, dict[Space, PairGroups]] = {}
     for pair, pair_groups in on_pair.items():
-        key = (workload.schema.sizes(pair), frozenset(Counter((g.key, g.weight, t) for g, t in pair_groups).items()))
+        key = (
+            workload.schema.sizes(pair),
+            frozenset(Counter((g.key, g.weight, t) for g, t in pair_groups).items()),
+        )
         out.setdefault(key, {})[pair] = pair_groups
     return out
 
@@ -268,7 +279,9 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
     for group, is_reversed in groups:
         rows = math.sqrt(group.weight) * product_rows(group)
         if is_reversed:
-            rows = np.swapaxes(rows.reshape(len(rows), sizes[1], sizes[0]), 1, 2).reshape(len(rows), -1)
+            rows = np.swapaxes(rows.reshape(len(rows), sizes[1], sizes[0]), 1, 2).reshape(
+                len(rows), -1
+            )
         blocks.append(rows)
     stacked = reduce_rows(np.concatenate(blocks))
     swaps = False
@@ -330,7 +343,9 @@ class ComplementProblem:
     A strategy is (1 + E) times its initial value, so zero parameters are the published split.
     """
 
-    def __init__(self, workload: Workload, watch: Listener, allowance: Allowance | None = None) -> None:
+    def __init__(
+        self, workload: Workload, watch: Listener, allowance: Allowance | None = None
+    ) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
         self.power = max(POWERS)
         self.pairs: list[PairKind] = []
@@ -338,7 +353,9 @@ class ComplementProblem:
         self.pair_kind: dict[Space, int] = {}
         self.single_kind: dict[str, int] = {}
         self._find_kinds()
-        self.links = Counter((p, self.single_kind[a], self.single_kind[b]) for (a, b), p in self.pair_kind.items())
+        self.links = Counter(
+            (p, self.single_kind[a], self.single_kind[b]) for (a, b), p in self.pair_kind.items()
+        )
         self.constant = math.fsum(g.weight for g in workload.groups if not g.attributes)
         self._layout()
 
@@ -370,10 +387,17 @@ class ComplementProblem:
             )
             if attribute_class not in kinds:
                 kinds[attribute_class] = len(self.singles)
-                rows = [math.sqrt(g.weight) * product_rows(g) for g in single_groups] or [np.zeros((0, n))]
+                rows = [math.sqrt(g.weight) * product_rows(g) for g in single_groups] or [
+                    np.zeros((0, n))
+                ]
                 stacked = np.concatenate(rows)
                 self.singles.append(
-                    SingleKind(n=n, query_rows=stacked @ basis(n), total=stacked.mean(axis=1), pairs=pair_counts)
+                    SingleKind(
+                        n=n,
+                        query_rows=stacked @ basis(n),
+                        total=stacked.mean(axis=1),
+                        pairs=pair_counts,
+                    )
                 )
             self.single_kind[name] = kinds[attribute_class]
             self.singles[kinds[attribute_class]].count += 1
@@ -390,7 +414,9 @@ class ComplementProblem:
                 self.shapes.append((("Y", p, 1), (r, kind.sizes[1] - 1)))
             self.shapes.append((("y", p), (r,)))
         for s, single in enumerate(self.singles):
-            gram = self._gram_on_attribute(single, {key: self.pairs[key[0]].A[key[1]] for key in single.pairs})
+            gram = self._gram_on_attribute(
+                single, {key: self.pairs[key[0]].A[key[1]] for key in single.pairs}
+            )
             if np.trace(gram) > 0.0:
                 self._add_strategy(("single", s), gram)
             self.shapes.append((("zeta", s), (single.n - 1,)))
@@ -474,12 +500,20 @@ class ComplementProblem:
             for slot in (0, 1)
         }
         S = math.fsum(self._pair(p, kind, at, gradient) for p, kind in enumerate(self.pairs))
-        S += math.fsum(self._single(s, kind, at, passed, gradient) for s, kind in enumerate(self.singles))
+        S += math.fsum(
+            self._single(s, kind, at, passed, gradient) for s, kind in enumerate(self.singles)
+        )
         S += self._total(at, passed, gradient)
         return S, self.vector(gradient)
 
     def _noise(
-        self, space: Any, count: int, gram: Array, lift: Array, at: Mapping[Any, Array], gradient: dict[Any, Array]
+        self,
+        space: Any,
+        count: int,
+        gram: Array,
+        lift: Array,
+        at: Mapping[Any, Array],
+        gradient: dict[Any, Array],
     ) -> Noise:
         self.allowance.check()
         first = self.first[space]
@@ -488,13 +522,19 @@ class ComplementProblem:
             gradient[space] += count * result.by_strategy @ first.T
         return result
 
-    def _pair(self, p: int, kind: PairKind, at: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
+    def _pair(
+        self, p: int, kind: PairKind, at: Mapping[Any, Array], gradient: dict[Any, Array]
+    ) -> float:
         if ("pair", p) not in self.first:
             return 0.0
         N = [basis(n) for n in kind.sizes]
-        lift = kind.lift - (at["Y", p, 0] @ N[0].T)[:, :, None] - (at["Y", p, 1] @ N[1].T)[:, None, :]
+        lift = (
+            kind.lift - (at["Y", p, 0] @ N[0].T)[:, :, None] - (at["Y", p, 1] @ N[1].T)[:, None, :]
+        )
         lift -= at["y", p][:, None, None]
-        result = self._noise(("pair", p), kind.count, kind.gram, lift.reshape(len(lift), -1), at, gradient)
+        result = self._noise(
+            ("pair", p), kind.count, kind.gram, lift.reshape(len(lift), -1), at, gradient
+        )
         cells = kind.count * result.by_lift.reshape(lift.shape)
         for slot in (0, 1):
             gradient["Y", p, slot] -= cells.sum(axis=2 - slot) @ N[slot]
@@ -502,20 +542,31 @@ class ComplementProblem:
         return kind.count * result.value
 
     def _single(
-        self, s: int, kind: SingleKind, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]
+        self,
+        s: int,
+        kind: SingleKind,
+        at: Mapping[Any, Array],
+        passed: Mapping[Any, Array],
+        gradient: dict[Any, Array],
     ) -> float:
         if ("single", s) not in self.first:
             return 0.0
         lift = basis(kind.n).T - at["zeta", s][:, None]
-        result = self._noise(("single", s), kind.count, self._gram_on_attribute(kind, passed), lift, at, gradient)
+        result = self._noise(
+            ("single", s), kind.count, self._gram_on_attribute(kind, passed), lift, at, gradient
+        )
         gradient["zeta", s] -= kind.count * result.by_lift.sum(axis=1)
         for key, number in kind.pairs.items():
             p, slot = key
             pulled = passed[key] @ result.by_gram
-            gradient["Y", p, slot] += 2.0 * kind.count * number * self.pairs[p].query_rows.T @ pulled
+            gradient["Y", p, slot] += (
+                2.0 * kind.count * number * self.pairs[p].query_rows.T @ pulled
+            )
         return kind.count * result.value
 
-    def _total(self, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
+    def _total(
+        self, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]
+    ) -> float:
         value, changes = self.constant, list[tuple[Any, Array]]()
         for s, single in enumerate(self.singles):
             t = single.total + single.query_rows @ at["zeta", s]
@@ -574,7 +625,9 @@ class _Search:
     def run(self, initial: Array | None) -> None:
         """Minimise from the published split, or with the last powers from initial parameters."""
         self.x = self.x if initial is None else initial.copy()
-        seconds = math.fsum(step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs)
+        seconds = math.fsum(
+            step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs
+        )
         step_factor = min(MAX_STEP_FACTOR, max(1.0, QUICK_STEP_S / max(seconds, 1e-9)))
         for power, steps in POWERS.items() if initial is None else list(POWERS.items())[2:]:
             self.problem.power = power
@@ -582,7 +635,9 @@ class _Search:
         even = self.problem.reversible(self.x)
         # in workloads that are invariant under reversal, odd parameters are rounding; they would
         # add a direction to the queries that is too small to be measured
-        if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (1.0 + MIN_DECREASE):
+        if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
+            1.0 + MIN_DECREASE
+        ):
             self.x = even
 
     def _descend(self, steps: int) -> None:
@@ -605,11 +660,19 @@ class _Search:
                 lowest, self.x = S, x.copy()
             return math.log(S), gradient / S
 
-        limits: Any = {"maxiter": steps, "maxfun": steps, "ftol": MIN_DECREASE, "gtol": 0.0, "maxcor": 20}
+        limits: Any = {
+            "maxiter": steps,
+            "maxfun": steps,
+            "ftol": MIN_DECREASE,
+            "gtol": 0.0,
+            "maxcor": 20,
+        }
         scipy.optimize.minimize(log_value, self.x, jac=True, method="L-BFGS-B", options=limits)
 
 
-def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Space, Complement]]:
+def split_of(
+    problem: ComplementProblem, x: Array
+) -> tuple[dict[str, Array], dict[Space, Complement]]:
     """Return centers, shape (n_i,), and complements relative to their product.
 
     ``x`` has shape (length,).
@@ -629,4 +692,6 @@ def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], di
             total = V @ at["y", p] + np.kron(zeta[a], zeta[b]) + first @ zeta[a] + second @ zeta[b]
             by_class[key] = Complement(by_axis=(first, second), by_total=total)
         complements[pair] = by_class[key]
-    return {name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()}, complements
+    return {
+        name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()
+    }, complements

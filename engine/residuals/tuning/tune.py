@@ -75,15 +75,22 @@ class CenterBalance:
     Parameters
     ----------
     problem : its classes of spaces have one term each.
-    alone : for every tuned role the numbers of its pieces inside and outside, from `separable_pieces`.
+    alone : for every tuned role the numbers of its pieces inside and outside, from
+        `separable_pieces`.
     """
 
     def __init__(self, problem: CenterProblem, alone: Mapping[Role, tuple[int, int]]) -> None:
         self.problem, self.alone = problem, alone
         terms = [(k, *term) for k, kind in enumerate(problem.kinds) for term in kind.terms.items()]
-        sums = [(k, numbers, weight) for k, _, monomials in terms for numbers, weight in monomials.items()]
+        sums = [
+            (k, numbers, weight)
+            for k, _, monomials in terms
+            for numbers, weight in monomials.items()
+        ]
         padding = len(problem.pieces)  # index of a padding entry with value 1
-        self._inside = _padded([[number for _, number in factors] for _, factors, _ in terms], padding)
+        self._inside = _padded(
+            [[number for _, number in factors] for _, factors, _ in terms], padding
+        )
         self._outside = _padded([numbers for _, numbers, _ in sums], padding)
         self._kind = np.array([k for k, *_ in sums], dtype=np.int64)
         self._weights = np.array([weight for *_, weight in sums])
@@ -116,7 +123,9 @@ class CenterBalance:
         total = np.bincount(self._kind, self._weights * outside.prod(axis=1), len(product))
         roots = np.sqrt(product * total)
         outer = np.divide(0.5 * self._counts, roots, out=np.zeros_like(roots), where=roots > 0.0)
-        by_value = _sums_by_piece(self._inside, (outer * total)[:, None] * _products_of_others(inside), padding)
+        by_value = _sums_by_piece(
+            self._inside, (outer * total)[:, None] * _products_of_others(inside), padding
+        )
         by_scalar = _sums_by_piece(
             self._outside,
             ((outer * product)[self._kind] * self._weights)[:, None] * _products_of_others(outside),
@@ -126,7 +135,9 @@ class CenterBalance:
         for role, (inside_piece, outside_piece) in self.alone.items():
             a, b = float(by_value[inside_piece]), float(by_scalar[outside_piece])
             if a > 0.0 and b > 0.0:
-                out[role] = float(values[inside_piece]) * (a / b) ** 2 - float(scalars[outside_piece])
+                out[role] = float(values[inside_piece]) * (a / b) ** 2 - float(
+                    scalars[outside_piece]
+                )
         return float(self._counts @ roots), out
 
     def _value(self, state: Evaluation, number: int) -> float:
@@ -156,7 +167,11 @@ def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
     for role, numbers in places.items():
         if len(numbers) != 2 or any(len(problem.pieces[k].roles) > 1 for k in numbers):
             return {}
-        out[role] = (numbers[0], numbers[1]) if problem.pieces[numbers[0]].inside else (numbers[1], numbers[0])
+        out[role] = (
+            (numbers[0], numbers[1])
+            if problem.pieces[numbers[0]].inside
+            else (numbers[1], numbers[0])
+        )
     return out
 
 
@@ -172,7 +187,11 @@ def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
 def _products_of_others(values: Array) -> Array:
     """Return for every entry the product of the other entries in its row."""
     columns = range(values.shape[1])
-    return np.column_stack([np.delete(values, k, axis=1).prod(axis=1) for k in columns]) if columns else values
+    return (
+        np.column_stack([np.delete(values, k, axis=1).prod(axis=1) for k in columns])
+        if columns
+        else values
+    )
 
 
 def _sums_by_piece(numbers: Index, shares: Array, padding: int) -> Array:
@@ -217,7 +236,9 @@ def tuned_centers(
         return {}
     search = _Search(problem)
     with contextlib.suppress(TimeoutError):
-        search.run({role: start[name] for name, role in problem.roles.items() if start and name in start})
+        search.run(
+            {role: start[name] for name, role in problem.roles.items() if start and name in start}
+        )
     return {name: search.best[role] for name, role in problem.roles.items() if role in search.best}
 
 
@@ -247,7 +268,9 @@ class _Search:
             return
         if not (start and self.evaluate(start)[0] < uniform):
             for c in SCALARS:
-                self.evaluate({role: self.problem.one_scalar(role, c) for role in self.problem.tuned})
+                self.evaluate(
+                    {role: self.problem.one_scalar(role, c) for role in self.problem.tuned}
+                )
                 self.problem.watch(0.1, f"Tuning centers with c = {c:g}")
         # values of the coarse inner solver are not comparable with those of the fine one
         self.problem.options, self.lowest = FINE_OPTIONS, math.inf
@@ -268,11 +291,17 @@ class _Search:
             if gain * shrinks < MIN_RELATIVE_GAIN * S or not offsets:
                 return
             previous_gain = gain
-            self.problem.watch(0.1 + 0.9 * step / MAX_BALANCE_ROUNDS, f"Balancing centers, round {step + 1}")
+            self.problem.watch(
+                0.1 + 0.9 * step / MAX_BALANCE_ROUNDS, f"Balancing centers, round {step + 1}"
+            )
             updated = {
-                role: self.problem.optimal_center(role, balance.alone[role][0], c) for role, c in offsets.items()
+                role: self.problem.optimal_center(role, balance.alone[role][0], c)
+                for role, c in offsets.items()
             }
-            centers = {**centers, **{role: pi for role, pi in updated.items() if np.isfinite(pi).all()}}
+            centers = {
+                **centers,
+                **{role: pi for role, pi in updated.items() if np.isfinite(pi).all()},
+            }
 
     def _descend(self, start: Mapping[Role, Array]) -> None:
         """Minimise S by L-BFGS."""
@@ -285,11 +314,19 @@ class _Search:
             blocks = zip(self.problem.tuned, sizes, np.split(x, cuts), strict=True)
             S, by_role = self.evaluate({r: 1.0 / n + basis(n) @ part for r, n, part in blocks})
             self.done += 1
-            self.problem.watch(0.1 + 0.9 * min(1.0, self.done / STEPS), f"Tuning centers, step {self.done}")
-            gradients = [by_role.get(r, np.zeros(n - 1)) for r, n in zip(self.problem.tuned, sizes, strict=True)]
+            self.problem.watch(
+                0.1 + 0.9 * min(1.0, self.done / STEPS), f"Tuning centers, step {self.done}"
+            )
+            gradients = [
+                by_role.get(r, np.zeros(n - 1))
+                for r, n in zip(self.problem.tuned, sizes, strict=True)
+            ]
             return math.log(S), np.concatenate(gradients) / S
 
-        first = [basis(n).T @ start.get(r, np.full(n, 1.0 / n)) for r, n in zip(self.problem.tuned, sizes, strict=True)]
+        first = [
+            basis(n).T @ start.get(r, np.full(n, 1.0 / n))
+            for r, n in zip(self.problem.tuned, sizes, strict=True)
+        ]
         scipy.optimize.minimize(
             log_value,
             np.concatenate(first),
@@ -336,24 +373,31 @@ class SplitMemory:
     @cached_property
     def exact(self) -> str:
         """Identity of the workload."""
-        return _key("exact", self.similar, [(g.attributes, g.key, g.weight) for g in self.workload.groups])
+        return _key(
+            "exact", self.similar, [(g.attributes, g.key, g.weight) for g in self.workload.groups]
+        )
 
     def centers(self, watch: Listener) -> Split:
         """Return the split of tuned centers; see `engine.residuals.tuning.tune`."""
         if cyclic(self.workload):
-            return UNIFORM  # hashing a hundred thousand groups for the cache takes longer than planning
+            # hashing a hundred thousand groups for the cache takes longer than planning
+            return UNIFORM
         cuts = np.cumsum(self.sizes)
         cached_values, is_exact = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
         start: dict[str, Array] = {}
         if cached_values is not None:
-            for name, pi in zip(self.workload.schema.names, np.split(cached_values, cuts[:-1]), strict=True):
+            for name, pi in zip(
+                self.workload.schema.names, np.split(cached_values, cuts[:-1]), strict=True
+            ):
                 # NaN marks a uniform center
                 if np.isfinite(pi).all() and abs(float(pi.sum()) - 1.0) < 1e-9:
                     start[name] = pi
         if is_exact:
             return Split(centers=start)
         tuned = tuned_centers(self.workload, watch, start, self.allowance)
-        vectors = [tuned.get(a.name, np.full(a.size, np.nan)) for a in self.workload.schema.attributes]
+        vectors = [
+            tuned.get(a.name, np.full(a.size, np.nan)) for a in self.workload.schema.attributes
+        ]
         self._store(np.concatenate(vectors), "centers")
         return Split(centers=tuned)
 
@@ -367,7 +411,11 @@ class SplitMemory:
             return Split(centers=centers, complements=complements)
 
         def start(length: int) -> Array | None:
-            fits = cached_values is not None and len(cached_values) == length and np.isfinite(cached_values).all()
+            fits = (
+                cached_values is not None
+                and len(cached_values) == length
+                and np.isfinite(cached_values).all()
+            )
             return cached_values if fits else None
 
         centers, complements, x = tuned_complements(self.workload, watch, start, self.allowance)
@@ -425,7 +473,9 @@ def split_seconds(
                 else MIXED_SPACE_STEPS
             )
             seconds += steps * _step(sub, factors)
-        elif len(sub.sizes) == 1 and not isinstance(factors[sub.terms[0].factors[0][1]], IdentityFactor):
+        elif len(sub.sizes) == 1 and not isinstance(
+            factors[sub.terms[0].factors[0][1]], IdentityFactor
+        ):
             seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
     return seconds
 
@@ -439,7 +489,9 @@ def _step(sub: Subworkload, factors: Sequence[Factor]) -> float:
     """
     used = [(axes, factors[k]) for term in sub.terms for axes, k in term.factors]
     if len(sub.terms) == 1:
-        return math.fsum(step_seconds(f.rank, math.prod(sub.sizes[a] for a in axes)) for axes, f in used)
+        return math.fsum(
+            step_seconds(f.rank, math.prod(sub.sizes[a] for a in axes)) for axes, f in used
+        )
     rank = sum(f.rank for _, f in used) if all(f.low_rank for _, f in used) else sub.dimension
     return step_seconds(min(rank, sub.dimension), math.prod(sub.sizes))
 

@@ -26,7 +26,15 @@ import numpy as np
 
 from engine._arrays import Array
 from engine.residuals.basis import Axes, Complement, Space, Split, pieces, positions
-from engine.residuals.decomposition import Decomposition, Factor, Subworkload, Term, part_rows, reduce_rows, rows_bytes
+from engine.residuals.decomposition import (
+    Decomposition,
+    Factor,
+    Subworkload,
+    Term,
+    part_rows,
+    reduce_rows,
+    rows_bytes,
+)
 from engine.residuals.strategy_search import PRODUCTS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
 from engine.workload import Group, Part, Workload, joint_part
@@ -67,7 +75,9 @@ GRAM_TOLERANCE = 1e-12
 MAX_WEIGHT_RATIO = 1e9
 
 
-def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf) -> Decomposition:
+def unite(
+    parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf
+) -> Decomposition:
     """Return the decomposition with each union as one subworkload.
 
     A union is on the table of all its attributes.
@@ -82,22 +92,39 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
     """
     if not split.unions:
         return parts
-    factors, subworkloads, spaces = list(parts.factors), list(parts.subworkloads), dict(parts.spaces)
+    factors, subworkloads, spaces = (
+        list(parts.factors),
+        list(parts.subworkloads),
+        dict(parts.spaces),
+    )
     by_signature: dict[Hashable, list[tuple[Array, int]]] = {}
     for union in split.unions.values():
         for space in union:
             if spaces.pop(space, None) is None:
-                raise ValueError("a union contains a space without weighted queries, or one of another union")
+                raise ValueError(
+                    "a union contains a space without weighted queries, or one of another union"
+                )
     for attributes, union in split.unions.items():
         sizes = workload.schema.sizes(attributes)
-        if workload.schema.ranked(set(attributes)) != attributes or attributes in spaces or not union:
-            raise ValueError("the attributes of a union are not in schema order, or are also a space outside it")
+        if (
+            workload.schema.ranked(set(attributes)) != attributes
+            or attributes in spaces
+            or not union
+        ):
+            raise ValueError(
+                "the attributes of a union are not in schema order, or are also a space outside it"
+            )
         if not math.isfinite(work_of(workload, attributes, union, memory_limit)):
             raise ValueError("a union is too large")
         space_axes = tuple(tuple(attributes.index(name) for name in space) for space in union)
-        factor, axes = union_factor(workload, attributes, space_axes, split), tuple(range(len(sizes)))
+        factor, axes = (
+            union_factor(workload, attributes, space_axes, split),
+            tuple(range(len(sizes))),
+        )
         centers, complements = tuple(split.centers_of(attributes)), split.inside(attributes)
-        stored_grams = by_signature.setdefault((sizes, space_axes, _split_signature(centers, complements)), [])
+        stored_grams = by_signature.setdefault(
+            (sizes, space_axes, _split_signature(centers, complements)), []
+        )
         gram = factor.dense()
         # many pairs have the same Gram up to rounding, from different orders of rows: their unions
         # are searched once
@@ -131,13 +158,19 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
     )
 
 
-def _split_signature(centers: Sequence[Array | None], complements: Mapping[Axes, Complement]) -> Hashable:
+def _split_signature(
+    centers: Sequence[Array | None], complements: Mapping[Axes, Complement]
+) -> Hashable:
     """Return a hashable identity of centers and complements."""
     center_bytes = tuple(None if center is None else center.tobytes() for center in centers)
-    return center_bytes, frozenset((axes, complement.key) for axes, complement in complements.items())
+    return center_bytes, frozenset(
+        (axes, complement.key) for axes, complement in complements.items()
+    )
 
 
-def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split) -> Factor:
+def union_factor(
+    workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split
+) -> Factor:
     """Return the Gram of some spaces on one table.
 
     Class coordinates are in the order of the spaces.
@@ -164,7 +197,9 @@ def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], 
     return Factor(sizes=sizes, matrix=joined if low else joined.T @ joined, low_rank=low)
 
 
-def group_rows(workload: Workload, group: Group, attributes: Space, split: Split) -> tuple[Axes, Array]:
+def group_rows(
+    workload: Workload, group: Group, attributes: Space, split: Split
+) -> tuple[Axes, Array]:
     """Return the axes of ``attributes`` in a group, and rows with the Gram of its pieces.
 
     Shape (rows, cells).
@@ -173,7 +208,9 @@ def group_rows(workload: Workload, group: Group, attributes: Space, split: Split
     ranked = workload.schema.ranked
     # neither per-query weights nor complements are products over the parts, so the group is treated
     # as one part
-    if group.query_weights is not None or (len(parts) > 1 and split.inside(ranked(group.attributes))):
+    if group.query_weights is not None or (
+        len(parts) > 1 and split.inside(ranked(group.attributes))
+    ):
         parts = (joint_part(group),)
     out, placed = np.ones((1, 1)), list[str]()
     for part in parts:
@@ -182,10 +219,14 @@ def group_rows(workload: Workload, group: Group, attributes: Space, split: Split
         rows = part_rows(part, group.query_weights).reshape(-1, *part.sizes)
         rows = rows.transpose(0, *(1 + attributes_of_part.index(name) for name in names))
         tuned = split.inside(names)
-        part_pieces = pieces(rows.reshape(len(rows), -1), rows.shape[1:], split.centers_of(names), tuned)
+        part_pieces = pieces(
+            rows.reshape(len(rows), -1), rows.shape[1:], split.centers_of(names), tuned
+        )
         coordinates_inside = tuple(slice(None) if name in attributes else 0 for name in names)
         part_pieces = reduce_rows(
-            part_pieces.reshape(rows.shape)[(slice(None), *coordinates_inside)].reshape(len(rows), -1)
+            part_pieces.reshape(rows.shape)[(slice(None), *coordinates_inside)].reshape(
+                len(rows), -1
+            )
         )
         out = np.asarray(np.kron(out, part_pieces), dtype=float)
         placed += [name for name in names if name in attributes]
@@ -214,18 +255,25 @@ def choose_unions(
     workload : queries with their weights.
     spaces : residual spaces of the decomposition.
     memory_limit : bytes of one search at most.
-    separate_error : returns the expected time of tuning without unions, in seconds.  A union of all spaces,
-        which is the best of all matrix mechanisms and needs no tuning, may take as long, or `WAIT`
-        if that is more.
+    separate_error : returns the expected time of tuning without unions, in seconds.  A union of all
+        spaces, which is the best of all matrix mechanisms and needs no tuning, may take as long, or
+        `WAIT` if that is more.
     left : seconds until the time limit, which a union of all spaces must not exceed.
     """
     everything = workload.schema.ranked(set().union(*spaces))
     # too large for a union of all spaces, and with so many spaces unions of some of them gain
     # little
-    if not everything or (len(spaces) > MAX_SPACES and workload.schema.cells(everything) > MAX_CELLS):
+    if not everything or (
+        len(spaces) > MAX_SPACES and workload.schema.cells(everything) > MAX_CELLS
+    ):
         return {}
-    weights = [np.ravel(g.weight if g.query_weights is None else g.weight * g.query_weights) for g in workload.groups]
-    weights_of_queries = np.concatenate([w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0])
+    weights = [
+        np.ravel(g.weight if g.query_weights is None else g.weight * g.query_weights)
+        for g in workload.groups
+    ]
+    weights_of_queries = np.concatenate(
+        [w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0]
+    )
     # one strategy would answer the queries of small weight too inaccurately
     if weights_of_queries.max() > MAX_WEIGHT_RATIO * weights_of_queries.min():
         return {}
@@ -238,18 +286,32 @@ def choose_unions(
         # the variances of a union may need every query of the groups inside
         formed = _has_closed_form_variances(workload, attributes, spaces_inside)
         entries = [_entries(g, dimension, formed) for g in _groups_touching(workload, attributes)]
-        affordable = sum(entries) <= ENTRIES and rows_of_union(workload, attributes, spaces_inside) <= memory_limit
-        return work_of(workload, attributes, spaces_inside, memory_limit) if affordable else math.inf
+        affordable = (
+            sum(entries) <= ENTRIES
+            and rows_of_union(workload, attributes, spaces_inside) <= memory_limit
+        )
+        return (
+            work_of(workload, attributes, spaces_inside, memory_limit) if affordable else math.inf
+        )
 
     # on one attribute, the total and a residual space with the optimal center are as accurate as a
     # union, and quicker
-    if len(everything) == 1 and union_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S:
+    if (
+        len(everything) == 1
+        and union_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
+    ):
         return {}
     needed = work(everything)
     if needed <= WORK:
         return {everything: tuple(spaces)}
-    if needed <= MAX_FULL_DOMAIN_FLOPS and workload.schema.cells(everything) <= DOMAIN and not cyclic(workload):
-        seconds = strategy_seconds(workload, everything, spaces) + union_seconds(workload, everything, spaces)
+    if (
+        needed <= MAX_FULL_DOMAIN_FLOPS
+        and workload.schema.cells(everything) <= DOMAIN
+        and not cyclic(workload)
+    ):
+        seconds = strategy_seconds(workload, everything, spaces) + union_seconds(
+            workload, everything, spaces
+        )
         if seconds <= left and (seconds <= WAIT or seconds <= separate_error()):
             return {everything: tuple(spaces)}
     if len(spaces) > MAX_SPACES:
@@ -280,7 +342,9 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
     return [space for space in spaces if set(space) <= set(attributes)]
 
 
-def _entries(group: Group, least: int = 0, formed: bool = False, parts: Sequence[Part] | None = None) -> float:
+def _entries(
+    group: Group, least: int = 0, formed: bool = False, parts: Sequence[Part] | None = None
+) -> float:
     """Return the number of entries of a group's query rows, or an equivalent in time.
 
     Each row counts at least ``least`` entries.  ``formed`` is the result of
@@ -292,12 +356,17 @@ def _entries(group: Group, least: int = 0, formed: bool = False, parts: Sequence
     if formed and len(counts) > 1 and cells <= FORMS and group.query_weights is None:
         return min(
             listed,
-            float(ENTRIES_PER_VARIANCE * math.prod(counts) + min(counts) * cells**2 // MULTIPLICATIONS_PER_ENTRY),
+            float(
+                ENTRIES_PER_VARIANCE * math.prod(counts)
+                + min(counts) * cells**2 // MULTIPLICATIONS_PER_ENTRY
+            ),
         )
     return listed
 
 
-def _has_closed_form_variances(workload: Workload, attributes: Space, spaces: Collection[Space]) -> bool:
+def _has_closed_form_variances(
+    workload: Workload, attributes: Space, spaces: Collection[Space]
+) -> bool:
     """Return whether variances of product groups need no row per query.
 
     They need none if the union contains all weighted groups and measures all class coordinates of
@@ -312,10 +381,14 @@ def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
 
 
 def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
-    return math.prod(n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside)
+    return math.prod(
+        n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside
+    )
 
 
-def _assign_spaces(clusters: Sequence[Space], spaces: Collection[Space]) -> dict[Space, tuple[Space, ...]]:
+def _assign_spaces(
+    clusters: Sequence[Space], spaces: Collection[Space]
+) -> dict[Space, tuple[Space, ...]]:
     """Return the spaces of every cluster, each space in one cluster only.
 
     Clusters of one space are left out.
@@ -330,7 +403,9 @@ def _assign_spaces(clusters: Sequence[Space], spaces: Collection[Space]) -> dict
     return out
 
 
-def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float) -> float:
+def work_of(
+    workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float
+) -> float:
     """Return the multiplications per step of the search for a union's strategy.
 
     Infinite beyond other limits.
@@ -338,11 +413,20 @@ def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], me
     cells = workload.schema.cells(attributes)
     if cells > MAX_CELLS:
         return math.inf
-    dimension, formed = dimension_of(workload, spaces), _has_closed_form_variances(workload, attributes, spaces)
-    if any(_entries(g, dimension, formed) > ENTRIES for g in _groups_touching(workload, attributes)):
+    dimension, formed = (
+        dimension_of(workload, spaces),
+        _has_closed_form_variances(workload, attributes, spaces),
+    )
+    if any(
+        _entries(g, dimension, formed) > ENTRIES for g in _groups_touching(workload, attributes)
+    ):
         return math.inf
     rank = rank_of(workload, attributes, spaces)
-    return rank * rank * (cells + 6.0 * rank) if dense_bytes(rank, dimension, cells) <= memory_limit else math.inf
+    return (
+        rank * rank * (cells + 6.0 * rank)
+        if dense_bytes(rank, dimension, cells) <= memory_limit
+        else math.inf
+    )
 
 
 def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
@@ -350,7 +434,11 @@ def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) ->
     rows = 0
     for group in workload.groups:
         inside = [name for name in group.attributes if name in attributes]
-        rows += math.prod(min(p.count, _cells_inside(group, p, inside)) for p in group.parts) if inside else 0
+        rows += (
+            math.prod(min(p.count, _cells_inside(group, p, inside)) for p in group.parts)
+            if inside
+            else 0
+        )
     return min(rows + 1, sum(_rank_in(workload, space) for space in spaces))
 
 
@@ -360,11 +448,16 @@ def _rank_in(workload: Workload, space: Space) -> int:
     for group in workload.groups:
         if rows < dimension and group.weight > 0.0 and set(space) <= set(group.attributes):
             sizes_inside = [
-                [n - 1 for a, n in zip(p.axes, p.sizes, strict=True) if group.attributes[a] in space]
+                [
+                    n - 1
+                    for a, n in zip(p.axes, p.sizes, strict=True)
+                    if group.attributes[a] in space
+                ]
                 for p in group.parts
             ]
             rows += math.prod(
-                min(p.count, math.prod(sizes)) for p, sizes in zip(group.parts, sizes_inside, strict=True)
+                min(p.count, math.prod(sizes))
+                for p, sizes in zip(group.parts, sizes_inside, strict=True)
             )
     return min(rows, dimension)
 
@@ -381,7 +474,9 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
     for group in _groups_touching(workload, attributes):
         # with a complement or per-query weights a product group is treated as one part
         parts = (*group.parts, joint_part(group)) if len(group.parts) > 1 else group.parts
-        largest = max(largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts))
+        largest = max(
+            largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts)
+        )
         stacked += min(cells, math.prod(min(p.count, p.cells) for p in group.parts))
     return largest + 8 * (4 * stacked * cells + min(stacked, dimension) * (cells + 2 * dimension))
 
@@ -389,7 +484,9 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
 def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected memory of the search for a union's strategy, in bytes."""
     cells, rank = workload.schema.cells(attributes), rank_of(workload, attributes, spaces)
-    rows = 0.5 * rows_of_union(workload, attributes, spaces)  # about half of that bound is in use at once
+    rows = 0.5 * rows_of_union(
+        workload, attributes, spaces
+    )  # about half of that bound is in use at once
     return max(dense_bytes(rank, dimension_of(workload, spaces), cells), rows)
 
 
@@ -414,12 +511,22 @@ def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Spac
     through = dimension_of(workload, spaces) * rank_of(workload, attributes, spaces)
     formed = _has_closed_form_variances(workload, attributes, spaces)
     # complements, which belong to pairs with a joint part, pass pieces down that are not products
-    pairs = {frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2}
+    pairs = {
+        frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2
+    }
     entries: dict[Any, tuple[float, int]] = {}
     for group in workload.groups:
-        spaces_inside, names = [space for space in spaces if set(space) <= set(group.attributes)], set(group.attributes)
+        spaces_inside, names = (
+            [space for space in spaces if set(space) <= set(group.attributes)],
+            set(group.attributes),
+        )
         touched = set().union(
-            *spaces_inside, *(pair for pair in pairs if pair <= names and any(set(s) < pair for s in spaces_inside))
+            *spaces_inside,
+            *(
+                pair
+                for pair in pairs
+                if pair <= names and any(set(s) < pair for s in spaces_inside)
+            ),
         )
         parts = [part for part in group.parts if touched & set(group.named(part.axes))]
         if spaces_inside and group.weight > 0.0:
@@ -428,4 +535,6 @@ def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Spac
                 _entries(group, formed=formed, parts=parts),
                 cells,
             )
-    return math.fsum(listed * (LISTED + 2.0 * through / (cells * PRODUCTS)) for listed, cells in entries.values())
+    return math.fsum(
+        listed * (LISTED + 2.0 * through / (cells * PRODUCTS)) for listed, cells in entries.values()
+    )

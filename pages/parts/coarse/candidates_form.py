@@ -1,4 +1,6 @@
-"""Which analyses to choose from, and the rule that chooses: the first steps of the page Coarse or fine."""
+"""Which analyses to choose from, and the rule that chooses: the first steps of the page Coarse or
+fine.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from engine.workload import Schema, Workload
 from pages.parts.coarse import script as coarse_code
 from pages.parts.jobs import plans
 from pages.parts.shell import budgets, figure_view
-from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error, show_errors
+from pages.parts.shell.error_text import (
+    deferred_errors,
+    escape_markdown,
+    show_deferred_error,
+    show_errors,
+)
 from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script
 
@@ -30,7 +37,10 @@ WAYS, COARSER, CENSUS, FILES = (
 WIDE = 100  # attributes up to which singles and pairs are planned without being asked for
 KINDS = (WAYS, COARSER, CENSUS, FILES)
 UNASKED = " (uniform centers, where none were chosen, so that the analyses share what they measure)"
-NO_SCHEMA = "There is no schema yet. Choose one on the Schema page, or take the census example or plan files."
+NO_SCHEMA = (
+    "There is no schema yet. Choose one on the Schema page, or take the census example or plan"
+    " files."
+)
 AT_ONCE, ONE_BY_ONE = "All in one choice", "One after the other, look closer while it pays"
 
 
@@ -53,7 +63,9 @@ class Settings:
     primary: str = ""
 
     def arguments(self, common: CommonPlan) -> dict[str, Any]:
-        """What the rule takes besides the options; in later choices of a chain the first option is the primary one."""
+        """What the rule takes besides the options; in later choices of a chain the first option is
+        the primary one.
+        """
         primary = self.primary if self.primary in common.names else 0
         return {"primary": primary, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
@@ -75,8 +87,12 @@ def choose(studio: RequestState) -> Chosen | None:
             return None
         even = studio.with_uniform_centers
         how = f"{title_of(studio.mechanism)}{UNASKED if even is not studio else ''}"
-        with_what = f"the present budget of {budgets.in_words(studio.budget)}, by the mechanism {how}"
-        st.caption(escape_markdown(f"All of them at {with_what}; both are chosen on the Preview page."))
+        with_what = (
+            f"the present budget of {budgets.in_words(studio.budget)}, by the mechanism {how}"
+        )
+        st.caption(
+            escape_markdown(f"All of them at {with_what}; both are chosen on the Preview page.")
+        )
         return _planned(templates, even, script)
     return None
 
@@ -86,20 +102,27 @@ def _templates(kind: str, studio: RequestState) -> tuple[Mapping[str, Workload],
         schema = studio.required_workload.schema
         most = min(3, len(schema))
         options = list(range(1, most + 1))
-        first = options[:2] if len(schema) <= WIDE else []  # all pairs of hundreds of attributes take long to plan
+        first = (
+            options[:2] if len(schema) <= WIDE else []
+        )  # all pairs of hundreds of attributes take long to plan
         key = f"coarse_ways_{most}_{bool(first)}"
         st.session_state.setdefault(key, first)  # a page that was loaded again has its own
         ways = st.multiselect("Attributes a table", options, key=key, persist_state="session")
         return (
-            (common_mechanism.workloads_by_way(schema, ways), coarse_code.tables_script(studio, sorted(ways)))
+            (
+                common_mechanism.workloads_by_way(schema, ways),
+                coarse_code.tables_script(studio, sorted(ways)),
+            )
             if ways
             else ({}, Script())
         )
     if kind == COARSER:
-        return common_mechanism.coarse_and_fine(studio.required_workload), coarse_code.coarser_script(studio)
+        return common_mechanism.coarse_and_fine(
+            studio.required_workload
+        ), coarse_code.coarser_script(studio)
     st.caption(
-        "Men and women of all ages together, or in 4, 9 or 23 bins of age, as for small groups of people in a census. "
-        "The paper behind it asks for half of the cells above a ratio of 20."
+        "Men and women of all ages together, or in 4, 9 or 23 bins of age, as for small groups of"
+        " people in a census. The paper behind it asks for half of the cells above a ratio of 20."
     )
     return common_mechanism.census_ages(_census()), coarse_code.census()
 
@@ -109,7 +132,9 @@ def _census() -> Schema:
     return Schema.from_json(demo_data.schemas()["census"].read_bytes())
 
 
-def _planned(workloads: Mapping[str, Workload], studio: RequestState, script: Script) -> Chosen | None:
+def _planned(
+    workloads: Mapping[str, Workload], studio: RequestState, script: Script
+) -> Chosen | None:
     """Plan one after the other, each as on the Preview page."""
     made = []
     for name, workload in workloads.items():
@@ -124,7 +149,9 @@ def _planned(workloads: Mapping[str, Workload], studio: RequestState, script: Sc
 
 def keep_files() -> None:
     """Keep the uploaded plans for this session."""
-    st.session_state["coarse_plans"] = {}  # a file that cannot be read leaves no plans of earlier ones
+    st.session_state[
+        "coarse_plans"
+    ] = {}  # a file that cannot be read leaves no plans of earlier ones
     with deferred_errors("coarse_files"):
         files = st.session_state.get("coarse_files") or []
         texts = {file.name.removesuffix(".json")[:80]: file.getvalue() for file in files}
@@ -146,17 +173,23 @@ def _from_files() -> Chosen | None:
     if len(names) < 2:
         st.info("Open at least two plan files.", icon="📂")
         return None
-    order = st.multiselect("Order, coarse first", names, default=names, key=f"coarse_order_{len(names)}")
+    order = st.multiselect(
+        "Order, coarse first", names, default=names, key=f"coarse_order_{len(names)}"
+    )
     if len(order) < 2:
         st.info("Choose at least two of them, the coarse one first.", icon="📂")
         return None
     return Chosen(
-        names=tuple(order), plans=tuple(uploaded_plans[n] for n in order), script=coarse_code.from_files(order)
+        names=tuple(order),
+        plans=tuple(uploaded_plans[n] for n in order),
+        script=coarse_code.from_files(order),
     )
 
 
 @st.cache_resource(max_entries=8, show_spinner="Splitting into what is shared and the rest")
-def _split(identity: tuple[str, ...], names: tuple[str, ...], chain: bool, _plans: Sequence[Plan]) -> CommonPlan:
+def _split(
+    identity: tuple[str, ...], names: tuple[str, ...], chain: bool, _plans: Sequence[Plan]
+) -> CommonPlan:
     split: Callable[..., CommonPlan] = nested_choices if chain else coarse_or_fine
     return split(*_plans, names=names)
 
@@ -171,8 +204,11 @@ def split(chosen: Chosen) -> tuple[CommonPlan, Script] | None:
             horizontal=True,
             key="coarse_chain",
             persist_state="session",
-            help="One after the other, each look tells more than the one before, and every way through costs what the "
-            "analysis at its end costs alone. In one choice, the look is what all of them share.",
+            help=(
+                "One after the other, each look tells more than the one before, and every way"
+                " through costs what the analysis at its end costs alone. In one choice, the look"
+                " is what all of them share."
+            ),
         )
         chain = how == ONE_BY_ONE
     with show_errors():
@@ -189,7 +225,9 @@ def shared(common: CommonPlan) -> None:
         chain.append(after)
     for number, one in enumerate(chain):
         if len(chain) > 1:
-            st.markdown(f"**{escape_markdown(f'Choice {number + 1}: {one.names[0]}, or {one.names[1]}?')}**")
+            st.markdown(
+                f"**{escape_markdown(f'Choice {number + 1}: {one.names[0]}, or {one.names[1]}?')}**"
+            )
         picture = figures.shares_picture(one, budgets.in_words)
         figure_view.picture(picture, key=f"coarse_shares_{number}", config=figure_view.EXPORT)
         st.markdown(f"**{escape_markdown(picture.alt)}**")
@@ -242,7 +280,10 @@ def settings(common: CommonPlan | None) -> Settings:
             "Primary analysis",
             common.names[:-1],
             key=f"coarse_primary_{len(common.names)}_{common.hash[:8]}",
-            help="The analysis that must be served whatever is chosen; the options after it are finer.",
+            help=(
+                "The analysis that must be served whatever is chosen; the options after it are"
+                " finer."
+            ),
         )
     return Settings(share=share, snr=snr, sigmas=sigmas, primary=primary or "")
 
@@ -255,5 +296,7 @@ def _rule(identity: str, settings: Settings, _common: CommonPlan) -> NestedPlanR
 def rule(common: CommonPlan, settings: Settings) -> NestedPlanRule | None:
     """The rule on these options; None, with the reason on the page, when it does not fit them."""
     with show_errors():
-        return _rule(f"{common.hash}|{common.look.budget.report_delta}|{common.names}", settings, common)
+        return _rule(
+            f"{common.hash}|{common.look.budget.report_delta}|{common.names}", settings, common
+        )
     return None

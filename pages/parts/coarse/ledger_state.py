@@ -38,14 +38,21 @@ def finish_job(book: Ledger, key: str, attempt: int) -> str:
 def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
     """Keys of the looks with these options that were spent for the dataset, in order."""
     keys: list[str] = []
-    while book.find(key := stepwise.look_key(common, dataset=dataset, attempt=len(keys) + 1)) is not None:
+    while (
+        book.find(key := stepwise.look_key(common, dataset=dataset, attempt=len(keys) + 1))
+        is not None
+    ):
         keys.append(key)
     return keys
 
 
 def read(book: Ledger, key: str) -> Steps:
-    """The steps of a look, read again when the ledger has grown, or while what is lost may be at work elsewhere."""
-    cached_steps: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault("coarse_steps", {})
+    """The steps of a look, read again when the ledger has grown, or while what is lost may be at
+    work elsewhere.
+    """
+    cached_steps: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault(
+        "coarse_steps", {}
+    )
     rows = len(book.rows())
     place = (str(book.path), key)
     if place not in cached_steps or cached_steps[place][0] != rows or cached_steps[place][1].lost:
@@ -63,7 +70,9 @@ def stored(book: Ledger, key: str) -> Steps | None:
 
 
 def unit(book: Ledger, status: DatasetStatus) -> tuple[int, str | None]:
-    """How many rows of a person the looks at a dataset may have counted, and the column that all of them declare."""
+    """How many rows of a person the looks at a dataset may have counted, and the column that all of
+    them declare.
+    """
     rows, columns = [1], set()
     for key in stepwise.looks(book, status.dataset):
         with suppress(EngineError):  # a lost look is told in the list of looks
@@ -111,10 +120,21 @@ def choices(steps: Steps) -> None:
     """The decisions so far, in words."""
     for choice in steps.choices:
         words = "To stop" if choice.option == STOP else f"'{choice.option}'"
-        who = f" by {choice.by}, against the rule ({choice.reason})" if choice.by else ", as the rule says,"
-        st.success(escape_markdown(f"{words} was decided{who} at {choice.utc}, ledger row {choice.seq}."), icon="🗳️")
+        who = (
+            f" by {choice.by}, against the rule ({choice.reason})"
+            if choice.by
+            else ", as the rule says,"
+        )
+        st.success(
+            escape_markdown(f"{words} was decided{who} at {choice.utc}, ledger row {choice.seq}."),
+            icon="🗳️",
+        )
     if steps.choice is not None and steps.choice.option == STOP:
-        st.info("The look above is the release. You may still take an option, which then spends its rest.", icon="✋")
+        st.info(
+            "The look above is the release. You may still take an option, which then spends its"
+            " rest.",
+            icon="✋",
+        )
 
 
 def look_summary(book: Ledger, key: str) -> None:
@@ -122,9 +142,9 @@ def look_summary(book: Ledger, key: str) -> None:
     receipt = dataset_form.spent(book, key)
     st.success(
         escape_markdown(
-            f"Looked at {receipt.dataset} at {receipt.utc}: {texts.cost(receipt.pcost)} pcost, ledger row "
-            f"{receipt.seq}. Reloading this page, or pressing the button again, shows this same look and spends "
-            "nothing."
+            f"Looked at {receipt.dataset} at {receipt.utc}: {texts.cost(receipt.pcost)} pcost,"
+            f" ledger row {receipt.seq}. Reloading this page, or pressing the button again, shows"
+            " this same look and spends nothing."
         ),
         icon="🔭",
     )
@@ -141,15 +161,19 @@ def recorded_rule(book: Ledger, key: str, settings: Settings) -> Settings:
     primary = text["primary"] if isinstance(text["primary"], str) else ""
     st.caption(
         escape_markdown(
-            f"The rule noted with the look, in ledger row {noted[0].seq}: share {text['share']:g}, ratio "
-            f"{text['snr']:g}, safety margin {text['sigmas']:g}."
+            f"The rule noted with the look, in ledger row {noted[0].seq}: share {text['share']:g},"
+            f" ratio {text['snr']:g}, safety margin {text['sigmas']:g}."
         )
     )
     return Settings(share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary)
 
 
-def receipt(book: Ledger, steps: Steps, last: Measurement, option: str, paid: Sequence[str]) -> None:
-    """What all steps spent, to the last digit: `paid` are the keys before that of the last measurement."""
+def receipt(
+    book: Ledger, steps: Steps, last: Measurement, option: str, paid: Sequence[str]
+) -> None:
+    """What all steps spent, to the last digit: `paid` are the keys before that of the last
+    measurement.
+    """
     keys = [*paid, *([last.key] if last.key not in paid else [])]
     spent = [dataset_form.spent(book, key).pcost for key in keys]
     st.success(

@@ -43,22 +43,45 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     delta = common.look.budget.report_delta
     key = f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
     buttons.button(
-        "Rehearse the look", start_look, common, key, rows, seed, key="coarse_rehearse", place=right, type="primary"
+        "Rehearse the look",
+        start_look,
+        common,
+        key,
+        rows,
+        seed,
+        key="coarse_rehearse",
+        place=right,
+        type="primary",
     )
     show_deferred_error("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
     done = job_widget.job(key, label="Rehearsed look")
     if done is None:
         if job_queue.find(key) is None:
-            st.info("Nothing rehearsed yet with these analyses. Press the button; it costs nothing.", icon="🎭")
+            st.info(
+                "Nothing rehearsed yet with these analyses. Press the button; it costs nothing.",
+                icon="🎭",
+            )
         return script
-    st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
+    st.warning(
+        "REHEARSAL on simulated records: nothing here may be published, and nothing was spent.",
+        icon="🎭",
+    )
     # the look may be drawn anew under its key; what follows belongs to this draw
     _step(common, done.result, settings, key=f"{key}|{done.started}", rows=rows, seed=seed, depth=0)
     return script
 
 
-def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, rows: int, seed: int, depth: int) -> None:
+def _step(
+    common: CommonPlan,
+    content: str,
+    settings: Settings,
+    *,
+    key: str,
+    rows: int,
+    seed: int,
+    depth: int,
+) -> None:
     looked = load_rehearsal(common.look, content)
     st.subheader("What the look says" if depth == 0 else f"A closer look, number {depth + 1}")
     rule = candidates_form.rule(common, settings)
@@ -69,9 +92,15 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
     st.subheader("The rest")
     index = decision.choice if decision.choice is not None else 0
     if verdict == views.STOP:
-        st.info("The rule says to stop: the look is all there is. You may rehearse an option all the same.", icon="✋")
+        st.info(
+            "The rule says to stop: the look is all there is. You may rehearse an option all the"
+            " same.",
+            icon="✋",
+        )
     left, right = st.columns([2, 1], vertical_alignment="bottom")
-    option = left.selectbox("Go on with", common.names, index=index, key=f"coarse_go_on_{depth}_{verdict}")
+    option = left.selectbox(
+        "Go on with", common.names, index=index, key=f"coarse_go_on_{depth}_{verdict}"
+    )
     rest = f"{key}|{option}"
     buttons.button(
         "Rehearse the rest",
@@ -91,7 +120,9 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
     if done is None:
         return
     if common.following is not None and option == common.names[-1]:
-        _step(common.following, done.result, settings, key=rest, rows=rows, seed=seed, depth=depth + 1)
+        _step(
+            common.following, done.result, settings, key=rest, rows=rows, seed=seed, depth=depth + 1
+        )
         return
     measurement = load_rehearsal(common.options[common.position(option)], done.result)
     st.markdown(f"**{escape_markdown(f'Rehearsed answers of {option}: look and rest together')}**")

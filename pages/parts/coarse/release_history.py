@@ -1,4 +1,6 @@
-"""What was paid for, found from the ledger alone: every release of a dataset, and looks that wait for somebody."""
+"""What was paid for, found from the ledger alone: every release of a dataset, and looks that wait
+for somebody.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,19 @@ def draw() -> None:
 def _releases(book: Ledger, dataset: str) -> None:
     receipts = {receipt.key: receipt for receipt in reversed(releases(book, dataset))}
     if not receipts:
-        st.info(escape_markdown(f"No release of {dataset} was paid for in one step yet."), icon="📤")
+        st.info(
+            escape_markdown(f"No release of {dataset} was paid for in one step yet."), icon="📤"
+        )
         return
     if st.session_state.get("paid") not in receipts:
         st.session_state.pop("paid", None)
     st.subheader(escape_markdown(f"{pluralize(len(receipts), 'release')} of {dataset}"))
     key = st.selectbox(
-        "Release", list(receipts), format_func=lambda k: _line(receipts[k]), key="paid", persist_state="session"
+        "Release",
+        list(receipts),
+        format_func=lambda k: _line(receipts[k]),
+        key="paid",
+        persist_state="session",
     )
     measured = release_form.stored(book, key)
     if measured is None:
@@ -52,8 +60,9 @@ def _releases(book: Ledger, dataset: str) -> None:
     release_form.receipt(book, key)
     st.caption(
         escape_markdown(
-            f"{pluralize(measured.plan.workload.queries, 'answer')} by {measured.plan.mechanism}, from the plan that is "
-            "stored with them; what is planned on the other pages does not matter here."
+            f"{pluralize(measured.plan.workload.queries, 'answer')} by {measured.plan.mechanism},"
+            " from the plan that is stored with them; what is planned on the other pages does not"
+            " matter here."
         )
     )
     results_view.views(measured, key=f"paid_{receipts[key].seq}", ledger=str(book.path))
@@ -62,18 +71,26 @@ def _releases(book: Ledger, dataset: str) -> None:
 def _line(receipt: Receipt) -> str:
     attempt = receipt.key.rpartition("|")[2]
     again = f", attempt {attempt}" if attempt != "1" else ""
-    return f"{receipt.utc[:16].replace('T', ' ')}: {texts.cost(receipt.pcost)} pcost{again}, row {receipt.seq}"
+    return (
+        f"{receipt.utc[:16].replace('T', ' ')}: {texts.cost(receipt.pcost)} pcost{again}, row"
+        f" {receipt.seq}"
+    )
 
 
 def _looks(book: Ledger, dataset: str) -> None:
     """Looks of the other page that nobody has finished, each with a way there."""
     keys = stepwise.looks(book, dataset)
     open_ones = [
-        (i, text) for i, text in enumerate(ledger_state.state_text(book, key) for key in keys) if "waits" in text
+        (i, text)
+        for i, text in enumerate(ledger_state.state_text(book, key) for key in keys)
+        if "waits" in text
     ]
     for number, text in open_ones:
         left, right = st.columns([4, 1], vertical_alignment="center")
         left.info(escape_markdown(f"Look {number + 1} of {text}."), icon="🔭")
         if right.button("Go on with it", key=f"paid_look_{number}", width="stretch"):
-            st.session_state["coarse_step"], st.session_state[f"coarse_open_{len(keys)}"] = EARLIER, number
+            st.session_state["coarse_step"], st.session_state[f"coarse_open_{len(keys)}"] = (
+                EARLIER,
+                number,
+            )
             st.switch_page(page_layout.page("Coarse or fine").file)

@@ -7,7 +7,13 @@ from typing import Any
 
 from engine.privacy import Budget
 from pages.parts.shell.history import RequestState
-from pages.parts.shell.python_script import Script, budget_text, columns_text, schema_script, workload_script
+from pages.parts.shell.python_script import (
+    Script,
+    budget_text,
+    columns_text,
+    schema_script,
+    workload_script,
+)
 
 
 def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
@@ -18,13 +24,17 @@ def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
 def tables_script(studio: RequestState, ways: Sequence[int]) -> Script:
     """Make `workloads`: all tables of so many attributes."""
     line = f"workloads = workloads_by_way(schema, {tuple(ways)!r})"
-    return schema_script(studio.schema) + script(line, imports=[("engine.common_mechanism", "workloads_by_way")])
+    return schema_script(studio.schema) + script(
+        line, imports=[("engine.common_mechanism", "workloads_by_way")]
+    )
 
 
 def coarser_script(studio: RequestState) -> Script:
     """Make `workloads`: the present one and a coarser one."""
     line = "workloads = coarse_and_fine(workload)"
-    return workload_script(studio) + script(line, imports=[("engine.common_mechanism", "coarse_and_fine")])
+    return workload_script(studio) + script(
+        line, imports=[("engine.common_mechanism", "coarse_and_fine")]
+    )
 
 
 def census() -> Script:
@@ -32,20 +42,27 @@ def census() -> Script:
     return script(
         'schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())',
         "workloads = census_ages(schema)",
-        imports=[("engine", "Schema"), ("demo_data", ""), ("engine.common_mechanism", "census_ages")],
+        imports=[
+            ("engine", "Schema"),
+            ("demo_data", ""),
+            ("engine.common_mechanism", "census_ages"),
+        ],
     )
 
 
 def plans_script(budget: Budget, how: str) -> Script:
     """Make `options`, a plan for each workload."""
-    line = f"options = [plan(workload, {budget_text(budget)}{how}) for workload in workloads.values()]"
+    line = (
+        f"options = [plan(workload, {budget_text(budget)}{how}) for workload in workloads.values()]"
+    )
     return script(line, imports=[("engine", "Budget"), ("engine", "plan")])
 
 
 def from_files(names: Sequence[str]) -> Script:
     """Make `options` from plan files, and `schema`."""
     return script(
-        f"options = [load_plan(Path(name).read_bytes()) for name in {[f'{name}.json' for name in names]!r}]",
+        "options = [load_plan(Path(name).read_bytes()) for name in"
+        f" {[f'{name}.json' for name in names]!r}]",
         "schema = options[0].schema",
         imports=[("engine", "load_plan"), ("pathlib", "Path")],
     )
@@ -64,7 +81,9 @@ def split_script(names: Sequence[str], *, chain: bool) -> Script:
 def rule_script(arguments: Mapping[str, Any]) -> Script:
     """Make `rule`."""
     args = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return script(f"rule = NestedPlanRule(common=common, {args})", imports=[("engine", "NestedPlanRule")])
+    return script(
+        f"rule = NestedPlanRule(common=common, {args})", imports=[("engine", "NestedPlanRule")]
+    )
 
 
 def rehearsal(*, rows: int, seed: int) -> Script:
@@ -98,5 +117,11 @@ def steps(*, dataset: str, ledger: str, attempt: int, columns: Mapping[str, Any]
 
 def how(studio: RequestState) -> str:
     """Mechanism and options as further arguments of `plan`."""
-    options = "".join(f", {name}={value!r}" for name, value in studio.options_without_defaults.items())
-    return f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""
+    options = "".join(
+        f", {name}={value!r}" for name, value in studio.options_without_defaults.items()
+    )
+    return (
+        f', mechanism="{studio.mechanism}"{options}'
+        if options or studio.mechanism != "querysmasher"
+        else ""
+    )

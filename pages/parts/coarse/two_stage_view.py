@@ -26,16 +26,26 @@ STEP = "coarse_step"
 
 
 def waiting() -> bool:
-    """Say first which looks at the present dataset wait, with the way to them; whether the steps before are settled."""
+    """Say first which looks at the present dataset wait, with the way to them; whether the steps
+    before are settled.
+    """
     form = st.session_state
     path, dataset = form.get("ledger_path"), str(form.get("dataset") or "")
     states = ledger_state.waiting(path, dataset) if path and dataset else []
     if states and form.get(STEP) != EARLIER:
         one = len(states) == 1
-        words = f"**{'One look' if one else f'{len(states)} looks'} at {escape_markdown(dataset)} {'waits' if one else 'wait'}:** "
+        words = (
+            f"**{'One look' if one else f'{len(states)} looks'} at {escape_markdown(dataset)}"
+            f" {'waits' if one else 'wait'}:** "
+        )
         with st.container(border=True):
             st.markdown(words + "; ".join(map(escape_markdown, states)))
-            st.button("Go to it" if one else "Go to them", on_click=_go, key="coarse_waiting", type="primary")
+            st.button(
+                "Go to it" if one else "Go to them",
+                on_click=_go,
+                key="coarse_waiting",
+                type="primary",
+            )
     return form.get(STEP) == EARLIER or (bool(states) and form.get(STEP) == LOOK)
 
 
@@ -55,11 +65,15 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     again = bool(keys) and st.checkbox(tasks.LOOK_AGAIN, key=f"coarse_again_{len(keys)}")
     attempt = len(keys) + 1 if again or not keys else len(keys)
     if not keys or again:
-        job = ledger_state.look_job(book, stepwise.look_key(common, dataset=status.dataset, attempt=attempt))
+        job = ledger_state.look_job(
+            book, stepwise.look_key(common, dataset=status.dataset, attempt=attempt)
+        )
         spend_form.show_job(job, "Look")
         if not spend_form.running(job):
             spend_form.confirm_look(book, common, status, source, attempt, settings)
-    elif spend_form.running(ledger_state.look_job(book, keys[-1])) or same_look(book, keys[-1], source):
+    elif spend_form.running(ledger_state.look_job(book, keys[-1])) or same_look(
+        book, keys[-1], source
+    ):
         steps(book, keys[-1], status, source, settings)
     return source.script + script.steps(
         dataset=status.dataset, ledger=book.path.name, attempt=attempt, columns=source.columns
@@ -67,14 +81,18 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
 
 
 def same_look(book: Ledger, key: str, source: Source) -> bool:
-    """Whether a stored look may be shown for the chosen records: not if it, or a later step, has other records."""
+    """Whether a stored look may be shown for the chosen records: not if it, or a later step, has
+    other records.
+    """
     return ledger_state.stored(book, key) is not None and release_form.same_records(
         book, key, source, compare=tasks.same_look, advice=tasks.OTHER_LOOK
     )
 
 
 def earlier(settings: Settings) -> None:
-    """All looks at a dataset, so that any of them can be decided and finished later, in any session."""
+    """All looks at a dataset, so that any of them can be decided and finished later, in any
+    session.
+    """
     paying = spend_form.payer(ledger_state.unit)
     if paying is None:
         return
@@ -96,13 +114,21 @@ def earlier(settings: Settings) -> None:
 
 
 def record(
-    book: Ledger, key: str, option: str, verdict: Decision, rule: dict[str, object], by: str, reason: str
+    book: Ledger,
+    key: str,
+    option: str,
+    verdict: Decision,
+    rule: dict[str, object],
+    by: str,
+    reason: str,
 ) -> None:
     """Keep the decision on the ledger; the same one pressed twice is one."""
     with deferred_errors(f"coarse_decide_{key}"):
         choice = stepwise.resume(book, key).choice
         if choice is None or choice.option != option:
-            stepwise.decide(book, key, option=option, verdict=verdict, rule=rule, by=by, reason=reason)
+            stepwise.decide(
+                book, key, option=option, verdict=verdict, rule=rule, by=by, reason=reason
+            )
 
 
 def steps(
@@ -113,7 +139,9 @@ def steps(
     settings: Settings,
     before: Sequence[str] = (),
 ) -> None:
-    """Everything about one look: what it says, the decision, the rest, the answers; `before` are the keys before it."""
+    """Everything about one look: what it says, the decision, the rest, the answers; `before` are
+    the keys before it.
+    """
     job = ledger_state.look_job(book, key)
     if spend_form.running(job):
         spend_form.show_job(job, "Look")
@@ -146,12 +174,16 @@ def steps(
     views.answers(state.finished, key=f"coarse_released_{number}")
 
 
-def _decide(book: Ledger, key: str, stored_steps: Steps, decision: Decision, rule: dict[str, object]) -> None:
+def _decide(
+    book: Ledger, key: str, stored_steps: Steps, decision: Decision, rule: dict[str, object]
+) -> None:
     """The form of the decision: accept the verdict, take another option, or stop."""
     common, verdict = stored_steps.common, views.verdict_option(decision, stored_steps.common)
     stopped = stored_steps.choice is not None
     options = [*common.names] if stopped else [*common.names, STOP]
-    words = {name: f"Take {name}" for name in common.names} | {STOP: "Stop here; the look is all there is"}
+    words = {name: f"Take {name}" for name in common.names} | {
+        STOP: "Stop here; the look is all there is"
+    }
     words[verdict] += " (the rule's verdict)"
     option = st.radio(
         "Decide",
@@ -163,7 +195,9 @@ def _decide(book: Ledger, key: str, stored_steps: Steps, decision: Decision, rul
     by, reason = "", ""
     if option != verdict:
         left, right = st.columns([1, 2])
-        by = left.text_input("Who decides against the rule", key=f"coarse_by_{stored_steps.look.utc}", live=True)
+        by = left.text_input(
+            "Who decides against the rule", key=f"coarse_by_{stored_steps.look.utc}", live=True
+        )
         reason = right.text_input("Why", key=f"coarse_reason_{stored_steps.look.utc}", live=True)
     missing = option != verdict and not (by.strip() and reason.strip())
     left, right = st.columns([1, 2], vertical_alignment="center")
@@ -186,5 +220,7 @@ def _decide(book: Ledger, key: str, stored_steps: Steps, decision: Decision, rul
     if missing:
         right.caption("The decision has to wait: give a name and a reason, which the ledger keeps.")
     else:
-        right.caption("It is kept on the ledger, spends nothing, and only a stop can be followed by another.")
+        right.caption(
+            "It is kept on the ledger, spends nothing, and only a stop can be followed by another."
+        )
     show_deferred_error(f"coarse_decide_{key}")

@@ -30,13 +30,17 @@ def look(rule: NestedPlanRule, looked: Measurement, *, key: str) -> Decision:
         st.caption("The verdict of the rule")
         st.markdown(f"**{escape_markdown(decision.sentence)}**")
         if not decision.certain:
-            st.caption("The look leaves a doubt at this safety margin; the rule takes the safe side.")
+            st.caption(
+                "The look leaves a doubt at this safety margin; the rule takes the safe side."
+            )
     views = {
         "Which cells stand out": lambda: _cells(rule, looked, key),
         "How many stand out": lambda: figure_view.picture(
             figures.shares_above_picture(rule, looked), key=f"{key}_shares"
         ),
-        "Answers of the look": lambda: results_view.browse(looked, key=f"{key}_look", name=f"{key}_look"),
+        "Answers of the look": lambda: results_view.browse(
+            looked, key=f"{key}_look", name=f"{key}_look"
+        ),
     }
     figure_view.tabs(views, key=f"{key}_view")
     return decision
@@ -55,14 +59,18 @@ def _cells(rule: NestedPlanRule, looked: Measurement, key: str) -> None:
             key=f"{key}_group",
         )
     names = [rule.common.names[i] for i in (rule.common.position(rule.primary), *rule.finer)]
-    option = right.selectbox("If this were chosen", names, index=len(names) - 1, key=f"{key}_option")
+    option = right.selectbox(
+        "If this were chosen", names, index=len(names) - 1, key=f"{key}_option"
+    )
     figure_view.picture(figures.snr_picture(rule, looked, group, option), key=f"{key}_snr")
 
 
 def answers(measurement: Measurement, *, key: str, records: Any = None) -> None:
     """The final answers, as on the Release page."""
     views = {
-        "Answers": lambda: results_view.browse(measurement, key=key, records=records, name=f"{key}_answers"),
+        "Answers": lambda: results_view.browse(
+            measurement, key=key, records=records, name=f"{key}_answers"
+        ),
         "Ask something else": lambda: results_view.ask(measurement, key=key),
         "Download": lambda: download_view.downloads(measurement, key=key),
     }

@@ -35,8 +35,8 @@ Result = tuple[Comparison, Mapping[str, tuple[str, Mapping[str, Any]]]]
 class Compared:
     """A comparison that is done, and what was compared.
 
-    `choices` is label -> (mechanism, options), `key` names the comparison, `current_choice` is the label of what the studio
-    has chosen.
+    `choices` is label -> (mechanism, options), `key` names the comparison, `current_choice` is the
+    label of what the studio has chosen.
     """
 
     found: Comparison
@@ -46,7 +46,9 @@ class Compared:
 
     def plan(self, label: str) -> Plan:
         """The plan of one mechanism."""
-        return plan_cache.plan_of_key(f"{self.key}|{label}", lambda: load_plan(self.found.plans[label]))
+        return plan_cache.plan_of_key(
+            f"{self.key}|{label}", lambda: load_plan(self.found.plans[label])
+        )
 
     @property
     def best(self) -> list[str]:
@@ -55,7 +57,9 @@ class Compared:
 
 
 @st.cache_resource(max_entries=8, show_spinner="Looking at what each mechanism would take")
-def _expected(key: str, _studio: RequestState, _choices: list[tuple[str, Mapping[str, Any]]]) -> Frame:
+def _expected(
+    key: str, _studio: RequestState, _choices: list[tuple[str, Mapping[str, Any]]]
+) -> Frame:
     return expected_costs(_studio.required_workload, _studio.budget, _choices)
 
 
@@ -71,7 +75,9 @@ def offered(studio: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
     return variants() | {label: choice}
 
 
-def begin(key: str, studio: RequestState, choices: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
+def begin(
+    key: str, studio: RequestState, choices: list[tuple[str, Mapping[str, Any]]], limit: float
+) -> None:
     """Start the comparison of this key."""
     if (old := st.session_state.get(LAST, key)) != key:
         job_widget.release_job(old)
@@ -82,16 +88,23 @@ def begin(key: str, studio: RequestState, choices: list[tuple[str, Mapping[str, 
 
 
 def _with_plans(key: str, studio: RequestState, *request: Any, progress: tasks.Progress) -> Result:
-    """Compare, and read the plans that the views begin with: whoever opens one then does not wait for them."""
+    """Compare, and read the plans that the views begin with: whoever opens one then does not wait
+    for them.
+    """
     comparison, choices = result = tasks.compare_all(*request, progress=progress)
-    compared = Compared(found=comparison, choices=choices, key=key, present=current_choice(studio)[0])
+    compared = Compared(
+        found=comparison, choices=choices, key=key, present=current_choice(studio)[0]
+    )
     with suppress(EngineError):  # the view says so
         first = {
             label: compared.plan(label)
             for label in compared.best
             if label in (*compared.best[:FIRST], compared.present)
         }
-        if compared.present in first and choices[compared.present][1] == studio.options_without_defaults:
+        if (
+            compared.present in first
+            and choices[compared.present][1] == studio.options_without_defaults
+        ):
             plans.keep(studio, lambda: first[compared.present])
     return result
 
@@ -105,7 +118,11 @@ def running() -> bool:
 def run(studio: RequestState) -> Compared | None:
     """Draw the choice, the forecast and the progress; return the comparison when it is there."""
     if studio.workload is None or not studio.workload.groups:
-        st.info("There is nothing to compare yet: choose a schema and add queries on the Workload page.", icon="🧮")
+        st.info(
+            "There is nothing to compare yet: choose a schema and add queries on the Workload"
+            " page.",
+            icon="🧮",
+        )
         return None
     all_choices = offered(studio)
     labels, limit = _inputs(studio, all_choices)
@@ -127,7 +144,9 @@ def run(studio: RequestState) -> Compared | None:
 
 
 def _first(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """What is compared as soon as the page is opened: what the studio has chosen, and others, if they are quick."""
+    """What is compared as soon as the page is opened: what the studio has chosen, and others, if
+    they are quick.
+    """
     table = _expected(f"{studio.key}|{list(choices)}", studio, list(choices.values()))
     return quick_choices(table, also=current_choice(studio)[0])
 
@@ -136,7 +155,9 @@ def _add_rest(labels: list[str]) -> None:
     st.session_state[CHOSEN] = labels
 
 
-def _inputs(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> tuple[list[str], float]:
+def _inputs(
+    studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> tuple[list[str], float]:
     left, right = st.columns([5, 1])
     labels = list(choices)
     with show_errors():
@@ -147,10 +168,15 @@ def _inputs(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, 
         format_func=title_of,
         key=CHOSEN,
         persist_state="session",
-        help="The quick ones are compared at once. A mechanism that does not apply to this workload says why.",
+        help=(
+            "The quick ones are compared at once. A mechanism that does not apply to this workload"
+            " says why."
+        ),
     )
     if len(chosen) < len(labels):
-        buttons.button("Choose all, the slow ones too", _add_rest, labels, key="compare_all", place=left)
+        buttons.button(
+            "Choose all, the slow ones too", _add_rest, labels, key="compare_all", place=left
+        )
     limit = right.number_input(
         "Seconds for each",
         1,
@@ -163,7 +189,9 @@ def _inputs(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, 
     return chosen, float(limit)
 
 
-def _start(key: str, studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
+def _start(
+    key: str, studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], limit: float
+) -> None:
     """Say what the comparison will take, and offer to start it."""
     job = job_queue.find(key)
     if job is not None and job.running:
@@ -190,12 +218,25 @@ def _start(key: str, studio: RequestState, chosen: list[tuple[str, Mapping[str, 
         help="This comparison is done; its results are below." if done else None,
         width="stretch",
     )
-    right.caption(escape_markdown("Done: the results are below and are kept for a second look." if done else words))
-    with st.expander("What each is expected to take", key="compare_forecast", on_change="rerun") as opened:
+    right.caption(
+        escape_markdown(
+            "Done: the results are below and are kept for a second look." if done else words
+        )
+    )
+    with st.expander(
+        "What each is expected to take", key="compare_forecast", on_change="rerun"
+    ) as opened:
         if opened.open:
-            st.caption("Seconds are rough, memory is an upper bound. Nothing has been planned for this table.")
+            st.caption(
+                "Seconds are rough, memory is an upper bound. Nothing has been planned for this"
+                " table."
+            )
             named = table.assign(mechanism=[title_of(label) for label in table["mechanism"]])
-            figure_view.table(named, name="forecast", alt="Expected seconds and memory of every mechanism, or why not")
+            figure_view.table(
+                named,
+                name="forecast",
+                alt="Expected seconds and memory of every mechanism, or why not",
+            )
 
 
 def _compared(job: Status, key: str, label: str) -> Compared:
@@ -213,7 +254,9 @@ def _so_far(
     partial = partial_comparison(studio.required_workload, studio.budget, chosen, time_limit=limit)
     if partial is None:
         return None
-    st.caption(f"{len(partial.frame)} of {pluralize(len(chosen), 'mechanism')} so far; the others follow.")
+    st.caption(
+        f"{len(partial.frame)} of {pluralize(len(chosen), 'mechanism')} so far; the others follow."
+    )
     choices = {label_of(name, options): (name, options) for name, options in chosen}
     return Compared(found=partial, choices=choices, key=key, present=current_choice(studio)[0])
 

@@ -13,13 +13,19 @@ from pages.parts.shell.python_script import Script, budget_text, plan_script, wo
 GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import this file again'
 
 
-def _comparison(studio: RequestState, comparison: Compared | None, lines: Sequence[str], **imports: str) -> str:
+def _comparison(
+    studio: RequestState, comparison: Compared | None, lines: Sequence[str], **imports: str
+) -> str:
     """The comparison, and lines that follow it; imports are module="name", with "__" for a dot."""
     choices = [(name, dict(options)) for name, options in _asked(comparison)]
     more = "" if not choices else f", {choices!r}"
     body = [f"results = comparison(workload, {budget_text(studio.budget)}{more})", *lines]
     names = {("engine", "Budget"), ("engine.analysis", "comparison")}
-    names |= {(module.replace("__", "."), name) for module, text in imports.items() for name in text.split()}
+    names |= {
+        (module.replace("__", "."), name)
+        for module, text in imports.items()
+        for name in text.split()
+    }
     script = workload_script(studio) + Script(
         imports=frozenset(names), lines=(GUARD, *(f"    {line}" for line in body))
     )
@@ -36,7 +42,9 @@ def _asked(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
 
 def compare(studio: RequestState, comparison: Compared | None) -> str:
     """Compare, and print the table and the bound."""
-    return _comparison(studio, comparison, ["print(results.frame)", "print(results.bound, results.statement)"])
+    return _comparison(
+        studio, comparison, ["print(results.frame)", "print(results.bound, results.statement)"]
+    )
 
 
 def spreads(studio: RequestState, comparison: Compared, chosen: Sequence[str]) -> str:
@@ -64,14 +72,24 @@ def strategies(studio: RequestState, comparison: Compared, label: str, factor: i
     lines = [
         f"made = load_plan(results.plans[{label!r}])",
         "key = next(iter(block_names(made)))  # the most expensive piece",
-        f"print(rows_picture(made, key, {factor}).table)" if factor else "print(rows_picture(made, key).table)",
+        (
+            f"print(rows_picture(made, key, {factor}).table)"
+            if factor
+            else "print(rows_picture(made, key).table)"
+        ),
     ]
     names = "block_names rows_picture"
     return _comparison(studio, comparison, lines, engine="load_plan", engine__figures=names)
 
 
 def difference(
-    studio: RequestState, comparison: Compared | None, one: str, other: str, *, present: str, file: str
+    studio: RequestState,
+    comparison: Compared | None,
+    one: str,
+    other: str,
+    *,
+    present: str,
+    file: str,
 ) -> str:
     """What differs between two plans."""
     names = {"first": one, "second": other}
@@ -89,8 +107,13 @@ def difference(
     lines += ["print(different.words)", "print(different.groups)"]
     if compared and comparison is not None:
         imports.add(("engine.analysis", "comparison"))
-        choices = [(comparison.choices[label][0], dict(comparison.choices[label][1])) for label in compared]
-        lines = [f"results = comparison(workload, {budget_text(studio.budget)}, {choices!r})", *lines]
+        choices = [
+            (comparison.choices[label][0], dict(comparison.choices[label][1])) for label in compared
+        ]
+        lines = [
+            f"results = comparison(workload, {budget_text(studio.budget)}, {choices!r})",
+            *lines,
+        ]
         lines = [GUARD, *(f"    {line}" for line in lines)]
     script = plan_script(studio) + Script(imports=frozenset(imports), lines=tuple(lines))
     return script.text()

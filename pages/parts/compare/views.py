@@ -39,13 +39,18 @@ def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[C
     if run.running():
         words = "The comparison is running; its results appear here."
     elif comparison is not None:
-        words = f"This needs {'two plans' if least > 1 else 'a plan'}; choose other mechanisms or a longer time limit."
+        words = (
+            f"This needs {'two plans' if least > 1 else 'a plan'}; choose other mechanisms or a"
+            " longer time limit."
+        )
     st.info(words, icon="⚖️")
     return False
 
 
 def ranking(studio: RequestState, comparison: Compared | None) -> str:
-    """All mechanisms against the bound and against the time they take, who loses where, and a button to use each."""
+    """All mechanisms against the bound and against the time they take, who loses where, and a
+    button to use each.
+    """
     if comparison is not None and comparison.best:
         picture = figures.ranking_picture(comparison.found)
         st.markdown(f"**{escape_markdown(picture.alt)}**")
@@ -54,22 +59,37 @@ def ranking(studio: RequestState, comparison: Compared | None) -> str:
             figure_view.picture(picture, key="ranking")
         with right:
             figure_view.picture(figures.effort_picture(comparison.found), key="seconds")
-        figure_view.picture(figures.where_picture(comparison.found, studio.required_workload), key="where")
+        figure_view.picture(
+            figures.where_picture(comparison.found, studio.required_workload), key="where"
+        )
         if (scale := record_count_form.entered_scale()) is not None:
             st.caption(escape_markdown(analysis.publishable_text(comparison.found, scale)))
-            with st.expander("Publishable share of every group", key="compare_quality", on_change="rerun") as opened:
+            with st.expander(
+                "Publishable share of every group", key="compare_quality", on_change="rerun"
+            ) as opened:
                 if opened.open:
-                    st.caption("Taking typical errors of groups, and records that are spread evenly.")
-                    table = analysis.publishable_by_group(comparison.found, studio.required_workload, scale)
+                    st.caption(
+                        "Taking typical errors of groups, and records that are spread evenly."
+                    )
+                    table = analysis.publishable_by_group(
+                        comparison.found, studio.required_workload, scale
+                    )
                     told = "Share of publishable answers, group by group"
-                    figure_view.table(table, name="publishable_by_group", alt=told, shares=list(map(str, table))[1:])
+                    figure_view.table(
+                        table,
+                        name="publishable_by_group",
+                        alt=told,
+                        shares=list(map(str, table))[1:],
+                    )
         st.subheader("Take one into the studio")
         st.caption("RMSE in counts, then the seconds and the peak memory that planning took.")
         for label, words in figures.costs(comparison.found).items():
             _offer(comparison, label, words)
         st.download_button(
             "Report of this comparison (HTML)",
-            lambda: figures.comparison_page(comparison.found, studio.required_workload, studio.budget),
+            lambda: figures.comparison_page(
+                comparison.found, studio.required_workload, studio.budget
+            ),
             "comparison.html",
             "text/html",
             on_click="ignore",
@@ -79,7 +99,9 @@ def ranking(studio: RequestState, comparison: Compared | None) -> str:
     if comparison is not None and len(refused := figures.refusals(comparison.found)):
         st.subheader("Without a result")
         reasons = refused.assign(reason=refused["reason"].map(in_labels))
-        figure_view.table(reasons, name="without_result", alt="Mechanisms without a result, and why")
+        figure_view.table(
+            reasons, name="without_result", alt="Mechanisms without a result, and why"
+        )
     return script.compare(studio, comparison)
 
 
@@ -103,24 +125,38 @@ def _pick_dot() -> None:
         history.page_state()[DOT] = (history.current().key, str(label), float(pcost))
 
 
-def _dot(studio: RequestState, comparison: Compared, drawn: figures.Picture, label: str, pcost: float) -> None:
+def _dot(
+    studio: RequestState, comparison: Compared, drawn: figures.Picture, label: str, pcost: float
+) -> None:
     """What a dot stands for, and a button that takes its mechanism and its budget."""
     title, budget = title_of(label), studio.budget.at(pcost)
     size = dict(zip(drawn.table["pcost"], drawn.table[title], strict=True))[pcost]
     left, right = st.columns([9, 5], vertical_alignment="center")
     left.markdown(
-        f"**{escape_markdown(title)} at {escape_markdown(budgets.in_words(budget))}:** typical error {texts.format_number(size)} counts"
+        f"**{escape_markdown(title)} at {escape_markdown(budgets.in_words(budget))}:** typical"
+        f" error {texts.format_number(size)} counts"
     )
     name, options = comparison.choices[label]
     label = f"Use {title} at this budget"
-    buttons.button(escape_markdown(label), use, name, options, budget, key="use_dot", place=right, width="stretch")
+    buttons.button(
+        escape_markdown(label),
+        use,
+        name,
+        options,
+        budget,
+        key="use_dot",
+        place=right,
+        width="stretch",
+    )
 
 
 def _offer(comparison: Compared, label: str, words: str) -> None:
     left, right = st.columns([9, 5], vertical_alignment="center")
     cls = mechanism_class(comparison.choices[label][0])
     title = title_of(label)
-    left.markdown(f"**{escape_markdown(title)}** · {escape_markdown(words)}  \n{escape_markdown(cls.meaning)}")
+    left.markdown(
+        f"**{escape_markdown(title)}** · {escape_markdown(words)}  \n{escape_markdown(cls.meaning)}"
+    )
     taken = label == comparison.present
     buttons.button(
         escape_markdown(f"In use: {title}" if taken else f"Use {title}"),
@@ -140,7 +176,12 @@ def spreads(studio: RequestState, comparison: Compared | None) -> str:
     best = comparison.best
     first = [*best[:SHOWN], *([comparison.present] if comparison.present in best[SHOWN:] else [])]
     chosen = st.multiselect(
-        "Mechanisms to draw", best, default=first, format_func=title_of, key="spread_of", max_selections=8
+        "Mechanisms to draw",
+        best,
+        default=first,
+        format_func=title_of,
+        key="spread_of",
+        max_selections=8,
     )
     if not chosen:
         st.info("Choose at least one mechanism to draw.")
@@ -165,8 +206,16 @@ def against(studio: RequestState, comparison: Compared | None) -> str:
     with show_errors():
         lost = analysis.losses(plans[one], plans[other])
         worse, better, worst = st.columns(3)
-        worse.metric("Queries less exact under A", f"{lost.worse:.1%}", help="Larger standard error than under B")
-        better.metric("Queries more exact under A", f"{lost.better:.1%}", help="Smaller standard error than under B")
+        worse.metric(
+            "Queries less exact under A",
+            f"{lost.worse:.1%}",
+            help="Larger standard error than under B",
+        )
+        better.metric(
+            "Queries more exact under A",
+            f"{lost.better:.1%}",
+            help="Smaller standard error than under B",
+        )
         at_least = "" if lost.exact else "at least "
         worst.metric(
             "Worst ratio A / B",
@@ -183,7 +232,10 @@ def against(studio: RequestState, comparison: Compared | None) -> str:
             figure_view.picture(figures.ratio_picture(titled, number, *drawn), key="ratio")
         st.subheader("Where A loses, group by group")
         figure_view.table(
-            lost.groups, name="where_a_loses", alt="Share of queries less exact under A, by group", height=320
+            lost.groups,
+            name="where_a_loses",
+            alt="Share of queries less exact under A, by group",
+            height=320,
         )
     return script.against(studio, comparison, one, other)
 
@@ -215,7 +267,10 @@ def _strategy(comparison: Compared, place: int) -> tuple[str, tuple[str, ...], i
     plan = comparison.plan(label)
     names = figures.block_names(plan)
     key = st.selectbox(
-        "What is measured", list(names), format_func=names.__getitem__, key=f"strategy_piece_{place}_{label}"
+        "What is measured",
+        list(names),
+        format_func=names.__getitem__,
+        key=f"strategy_piece_{place}_{label}",
     )
     factors, factor = figures.factor_names(plan, key), 0
     if len(factors) > 1:
@@ -225,5 +280,7 @@ def _strategy(comparison: Compared, place: int) -> tuple[str, tuple[str, ...], i
             format_func=lambda i: factors[i],
             key=f"strategy_factor_{place}_{label}_{'_'.join(map(str, key))}",
         )
-        st.caption("The whole strategy is the Kronecker product of its factors, which is never built.")
+        st.caption(
+            "The whole strategy is the Kronecker product of its factors, which is never built."
+        )
     return label, key, factor

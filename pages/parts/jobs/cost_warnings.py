@@ -1,4 +1,6 @@
-"""Work that would take too long or too much memory: which groups make it so, and buttons that mend it."""
+"""Work that would take too long or too much memory: which groups make it so, and buttons that mend
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def words(expected: Forecast) -> str:
     >>> words(Forecast(seconds=9720.0, memory=5.76e9, text=""))
     'about 2.7 hours and up to 5.76 GB of memory'
     """
-    return f"about {duration(expected.seconds)} and up to {format_number(expected.memory / 1e9)} GB of memory"
+    return (
+        f"about {duration(expected.seconds)} and up to {format_number(expected.memory / 1e9)} GB of"
+        " memory"
+    )
 
 
 def duration(seconds: float) -> str:
@@ -47,7 +52,8 @@ def duration(seconds: float) -> str:
 
 
 def show_costly_groups(studio: RequestState, *, new: int = 0) -> None:
-    """Name the groups that make a plan too dear, each with what can be done about it; the last `new` are not added yet.
+    """Name the groups that make a plan too dear, each with what can be done about it; the last
+    `new` are not added yet.
 
     A press takes the whole state with the group mended, so that new groups are added at once.
     """
@@ -62,16 +68,24 @@ def show_costly_groups(studio: RequestState, *, new: int = 0) -> None:
         )
         st.markdown(f"**What makes it so dear is {who}.**")
         st.caption(
-            "A joint family is quick alone; together with other queries on its attributes all their cells have to be "
-            "planned at once. Each button says what planning would take then."
+            "A joint family is quick alone; together with other queries on its attributes all their"
+            " cells have to be planned at once. Each button says what planning would take then."
             if any(len(part.axes) > 1 for part in costly_group.parts)
-            else "Its attributes have too many cells to be planned at once. Each button says what planning would take."
+            else (
+                "Its attributes have too many cells to be planned at once. Each button says what"
+                " planning would take."
+            )
         )
         alone = new == 1 and group >= first_new  # to leave out what is not there yet is no remedy
-        mended = [(label, change) for label, change in _mended(studio, group) if not alone or change.group is not None]
+        mended = [
+            (label, change)
+            for label, change in _mended(studio, group)
+            if not alone or change.group is not None
+        ]
         word = "Add: " if new else ""
         _buttons(
-            [(f"{word}{label}", studio.with_request(change.request)) for label, change in mended], f"group_{group}"
+            [(f"{word}{label}", studio.with_request(change.request)) for label, change in mended],
+            f"group_{group}",
         )
     if costly:
         show_deferred_error(PLACE)

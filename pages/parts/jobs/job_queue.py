@@ -1,8 +1,10 @@
-"""Work in processes of its own: one job a key for all sessions, as many workers as cores, the others in a queue.
+"""Work in processes of its own: one job a key for all sessions, as many workers as cores, the
+others in a queue.
 
-What is known of a job is one value, so that a result is there whenever the job says that it is done.  A job belongs to
-the holders that asked for it: when all of them have left, it is stopped and forgotten with its files.  This module and
-`tasks` are imported by the workers; neither knows Streamlit.
+What is known of a job is one value, so that a result is there whenever the job says that it is
+done.  A job belongs to the holders that asked for it: when all of them have left, it is stopped and
+forgotten with its files.  This module and `tasks` are imported by the workers; neither knows
+Streamlit.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from pages.parts.jobs.status import Status
 from pages.parts.jobs.worker_process import finish, launch
 
 WORKERS = cores()
-GRACE = 20.0  # seconds for a page that lost its line, or was loaded again, to come back for its jobs
+GRACE = (
+    20.0  # seconds for a page that lost its line, or was loaded again, to come back for its jobs
+)
 STOPPED = "It was stopped; nothing was changed."
 
 
@@ -55,7 +59,9 @@ class _Job:
             self.status = replace(self.status, state="done", result=content[0])
         else:
             stopped = self.stop is not None and self.stop.is_set()
-            self.status = replace(self.status, state="cancelled" if stopped else "failed", error=content[0])
+            self.status = replace(
+                self.status, state="cancelled" if stopped else "failed", error=content[0]
+            )
 
 
 _JOBS: dict[str, _Job] = {}
@@ -73,12 +79,15 @@ def start(
     copies: Iterable[Path] = (),
     files: Iterable[Path] = (),
 ) -> Status:
-    """Start the work of this key, or wait for a worker; one that goes on or is done already is left as it is.
+    """Start the work of this key, or wait for a worker; one that goes on or is done already is left
+    as it is.
 
     Parameters
     ----------
-    spends : budget; such work goes before all that waits, is never killed, and stops only while nothing was spent.
-    gentle : it runs processes itself and only waits for them, in a thread; asked to stop, it ends them.
+    spends : budget; such work goes before all that waits, is never killed, and stops only while
+        nothing was spent.
+    gentle : it runs processes itself and only waits for them, in a thread; asked to stop, it ends
+        them.
     stays : it goes on when all of its holders have left, as for a file that somebody asked for.
     copies : files for the work alone, removed when it ends, however it ends.
     files : files that belong to the result, removed when the job is forgotten.
@@ -89,7 +98,12 @@ def start(
         else:
             forget(key)
             status = Status(state="waiting", spends=spends, started=time.monotonic())
-            kind: dict[str, Any] = {"gentle": gentle, "stays": stays, "copies": tuple(copies), "files": tuple(files)}
+            kind: dict[str, Any] = {
+                "gentle": gentle,
+                "stays": stays,
+                "copies": tuple(copies),
+                "files": tuple(files),
+            }
             _JOBS[key] = _Job(status=status, function=function, arguments=arguments, **kind)
         hold(key, holder)
         _begin_next()
@@ -181,7 +195,9 @@ def _begin_next() -> None:
     """Start what waits while there are workers; whoever is first is never passed by smaller work."""
     for key in _queue():
         job = _JOBS[key]
-        busy = sum(other.share for other in _JOBS.values() if other.stop is not None)  # a worker ends after its work
+        busy = sum(
+            other.share for other in _JOBS.values() if other.stop is not None
+        )  # a worker ends after its work
         if busy and busy + job.share > WORKERS:
             return
         job.status = replace(job.status, state="running")
@@ -190,8 +206,13 @@ def _begin_next() -> None:
             threading.Thread(target=_run_here, args=(key, job), daemon=True).start()
             continue
         try:
-            job.process, job.stop, receiver = launch(job.function, job.arguments, outlives=job.status.spends)
-        except (OSError, EOFError):  # no process or no memory is left, or the fork server was killed just now
+            job.process, job.stop, receiver = launch(
+                job.function, job.arguments, outlives=job.status.spends
+            )
+        except (
+            OSError,
+            EOFError,
+        ):  # no process or no memory is left, or the fork server was killed just now
             words = "A worker could not be started. Close other programs, or try again."
             job.status = replace(job.status, state="died", error=words)
             _end(key, job)  # which goes on with the queue
@@ -221,7 +242,9 @@ def _run_here(key: str, job: _Job) -> None:
     try:
         finish(job.function, job.arguments, progress, job.hear)
     finally:
-        if job.status.running:  # an error nobody foresaw: its text could hold anything, and is not shown
+        if (
+            job.status.running
+        ):  # an error nobody foresaw: its text could hold anything, and is not shown
             words = "The work ended without a result. Try again."
             job.status = replace(job.status, state="died", error=words)
         _end(key, job)
@@ -240,7 +263,11 @@ def _end(key: str, job: _Job) -> None:
 
 
 def _last_words(code: int | None) -> str:
-    killed = "it ran out of memory or was killed" if code is not None and code < 0 else f"exit code {code}"
+    killed = (
+        "it ran out of memory or was killed"
+        if code is not None and code < 0
+        else f"exit code {code}"
+    )
     return f"The work ended without a result ({killed}). Make the request smaller, or try again."
 
 

@@ -1,4 +1,6 @@
-"""Watching a job on the page: a progress bar that moves by itself, a cancel button, and what came of it."""
+"""Watching a job on the page: a progress bar that moves by itself, a cancel button, and what came
+of it.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,16 @@ def release_job(key: str) -> None:
 
 
 def claim(key: str) -> None:
-    """Note that this session asked for a job that reads records; what happened to the rows is told nobody else."""
+    """Note that this session asked for a job that reads records; what happened to the rows is told
+    nobody else.
+    """
     history.page_state()[ROWS] = (key, None)
 
 
 def rows_read(key: str) -> None:
-    """Say what happened to the rows that a job of this session read; the job forgets it, and so does the next page."""
+    """Say what happened to the rows that a job of this session read; the job forgets it, and so
+    does the next page.
+    """
     cached_rows = history.page_state().get(ROWS)
     if cached_rows is None or cached_rows[0] != key:
         return
@@ -55,12 +61,16 @@ def show_rows(rows: Mapping[str, Any]) -> None:
     """What happened to the rows, and what the curator must know of them."""
     st.caption(
         escape_markdown(
-            f"{rows['text']} These exact numbers are private: for you, in this session only, and in no release."
+            f"{rows['text']} These exact numbers are private: for you, in this session only, and in"
+            " no release."
         )
     )
     for column, reasons in rows["reasons"].items():
         st.caption(
-            escape_markdown(f"{column}: " + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items()))
+            escape_markdown(
+                f"{column}: "
+                + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
+            )
         )
     for text in rows["warnings"]:
         st.warning(escape_markdown(in_labels(text)))
@@ -69,8 +79,8 @@ def show_rows(rows: Mapping[str, Any]) -> None:
 def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> Status | None:
     """Draw the job of this key and return it once it is done; None while there is nothing to use.
 
-    A quiet one takes a line while it runs, for work that a page can do without.  One that streams draws the page
-    afresh whenever it is further, for pages that show what there is so far.
+    A quiet one takes a line while it runs, for work that a page can do without.  One that streams
+    draws the page afresh whenever it is further, for pages that show what there is so far.
     """
     job_queue.hold(key, _holder())
     job_state = job_queue.find(key)
@@ -108,7 +118,9 @@ def _bar(key: str, label: str, shown: float | None) -> None:
         st.rerun()
     left, right = st.columns([5, 1], vertical_alignment="center")
     ahead = job_queue.before(key)
-    message = f"waits for a worker, {ahead} before it" if job_state.state == "waiting" else job_state.text
+    message = (
+        f"waits for a worker, {ahead} before it" if job_state.state == "waiting" else job_state.text
+    )
     words = f"{label}: {message} ({job_state.seconds:.0f} s)"
     left.progress(min(max(job_state.fraction, 0.0), 1.0), text=escape_markdown(words))
     buttons.button(

@@ -1,6 +1,8 @@
-"""From the present state to its plan: at once when that is quick, in a worker with a forecast when it is not.
+"""From the present state to its plan: at once when that is quick, in a worker with a forecast when
+it is not.
 
-Another budget changes the noise of a plan and nothing else, so that what was searched once is not searched again.
+Another budget changes the noise of a plan and nothing else, so that what was searched once is not
+searched again.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ PATIENCE = 3.0  # seconds after which a plan that was forecast to be quick goes 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _forecast(question: str, _studio: RequestState) -> Forecast:
     return _studio.default_options.expected or forecast(
-        _studio.required_workload, _studio.mechanism, memory_limit=MEMORY_LIMIT, **_studio.options_without_defaults
+        _studio.required_workload,
+        _studio.mechanism,
+        memory_limit=MEMORY_LIMIT,
+        **_studio.options_without_defaults,
     )
 
 
@@ -53,7 +58,10 @@ def _searched(studio: RequestState) -> str:
 def plan_of(studio: RequestState) -> Plan | None:
     """Draw what there is to say about making the plan, and return it when it is there."""
     if studio.workload is None or not studio.workload.groups:
-        st.info("There is nothing to plan yet: choose a schema and add queries on the Workload page.", icon="🧮")
+        st.info(
+            "There is nothing to plan yet: choose a schema and add queries on the Workload page.",
+            icon="🧮",
+        )
         return None
     with show_errors():
         if (quick := quick_plan(studio)) is not None:
@@ -68,7 +76,9 @@ def plan_of(studio: RequestState) -> Plan | None:
 
 
 def plan_of_form(studio: RequestState) -> Plan | None:
-    """The plan of a state that a form only asks about: at once when that is quick, else when the person asks for it."""
+    """The plan of a state that a form only asks about: at once when that is quick, else when the
+    person asks for it.
+    """
     with show_errors():
         if (quick := quick_plan(studio)) is not None:
             return quick
@@ -85,11 +95,15 @@ def plan_of_form(studio: RequestState) -> Plan | None:
 
 
 def quick_plan(studio: RequestState) -> Plan | None:
-    """The plan of a state where it is there, or quick to make; one that is not as quick as forecast is started."""
+    """The plan of a state where it is there, or quick to make; one that is not as quick as forecast
+    is started.
+    """
     if (cached_plan := plan_cache.cached_plan(studio.key)) is not None:
         return cached_plan
     if (searched := plan_cache.cached_plan(_searched(studio))) is not None:
-        return plan_cache.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget), like=searched)
+        return plan_cache.plan_of_key(
+            studio.key, lambda: at_budget(searched, studio.budget), like=searched
+        )
     if job_queue.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
         try:
             return keep(studio, lambda: _plan(studio))
@@ -132,13 +146,29 @@ def begin(studio: RequestState) -> None:
 
 
 def _offer(key: str, studio: RequestState, expected: Forecast) -> None:
-    """Say what planning will take, before it starts, and what makes it long where that can be mended."""
-    st.warning(escape_markdown(f"Planning this takes {cost_warnings.words(expected)} ({expected.text})."), icon="⏳")
+    """Say what planning will take, before it starts, and what makes it long where that can be
+    mended.
+    """
+    st.warning(
+        escape_markdown(f"Planning this takes {cost_warnings.words(expected)} ({expected.text})."),
+        icon="⏳",
+    )
     too_large = expected.memory > MEMORY_LIMIT
-    reason = f"It would pass the limit of {format_number(MEMORY_LIMIT / 1e9)} GB." if too_large else None
+    reason = (
+        f"It would pass the limit of {format_number(MEMORY_LIMIT / 1e9)} GB." if too_large else None
+    )
     if cost_warnings.is_too_costly(expected) and studio is history.current():
         cost_warnings.show_costly_groups(studio)
-    buttons.button("Plan it now", _start, key, studio, key="plan_now", type="primary", disabled=too_large, help=reason)
+    buttons.button(
+        "Plan it now",
+        _start,
+        key,
+        studio,
+        key="plan_now",
+        type="primary",
+        disabled=too_large,
+        help=reason,
+    )
     if reason:
         st.caption(f"Planning has to wait: {reason}")
 

@@ -1,7 +1,8 @@
-"""One folder of this server for what nobody else may read and nothing may leave behind: copies of records, results.
+"""One folder of this server for what nobody else may read and nothing may leave behind: copies of
+records, results.
 
-It is readable by its owner only, holds a lock as long as the server lives, and goes with it.  Folders of servers that
-were killed are swept by the next one that starts.
+It is readable by its owner only, holds a lock as long as the server lives, and goes with it.
+Folders of servers that were killed are swept by the next one that starts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import IO
 
 try:
     import fcntl
-except ImportError:  # there is no such lock on Windows, where a file that is open cannot be removed anyway
+except (
+    ImportError
+):  # there is no such lock on Windows, where a file that is open cannot be removed anyway
     fcntl = None  # type: ignore[assignment]
 
 PREFIX, LOCK = "dp-workbench-", "lock"
@@ -47,14 +50,18 @@ def new_file(kind: str, suffix: str = "") -> Path:
 
 
 def checkpoint_folder(job: str) -> Path:
-    """The folder of what a job has reached, which stays when the job is stopped; those of the latest few are there."""
+    """The folder of what a job has reached, which stays when the job is stopped; those of the
+    latest few are there.
+    """
     places = folder() / "reached"
     places.mkdir(exist_ok=True)
     job_folder = places / sha256(job.encode()).hexdigest()[:16]
     job_folder.mkdir(exist_ok=True)
     os.utime(job_folder)
     for old in sorted(places.iterdir(), key=lambda place: place.stat().st_mtime)[:-LATEST]:
-        shutil.rmtree(old, ignore_errors=True)  # one that is in use is made anew when the next step is kept
+        shutil.rmtree(
+            old, ignore_errors=True
+        )  # one that is in use is made anew when the next step is kept
     return job_folder
 
 
@@ -68,7 +75,11 @@ def sweep() -> None:
 
 def _is_mine(place: Path) -> bool:
     owner = place.lstat().st_uid if hasattr(os, "getuid") else 0
-    return place.is_dir() and not place.is_symlink() and (not hasattr(os, "getuid") or owner == os.getuid())
+    return (
+        place.is_dir()
+        and not place.is_symlink()
+        and (not hasattr(os, "getuid") or owner == os.getuid())
+    )
 
 
 def _is_used(place: Path) -> bool:

@@ -1,4 +1,6 @@
-"""The worker's part of published tables: from a stored measurement to the files that are handed out."""
+"""The worker's part of published tables: from a stored measurement to the files that are handed
+out.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +39,37 @@ def publish_tables(
 ) -> dict[str, Any]:
     """Publish tables with their errors, write the files, and return what a page shows of them.
 
-    `source` is a ledger and a key, or the plan and the file of a rehearsal.  `records` contains whether to draw
-    synthetic records, and their number; without a number it is the total of the tables.  The folder `checkpoint_folder` holds
-    the checkpoint of an interrupted call and is removed at the end.
+    `source` is a ledger and a key, or the plan and the file of a rehearsal.  `records` contains
+    whether to draw synthetic records, and their number; without a number it is the total of the
+    tables.  The folder `checkpoint_folder` holds the checkpoint of an interrupted call and is
+    removed at the end.
     """
     measurement, quality_rule = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
     for place in places.values():
         place.unlink(missing_ok=True)  # it only held the name
-    tables = publish(measurement, fit, integer=integer, progress=_part(progress, 0.0, 0.3), resume=reached)
+    tables = publish(
+        measurement, fit, integer=integer, progress=_part(progress, 0.0, 0.3), resume=reached
+    )
     errors = uncertainty(tables, progress=_part(progress, 0.3, 0.7), resume=reached)
-    write_published(errors, places["parquet"], rule=quality_rule, progress=_part(progress, 0.7, 0.75))
-    write_published(errors, places["csv"], format="csv", rule=quality_rule, progress=_part(progress, 0.75, 0.8))
-    out: dict[str, Any] = {"total": tables.total, "summary": errors.summary(quality_rule), "files": dict(files)}
+    write_published(
+        errors, places["parquet"], rule=quality_rule, progress=_part(progress, 0.7, 0.75)
+    )
+    write_published(
+        errors, places["csv"], format="csv", rule=quality_rule, progress=_part(progress, 0.75, 0.8)
+    )
+    out: dict[str, Any] = {
+        "total": tables.total,
+        "summary": errors.summary(quality_rule),
+        "files": dict(files),
+    }
     out["too large"] = {}
     out["bias"] = [errors.bias(group.attributes) for group in measurement.plan.workload.groups]
     for kind, write, done in (("zip", write_tables, 0.8), ("xlsx", write_workbook, 0.83)):
         try:
-            write(errors, places[kind], rule=quality_rule, progress=_part(progress, done, done + 0.02))
+            write(
+                errors, places[kind], rule=quality_rule, progress=_part(progress, done, done + 0.02)
+            )
         except LimitExceeded as error:
             out["too large"][kind] = str(error)
     simulate, people = records
@@ -79,18 +94,26 @@ def weigh(
     *,
     progress: Progress,
 ) -> tuple[str, float, float]:
-    """Choose weights for published tables; return the workload that has them, and the errors without and with them.
+    """Choose weights for published tables; return the workload that has them, and the errors
+    without and with them.
 
     `reference` is a public CSV file, or how many records to simulate and the seed.
     """
     workload_value, spent = Workload.from_json(workload), Budget.from_dict(budget)
     with _records(workload_value, reference) as records:
         weighted = weighed_for_publishing(
-            workload_value, spent, records, mechanism, progress=_part(progress, 0.0, 0.9), **dict(options)
+            workload_value,
+            spent,
+            records,
+            mechanism,
+            progress=_part(progress, 0.0, 0.9),
+            **dict(options),
         )
         weights = [group.weight for group in workload_value.groups]
         before, after = (
-            published_errors(plan(w, spent, mechanism, **dict(options)), records, weights=weights).mean()
+            published_errors(
+                plan(w, spent, mechanism, **dict(options)), records, weights=weights
+            ).mean()
             for w in (workload_value, weighted)
         )
     return weighted.to_json(), float(before), float(after)

@@ -1,4 +1,6 @@
-"""Records that are more than a path: tables that the settings of the server name, text in an encoding, sheets."""
+"""Records that are more than a path: tables that the settings of the server name, text in an
+encoding, sheets.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ def sheet_of(path: object, sheet: str) -> str:
 
 @contextmanager
 def open_source(data: str) -> Iterator[Any]:
-    """The path of a file, alone or with its encoding or sheet, and the named table while it is counted.
+    """The path of a file, alone or with its encoding or sheet, and the named table while it is
+    counted.
 
-    Whoever ends this process ends what the database does for it, too, as Ctrl-C does: by itself it would go on.
+    Whoever ends this process ends what the database does for it, too, as Ctrl-C does: by itself it
+    would go on.
     """
     if data.startswith(TEXT):
         encoding, _, path = data.removeprefix(TEXT).partition(":")

@@ -1,9 +1,10 @@
 """Timers of a page are heard only while its script rests.
 
-What follows a job on a page asks for its own run several times a second, whatever else the page does.  Streamlit lets
-such a request in while another run is at work, or while the last messages of one are still on their way, and then
-drops those messages, or takes the page for the one that was left: whoever pressed "Next" while a job ran could see an
-empty page until the next click.  Here a request that comes too early is left out; the timer asks again soon.
+What follows a job on a page asks for its own run several times a second, whatever else the page
+does.  Streamlit lets such a request in while another run is at work, or while the last messages of
+one are still on their way, and then drops those messages, or takes the page for the one that was
+left: whoever pressed "Next" while a job ran could see an empty page until the next click.  Here a
+request that comes too early is left out; the timer asks again soon.
 """
 
 from __future__ import annotations

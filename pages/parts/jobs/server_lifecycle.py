@@ -1,4 +1,6 @@
-"""The life of the server: what it sweeps at its start, the address it prints, sessions that end while nobody asks."""
+"""The life of the server: what it sweeps at its start, the address it prints, sessions that end
+while nobody asks.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ from pages.parts.shell.auth_middleware import LOOPBACK
 
 EVERY = 5.0  # seconds between two looks for sessions whose page is gone
 M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3  # of glibc's malloc.h
-ARENAS = 2  # as many as cores are asked for; by itself, glibc keeps what threads freed in eight pools a core
-LARGE = 2**18  # bytes from which on an array goes back to the machine as soon as it is freed; glibc would raise it
+# as many as cores are asked for; by itself, glibc keeps what threads freed in eight pools a core
+ARENAS = 2
+LARGE = (
+    2**18
+    # bytes from which on an array goes back to the machine as soon as it is freed; glibc would raise it
+)
 
 
 def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
@@ -36,13 +42,15 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         allocator("mallopt", M_MMAP_THRESHOLD, LARGE)
         private_tempdir.sweep()
         gc.collect()
-        gc.freeze()  # programs stay as they are: looking through them each time takes as long as drawing a page
+        # programs stay as they are: looking through them each time takes as long as drawing a page
+        gc.freeze()
         ending = asyncio.create_task(_end_sessions())
         names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]
         scheme = "https" if names or config.get_option("server.sslCertFile") else "http"
         host = names[0] if names else f"{LOOPBACK[0]}:{config.get_option('server.port')}"
         print(
-            f"\n  Open the workbench at {scheme}://{host}/?token={token}\n  Keep this address to yourself.\n",
+            f"\n  Open the workbench at {scheme}://{host}/?token={token}\n  Keep this address to"
+            " yourself.\n",
             flush=True,
         )
         yield
@@ -52,7 +60,9 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
 
 
 def keep_values_out_of_logs() -> None:
-    """From now on, log of an exception its kind and the place in the program: its text may hold values or paths."""
+    """From now on, log of an exception its kind and the place in the program: its text may hold
+    values or paths.
+    """
     make = logging.getLogRecordFactory()
 
     def quiet(*args: Any, **named: Any) -> logging.LogRecord:
@@ -60,19 +70,24 @@ def keep_values_out_of_logs() -> None:
         kind, _, trace = record.exc_info or (None, None, None)
         if kind is not None:
             frames = traceback.extract_tb(trace)
-            place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+            place = (
+                f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+            )
             record.msg, record.args = f"{record.getMessage()} ({kind.__name__}{place})", ()
             record.exc_info = record.exc_text = None
         return record
 
     logging.setLogRecordFactory(quiet)
     threading.excepthook = lambda told: logging.getLogger(__name__).error(
-        "A thread ended", exc_info=(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)
+        "A thread ended",
+        exc_info=(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback),
     )
 
 
 def allocator(name: str, *args: int) -> bool:
-    """Call one of glibc's own functions of its allocator; False where there is none, as on a Mac, or it failed."""
+    """Call one of glibc's own functions of its allocator; False where there is none, as on a Mac,
+    or it failed.
+    """
     try:
         return bool(getattr(ctypes.CDLL(None), name)(*args))
     except (AttributeError, OSError, TypeError):
@@ -82,15 +97,16 @@ def allocator(name: str, *args: int) -> bool:
 def release_memory() -> None:
     """Collect what nobody can reach any more, and give its memory back to the machine."""
     gc.collect()
-    pa.default_memory_pool().release_unused()  # tables that are drawn come from an allocator of its own
+    # tables that are drawn come from an allocator of its own
+    pa.default_memory_pool().release_unused()
     allocator("malloc_trim", 0)
 
 
 async def _end_sessions() -> None:
     """End sessions whose time is over, and give back what they held.
 
-    By itself, Streamlit looks only when another page is closed; and collecting after every click, as it would do
-    otherwise, takes longer than drawing most pages.
+    By itself, Streamlit looks only when another page is closed; and collecting after every click,
+    as it would do otherwise, takes longer than drawing most pages.
     """
     manager: Any = getattr(runtime.get_instance(), "_session_mgr", None)
     stored: Any = getattr(manager, "_session_storage", None)
@@ -98,7 +114,8 @@ async def _end_sessions() -> None:
     while hasattr(stored, "_cache"):
         await asyncio.sleep(EVERY)
         for _, session in stored._cache.expire():
-            session.session.shutdown()  # its uploads are held until then, and the collector of garbage may never come
+            # its uploads are held until then, and the collector of garbage may never come
+            session.session.shutdown()
         now = len(manager.list_sessions())
         if now < before:
             release_memory()

@@ -11,8 +11,8 @@ from typing import Any
 class Status:
     """What is known of a job at one moment.
 
-    `state` is "waiting", "running", "done", "failed", "cancelled" or "died"; `result` is there exactly when it is done,
-    `error` says in words how it ended otherwise.
+    `state` is "waiting", "running", "done", "failed", "cancelled" or "died"; `result` is there
+    exactly when it is done, `error` says in words how it ended otherwise.
     """
 
     state: str

@@ -1,4 +1,6 @@
-"""The worker's side: a process that steps back before the pages, tells its progress, and never writes to the log."""
+"""The worker's side: a process that steps back before the pages, tells its progress, and never
+writes to the log.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,28 @@ from typing import Any
 from engine._workers import PRELOADED
 from engine.errors import EngineError
 
-# fork would copy a server that has threads; a fork server is clean, and has imported what else every worker would
+# fork would copy a server that has threads; a fork server is clean, and has imported what else
+# every worker would
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
-_CONTEXT = multiprocessing.get_context("forkserver") if _FORKSERVER else multiprocessing.get_context("spawn")
+_CONTEXT = (
+    multiprocessing.get_context("forkserver")
+    if _FORKSERVER
+    else multiprocessing.get_context("spawn")
+)
 _CONTEXT.set_forkserver_preload(["pages.parts.jobs.tasks", "pandas", *PRELOADED])
 POLITE = 10  # how far workers step back before the pages, which people wait for
 _EVERY = 0.1  # seconds between two progress messages
-# A workload of a hundred thousand groups is a million small objects, none of them garbage: looking through them for
-# garbage as often as Python does by itself took half of the time of a page that draws such a workload first.
+# A workload of a hundred thousand groups is a million small objects, none of them garbage: looking
+# through them for garbage as often as Python does by itself took half of the time of a page that
+# draws such a workload first.
 _COLLECT = 100_000, 20, 20
 
 
 @cache
 def warm() -> None:
-    """Make the server ready, once: with its fork server, so that the first job need not wait for imports."""
+    """Make the server ready, once: with its fork server, so that the first job need not wait for
+    imports.
+    """
     gc.set_threshold(*_COLLECT)
     if _FORKSERVER:
         threading.Thread(target=forkserver.ensure_running, daemon=True).start()
@@ -41,19 +51,24 @@ def warm() -> None:
 def launch(
     function: Callable[..., Any], arguments: tuple[Any, ...], *, outlives: bool
 ) -> tuple[BaseProcess, Event, Connection]:
-    """Start a worker; return it, the event that asks it to stop, and the end of the pipe that hears it.
+    """Start a worker; return it, the event that asks it to stop, and the end of the pipe that hears
+    it.
 
     `outlives` says that the server waits for it when it ends, instead of ending it.
     """
     stop = _CONTEXT.Event()
     receiver, sender = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_run, args=(sender, stop, function, arguments), daemon=not outlives)
+    process = _CONTEXT.Process(
+        target=_run, args=(sender, stop, function, arguments), daemon=not outlives
+    )
     process.start()
     sender.close()
     return process, stop, receiver
 
 
-def _run(sender: Connection, stop: Event, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _run(
+    sender: Connection, stop: Event, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
     """Run in the worker: call the function and send what comes of it."""
     # a traceback could carry values of records, or names of files, into the server's log
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
@@ -84,7 +99,9 @@ def finish(
     except EngineError as error:
         tell("failed", str(error))
     except OSError as error:
-        tell("failed", f"A file could not be read or written: {error.strerror or 'unknown reason'}.")
+        tell(
+            "failed", f"A file could not be read or written: {error.strerror or 'unknown reason'}."
+        )
     except MemoryError:
         tell("failed", "It needs more memory than there is. Make the request smaller.")
     else:

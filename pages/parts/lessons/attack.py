@@ -11,7 +11,15 @@ from engine.lessons import neighbours, published_answers, reconstruct_replies
 from engine.lessons.examples import PERSONS, spread_of_answers
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.lesson import (
+    EVENLY,
+    Formula,
+    Lesson,
+    LessonPicture,
+    lines,
+    question,
+    show_picture,
+)
 from pages.parts.lessons.url_state import dial
 from pages.parts.lessons.user_workload import user_workload_cost
 from pages.parts.shell import history
@@ -22,9 +30,14 @@ COUNTS = tuple(range(2, PERSONS + 1))
 COSTS = (0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
 HEARD = "learn_heard"
 STEPS = (
-    "Sixteen persons said yes or no in confidence. **Exact answers** are published: how many of a group said yes. Add "
-    "answers until nothing is hidden.",
-    "**The same answers with noise**, all of them together at one budget: the same attack now fails.",
+    (
+        "Sixteen persons said yes or no in confidence. **Exact answers** are published: how many of"
+        " a group said yes. Add answers until nothing is hidden."
+    ),
+    (
+        "**The same answers with noise**, all of them together at one budget: the same attack now"
+        " fails."
+    ),
 )
 
 
@@ -44,7 +57,9 @@ def publish_again() -> None:
 def picture(step: int) -> LessonPicture:
     """Draw what an attacker makes of exact answers, then of noisy ones."""
     left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
-    count = dial(left.select_slider, "Published answers", COUNTS, of=NAME, name="answers", default=4)
+    count = dial(
+        left.select_slider, "Published answers", COUNTS, of=NAME, name="answers", default=4
+    )
     budget = history.current().budget
     if step:
         label = "Privacy cost (pcost) of all answers"
@@ -55,33 +70,46 @@ def picture(step: int) -> LessonPicture:
     attack = reconstruct_replies(noisy_answers(count, budget) if step else published_answers(count))
     shown = show_picture(lessons.attack_picture(attack), "attack")
     words_of_answers = ", ".join(format_number(float(answer)) for answer in attack.answers)
-    st.markdown(f"Published: {words_of_answers}. The attacker has **{attack.right} of {PERSONS}** right.")
+    st.markdown(
+        f"Published: {words_of_answers}. The attacker has **{attack.right} of {PERSONS}** right."
+    )
     if step:
         guess = lessons.guess_text(neighbours(budget))
         st.markdown(
-            f"Each answer has a standard error of **{format_number(spread_of_answers(count, budget))} counts**. Whatever the "
-            f"attack, of one person nobody is right more than **{guess}** of the time if yes and "
-            "no are as likely, others' replies known or not."
+            "Each answer has a standard error of"
+            f" **{format_number(spread_of_answers(count, budget))} counts**. Whatever the attack,"
+            f" of one person nobody is right more than **{guess}** of the time if yes and no are as"
+            " likely, others' replies known or not."
         )
     schema = Schema([Attribute.of_size("person", PERSONS)])
-    workload = Workload(schema).add(["person"], Custom(lessons.group_questions(count).astype(int).tolist()))
+    workload = Workload(schema).add(
+        ["person"], Custom(lessons.group_questions(count).astype(int).tolist())
+    )
     call = f"published_answers({count}, {f'Budget(pcost={budget.pcost!r})' if step else None})"
     script = lines(
-        f"result = reconstruct_replies({call})\nprint(result.answers.round(1), result.guesses, result.right)",
+        f"result = reconstruct_replies({call})\nprint(result.answers.round(1), result.guesses,"
+        " result.right)",
         engine="Budget",
         engine__lessons="published_answers reconstruct_replies",
     )
     return LessonPicture(
-        studio=RequestState(workload=workload, budget=budget, options=EVENLY), script=script, pictures=(shown,)
+        studio=RequestState(workload=workload, budget=budget, options=EVENLY),
+        script=script,
+        pictures=(shown,),
     )
 
 
 def expected() -> dict[str, str]:
     """How many replies exact answers give away, and what noise leaves."""
-    exact = {f"Right with {n} exact answers": str(reconstruct_replies(published_answers(n)).right) for n in (4, 8, 16)}
+    exact = {
+        f"Right with {n} exact answers": str(reconstruct_replies(published_answers(n)).right)
+        for n in (4, 8, 16)
+    }
     one = Budget(pcost=1.0)
     return exact | {
-        "Standard error of 16 answers at pcost 1": f"{format_number(spread_of_answers(16, one))} counts",
+        "Standard error of 16 answers at pcost 1": (
+            f"{format_number(spread_of_answers(16, one))} counts"
+        ),
         "Best guess of one reply at pcost 1": lessons.guess_text(neighbours(one)),
     }
 
@@ -91,11 +119,11 @@ LESSON = Lesson(
     tab="7. Attack",
     title="An attack, and why noise stops it",
     words=(
-        "Counts look harmless: no name, no single reply. But **every exact answer is an equation**, and enough "
-        "equations have one solution. Here the attacker knows who the sixteen persons are and which groups were "
-        "counted, and solves for what each of them said. Leaving out names does not stop that, nor does rounding "
-        "a little. **Noise that is paid for by a budget** limits every "
-        "attack, those included that nobody has thought of yet."
+        "Counts look harmless: no name, no single reply. But **every exact answer is an equation**,"
+        " and enough equations have one solution. Here the attacker knows who the sixteen persons"
+        " are and which groups were counted, and solves for what each of them said. Leaving out"
+        " names does not stop that, nor does rounding a little. **Noise that is paid for by a"
+        " budget** limits every attack, those included that nobody has thought of yet."
     ),
     steps=STEPS,
     picture=picture,
@@ -103,21 +131,31 @@ LESSON = Lesson(
         Formula(
             latex=r"A x = y, \qquad \operatorname{rank} A = n \;\Rightarrow\; x = A^{-1} y",
             plain="A x = y; with rank n, x = A⁻¹ y",
-            words="A tells who is in which group, y are the exact answers, x the replies: 1 is yes.",
+            words=(
+                "A tells who is in which group, y are the exact answers, x the replies: 1 is yes."
+            ),
         ),
         Formula(
             latex=r"\sigma^2 = \frac{\max_p \sum_r A_{rp}^2}{\mathrm{pcost}}",
             plain="σ² = (most groups that one person is in) / pcost",
-            words="Variance of every noisy answer: more answers at the same budget are noisier ones.",
+            words=(
+                "Variance of every noisy answer: more answers at the same budget are noisier ones."
+            ),
         ),
     ),
     questions=(
         question(
             "Why does the attack succeed with 16 exact answers about 16 persons?",
-            ("Because each answer is about one person.", "Each is about eight persons or all. The equations do it."),
+            (
+                "Because each answer is about one person.",
+                "Each is about eight persons or all. The equations do it.",
+            ),
             (
                 "✓ Because 16 independent equations have one solution.",
-                "Every answer adds an equation; when there are as many as persons, nothing is left open.",
+                (
+                    "Every answer adds an equation; when there are as many as persons, nothing is"
+                    " left open."
+                ),
             ),
             (
                 "Because the attacker was lucky.",
@@ -125,21 +163,40 @@ LESSON = Lesson(
             ),
         ),
         question(
-            "More noisy answers are published at the same budget. What happens to the limit on guessing one reply?",
-            ("It rises: the attacker has more equations.", "Each of them is noisier, just enough to make up for it."),
+            "More noisy answers are published at the same budget. What happens to the limit on"
+            " guessing one reply?",
+            (
+                "It rises: the attacker has more equations.",
+                "Each of them is noisier, just enough to make up for it.",
+            ),
             (
                 "✓ It stays.",
-                "The budget is for all answers together. Each becomes noisier when there are more of them.",
+                (
+                    "The budget is for all answers together. Each becomes noisier when there are"
+                    " more of them."
+                ),
             ),
-            ("It falls.", "All answers together tell as much of one person as the budget allows, few or many."),
+            (
+                "It falls.",
+                (
+                    "All answers together tell as much of one person as the budget allows, few or"
+                    " many."
+                ),
+            ),
         ),
         question(
             "Would it help to leave out all names and to publish only groups of eight?",
             (
                 "✓ No: the attack uses neither names nor small groups.",
-                "It needs to know who is in which group, and that may be public or guessed from other data.",
+                (
+                    "It needs to know who is in which group, and that may be public or guessed from"
+                    " other data."
+                ),
             ),
-            ("Yes: nobody can be told apart in a group.", "In one group. Several groups that overlap tell them apart."),
+            (
+                "Yes: nobody can be told apart in a group.",
+                "In one group. Several groups that overlap tell them apart.",
+            ),
             ("Yes, if the groups overlap.", "Overlap is what the equations are made of."),
         ),
     ),

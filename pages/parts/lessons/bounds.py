@@ -22,7 +22,10 @@ MEANINGS = {
 }
 STEPS = (
     "All strategies, and the **singular value bound**: the same weight for every cell.",
-    "**Other weights**: move them from equal to best. Each position proves a bound, and each of them is true.",
+    (
+        "**Other weights**: move them from equal to best. Each position proves a bound, and each of"
+        " them is true."
+    ),
 )
 
 
@@ -30,7 +33,15 @@ def picture(step: int) -> LessonPicture:
     """Draw all strategies and the bound that the chosen weights prove."""
     one, two, three = st.columns([2, 1, 2])
     names = tuple(FAMILIES)
-    name = dial(one.selectbox, "Queries", names, of=NAME, name="family", default="range", format_func=MEANINGS.get)
+    name = dial(
+        one.selectbox,
+        "Queries",
+        names,
+        of=NAME,
+        name="family",
+        default="range",
+        format_func=MEANINGS.get,
+    )
     cells = dial(two.select_slider, "Cells", SIZES, of=NAME, name="cells", default=8)
     share = 0
     if step > 0:
@@ -50,7 +61,9 @@ def picture(step: int) -> LessonPicture:
     shown = show_picture(lessons.contest_picture(result, bounds), "bounds")
     st.markdown(lessons.proof_text(result, share / 100))
     schema = Schema([Attribute.of_size("age", cells)])
-    studio = RequestState(workload=Workload(schema).add(["age"], name), options={"centers": "tuned"})
+    studio = RequestState(
+        workload=Workload(schema).add(["age"], name), options={"centers": "tuned"}
+    )
     script = lines(
         f"""
 result = contest({name!r}, {cells})
@@ -76,11 +89,12 @@ LESSON = Lesson(
     tab="5. The bound",
     title="The bound nobody can beat",
     words=(
-        "How do you know that a strategy is good? Not by trying others: there are infinitely many. A **bound** is a "
-        "number that no strategy of the same cost can be below, proved without looking at any strategy. The **singular "
-        "value bound** needs only the queries. It gives every cell the same weight. **Other weights prove other "
-        "bounds**, each of them true; the best weights prove one that the best strategy reaches. Then strategy and "
-        "weights certify each other, and the search is over."
+        "How do you know that a strategy is good? Not by trying others: there are infinitely many."
+        " A **bound** is a number that no strategy of the same cost can be below, proved without"
+        " looking at any strategy. The **singular value bound** needs only the queries. It gives"
+        " every cell the same weight. **Other weights prove other bounds**, each of them true; the"
+        " best weights prove one that the best strategy reaches. Then strategy and weights certify"
+        " each other, and the search is over."
     ),
     steps=STEPS,
     picture=picture,
@@ -89,7 +103,10 @@ LESSON = Lesson(
             latex=r"\sum_q \operatorname{Var}(q) \;\ge\; \frac{1}{\mathrm{pcost}} \cdot "
             r"\frac{\left(\operatorname{tr}\,(W D_w W^{\mathsf T})^{1/2}\right)^2}{\sum_c w_c}",
             plain="sum of variances ≥ (tr (W D_w Wᵀ)^½)² / (pcost · sum of w)",
-            words="True for any weights w of the cells that are not negative; W holds the queries, D_w the weights.",
+            words=(
+                "True for any weights w of the cells that are not negative; W holds the queries,"
+                " D_w the weights."
+            ),
         ),
         Formula(
             latex=r"w_c = \tfrac1n \;\Rightarrow\; \frac{(s_1 + \dots + s_n)^2}{n}",
@@ -102,19 +119,38 @@ LESSON = Lesson(
             "A strategy is 1% above the singular value bound. What follows?",
             (
                 "A strategy that is 1% better exists.",
-                "Perhaps not: the bound may lie below everything that can be reached, as it does for ranges.",
+                (
+                    "Perhaps not: the bound may lie below everything that can be reached, as it"
+                    " does for ranges."
+                ),
             ),
             (
                 "✓ No strategy of the same cost is more than 1% better.",
-                "A bound limits all strategies, found or not. Better weights may show a smaller gap.",
+                (
+                    "A bound limits all strategies, found or not. Better weights may show a smaller"
+                    " gap."
+                ),
             ),
-            ("The strategy is optimal.", "Only when strategy and bound meet. For ranges on a circle they do."),
+            (
+                "The strategy is optimal.",
+                "Only when strategy and bound meet. For ranges on a circle they do.",
+            ),
         ),
         question(
-            "Two choices of weights prove bounds of 1.20 and 1.25 for the same queries. Which one is true?",
+            "Two choices of weights prove bounds of 1.20 and 1.25 for the same queries. Which one"
+            " is true?",
             ("Only the larger one.", "Both are proved. The larger one says more."),
-            ("✓ Both.", "Nothing is below 1.25, so that nothing is below 1.20 either. The larger one is the better."),
-            ("The average of both.", "It is true as well, but only because it is below the larger one."),
+            (
+                "✓ Both.",
+                (
+                    "Nothing is below 1.25, so that nothing is below 1.20 either. The larger one is"
+                    " the better."
+                ),
+            ),
+            (
+                "The average of both.",
+                "It is true as well, but only because it is below the larger one.",
+            ),
         ),
         question(
             "For which queries are equal weights already the best ones?",
@@ -123,7 +159,10 @@ LESSON = Lesson(
                 "Every cell looks like every other one, so that no cell deserves more weight.",
             ),
             ("For all ranges.", "Cells in the middle are in more ranges than those at the ends."),
-            ("For everything up to a cell.", "The first cell is in every query, the last one in a single one."),
+            (
+                "For everything up to a cell.",
+                "The first cell is in every query, the last one in a single one.",
+            ),
         ),
     ),
     expected=expected,
@@ -134,6 +173,9 @@ LESSON = Lesson(
     discussion=(
         "For ranges on a circle equal weights are already the best. Which symmetry is behind it?",
         "For prefixes, which cells should get more weight?",
-        "The studio shows such a gap for every plan. What does a gap of 3% tell you, and what does it not tell?",
+        (
+            "The studio shows such a gap for every plan. What does a gap of 3% tell you, and what"
+            " does it not tell?"
+        ),
     ),
 )

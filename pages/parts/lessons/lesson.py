@@ -1,4 +1,5 @@
-"""A lesson: plain words, an interactive picture in steps, questions with feedback, and what an instructor wants to see.
+"""A lesson: plain words, an interactive picture in steps, questions with feedback, and what an
+instructor wants to see.
 
 To write one: a `Lesson` in a file of its own, and its name in ``LESSONS``.
 """
@@ -49,7 +50,9 @@ class Formula:
 
 @dataclass(frozen=True, kw_only=True)
 class LessonPicture:
-    """What the picture of a lesson shows now: the request that it belongs to, Python lines for the same, pictures."""
+    """What the picture of a lesson shows now: the request that it belongs to, Python lines for the
+    same, pictures.
+    """
 
     studio: RequestState
     script: Script
@@ -75,7 +78,8 @@ class Lesson:
     picture : draws the interactive part up to a step and returns what it shows.
     formulas : for those who want them.
     questions : three about it.
-    expected : names of numbers that a class should find, and the numbers, worked out when asked for.
+    expected : names of numbers that a class should find, and the numbers, worked out when asked
+        for.
     goals : what one can do after the lesson.
     discussion : questions for a class, Markdown.
     """
@@ -94,14 +98,22 @@ class Lesson:
 
 
 def question(text: str, *choices: tuple[str, str]) -> Question:
-    """A question with its choices as pairs of answer and feedback; the right answer begins with a tick."""
-    parsed_choices = (Choice(text=t.removeprefix("✓ "), feedback=f, right=t.startswith("✓ ")) for t, f in choices)
+    """A question with its choices as pairs of answer and feedback; the right answer begins with a
+    tick.
+    """
+    parsed_choices = (
+        Choice(text=t.removeprefix("✓ "), feedback=f, right=t.startswith("✓ ")) for t, f in choices
+    )
     return Question(text=text, choices=tuple(parsed_choices))
 
 
 def lines(text: str, **imports: str) -> Script:
     """Python lines with their imports as module="Name Name"; "__" in a module stands for a dot."""
-    pairs = {(module.replace("__", "."), name) for module, names in imports.items() for name in names.split()}
+    pairs = {
+        (module.replace("__", "."), name)
+        for module, names in imports.items()
+        for name in names.split()
+    }
     return Script(imports=frozenset(pairs), lines=tuple(text.strip("\n").split("\n")))
 
 

@@ -17,7 +17,9 @@ UNCHOSEN = "learn_unchosen"  # the question that was checked before an answer wa
 
 
 def answers() -> Mapping[tuple[str, int], Choice]:
-    """The last checked answer of every question that has one, by name of the lesson and number of the question."""
+    """The last checked answer of every question that has one, by name of the lesson and number of
+    the question.
+    """
     stored_answers: Mapping[tuple[str, int], Choice] = st.session_state.get(ANSWERS, {})
     return stored_answers
 
@@ -26,7 +28,10 @@ def progress(lessons: Sequence[Lesson]) -> None:
     """One line about the questions answered so far."""
     n_answers, every = answers(), sum(len(lesson.questions) for lesson in lessons)
     right = sum(choice.right for choice in n_answers.values())
-    st.progress(len(n_answers) / every, text=f"Answered {len(n_answers)} of {every} questions, {right} of them right.")
+    st.progress(
+        len(n_answers) / every,
+        text=f"Answered {len(n_answers)} of {every} questions, {right} of them right.",
+    )
 
 
 def questions(lesson: Lesson) -> None:
@@ -43,7 +48,9 @@ def questions(lesson: Lesson) -> None:
                 key=f"question_{key}",
                 persist_state="session",
             )
-            buttons.button(f"Check answer {number + 1}", _check, lesson.name, number, key=f"check_{key}")
+            buttons.button(
+                f"Check answer {number + 1}", _check, lesson.name, number, key=f"check_{key}"
+            )
             if st.session_state.get(UNCHOSEN) == (lesson.name, number):
                 st.info("Choose one of the answers first.", icon="👆")
             answer = answers().get((lesson.name, number))
@@ -63,7 +70,11 @@ def _check(name: str, number: int) -> None:
 def sheet(lesson: Lesson) -> str:
     """Goals, expected numbers, answers and points to discuss of a lesson as Markdown."""
     parts = ["Learning goals:", *(f"- {goal}" for goal in lesson.goals), ""]
-    parts += ["Numbers to expect:", *(f"- {name}: **{value}**" for name, value in lesson.expected().items()), ""]
+    parts += [
+        "Numbers to expect:",
+        *(f"- {name}: **{value}**" for name, value in lesson.expected().items()),
+        "",
+    ]
     for number, question in enumerate(lesson.questions, 1):
         parts += [f"Question {number}: {question.text}", ""]
         for choice in question.choices:

@@ -26,15 +26,32 @@ def picture(step: int) -> LessonPicture:
     cells = dial(first.select_slider, "Cells", SIZES, of=NAME, name="cells", default=16)
     result = contest("range", cells)
     names = tuple(tried.name for tried in result.tried)
-    one = dial(second.selectbox, "Strategy on the left", names, of=NAME, name="left", default="Hierarchical")
-    two = dial(third.selectbox, "Strategy on the right", names, of=NAME, name="right", default="Optimal")
+    one = dial(
+        second.selectbox,
+        "Strategy on the left",
+        names,
+        of=NAME,
+        name="left",
+        default="Hierarchical",
+    )
+    two = dial(
+        third.selectbox, "Strategy on the right", names, of=NAME, name="right", default="Optimal"
+    )
     shown = []
     for side, name, place in zip(("left", "right"), (one, two), st.columns(2), strict=True):
         number = names.index(name)
         with place:
-            shown.append(show_picture(lessons.strategy_picture(result.tried[number]), f"strategy_{side}", plain=False))
+            shown.append(
+                show_picture(
+                    lessons.strategy_picture(result.tried[number]), f"strategy_{side}", plain=False
+                )
+            )
             if step > 0:
-                shown.append(show_picture(lessons.range_errors_picture(result, number), f"errors_{side}", plain=False))
+                shown.append(
+                    show_picture(
+                        lessons.range_errors_picture(result, number), f"errors_{side}", plain=False
+                    )
+                )
     if step > 1:
         bounds = {"no strategy can be below": result.bound()}
         shown.append(show_picture(lessons.contest_picture(result, bounds, one), "strategies"))
@@ -65,11 +82,12 @@ LESSON = Lesson(
     tab="3. Strategies",
     title="What a good strategy looks like",
     words=(
-        "People ask for **every range** of ages. What is **measured** with noise can be something else, from which the "
-        "ranges are computed. Single cells are exact for short ranges, but a long range adds up the noise of many. A "
-        "**tree** or a **wavelet** covers a long range with few numbers, but every record is then counted on every "
-        "level, so that each number gets more noise. **Waves** and the **optimum** find the balance. All five "
-        "strategies below cost the same."
+        "People ask for **every range** of ages. What is **measured** with noise can be something"
+        " else, from which the ranges are computed. Single cells are exact for short ranges, but a"
+        " long range adds up the noise of many. A **tree** or a **wavelet** covers a long range"
+        " with few numbers, but every record is then counted on every level, so that each number"
+        " gets more noise. **Waves** and the **optimum** find the balance. All five strategies"
+        " below cost the same."
     ),
     steps=STEPS,
     picture=picture,
@@ -77,7 +95,10 @@ LESSON = Lesson(
         Formula(
             latex=r"\mathrm{pcost}(B) = \max_c \sum_r B_{rc}^2",
             plain="pcost(B) = largest sum of squares of a column of B",
-            words="What a strategy B costs at noise of standard deviation 1: how far one record moves its numbers.",
+            words=(
+                "What a strategy B costs at noise of standard deviation 1: how far one record moves"
+                " its numbers."
+            ),
         ),
         Formula(
             latex=r"\operatorname{Var}(q) = q\,(B^{\mathsf T} B)^{+} q^{\mathsf T}",
@@ -87,10 +108,17 @@ LESSON = Lesson(
     ),
     questions=(
         question(
-            "On 4 cells the tree has a larger error than single cells, on 32 cells a smaller one. Why?",
+            "On 4 cells the tree has a larger error than single cells, on 32 cells a smaller one."
+            " Why?",
             (
-                "✓ Long ranges add up many noisy cells, while the tree grows by one level when cells double.",
-                "The noise of a tree grows with the number of levels, that of a long range with its length.",
+                (
+                    "✓ Long ranges add up many noisy cells, while the tree grows by one level when"
+                    " cells double."
+                ),
+                (
+                    "The noise of a tree grows with the number of levels, that of a long range with"
+                    " its length."
+                ),
             ),
             (
                 "A tree on 32 cells has more privacy budget.",
@@ -102,18 +130,34 @@ LESSON = Lesson(
             ),
         ),
         question(
-            "Only single cells are measured, each with a standard error of 1. What is that of a range of 16 cells?",
-            ("16.", "Standard errors do not add up. Variances do: 16 times 1, and its root is the standard error."),
+            "Only single cells are measured, each with a standard error of 1. What is that of a"
+            " range of 16 cells?",
+            (
+                "16.",
+                (
+                    "Standard errors do not add up. Variances do: 16 times 1, and its root is the"
+                    " standard error."
+                ),
+            ),
             ("✓ 4.", "Sixteen variances of 1 add up to 16, whose root is 4."),
             ("1.", "That would need the range itself to be measured, at its own price."),
         ),
         question(
             "Why does every number of a tree get more noise than a single cell would get alone?",
-            ("It has more rows, and rows are dear.", "Rows that share no record cost nothing more. Levels do."),
-            ("Larger counts need larger noise.", "Noise does not depend on the count, only on what one record moves."),
+            (
+                "It has more rows, and rows are dear.",
+                "Rows that share no record cost nothing more. Levels do.",
+            ),
+            (
+                "Larger counts need larger noise.",
+                "Noise does not depend on the count, only on what one record moves.",
+            ),
             (
                 "✓ Every record is counted once on every level.",
-                "One record moves a number on each level, so that the cost grows with the number of levels.",
+                (
+                    "One record moves a number on each level, so that the cost grows with the"
+                    " number of levels."
+                ),
             ),
         ),
     ),
@@ -124,6 +168,9 @@ LESSON = Lesson(
     ),
     discussion=(
         "Where in the triangle is each strategy weak?",
-        "The tree gives every level the same noise. Which levels would you make more exact for long ranges?",
+        (
+            "The tree gives every level the same noise. Which levels would you make more exact for"
+            " long ranges?"
+        ),
     ),
 )

@@ -1,7 +1,9 @@
-"""The address of a lesson: which one, and what is chosen in it, so that it can be handed on and the back button works.
+"""The address of a lesson: which one, and what is chosen in it, so that it can be handed on and the
+back button works.
 
-`?lesson=3&cells=32` is lesson 3 with 32 cells; what is as it was at first is not said.  The address is followed when
-the page is entered and when the browser goes back or forth; at all other times it follows the page.
+`?lesson=3&cells=32` is lesson 3 with 32 cells; what is as it was at first is not said.  The address
+is followed when the page is entered and when the browser goes back or forth; at all other times it
+follows the page.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ CHOSEN = "learn_chosen"  # name of the lesson -> name in the address -> what is 
 
 
 def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
-    """Take lesson and choices from the address when it is new to the page; what it does not say stays."""
+    """Take lesson and choices from the address when it is new to the page; what it does not say
+    stays.
+    """
     cache, context = history.page_state(), get_script_run_ctx()
     back = context is not None and context.is_history_navigation
     cache["said"] = None
@@ -37,10 +41,14 @@ def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
 
 def keep(number: int, lesson: str) -> None:
     """Write the lesson and what differs from its first choices into the address."""
-    wanted = {LESSON: str(number)} | {name: text for name, (_, text) in _chosen(lesson).items() if text}
+    wanted = {LESSON: str(number)} | {
+        name: text for name, (_, text) in _chosen(lesson).items() if text
+    }
     now = dict(st.query_params)
     if {name: text for name, text in now.items() if name not in permalink.OURS} != wanted:
-        st.query_params.from_dict({name: now[name] for name in permalink.OURS if name in now} | wanted)
+        st.query_params.from_dict(
+            {name: now[name] for name in permalink.OURS if name in now} | wanted
+        )
 
 
 def dial(
@@ -54,10 +62,12 @@ def dial(
     always: bool = False,
     **more: Any,
 ) -> Any:
-    """Draw a widget that chooses from options, or several of them, and that the address names; return the choice.
+    """Draw a widget that chooses from options, or several of them, and that the address names;
+    return the choice.
 
-    ``of`` is the name of the lesson, ``name`` that in the address, which holds the choice where it is not the default,
-    or ``always``.  What was chosen is there again after another lesson or page was looked at.
+    ``of`` is the name of the lesson, ``name`` that in the address, which holds the choice where it
+    is not the default, or ``always``.  What was chosen is there again after another lesson or page
+    was looked at.
     """
     key, chosen, many = f"{of}_{name}", _chosen(of), isinstance(default, list)
     said = history.page_state().get("said")

@@ -43,7 +43,9 @@ def steps(lesson: Lesson) -> int:
     """Draw how far the picture has come, with a button to the next step; return the step."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     numbers = tuple(range(len(lesson.steps)))
-    step: int = url_state.dial(left.select_slider, "Step", numbers, of=lesson.name, name="step", default=0)
+    step: int = url_state.dial(
+        left.select_slider, "Step", numbers, of=lesson.name, name="step", default=0
+    )
     last = step == numbers[-1]
     buttons.button(
         "Next step",
@@ -80,12 +82,16 @@ def _onwards(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) 
         mime="text/html",
         on_click="ignore",
         key=f"handout_{lesson.name}",
-        help="The lesson with its picture as it stands now; in the instructor view with the answers.",
+        help=(
+            "The lesson with its picture as it stands now; in the instructor view with the answers."
+        ),
     )
     if reason:
         st.caption(f"Opening has to wait: {reason}")
     if after is not None:
-        buttons.button(f"Next lesson: {after.tab} →", _turn, after.tab, key=f"after_{lesson.name}", place=row)
+        buttons.button(
+            f"Next lesson: {after.tab} →", _turn, after.tab, key=f"after_{lesson.name}", place=row
+        )
 
 
 def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> bytes:
@@ -95,7 +101,9 @@ def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> b
     questions = [
         (
             f"Question {number}",
-            "\n".join([f"**{question.text}**", *(f"- {choice.text}" for choice in question.choices)]),
+            "\n".join(
+                [f"**{question.text}**", *(f"- {choice.text}" for choice in question.choices)]
+            ),
         )
         for number, question in enumerate(lesson.questions, 1)
     ]

@@ -29,11 +29,18 @@ from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_
 
 RISK_LABEL = "guessed right, % of the time"
 LEFT_OPEN = "as asked"
-LABELS = {"centers": "How totals are passed down", "solver": "How strategies are found", "branching": "Parts of a node"}
+LABELS = {
+    "centers": "How totals are passed down",
+    "solver": "How strategies are found",
+    "branching": "Parts of a node",
+}
 # what a value means, where the value itself does not say it
 MEANINGS: dict[tuple[str, object], str] = {
     ("centers", "uniform"): "evenly, as in the paper",
-    ("centers", "tuned"): "tuned to the workload (slower; in total never less exact, single groups may be)",
+    (
+        "centers",
+        "tuned",
+    ): "tuned to the workload (slower; in total never less exact, single groups may be)",
     ("solver", "optimal"): "optimal, with a certificate",
     ("solver", "fourier"): "Fourier basis (quick, approximate)",
     ("solver", "eigenbasis"): "fixed basis (quick, approximate)",
@@ -68,7 +75,9 @@ def promise() -> None:
     with right:
         person(current)
         exact = schema is not None and schema.invariants
-        st.caption(escape_markdown(schema.meaning(current) if schema and exact else current.describe()))
+        st.caption(
+            escape_markdown(schema.meaning(current) if schema and exact else current.describe())
+        )
         st.caption(UNITS[language()])
 
 
@@ -77,7 +86,9 @@ def _inputs(current: Budget, unit: str) -> None:
     starts = numbers_of(current, unit)
     labels = {APPROX: ["epsilon", "delta"], RISK: [RISK_LABEL]}.get(unit, [unit])
     keys = tuple(f"budget_{label}_{version}" for label in labels)
-    for column, label, key, start in zip(st.columns(len(labels)), labels, keys, starts, strict=True):
+    for column, label, key, start in zip(
+        st.columns(len(labels)), labels, keys, starts, strict=True
+    ):
         small = label == "delta"
         column.number_input(
             label,
@@ -93,17 +104,23 @@ def _inputs(current: Budget, unit: str) -> None:
 def use_mechanism() -> None:
     """Take another mechanism, with its default options."""
     with deferred_errors("mechanism"):
-        history.change(mechanism=st.session_state[f"mechanism_{history.version()}"], options={}, redraw=True)
+        history.change(
+            mechanism=st.session_state[f"mechanism_{history.version()}"], options={}, redraw=True
+        )
 
 
 def use_option(name: str, key: str, inside: str | None = None) -> None:
-    """Take one option, or the entry `is_inside` of an option that is a mapping; the default needs no mention."""
+    """Take one option, or the entry `is_inside` of an option that is a mapping; the default needs
+    no mention.
+    """
     studio = history.current()
     value, default = st.session_state[key], _defaults(studio)[name]
     if inside is not None:
         rest = {k: v for k, v in studio.options.get(name, default).items() if k != inside}
         value = rest if value == LEFT_OPEN else rest | {inside: value}
-    others = {k: v for k, v in studio.options.items() if k != name and (name, k) != ("centers", "keep")}
+    others = {
+        k: v for k, v in studio.options.items() if k != name and (name, k) != ("centers", "keep")
+    }
     with deferred_errors("mechanism"):
         mechanism_class(studio.mechanism)(**others | {name: value})
         history.change(options=others if value == default else others | {name: value})
@@ -152,7 +169,10 @@ def _options(studio: history.RequestState, version: int) -> None:
                 key=key,
                 on_change=use_option,
                 args=(name, key),
-                help="Rounding is charged for at most this many records; a table with more is refused.",
+                help=(
+                    "Rounding is charged for at most this many records; a table with more is"
+                    " refused."
+                ),
             )
 
 
@@ -161,13 +181,21 @@ def _meaning(name: str, value: object) -> str:
 
 
 def _by_attribute(
-    studio: history.RequestState, name: str, value: Mapping[str, str], allowed: tuple[str, ...], version: int
+    studio: history.RequestState,
+    name: str,
+    value: Mapping[str, str],
+    allowed: tuple[str, ...],
+    version: int,
 ) -> None:
     """One choice for every ordered attribute; the others are never asked in more than one way."""
-    ordered = [a.name for a in studio.schema.attributes if a.kind == "numeric"] if studio.schema else []
+    ordered = (
+        [a.name for a in studio.schema.attributes if a.kind == "numeric"] if studio.schema else []
+    )
     if not ordered:
         return
-    attribute = st.selectbox(f"{LABELS.get(name, name)}: attribute", ordered, key=f"option_{name}_of_{version}")
+    attribute = st.selectbox(
+        f"{LABELS.get(name, name)}: attribute", ordered, key=f"option_{name}_of_{version}"
+    )
     values, key = [LEFT_OPEN, *allowed], f"option_{name}_{ordered.index(attribute)}_{version}"
     chosen = value.get(attribute, LEFT_OPEN)
     st.selectbox(
@@ -188,7 +216,11 @@ def _defaults(studio: history.RequestState) -> dict[str, object]:
             values[field.name] = field.default
         elif field.default_factory is not MISSING:
             values[field.name] = field.default_factory()
-    left = replace(studio, options={k: v for k, v in studio.options.items() if k not in ("centers", "keep")})
+    left = replace(
+        studio, options={k: v for k, v in studio.options.items() if k not in ("centers", "keep")}
+    )
     return values | {
-        name: left.options_without_defaults.get(name, value) for name, value in values.items() if name == "centers"
+        name: left.options_without_defaults.get(name, value)
+        for name, value in values.items()
+        if name == "centers"
     }

@@ -1,4 +1,6 @@
-"""Which centers the plan has and why, what that does to single groups, and one click to change either."""
+"""Which centers the plan has and why, what that does to single groups, and one click to change
+either.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ UNKNOWN = "Single groups may be less exact than with uniform centers; Compare te
 
 
 def draw(plan: Plan) -> None:
-    """Say which centers were taken and why, and how single groups fare; buttons take others, or keep the groups."""
+    """Say which centers were taken and why, and how single groups fare; buttons take others, or
+    keep the groups.
+    """
     studio = history.current()
     if CENTERS not in (cls := mechanism_class(studio.mechanism)).choices:
         st.caption(f"Mechanism: {cls.title}")
@@ -40,9 +44,13 @@ def draw(plan: Plan) -> None:
             _button("Pass totals down evenly", {CENTERS: PAPER}, "centers_uniform")
             if studio.options_without_defaults.get("objective", "sum") == "sum":
                 if keep is None:
-                    _button("Keep every group as exact", {CENTERS: TUNED, "keep": 0.0}, "keep_groups")
+                    _button(
+                        "Keep every group as exact", {CENTERS: TUNED, "keep": 0.0}, "keep_groups"
+                    )
                 else:
-                    _button("Best in total, whatever single groups lose", {CENTERS: TUNED}, "keep_none")
+                    _button(
+                        "Best in total, whatever single groups lose", {CENTERS: TUNED}, "keep_none"
+                    )
     show_deferred_error(CENTERS)
 
 
@@ -51,7 +59,9 @@ def _button(label: str, options: Mapping[str, Any], key: str) -> None:
 
 
 def _take(options: Mapping[str, Any]) -> None:
-    """Take these centers, leave the other options as they are, and start the plan where that takes long."""
+    """Take these centers, leave the other options as they are, and start the plan where that takes
+    long.
+    """
     studio = history.current()
     rest = {name: value for name, value in studio.options.items() if name not in (CENTERS, "keep")}
     with deferred_errors(CENTERS):
@@ -70,8 +80,16 @@ def _single(studio: RequestState, plan: Plan) -> str:
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _changed(question: str, _studio: RequestState, _plan: Plan) -> str:
-    rest = {name: value for name, value in _studio.options_without_defaults.items() if name not in (CENTERS, "keep")}
-    even = plans.quick_plan(_studio.with_options(rest)) if len(_plan.workload.groups) <= MOST_GROUPS else None
+    rest = {
+        name: value
+        for name, value in _studio.options_without_defaults.items()
+        if name not in (CENTERS, "keep")
+    }
+    even = (
+        plans.quick_plan(_studio.with_options(rest))
+        if len(_plan.workload.groups) <= MOST_GROUPS
+        else None
+    )
     if even is None:  # what is raised is not kept, so that it is looked for again
         raise NotApplicable("The plan with uniform centers takes long.")
     return analysis.single_groups_text(_plan, even)

@@ -1,4 +1,6 @@
-"""Views of a plan against a purpose: a wanted error and its budget, one query of one's own, and the best possible."""
+"""Views of a plan against a purpose: a wanted error and its budget, one query of one's own, and the
+best possible.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from engine.privacy import Budget
 from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.shell import buttons, figure_view, history
 from pages.parts.shell.budgets import in_words, other_units
-from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error, show_errors
+from pages.parts.shell.error_text import (
+    deferred_errors,
+    escape_markdown,
+    show_deferred_error,
+    show_errors,
+)
 from pages.parts.workload import query_form, record_count_form
 
 SHARES = {0.5: "50%", 0.8: "80%", 0.9: "90%", 0.95: "95%", 0.99: "99%", 1.0: "all"}
@@ -43,7 +50,11 @@ def spread(plan: Plan) -> None:
         help="A 95% interval reaches about two standard errors to each side.",
     )
     share = three.selectbox(
-        "For how many of the queries", list(SHARES), index=3, format_func=SHARES.__getitem__, key="tolerance_share"
+        "For how many of the queries",
+        list(SHARES),
+        index=3,
+        format_func=SHARES.__getitem__,
+        key="tolerance_share",
     )
     error = tolerance if meant == ERROR else analysis.error_for(plan, tolerance)
     text = analysis.within_text(plan, error)
@@ -55,12 +66,17 @@ def spread(plan: Plan) -> None:
         key="share",
     ):
         reached = texts.format_number(analysis.tolerance_for(plan, share))
-        st.caption(f"With the present budget the standard error is at most {reached} counts for {_share_words(share)}.")
+        st.caption(
+            f"With the present budget the standard error is at most {reached} counts for"
+            f" {_share_words(share)}."
+        )
     figure_view.picture(replace(figures.spread_picture(plan, error), alt=text), key="spread")
 
 
 def usable(plan: Plan) -> None:
-    """Which answers are publishable, doubtful or noise, by group, and the budget for a share that is."""
+    """Which answers are publishable, doubtful or noise, by group, and the budget for a share that
+    is.
+    """
     scale = record_count_form.scale()
     if scale is None:
         return
@@ -80,19 +96,29 @@ def usable(plan: Plan) -> None:
 
 
 def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -> bool:
-    """Say which budget reaches a goal, with the button that takes it; False, with the reason, when none does.
+    """Say which budget reaches a goal, with the button that takes it; False, with the reason, when
+    none does.
 
-    `find` is asked for the budget nearly, which is all that the digits shown tell, and exactly when the button is
-    pressed: that makes plans.
+    `find` is asked for the budget nearly, which is all that the digits shown tell, and exactly when
+    the button is pressed: that makes plans.
     """
     with show_errors():
         job_state = find(True)
         left, right = st.columns([3, 1], vertical_alignment="center")
         left.markdown(
-            f"**{goal}:** a budget of {escape_markdown(in_words(job_state))} is needed; this plan spends {escape_markdown(in_words(plan.budget))}.",
+            f"**{goal}:** a budget of {escape_markdown(in_words(job_state))} is needed; this plan"
+            f" spends {escape_markdown(in_words(plan.budget))}.",
             help=escape_markdown(other_units(job_state)),
         )
-        buttons.button("Use this budget", _use, find, key, key=f"use_budget_{key}", place=right, width="stretch")
+        buttons.button(
+            "Use this budget",
+            _use,
+            find,
+            key,
+            key=f"use_budget_{key}",
+            place=right,
+            width="stretch",
+        )
         show_deferred_error(f"{NEEDED}_{key}")
         return True
     return False
@@ -112,10 +138,16 @@ def one_query(plan: Plan) -> None:
         variance = plan.variance_of(query.attributes, query.tensor)
         st.markdown(f"**{escape_markdown(query.text)}**")
         left, right = st.columns(2)
-        left.metric("Standard error", f"{texts.format_number(variance**0.5)} counts", help="Typical size of the noise")
+        left.metric(
+            "Standard error",
+            f"{texts.format_number(variance**0.5)} counts",
+            help="Typical size of the noise",
+        )
         half = analysis.half_width(plan, variance)
         right.metric(
-            "95% interval", f"answer ± {texts.format_number(half)} counts", help="Holds the true count 95% of the time"
+            "95% interval",
+            f"answer ± {texts.format_number(half)} counts",
+            help="Holds the true count 95% of the time",
         )
         if variance == 0.0:
             st.caption("It counts no record, so its answer is 0 without any noise.")
@@ -132,12 +164,18 @@ def one_query(plan: Plan) -> None:
             plan,
             f"To know it within ± {texts.format_number(wanted)}",
             lambda nearly: analysis.budget_for_query(
-                plan, query.attributes, query.tensor, analysis.error_for(plan, wanted), nearly=nearly
+                plan,
+                query.attributes,
+                query.tensor,
+                analysis.error_for(plan, wanted),
+                nearly=nearly,
             ),
             key="probe",
         )
         figure_view.picture(
-            figures.interval_picture(plan, variance, in_words), key="probe_budgets", config=figure_view.EXPORT
+            figures.interval_picture(plan, variance, in_words),
+            key="probe_budgets",
+            config=figure_view.EXPORT,
         )
 
 
@@ -147,14 +185,19 @@ def distance(plan: Plan) -> None:
     job_state = job_queue.find(key)  # started with the headline
     if job_state is not None and job_state.done:
         st.markdown(f"**{escape_markdown(analysis.bound_text(plan, job_state.result))}**")
-        figure_view.picture(figures.distance_picture(plan, job_state.result), key="distance", config=figure_view.EXPORT)
+        figure_view.picture(
+            figures.distance_picture(plan, job_state.result),
+            key="distance",
+            config=figure_view.EXPORT,
+        )
     elif not job_queue.is_there(key):
         buttons.button("Search again", _search, plan, key="bound_again")
     st.caption(escape_markdown(analysis.certificate_text(plan)))
 
 
 def best(plan: Plan) -> str | None:
-    """How far the plan is at most above the best of all matrix mechanisms; "" while that is searched beside the page.
+    """How far the plan is at most above the best of all matrix mechanisms; "" while that is
+    searched beside the page.
 
     None where no bound on all of them comes out.
     """

@@ -1,4 +1,6 @@
-"""A target for every size of table, or for every group, some of them locked: noise and budget are solved for them."""
+"""A target for every size of table, or for every group, some of them locked: noise and budget are
+solved for them.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,21 @@ def draw(plan: Plan) -> None:
     targets, locked = _table(plan, studio, rows, locks=goal == PRESENT)
     key = f"targets|{studio.key}|{targets}|{locked}"
     with st.container(horizontal=True):
-        buttons.button("Solve", _solve, key, studio, targets, locked, key="targets_solve", type="primary")
+        buttons.button(
+            "Solve", _solve, key, studio, targets, locked, key="targets_solve", type="primary"
+        )
         if "targets" in studio.options:
             st.button("Plan without targets again", on_click=_forget, key="targets_forget")
     done = job_widget.job(key, label="Solving the targets")
     if done is not None:
         budget, options, text = done.result
         new_plan = plan_cache.plan_of_key(key, lambda: load_plan(text))
-        _show_result(studio.budget, plan, new_plan, analysis.errors_against_targets(new_plan, rows, options["targets"]))
+        _show_result(
+            studio.budget,
+            plan,
+            new_plan,
+            analysis.errors_against_targets(new_plan, rows, options["targets"]),
+        )
         changed = replace(studio, budget=Budget.from_dict(budget), options=options)
         buttons.button("Use this", _use, changed, new_plan, key="targets_use", type="primary")
 
@@ -50,8 +59,8 @@ def drop_targets() -> None:
     """Say that a change of the groups took the targets away, until there are others."""
     if st.session_state.get(history.DROPPED) and history.TARGETS not in history.current().options:
         st.info(
-            "The plan was shaped for targets of single groups. They went with a change of the groups; solve them "
-            "again under “A target for each size of table”.",
+            "The plan was shaped for targets of single groups. They went with a change of the"
+            " groups; solve them again under “A target for each size of table”.",
             icon="🎯",
         )
 
@@ -66,10 +75,14 @@ def _rows(plan: Plan) -> Rows:
     sizes: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         sizes.setdefault(len(group.attributes), []).append(i)
-    return {f"{k}-way ({pluralize(len(those), 'group')})": those for k, those in sorted(sizes.items())}
+    return {
+        f"{k}-way ({pluralize(len(those), 'group')})": those for k, those in sorted(sizes.items())
+    }
 
 
-def _table(plan: Plan, studio: RequestState, rows: Rows, *, locks: bool) -> tuple[list[float], list[bool] | None]:
+def _table(
+    plan: Plan, studio: RequestState, rows: Rows, *, locks: bool
+) -> tuple[list[float], list[bool] | None]:
     """A line for every row; returns a target, and whether it is locked, for every group."""
     groups = len(plan.workload.groups)
     now = studio.options.get("targets") or analysis.largest_errors(plan)
@@ -79,9 +92,15 @@ def _table(plan: Plan, studio: RequestState, rows: Rows, *, locks: bool) -> tupl
         start = analysis.two_digits(max(now[i] for i in those), plan)
         key = f"{history.version()}_{row}"
         target = left.number_input(
-            f"{escape_markdown(row)}: largest standard error", 0.001, value=start, format="%.4g", key=f"target_{key}"
+            f"{escape_markdown(row)}: largest standard error",
+            0.001,
+            value=start,
+            format="%.4g",
+            key=f"target_{key}",
         )
-        lock = locks and right.checkbox("Locked", key=f"lock_{key}", help="It keeps its target whatever else gives way")
+        lock = locks and right.checkbox(
+            "Locked", key=f"lock_{key}", help="It keeps its target whatever else gives way"
+        )
         for i in those:
             targets[i], locked[i] = target, lock
     return targets, locked if locks else None
@@ -91,18 +110,26 @@ def _solve(key: str, studio: RequestState, targets: list[float], locked: list[bo
     if (old := st.session_state.get("targets_job", key)) != key:
         job_widget.release_job(old)
     st.session_state["targets_job"] = key
-    request = studio.required_workload.to_json(), studio.budget.to_dict(), studio.mechanism, dict(studio.options)
+    request = (
+        studio.required_workload.to_json(),
+        studio.budget.to_dict(),
+        studio.mechanism,
+        dict(studio.options),
+    )
     if not job_queue.is_there(key):
         job_widget.start(key, tasks.solve_targets, *request, targets, locked)
 
 
 def _show_result(before: Budget, plan: Plan, new_plan: Plan, table: Any) -> None:
     st.markdown(
-        f"**It takes {escape_markdown(in_words(new_plan.budget))}**; the present plan spends {escape_markdown(in_words(before))}. The typical error of "
-        f"all queries is then {format_number(new_plan.rmse)} counts instead of {format_number(plan.rmse)}.",
+        f"**It takes {escape_markdown(in_words(new_plan.budget))}**; the present plan spends"
+        f" {escape_markdown(in_words(before))}. The typical error of all queries is then"
+        f" {format_number(new_plan.rmse)} counts instead of {format_number(plan.rmse)}.",
         help=escape_markdown(other_units(new_plan.budget)),
     )
-    figure_view.table(table, name="targets", alt="Targets and the largest standard errors that are reached")
+    figure_view.table(
+        table, name="targets", alt="Targets and the largest standard errors that are reached"
+    )
 
 
 def _use(changed: RequestState, plan: Plan) -> None:

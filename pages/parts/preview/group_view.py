@@ -1,4 +1,6 @@
-"""The groups of a plan, the least exact first, beside the one that is looked at: its queries, why, and what helps."""
+"""The groups of a plan, the least exact first, beside the one that is looked at: its queries, why,
+and what helps.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from pages.parts.preview import variance_breakdown_view
 from pages.parts.shell import figure_view, history
 from pages.parts.workload import group_choice, record_count_form
 
-GROUP, LAST = "group", "group_last"  # the group that is looked at, as the list gives it back and as it was last
+GROUP, LAST = (
+    "group",
+    "group_last",
+)  # the group that is looked at, as the list gives it back and as it was last
 TURN = "group_turn"  # how often it was chosen beside the table
 MANY = 500  # groups that the table holds
 TALL, PICTURE = 430, 300  # pixels
@@ -20,20 +25,34 @@ ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 
 
 def groups(plan: Plan) -> None:
-    """The groups by error, the least exact first, as a list in which a click looks at one, or as a map of pairs."""
+    """The groups by error, the least exact first, as a list in which a click looks at one, or as a
+    map of pairs.
+    """
     ways = sorted({len(group.attributes) for group in plan.workload.groups})
     sets, words = {f"{k}-way": k for k in ways}, ""
     views = [ALL, *sets, *([MAP] if figures.has_map(plan.workload) else [])]
-    wanted = st.radio("Groups, least exact first", views, horizontal=True, key=f"ways_shown_{len(ways)}")
+    wanted = st.radio(
+        "Groups, least exact first", views, horizontal=True, key=f"ways_shown_{len(ways)}"
+    )
     if wanted == MAP:
         selected_group(plan)
-        figure_view.picture(figures.pairs_picture(plan), key=PAIRS, height=TALL, on_select=_pick_pair, selects="points")
+        figure_view.picture(
+            figures.pairs_picture(plan),
+            key=PAIRS,
+            height=TALL,
+            on_select=_pick_pair,
+            selects="points",
+        )
         return
     if len(plan.workload.groups) > MANY:
-        words = st.text_input("Find groups", key="find_groups", placeholder="age income", help="Words of their names.")
+        words = st.text_input(
+            "Find groups", key="find_groups", placeholder="age income", help="Words of their names."
+        )
     table = analysis.worst_first(plan, ways=sets.get(wanted), words=words).head(MANY)
     if not len(table):
-        st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
+        st.info(
+            "No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎"
+        )
         return
     numbers, chosen = table["group"].tolist(), selected_group(plan)
     columns = ["largest standard error", "attributes", "RMSE", "queries"]
@@ -63,7 +82,9 @@ def _pick_pair() -> None:
 def selected_group(plan: Plan) -> int:
     """The group that is looked at: the one with the least exact query, until another is chosen."""
     form, groups = st.session_state, range(len(plan.workload.groups))
-    if form.get(GROUP) not in groups:  # a list whose words changed with the workload gives back the old words
+    if (
+        form.get(GROUP) not in groups
+    ):  # a list whose words changed with the workload gives back the old words
         _look_at(form[LAST] if form.get(LAST) in groups else analysis.worst_group(plan))
     form[LAST] = number = int(form[GROUP])
     return number
@@ -74,15 +95,19 @@ def chosen(plan: Plan) -> None:
     number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_turned)
     group, row = plan.workload.groups[number], analysis.group_table(plan).iloc[number]
-    typical, largest = (texts.format_number(row[name]) for name in ("RMSE", "largest standard error"))
+    typical, largest = (
+        texts.format_number(row[name]) for name in ("RMSE", "largest standard error")
+    )
     even = analysis.even_error(plan, number)
     if even is not None:
         st.markdown(
-            f"**Each of its {pluralize(group.count, 'query', 'queries')} has a standard error of {typical} counts.**"
+            f"**Each of its {pluralize(group.count, 'query', 'queries')} has a standard error of"
+            f" {typical} counts.**"
         )
     else:
         words = (
-            f"{pluralize(group.count, 'query', 'queries')}, typical error {typical} counts, largest {largest} counts."
+            f"{pluralize(group.count, 'query', 'queries')}, typical error {typical} counts, largest"
+            f" {largest} counts."
         )
         st.markdown(f"**{words}**")
         place = st.container()
@@ -90,7 +115,10 @@ def chosen(plan: Plan) -> None:
         if drawn is not None:
             with place:
                 figure_view.picture(
-                    figures.error_picture(plan, number, *drawn), key="errors", height=PICTURE, titled=False
+                    figures.error_picture(plan, number, *drawn),
+                    key="errors",
+                    height=PICTURE,
+                    titled=False,
                 )
     variance_breakdown_view.why(plan, number)
 

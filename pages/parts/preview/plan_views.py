@@ -21,8 +21,8 @@ def headline(plan: Plan) -> None:
         _number(
             "Typical error (counts)",
             texts.format_number(plan.rmse),
-            "RMSE: root of the mean squared error over all queries. About two thirds of the answers will be off by "
-            "less than this, 95% by less than twice this.",
+            "RMSE: root of the mean squared error over all queries. About two thirds of the answers"
+            " will be off by less than this, 95% by less than twice this.",
         )
         _number(
             "Largest error (counts)",
@@ -33,22 +33,23 @@ def headline(plan: Plan) -> None:
             _number(
                 "Over its bound",
                 analysis.gap_text(plan).replace("less than", "<"),
-                "How much larger the weighted RMSE is than what any plan of this class must have; 0% is the best.",
+                "How much larger the weighted RMSE is than what any plan of this class must have;"
+                " 0% is the best.",
             )
         else:
             _number(
                 "Over the best possible",
                 f"≤ {best}" if best else "searching…",
-                "How much larger the weighted RMSE is at most than what any matrix mechanism can reach, whatever it "
-                "measures; proven for this workload.",
+                "How much larger the weighted RMSE is at most than what any matrix mechanism can"
+                " reach, whatever it measures; proven for this workload.",
             )
         if (scale := record_count_form.entered_scale()) is not None:
             share = analysis.quality_shares(plan, scale)[0]
             _number(
                 "Publishable",
                 f"{share:.0%}",
-                f"Share of the answers with a coefficient of variation up to {scale.publishable:.0%}, if the expected "
-                "records are spread evenly",
+                "Share of the answers with a coefficient of variation up to"
+                f" {scale.publishable:.0%}, if the expected records are spread evenly",
             )
 
 
@@ -69,7 +70,9 @@ def use_plan_file() -> None:
     with deferred_errors("plan_file"):
         plan = load_plan(file.getvalue())
         options = dict(plan.options) | {"max_records": plan.max_records}
-        studio = history.RequestState(workload=plan.workload, budget=plan.budget, mechanism=plan.mechanism)
+        studio = history.RequestState(
+            workload=plan.workload, budget=plan.budget, mechanism=plan.mechanism
+        )
         history.commit(studio.with_options(options), redraw=True)
 
 
@@ -78,11 +81,17 @@ def files(plan: Plan | None) -> None:
     st.subheader("Keep it")
     left, right = st.columns(2)
     if plan is not None:
-        left.download_button("Download plan.json", plan.to_json, "plan.json", "application/json", on_click="ignore")
+        left.download_button(
+            "Download plan.json", plan.to_json, "plan.json", "application/json", on_click="ignore"
+        )
     else:
         left.caption("A plan can be downloaded once there is one.")
     with right:
         st.file_uploader(
-            "Open a plan file", type=["json"], key="plan_file", on_change=use_plan_file, max_upload_size=100
+            "Open a plan file",
+            type=["json"],
+            key="plan_file",
+            on_change=use_plan_file,
+            max_upload_size=100,
         )
         show_deferred_error("plan_file")

@@ -15,7 +15,10 @@ from pages.parts.shell.error_text import deferred_errors, escape_markdown
 def use_person(rows: str, neighbours: str) -> None:
     """Take whom the budget protects."""
     with deferred_errors("budget"):
-        whom = {"rows_per_person": int(st.session_state[rows]), "neighbours": st.session_state[neighbours]}
+        whom = {
+            "rows_per_person": int(st.session_state[rows]),
+            "neighbours": st.session_state[neighbours],
+        }
         history.change(budget=replace(history.current().budget, **whom), redraw=True)
 
 
@@ -31,7 +34,10 @@ def person(budget: Budget) -> None:
         key=rows,
         on_change=use_person,
         args=(rows, neighbours),
-        help="The guarantee is for all that one person contributes. With 3 rows every error is 3 times as large.",
+        help=(
+            "The guarantee is for all that one person contributes. With 3 rows every error is 3"
+            " times as large."
+        ),
     )
     right.selectbox(
         AGAINST_LABEL,
@@ -41,7 +47,10 @@ def person(budget: Budget) -> None:
         key=neighbours,
         on_change=use_person,
         args=(rows, neighbours),
-        help="The first hides that somebody is there at all, the second the values alone, at 1.4 times the error.",
+        help=(
+            "The first hides that somebody is there at all, the second the values alone, at 1.4"
+            " times the error."
+        ),
     )
     if schema is not None and (note := schema.other_rows(budget.rows_per_person)):
         st.warning(escape_markdown(note))

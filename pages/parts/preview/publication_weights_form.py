@@ -19,10 +19,11 @@ def draw(plan: Plan) -> None:
     """The reference, the button that searches, and what came of it."""
     studio = history.current()
     st.caption(
-        "Tables that are published are fitted: non-negative, consistent, and most noise of large tables is gone. Other "
-        "weights of the groups serve them better. They are found by rehearsals on a reference, which must be public: "
-        "the records of another year or place, or simulated ones; **never the records that are to be protected**. "
-        "Weights that groups have say how much each of them matters."
+        "Tables that are published are fitted: non-negative, consistent, and most noise of large"
+        " tables is gone. Other weights of the groups serve them better. They are found by"
+        " rehearsals on a reference, which must be public: the records of another year or place, or"
+        " simulated ones; **never the records that are to be protected**. Weights that groups have"
+        " say how much each of them matters."
     )
     reference = reference_form.choose("aim")
     key = f"weigh|{studio.key}|{reference_form.digest(reference)}"
@@ -46,12 +47,20 @@ def draw(plan: Plan) -> None:
             return
         st.markdown(
             escape_markdown(
-                f"On the reference the published tables miss {after:.1%} of the counts, instead of {before:.1%} with "
-                "the present weights."
+                f"On the reference the published tables miss {after:.1%} of the counts, instead of"
+                f" {before:.1%} with the present weights."
             )
         )
         left, _ = st.columns([1, 2])
-        buttons.button("Use these weights", _use, text, key="aim_use", place=left, type="primary", width="stretch")
+        buttons.button(
+            "Use these weights",
+            _use,
+            text,
+            key="aim_use",
+            place=left,
+            type="primary",
+            width="stretch",
+        )
 
 
 def _find(key: str, studio: RequestState, reference: Reference) -> None:

@@ -11,11 +11,17 @@ from engine.analysis.what_if import CHANGES, Change, ChangedRequest
 from engine.plans import Plan
 from pages.parts.jobs import plans
 from pages.parts.shell import buttons, figure_view, history
-from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error, show_errors
+from pages.parts.shell.error_text import (
+    deferred_errors,
+    escape_markdown,
+    show_deferred_error,
+    show_errors,
+)
 
 MEAN, WORST, CHOSEN = "All its queries, on average", "Its least exact query", "One query by number"
 TALL = 240  # pixels
-TRIED = "what_if"  # the change that is tried: its name, the group, the attribute, and the state it was tried on
+# the change that is tried: its name, the group, the attribute, and the state it was tried on
+TRIED = "what_if"
 
 
 def why(plan: Plan, number: int) -> None:
@@ -27,7 +33,10 @@ def why(plan: Plan, number: int) -> None:
             st.markdown(f"**Why:** {escape_markdown(breakdown_text(plan, number, query))}")
             picture = figures.breakdown_picture(plan, number, query)
             figure_view.picture(
-                picture, key="why", config=figure_view.EXPORT, height=min(TALL, picture.figure.layout.height)
+                picture,
+                key="why",
+                config=figure_view.EXPORT,
+                height=min(TALL, picture.figure.layout.height),
             )
     st.markdown("**What would help?** Each button plans a changed request; nothing is kept yet.")
     _buttons(plan, number)
@@ -45,17 +54,26 @@ def _query(plan: Plan, group: int) -> int | None:
     query = least
     if how == CHOSEN or query is None:
         last = plan.workload.groups[group].count - 1
-        query = int(st.number_input(f"Query, 0 to {texts.number(last)}", 0, last, 0, key=f"why_query_{group}"))
+        query = int(
+            st.number_input(
+                f"Query, 0 to {texts.number(last)}", 0, last, 0, key=f"why_query_{group}"
+            )
+        )
     error = float(plan.variances(group, query, query + 1)[0]) ** 0.5
     text = escape_markdown(plan.workload.describe_in_group(group, query))
-    st.caption(f"Query {texts.number(query)}: {text}. Standard error {texts.format_number(error)} counts.")
+    st.caption(
+        f"Query {texts.number(query)}: {text}. Standard error {texts.format_number(error)} counts."
+    )
     return query
 
 
 def _buttons(plan: Plan, group: int) -> None:
     """One button a change; merging bins asks for the attribute."""
     request = history.current().request
-    obstacles = {name: analysis.merge_obstacle(plan.schema[name]) for name in plan.workload.groups[group].attributes}
+    obstacles = {
+        name: analysis.merge_obstacle(plan.schema[name])
+        for name in plan.workload.groups[group].attributes
+    }
     names = [name for name, obstacle in obstacles.items() if not obstacle]
     attribute = ""
     if names:
@@ -108,7 +126,9 @@ def _tried(plan: Plan) -> None:
             st.caption(analysis.query_count_text(plan, after))
         with st.container(horizontal=True):
             if after is not None:
-                buttons.button("Keep this change", _keep, changed, key="what_if_keep", type="primary")
+                buttons.button(
+                    "Keep this change", _keep, changed, key="what_if_keep", type="primary"
+                )
             st.button("Forget it", on_click=_forget, key="what_if_forget")
 
 

@@ -1,1 +1,3 @@
-"""The Release page: whose budget pays, the typed confirmation, one run a key, and answers with their downloads."""
+"""The Release page: whose budget pays, the typed confirmation, one run a key, and answers with
+their downloads.
+"""

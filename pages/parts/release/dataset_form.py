@@ -65,8 +65,12 @@ def change(book: Ledger, status: DatasetStatus, key: str) -> None:
     form, counted = st.session_state, status.definition
     with deferred_errors("total"):
         maker = MAKERS[PURE if counted.counts == "epsilon" else PCOST]
-        total = maker(form[key], rows_per_person=counted.rows_per_person, neighbours=counted.neighbours)
-        book.change_total(status.dataset, total=total, by=form.total_by.strip(), reason=form.total_reason.strip())
+        total = maker(
+            form[key], rows_per_person=counted.rows_per_person, neighbours=counted.neighbours
+        )
+        book.change_total(
+            status.dataset, total=total, by=form.total_by.strip(), reason=form.total_reason.strip()
+        )
         form.total_by = form.total_reason = ""
 
 
@@ -77,8 +81,10 @@ def ledger() -> Ledger | None:
         "Ledger file on this machine",
         key="ledger_path",
         persist_state="session",
-        help="The ledger remembers every release of every dataset. It is one file, with the results beside it; keep it "
-        "with the data, back both up, and never use an old copy.",
+        help=(
+            "The ledger remembers every release of every dataset. It is one file, with the results"
+            " beside it; keep it with the data, back both up, and never use an old copy."
+        ),
     )
     if not path.strip():
         st.info("Give the path of the ledger file.")
@@ -93,8 +99,8 @@ def ledger() -> Ledger | None:
         st.caption(escape_markdown(str(place)))
     if not place.exists():
         st.warning(
-            "There is no ledger here. If you released anything before, find that ledger: a new one does not know what "
-            "was spent. Create one only for the first release of these records."
+            "There is no ledger here. If you released anything before, find that ledger: a new one"
+            " does not know what was spent. Create one only for the first release of these records."
         )
         buttons.button("Create a new ledger here", create_ledger, str(place), key="create_ledger")
         show_deferred_error("ledger")
@@ -126,7 +132,9 @@ def spent(book: Ledger, key: str) -> Receipt:
     """What the ledger holds about a spend that was made; raises LedgerError when it holds none."""
     receipt = book.find(key)
     if receipt is None:
-        raise LedgerError("The ledger holds no spend of this release. Open the ledger that paid for it.")
+        raise LedgerError(
+            "The ledger holds no spend of this release. Open the ledger that paid for it."
+        )
     return receipt
 
 
@@ -141,14 +149,18 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         chosen = st.selectbox("Dataset that pays", names, key="dataset", persist_state="session")
     with st.expander("Declare a dataset", expanded=not names):
         st.caption(
-            "The budget belongs to the records, under this name, whatever file holds them. It is all that releases of "
-            "these records may ever cost together. A later change stays on the ledger with a name and a reason."
+            "The budget belongs to the records, under this name, whatever file holds them. It is"
+            " all that releases of these records may ever cost together. A later change stays on"
+            " the ledger with a name and a reason."
         )
         name = st.text_input("Name of the dataset", key="dataset_name").strip()
         for other in book.confusable_names(name):
             st.warning(escape_markdown(confusable_text(name, other)))
         language = st.radio(
-            "Say the total as", [word for word in UNITS if word != RISK], horizontal=True, key="dataset_unit"
+            "Say the total as",
+            [word for word in UNITS if word != RISK],
+            horizontal=True,
+            key="dataset_unit",
         )
         st.caption(UNITS[language])
         _total(language, history.current().budget)
@@ -157,11 +169,18 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         show_deferred_error("dataset")
     status = next((status for status in found if status.dataset == chosen), None)
     if status is not None:
-        with suppress(LedgerError):  # a total that cannot count the plan says so where the release is confirmed
+        with suppress(
+            LedgerError
+        ):  # a total that cannot count the plan says so where the release is confirmed
             planned = history.current().budget
             fit = pluralize(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
-            left = f"{remaining_text(status.left)} of {cost(status.total)} {status.definition.counts} left"
-            st.caption(escape_markdown(f"{left}: enough for {fit} at the budget of the present plan."))
+            left = (
+                f"{remaining_text(status.left)} of {cost(status.total)} {status.definition.counts}"
+                " left"
+            )
+            st.caption(
+                escape_markdown(f"{left}: enough for {fit} at the budget of the present plan.")
+            )
         st.caption(escape_markdown(f"Its total counts {status.describe()}."))
         _change(book, status)
     return status
@@ -171,14 +190,21 @@ def _change(book: Ledger, status: DatasetStatus) -> None:
     """Draw the form that raises or lowers the total, and who did it before."""
     with st.expander("Change its total"):
         st.caption(
-            "A total can be raised, and lowered to what is spent. What was declared and spent stays on the ledger, and "
-            "the change beside it, with your name and your reason, for all who read the ledger. Raising it gives "
-            "the people in the records less protection than was declared."
+            "A total can be raised, and lowered to what is spent. What was declared and spent stays"
+            " on the ledger, and the change beside it, with your name and your reason, for all who"
+            " read the ledger. Raising it gives the people in the records less protection than was"
+            " declared."
         )
         key = f"{status.dataset}_{status.total!r}"  # a change begins with the total that there is
         counts = status.definition.counts
         st.number_input(
-            f"New total ({counts})", float(status.spent), None, status.total, step=0.5, format="%.6g", key=f"new_{key}"
+            f"New total ({counts})",
+            float(status.spent),
+            None,
+            status.total,
+            step=0.5,
+            format="%.6g",
+            key=f"new_{key}",
         )
         left, right = st.columns(2)
         left.text_input("Who changes it", key="total_by")
@@ -191,7 +217,9 @@ def _change(book: Ledger, status: DatasetStatus) -> None:
 
 
 def _total(language: str, planned: Budget) -> None:
-    """The numbers of the total, which begin with what the present plan needs, and what they pay for."""
+    """The numbers of the total, which begin with what the present plan needs, and what they pay
+    for.
+    """
     left, right = st.columns(2)
     start = language, analysis.round_up(numbers_of(planned, language)[0]), planned.report_delta
     if st.session_state.get("dataset_start") != start or "dataset_total" not in st.session_state:
@@ -203,18 +231,33 @@ def _total(language: str, planned: Budget) -> None:
         right.number_input("delta", step=1e-6, format="%.1e", key="dataset_delta")
     left, right = st.columns(2)
     rows, neighbours = planned.rows_per_person, list(AGAINST).index(planned.neighbours)
-    left.number_input(ROWS_LABEL, 1, 1_000_000, rows, key="dataset_rows", help="All of them are protected together.")
-    right.selectbox(AGAINST_LABEL, list(AGAINST), neighbours, AGAINST.__getitem__, key="dataset_neighbours")
+    left.number_input(
+        ROWS_LABEL,
+        1,
+        1_000_000,
+        rows,
+        key="dataset_rows",
+        help="All of them are protected together.",
+    )
+    right.selectbox(
+        AGAINST_LABEL, list(AGAINST), neighbours, AGAINST.__getitem__, key="dataset_neighbours"
+    )
     with suppress(EngineError):  # numbers that make no budget are told when they are declared
         fit = analysis.releases_within(_declared(language), planned)
         each = f"of the present plan, which spends {in_words(planned)}"
         if fit is None:
             st.caption(
-                escape_markdown(f"It counts something else than the budget {each}, so that it cannot pay for it.")
+                escape_markdown(
+                    f"It counts something else than the budget {each}, so that it cannot pay"
+                    " for it."
+                )
             )
         else:
             st.caption(
-                escape_markdown(f"It pays for {pluralize(fit, 'release')} {each}. Keep some for later questions.")
+                escape_markdown(
+                    f"It pays for {pluralize(fit, 'release')} {each}. Keep some for later"
+                    " questions."
+                )
             )
 
 

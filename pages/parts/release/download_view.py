@@ -20,7 +20,12 @@ from engine.release import Measurement
 from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.release import file_access
 from pages.parts.shell import buttons, session_restore
-from pages.parts.shell.error_text import deferred_errors, error_text, escape_markdown, show_deferred_error
+from pages.parts.shell.error_text import (
+    deferred_errors,
+    error_text,
+    escape_markdown,
+    show_deferred_error,
+)
 
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
 KINDS = {"CSV": "csv", "Parquet": "parquet"}
@@ -35,11 +40,15 @@ def downloads(measurement: Measurement, *, key: str, ledger: str = "") -> None:
     """All answers as one file, and the plan."""
     queries = measurement.plan.workload.queries
     st.caption(
-        f"{pluralize(queries, 'answer')}, each with its standard error and 95% interval: attributes, family, query in "
-        "words, answer, std, low, high."
+        f"{pluralize(queries, 'answer')}, each with its standard error and 95% interval:"
+        " attributes, family, query in words, answer, std, low, high."
     )
     many = queries > IN_BROWSER
-    reason = f"More than {IN_BROWSER:,} answers are written to a file on this machine instead." if many else None
+    reason = (
+        f"More than {IN_BROWSER:,} answers are written to a file on this machine instead."
+        if many
+        else None
+    )
     columns = st.columns(4)
     for column, (word, kind) in zip(columns, KINDS.items(), strict=False):
         column.download_button(
@@ -125,7 +134,8 @@ def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
     if not there:
         return True, False
     typed = st.text_input(
-        f"There is a file of answers already. Type its name, {escape_markdown(place.name)}, to replace it.",
+        f"There is a file of answers already. Type its name, {escape_markdown(place.name)}, to"
+        " replace it.",
         key=f"{key}_replace",
         live=True,
         autocomplete="off",
@@ -133,24 +143,32 @@ def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
     return typed.strip() == place.name, True
 
 
-def _start_export(job: str, ledger: str, release: str, path: str, keep: list[str], overwrite: bool) -> None:
+def _start_export(
+    job: str, ledger: str, release: str, path: str, keep: list[str], overwrite: bool
+) -> None:
     with deferred_errors("export"):
         place = str(file_access.is_inside(path, file_access.ANSWERS))
         job_queue.forget(job)
-        job_widget.start(job, tasks.export, ledger, release, place, keep, overwrite, 0.95, stays=True)
+        job_widget.start(
+            job, tasks.export, ledger, release, place, keep, overwrite, 0.95, stays=True
+        )
 
 
 def _content(measurement: Measurement, kind: str) -> bytes:
     """All answers as the bytes of a file; called when the button is pressed."""
     with _in_words(), tempfile.TemporaryDirectory() as folder:
-        return write_answers(measurement, Path(folder) / f"answers.{kind}", format=kind).read_bytes()
+        return write_answers(
+            measurement, Path(folder) / f"answers.{kind}", format=kind
+        ).read_bytes()
 
 
 def _package(measurement: Measurement, ledger: str) -> bytes:
     """The release package as bytes; called when the button is pressed."""
     receipt = Ledger(ledger).find(measurement.key) if ledger else None
     with _in_words(), tempfile.TemporaryDirectory() as folder:
-        return write_package(measurement, Path(folder) / "release.zip", receipt=receipt).read_bytes()
+        return write_package(
+            measurement, Path(folder) / "release.zip", receipt=receipt
+        ).read_bytes()
 
 
 @contextmanager
@@ -159,4 +177,6 @@ def _in_words() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"The file could not be made: {error.strerror or 'unknown reason'}.") from None
+        raise DataError(
+            f"The file could not be made: {error.strerror or 'unknown reason'}."
+        ) from None

@@ -1,4 +1,6 @@
-"""Which records are measured: a path, an upload or a named table, and what their rows and columns stand for."""
+"""Which records are measured: a path, an upload or a named table, and what their rows and columns
+stand for.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ ROWS_ARE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The records: a path on this machine, an upload that becomes a file when the work starts, or a named table."""
+    """The records: a path on this machine, an upload that becomes a file when the work starts, or a
+    named table.
+    """
 
     path: str = ""
     upload: UploadedFile | None = None
@@ -75,15 +79,26 @@ class Source:
         return ""
 
     def problem(self, schema: Schema) -> str:
-        """Return what is missing or contradicts the schema, as the end of a sentence; empty if nothing does."""
+        """Return what is missing or contradicts the schema, as the end of a sentence; empty if
+        nothing does.
+        """
         if self.missing:
             return self.missing
         if self.rows_are == COUNTED and self.number.strip() in schema:
-            return "the column of counts is also an attribute of the schema; name another one, or remove the attribute."
+            return (
+                "the column of counts is also an attribute of the schema; name another one, or"
+                " remove the attribute."
+            )
         if attributes := [name for name in self.columns["ignore"] if name in schema]:
-            return f"the column to leave out, {attributes[0]}, is also an attribute of the schema; name another one."
+            return (
+                f"the column to leave out, {attributes[0]}, is also an attribute of the schema;"
+                " name another one."
+            )
         if self.person is not None and self.person in schema:
-            return "the column that tells the person is also an attribute of the schema; name another one."
+            return (
+                "the column that tells the person is also an attribute of the schema; name another"
+                " one."
+            )
         return ""
 
     @property
@@ -118,11 +133,15 @@ class Source:
         return {
             "person": self.person,
             "count_column": number if self.rows_are == COUNTED else None,
-            "ignore": [name.strip() for name in number.split(",")] if self.rows_are == IGNORED else [],
+            "ignore": (
+                [name.strip() for name in number.split(",")] if self.rows_are == IGNORED else []
+            ),
         }
 
     def to_file(self) -> tuple[str, tuple[Path, ...]]:
-        """What a worker reads, by its path or name, and the copies that have to go when it was read."""
+        """What a worker reads, by its path or name, and the copies that have to go when it was
+        read.
+        """
         if self.name:
             return f"{record_sources.NAMED}{self.name}", ()
         if self.upload is None:
@@ -133,11 +152,14 @@ class Source:
     def _as_read(self, file: Path) -> str:
         if self.sheet:
             return record_sources.sheet_of(file, self.sheet)
-        return str(file) if self.encoding == UTF_8 else f"{record_sources.TEXT}{self.encoding}:{file}"
+        return (
+            str(file) if self.encoding == UTF_8 else f"{record_sources.TEXT}{self.encoding}:{file}"
+        )
 
 
 def source(rows: int = 1, person: str | None = None) -> Source:
-    """Draw the choice of the records, and of how the rows of a person are kept to what the budget protects.
+    """Draw the choice of the records, and of how the rows of a person are kept to what the budget
+    protects.
 
     ``person`` is the column that the schema declares; then there is nothing to choose.
     """
@@ -153,7 +175,10 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             named,
             key="records_table",
             persist_state="session",
-            help="A table that this server's settings name. It is counted where it is; only counts travel.",
+            help=(
+                "A table that this server's settings name. It is counted where it is; only counts"
+                " travel."
+            ),
         )
     elif how == UPLOAD:
         upload = st.file_uploader(
@@ -162,18 +187,22 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             key="records_file",
         )
     else:
-        path = st.text_input("Path of a file of records", key="records_path", persist_state="session")
+        path = st.text_input(
+            "Path of a file of records", key="records_path", persist_state="session"
+        )
     encoding = _encoding(upload.name if upload is not None else path)
     sheets = _sheets(path, upload)
     sheet = _sheet(sheets)
     st.caption(
-        "Rows with values outside the schema are left out, each by its own values alone; how many there are is told to "
-        "you only. A release never refuses a table because of them, for that would tell of single records."
+        "Rows with values outside the schema are left out, each by its own values alone; how many"
+        " there are is told to you only. A release never refuses a table because of them, for that"
+        " would tell of single records."
     )
     if person is not None:
         st.caption(
             escape_markdown(
-                f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is."
+                f"No more than {rows:,} of each person's rows will count; the column {person} tells"
+                " whose it is."
             )
         )
         rows_are, number = _rows_are()
@@ -193,9 +222,12 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             "Column that tells the person",
             key="person_column",
             persist_state="session",
-            help="Its values only tell whose row it is; they are in no table. Whole numbers, or texts, as which long "
-            "numbers keep all digits. Which rows of a person count depends on "
-            "that person's rows alone. How many rows and persons the cap costs is told to you only.",
+            help=(
+                "Its values only tell whose row it is; they are in no table. Whole numbers, or"
+                " texts, as which long numbers keep all digits. Which rows of a person count"
+                " depends on that person's rows alone. How many rows and persons the cap costs is"
+                " told to you only."
+            ),
         )
     rows_are, number = _rows_are()
     return Source(
@@ -231,7 +263,9 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
         return ()
     key: tuple[object, ...] = ("upload", upload.file_id) if upload is not None else ()
     names: tuple[str, ...] = ()
-    with suppress(DataError, LimitExceeded, OSError):  # the check of the records reports what is wrong with the file
+    with suppress(
+        DataError, LimitExceeded, OSError
+    ):  # the check of the records reports what is wrong with the file
         file = None if upload is not None else file_access.readable(path, ENDINGS)
         key = key or (str(file), file.stat().st_mtime_ns if file is not None else 0)
         stored = history.page_state().get(SHEETS)
@@ -254,7 +288,9 @@ def _sheet(sheets: tuple[str, ...]) -> str:
         return ""
     if st.session_state.get("records_sheet") not in sheets:
         st.session_state.pop("records_sheet", None)  # the choice was for another workbook
-    sheet = st.selectbox("Sheet of the workbook", sheets, index=None, key="records_sheet", persist_state="session")
+    sheet = st.selectbox(
+        "Sheet of the workbook", sheets, index=None, key="records_sheet", persist_state="session"
+    )
     return sheet or ""
 
 
@@ -268,8 +304,11 @@ def _encoding(name: str) -> str:
         format_func=ENCODINGS.__getitem__,
         key="records_encoding",
         persist_state="session",
-        help="Most files are UTF-8. Older spreadsheets write the encoding of their country; one that is "
-        "chosen wrongly makes of Köln what fits no label. The check below shows how the values fit.",
+        help=(
+            "Most files are UTF-8. Older spreadsheets write the encoding of their country; one that"
+            " is chosen wrongly makes of Köln what fits no label. The check below shows how the"
+            " values fit."
+        ),
     )
 
 
@@ -281,19 +320,34 @@ def _rows_are() -> tuple[str, str]:
         format_func=ROWS_ARE.__getitem__,
         key="rows_are",
         persist_state="session",
-        help="A table may hold each combination of values once, with the number of its records in a column. A sampling "
-        "weight is no number of records: with it one person would count many times. A parquet "
-        "file with columns of numbers that the schema does not know is refused until you say what they hold; a text "
-        "file, which tells no types, when one is named n, count, counts, freq or frequency.",
+        help=(
+            "A table may hold each combination of values once, with the number of its records in a"
+            " column. A sampling weight is no number of records: with it one person would count"
+            " many times. A parquet file with columns of numbers that the schema does not know is"
+            " refused until you say what they hold; a text file, which tells no types, when one is"
+            " named n, count, counts, freq or frequency."
+        ),
     )
     if how == RECORDS:
         return how, ""
     if how == COUNTED:
-        st.caption("Only for numbers of records. With sampling weights, choose that each row is one record.")
-    name = "Name of that column" if how == COUNTED else "Name of that column, or names with commas between"
+        st.caption(
+            "Only for numbers of records. With sampling weights, choose that each row is one"
+            " record."
+        )
+    name = (
+        "Name of that column"
+        if how == COUNTED
+        else "Name of that column, or names with commas between"
+    )
     return how, st.text_input(name, key="number_column", persist_state="session")
 
 
 def _by_column(rows: int) -> bool:
-    ways = {True: f"Keep at most {rows:,} rows of each", False: f"I declare that nobody has more than {rows:,}"}
-    return bool(st.radio("Rows of a person", list(ways), format_func=ways.__getitem__, key="person_how"))
+    ways = {
+        True: f"Keep at most {rows:,} rows of each",
+        False: f"I declare that nobody has more than {rows:,}",
+    }
+    return bool(
+        st.radio("Rows of a person", list(ways), format_func=ways.__getitem__, key="person_how")
+    )

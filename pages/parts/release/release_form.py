@@ -39,7 +39,10 @@ def job_key(book: Ledger, key: str) -> str:
 def attempts(book: Ledger, dataset: str, plan: Plan) -> list[str]:
     """Keys of the releases of this plan that were spent for the dataset, in order."""
     keys: list[str] = []
-    while book.find(key := release_key(dataset=dataset, plan_hash=plan.hash, attempt=len(keys) + 1)) is not None:
+    while (
+        book.find(key := release_key(dataset=dataset, plan_hash=plan.hash, attempt=len(keys) + 1))
+        is not None
+    ):
         keys.append(key)
     return keys
 
@@ -72,7 +75,9 @@ def same_records(
     compare: Callable[..., str] = tasks.same_records,
     advice: str = f"{tasks.OTHER_RECORDS} The stored answers are under 'Paid releases'.",
 ) -> bool:
-    """Whether a stored release or look may be shown for the chosen records: not if it was measured on other records."""
+    """Whether a stored release or look may be shown for the chosen records: not if it was measured
+    on other records.
+    """
     chosen = chosen_records(key, source)
     if source.missing or st.session_state.get(RELEASED) == chosen:
         return True
@@ -96,7 +101,16 @@ def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source
     job_queue.forget(job)  # the same file may hold other records by now
     with deferred_errors("check"):
         path, copies = source.to_file()
-        job_widget.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), source.columns, copies=copies)
+        job_widget.start(
+            job,
+            tasks.check,
+            plan.to_json(),
+            path,
+            dataset,
+            str(book.path),
+            source.columns,
+            copies=copies,
+        )
 
 
 def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
@@ -114,19 +128,28 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
         source,
         key="check_records",
         disabled=bool(source.problem(plan.schema)),
-        help="Shows how each column and its values fit the schema, counts rows that do not, and looks for the same "
-        "records under other names. Exact, and so not to be published; spends nothing.",
+        help=(
+            "Shows how each column and its values fit the schema, counts rows that do not, and"
+            " looks for the same records under other names. Exact, and so not to be published;"
+            " spends nothing."
+        ),
     )
     show_deferred_error("check")
     done = job_widget.job(job, label="Check")
     if done is not None:
         job_widget.show_rows(done.result)
         st.caption(
-            "Each column by itself: what is missing or not known is collected in a cell of its own where the schema "
-            "has one, in the nearest or named bin where it says so, and left out elsewhere. The values are the most "
-            "frequent ones that the schema does not know, each with its rows."
+            "Each column by itself: what is missing or not known is collected in a cell of its own"
+            " where the schema has one, in the nearest or named bin where it says so, and left out"
+            " elsewhere. The values are the most frequent ones that the schema does not know, each"
+            " with its rows."
         )
-        st.dataframe(done.result["columns"], hide_index=True, key="fit", alt="How each column fits the schema")
+        st.dataframe(
+            done.result["columns"],
+            hide_index=True,
+            key="fit",
+            alt="How each column fits the schema",
+        )
 
 
 def _use_unit(status: DatasetStatus) -> None:
@@ -136,9 +159,17 @@ def _use_unit(status: DatasetStatus) -> None:
 
 
 def confirm(
-    book: Ledger, plan: Plan, status: DatasetStatus, source: Source, attempt: int, *, interrupted: bool = False
+    book: Ledger,
+    plan: Plan,
+    status: DatasetStatus,
+    source: Source,
+    attempt: int,
+    *,
+    interrupted: bool = False,
 ) -> None:
-    """What the release spends, and the typed confirmation; nothing where it was paid for and broke off."""
+    """What the release spends, and the typed confirmation; nothing where it was paid for and broke
+    off.
+    """
     counts, takes = status.definition.counts, plan.pcost
     with show_errors():
         status.definition.check_unit(plan.budget)
@@ -150,21 +181,28 @@ def confirm(
         key="spending",
         config=figure_view.EXPORT,
     )
-    st.info(escape_markdown(f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"), icon="🙋")
+    st.info(
+        escape_markdown(
+            f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"
+        ),
+        icon="🙋",
+    )
     if interrupted:
         takes = 0.0
         st.warning(
-            "This release was paid for and broke off before its result was saved. Releasing it with the same records "
-            "ends it and spends nothing more."
+            "This release was paid for and broke off before its result was saved. Releasing it with"
+            " the same records ends it and spends nothing more."
         )
     elif attempt > 1:
         st.warning(
-            f"This plan was released for this dataset already. Attempt {attempt} draws new noise and spends its full "
-            "cost once more. The earlier answers stay valid; looking at them again costs nothing."
+            f"This plan was released for this dataset already. Attempt {attempt} draws new noise"
+            " and spends its full cost once more. The earlier answers stay valid; looking at them"
+            " again costs nothing."
         )
     check(book, plan, status.dataset, source)
     typed = st.text_input(
-        f"Type the name of the dataset, {escape_markdown(status.dataset)}, to confirm. This cannot be undone.",
+        f"Type the name of the dataset, {escape_markdown(status.dataset)}, to confirm. This cannot"
+        " be undone.",
         key="confirmation",
         live=True,
         autocomplete="off",
@@ -191,7 +229,9 @@ def confirm(
     show_deferred_error("release")
 
 
-def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str, *, interrupted: bool) -> str:
+def reason_to_wait(
+    plan: Plan, status: DatasetStatus, source: Source, typed: str, *, interrupted: bool
+) -> str:
     """Why the release cannot start yet; empty when it can."""
     try:
         status.definition.check_unit(plan.budget)
@@ -201,8 +241,8 @@ def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str
     if takes > status.left and not interrupted:
         left, cost_text = texts.remaining_text(status.left), texts.cost(takes)
         return (
-            f"the dataset has {left} {status.definition.counts} left and this plan costs {cost_text}. Plan with a "
-            "smaller budget on the Preview page."
+            f"the dataset has {left} {status.definition.counts} left and this plan costs"
+            f" {cost_text}. Plan with a smaller budget on the Preview page."
         )
     if problem := source.problem(plan.schema):
         return problem
@@ -236,9 +276,10 @@ def receipt(book: Ledger, key: str) -> None:
         receipt_row = dataset_form.spent(book, key)
         st.success(
             escape_markdown(
-                f"Released for {receipt_row.dataset} at {receipt_row.utc}: {texts.cost(receipt_row.pcost)} pcost, ledger row "
-                f"{receipt_row.seq}. Reloading this page, or pressing the button again, shows this same result and spends "
-                "nothing."
+                f"Released for {receipt_row.dataset} at {receipt_row.utc}:"
+                f" {texts.cost(receipt_row.pcost)} pcost, ledger row {receipt_row.seq}. Reloading"
+                " this page, or pressing the button again, shows this same result and spends"
+                " nothing."
             ),
             icon="✅",
         )

@@ -41,9 +41,13 @@ def views(
     file: str = "",
     more: Mapping[str, Callable[[], object]] | None = None,
 ) -> None:
-    """Everything that can be done with a measurement that is stored in a ledger, or as a rehearsal in a file."""
+    """Everything that can be done with a measurement that is stored in a ledger, or as a rehearsal
+    in a file.
+    """
     source = (
-        {"ledger": ledger, "key": measurement.key} if ledger else {"plan": measurement.plan.to_json(), "file": file}
+        {"ledger": ledger, "key": measurement.key}
+        if ledger
+        else {"plan": measurement.plan.to_json(), "file": file}
     )
     tabs = {
         "Answers": lambda: browse(measurement, key=key, records=records),
@@ -54,8 +58,11 @@ def views(
     figure_view.tabs(tabs | dict(more or {}), key=f"{key}_view")
 
 
-def browse(measurement: Measurement, *, key: str, records: Any = None, name: str = "answers_page") -> None:
-    """Answers of one group, page by page, with intervals; `records` are the simulated ones of a rehearsal.
+def browse(
+    measurement: Measurement, *, key: str, records: Any = None, name: str = "answers_page"
+) -> None:
+    """Answers of one group, page by page, with intervals; `records` are the simulated ones of a
+    rehearsal.
 
     `name` is that of the file, different for every measurement on a page.
     """
@@ -78,23 +85,31 @@ def browse(measurement: Measurement, *, key: str, records: Any = None, name: str
     answers = measurement.answers(number, start, start + PAGE, confidence)
     if records is not None:
         answers = add_truth(answers, measurement.plan, number, start, records)
-    st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}, in records (counts).")
+    st.caption(
+        f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}, in records (counts)."
+    )
     drawn = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
     scale = record_count_form.other_page_scale()
     figure_view.chart(drawn, key=key)()
     st.caption(
-        escape_markdown(drawn.alt) + " Answers below zero are left as they are: cutting them off would bias every sum."
+        escape_markdown(drawn.alt)
+        + " Answers below zero are left as they are: cutting them off would bias every sum."
     )
     table = drawn.table
     if scale is not None:
-        hide = st.checkbox("Hide answers that are noise", key=f"{key}_hide", persist_state="session")
+        hide = st.checkbox(
+            "Hide answers that are noise", key=f"{key}_hide", persist_state="session"
+        )
         table = with_quality(table, scale, hide=hide)
         st.caption(
-            f"{quality_counts_text(table)} Publishable: a standard error of at most {scale.publishable:.0%} of the "
-            f"answer; doubtful: at most {scale.doubtful:.0%}; noise: more. The thresholds are set on the Preview page."
+            f"{quality_counts_text(table)} Publishable: a standard error of at most"
+            f" {scale.publishable:.0%} of the answer; doubtful: at most {scale.doubtful:.0%};"
+            " noise: more. The thresholds are set on the Preview page."
         )
     figure_view.table(
-        table, name=f"{mark(measurement)}{name}", alt="Answers with standard errors, intervals and their quality"
+        table,
+        name=f"{mark(measurement)}{name}",
+        alt="Answers with standard errors, intervals and their quality",
     )
 
 
@@ -102,7 +117,9 @@ def ask(measurement: Measurement, *, key: str) -> None:
     """A question asked afterwards, at no further privacy cost."""
     with show_errors():
         query = query_form.choose(measurement.plan.schema, key=f"{key}_ask")
-        how = st.segmented_control("Together with another query", list(TOGETHER), key=f"{key}_together")
+        how = st.segmented_control(
+            "Together with another query", list(TOGETHER), key=f"{key}_together"
+        )
         other = query_form.choose(measurement.plan.schema, key=f"{key}_other") if how else None
         if query is None or (how and other is None):
             return
@@ -114,20 +131,33 @@ def ask(measurement: Measurement, *, key: str) -> None:
         answer = measurement.combination(queries, signs)
         st.markdown(f"**{escape_markdown(text)}**{' (rehearsal)' if measurement.rehearsal else ''}")
         if how:
-            st.caption("The error is exact: it counts in that both answers are made of the same noisy numbers.")
+            st.caption(
+                "The error is exact: it counts in that both answers are made of the same noisy"
+                " numbers."
+            )
         one, two, three = st.columns(3)
         one.metric("Answer (counts)", f"{answer.answer:,.1f}", help="Unbiased; may be below zero")
-        two.metric("Standard error", texts.format_number(answer.std), help="Typical size of the noise in it, in counts")
+        two.metric(
+            "Standard error",
+            texts.format_number(answer.std),
+            help="Typical size of the noise in it, in counts",
+        )
         half = answer.high - answer.answer
-        three.metric("95% interval", f"± {texts.format_number(half)}", help="Holds the truth 95% of the time")
-        st.caption(f"The true count lies between **{answer.low:,.1f}** and **{answer.high:,.1f}**, 95% of the time.")
+        three.metric(
+            "95% interval", f"± {texts.format_number(half)}", help="Holds the truth 95% of the time"
+        )
+        st.caption(
+            f"The true count lies between **{answer.low:,.1f}** and **{answer.high:,.1f}**, 95% of"
+            " the time."
+        )
 
 
 def coverage(plan: Plan, *, rows: int, seed: int) -> None:
     """How often the intervals of many rehearsals hold the truth."""
     st.caption(
-        "One rehearsal shows one draw of the noise. Many of them show whether the intervals hold what they promise: "
-        "the release path runs again and again on the same simulated records, for at most two minutes."
+        "One rehearsal shows one draw of the noise. Many of them show whether the intervals hold"
+        " what they promise: the release path runs again and again on the same simulated records,"
+        " for at most two minutes."
     )
     left, right = st.columns([1, 3], vertical_alignment="bottom")
     rehearsals = int(left.number_input("Rehearsals", 2, 10_000, 1000, key="coverage_rehearsals"))

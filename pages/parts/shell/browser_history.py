@@ -1,9 +1,10 @@
 """One entry of the browser's history a page, so that back and forward go from page to page.
 
-Streamlit makes an entry for every change of an address, also for those that a page makes by itself.  A script in the
-head of the page lets what changes in an address take the place of its entry, unless a person chose something that
-the address says, such as a lesson.  When a page is left Streamlit forgets that choice first, in an entry of its own;
-that is left out, since the entry of the next page follows at once.
+Streamlit makes an entry for every change of an address, also for those that a page makes by itself.
+A script in the head of the page lets what changes in an address take the place of its entry, unless
+a person chose something that the address says, such as a lesson.  When a page is left Streamlit
+forgets that choice first, in an entry of its own; that is left out, since the entry of the next
+page follows at once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ SCRIPT = """<script>
   };
 })();
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
-TITLE = b"<title>Streamlit</title>"  # stands in the page of the app, and in no report that is downloaded
+TITLE = (  # stands in the page of the app, and in no report that is downloaded
+    b"<title>Streamlit</title>"
+)
 # what a browser says to be sent less than the whole page as it is
 LESS = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
 
@@ -42,7 +45,9 @@ class OneEntry:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or b"text/html" not in dict(scope["headers"]).get(b"accept", b""):
+        if scope["type"] != "http" or b"text/html" not in dict(scope["headers"]).get(
+            b"accept", b""
+        ):
             await self.app(scope, receive, send)
             return
         headers = [(name, value) for name, value in scope["headers"] if name.lower() not in LESS]
@@ -57,11 +62,19 @@ def _written(send: Send) -> Send:
         nonlocal page
         if message["type"] == "http.response.start":
             headers = dict(message["headers"])
-            page = message["status"] == 200 and headers.get(b"content-type", b"").startswith(b"text/html")
+            page = message["status"] == 200 and headers.get(b"content-type", b"").startswith(
+                b"text/html"
+            )
             if page:
-                message = {**message, "headers": [one for one in message["headers"] if one[0] != b"content-length"]}
+                message = {
+                    **message,
+                    "headers": [one for one in message["headers"] if one[0] != b"content-length"],
+                }
         elif page:
-            message = {**message, "body": message.get("body", b"").replace(TITLE, SCRIPT + TITLE, 1)}
+            message = {
+                **message,
+                "body": message.get("body", b"").replace(TITLE, SCRIPT + TITLE, 1),
+            }
         await send(message)
 
     return answer

@@ -25,14 +25,21 @@ MAKERS: dict[str, Callable[..., Budget]] = {
     PURE: Budget.pure,
 }
 UNITS = {
-    RISK: "How often, in percent, somebody who knows everybody else guesses right whether one person is in the data; a "
-    "coin flip is right 50% of the time.",
+    RISK: (
+        "How often, in percent, somebody who knows everybody else guesses right whether one person"
+        " is in the data; a coin flip is right 50% of the time."
+    ),
     PCOST: "Privacy cost: 1 / variance of the noise that one count alone would get.",
     RHO: "rho of zero-concentrated differential privacy (zCDP).",
-    MU: "mu of Gaussian differential privacy: 1 / standard deviation of the noise that one count alone would get.",
+    MU: (
+        "mu of Gaussian differential privacy: 1 / standard deviation of the noise that one count"
+        " alone would get."
+    ),
     APPROX: "(epsilon, delta) differential privacy; delta is well below 1 / number of records.",
-    PURE: "epsilon differential privacy with delta 0: a kind of its own, which only Laplace noise keeps. Mechanisms "
-    "that draw Gaussian noise do not apply.",
+    PURE: (
+        "epsilon differential privacy with delta 0: a kind of its own, which only Laplace noise"
+        " keeps. Mechanisms that draw Gaussian noise do not apply."
+    ),
 }
 AGAINST = {"add_remove": "is in the data or not", "replace_one": "has these values or any others"}
 ROWS_LABEL = "Most rows of one person"
@@ -77,19 +84,28 @@ def _written(value: float) -> str:
 
 @lru_cache(maxsize=256)
 def _epsilon(budget: Budget) -> float:
-    """Epsilon at the delta of the budget, which takes a search that every page would do for every draw."""
+    """Epsilon at the delta of the budget, which takes a search that every page would do for every
+    draw.
+    """
     return budget.epsilon(budget.report_delta)
 
 
 def in_words(budget: Budget) -> str:
-    """A budget in the language that was chosen, with whom it protects where that is not one row, there or not.
+    """A budget in the language that was chosen, with whom it protects where that is not one row,
+    there or not.
 
     >>> in_words(Budget(pcost=1.0)), in_words(Budget.pure(1.0, rows_per_person=3))
     ('ε 4.887', 'ε 1, for up to 3 rows a person')
     """
-    rows = f", for up to {budget.rows_per_person:,} rows a person" if budget.rows_per_person > 1 else ""
+    rows = (
+        f", for up to {budget.rows_per_person:,} rows a person"
+        if budget.rows_per_person > 1
+        else ""
+    )
     return (
-        headline(budget, language()) + rows + (", replaced by any others" if budget.neighbours != "add_remove" else "")
+        headline(budget, language())
+        + rows
+        + (", replaced by any others" if budget.neighbours != "add_remove" else "")
     )
 
 
@@ -98,11 +114,17 @@ def summary(studio: history.RequestState) -> str:
     if studio.workload is None:
         return "Nothing chosen yet. Start with a schema."
     schema, workload = studio.workload.schema, studio.workload
-    counts = f"{pluralize(len(workload.groups), 'group')}, {pluralize(workload.queries, 'query', 'queries')}"
-    centers = " · Centers: tuned" if studio.options_without_defaults.get("centers") == "tuned" else ""
+    counts = (
+        f"{pluralize(len(workload.groups), 'group')},"
+        f" {pluralize(workload.queries, 'query', 'queries')}"
+    )
+    centers = (
+        " · Centers: tuned" if studio.options_without_defaults.get("centers") == "tuned" else ""
+    )
     return (
-        f"Schema: {pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')} · "
-        f"Workload: {counts if workload.groups else 'empty'} · Budget: {in_words(studio.budget)}{centers}"
+        f"Schema: {pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')} ·"
+        f" Workload: {counts if workload.groups else 'empty'} · Budget:"
+        f" {in_words(studio.budget)}{centers}"
     )
 
 
@@ -117,12 +139,17 @@ def choose_language() -> str:
         key=UNIT,
         persist_state="session",
         on_change=_use_language,
-        help="All pages say it so. Which is chosen changes no noise; only pure epsilon is another kind of budget.",
+        help=(
+            "All pages say it so. Which is chosen changes no noise; only pure epsilon is another"
+            " kind of budget."
+        ),
     )
 
 
 def _use_language() -> None:
-    """Take another language; pure epsilon is another kind of budget, so that choosing it changes the budget itself."""
+    """Take another language; pure epsilon is another kind of budget, so that choosing it changes
+    the budget itself.
+    """
     current, unit = history.current().budget, st.session_state[UNIT]
     with deferred_errors("budget"):
         if unit == PURE and current.pure_epsilon is None:
@@ -155,7 +182,14 @@ def numbers_of(budget: Budget, unit: str) -> list[float]:
         return [_epsilon(budget), budget.report_delta]
     if unit == RISK:
         return [budget.guess]
-    return [{PCOST: budget.pcost, RHO: budget.rho, MU: budget.mu, PURE: budget.pure_epsilon or budget.pcost**0.5}[unit]]
+    return [
+        {
+            PCOST: budget.pcost,
+            RHO: budget.rho,
+            MU: budget.mu,
+            PURE: budget.pure_epsilon or budget.pcost**0.5,
+        }[unit]
+    ]
 
 
 def kind_of_total(language: str) -> str | None:

@@ -1,7 +1,9 @@
-"""Clicks take what was chosen last: a value that is typed just before a button is pressed is in what the button does.
+"""Clicks take what was chosen last: a value that is typed just before a button is pressed is in
+what the button does.
 
-Streamlit calls what a button was handed when it was drawn.  Who types a number and presses at once has both on the way
-before the page was drawn with the number, and the old one would be taken, without a word.
+Streamlit calls what a button was handed when it was drawn.  Who types a number and presses at once
+has both on the way before the page was drawn with the number, and the old one would be taken,
+without a word.
 """
 
 from __future__ import annotations
@@ -19,10 +21,19 @@ from streamlit.runtime.state import get_session_state
 from pages.parts.shell import history
 
 Action = Callable[..., None]
-PRESSED, DUE, OURS = "pressed", "due", "only_here"  # a button whose values were old; what waits for the next drawing
-AGAIN = "Something was changed just before you pressed, so nothing was spent. Look at what is chosen, and press again."
+PRESSED, DUE, OURS = (
+    "pressed",
+    "due",
+    "only_here",
+)  # a button whose values were old; what waits for the next drawing
+AGAIN = (
+    "Something was changed just before you pressed, so nothing was spent. Look at what is chosen,"
+    " and press again."
+)
 PLAIN = (str, int, float, bool, type(None))
-_DRAWN: ContextVar[dict[str, Any] | None] = ContextVar("chosen_when_drawn", default=None)  # one for a whole page
+_DRAWN: ContextVar[dict[str, Any] | None] = ContextVar(
+    "chosen_when_drawn", default=None
+)  # one for a whole page
 
 
 def button(
@@ -37,8 +48,9 @@ def button(
 ) -> None:
     """Draw a button that does the action with what it is given when all that was chosen is drawn.
 
-    Where a value has changed since, the page is drawn first, and then the action takes what the button was given anew.
-    A button that is ``disabled`` by then does nothing, and one that ``spends`` waits for another press.
+    Where a value has changed since, the page is drawn first, and then the action takes what the
+    button was given anew. A button that is ``disabled`` by then does nothing, and one that
+    ``spends`` waits for another press.
     """
     drawn, cache = _DRAWN.get(), history.page_state()
     held = _chosen() if drawn is None else drawn
@@ -80,14 +92,22 @@ def run_pending() -> Iterator[None]:
         raise
     finally:
         _DRAWN.reset(token)
-        held |= _chosen()  # once for all buttons; what a person changes from here on is new to each of them
+        held |= (
+            _chosen()
+        )  # once for all buttons; what a person changes from here on is new to each of them
         if drawn:
             history.page_state().pop(PRESSED, None)
 
 
 def _chosen(but: str = OURS) -> dict[str, Any]:
-    """What is chosen in all fields of the page, by their keys; read at once, which no other click interrupts."""
-    values = {key: _plain(value) for key, value in get_session_state().filtered_state.items() if key not in (but, OURS)}
+    """What is chosen in all fields of the page, by their keys; read at once, which no other click
+    interrupts.
+    """
+    values = {
+        key: _plain(value)
+        for key, value in get_session_state().filtered_state.items()
+        if key not in (but, OURS)
+    }
     return {key: value for key, value in values.items() if value is not None}
 
 

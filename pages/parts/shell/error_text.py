@@ -48,7 +48,8 @@ LABELS = {
 
 
 def in_labels(message: object) -> str:
-    """Return the text of a message or an error with the labels of the app instead of Python arguments.
+    """Return the text of a message or an error with the labels of the app instead of Python
+    arguments.
 
     >>> in_labels("Plan for rows_per_person=3, or correct rows_per_person.")
     'Plan for “Most rows of one person: 3”, or correct “Most rows of one person”.'
@@ -57,14 +58,17 @@ def in_labels(message: object) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    r"""Text for a place that reads Markdown, with every mark escaped: a name can then draw no picture and no link.
+    r"""Text for a place that reads Markdown, with every mark escaped: a name can then draw no
+    picture and no link.
 
     A word joiner, which is not seen, stops bare addresses from becoming links.
 
     >>> escape_markdown("a*b ![x](y)")
     'a\\*b \\!\\[x\\]\\(y\\)'
     """
-    text = _ADDRESS.sub(lambda found: f"{found[0][:-1]}\u2060{found[0][-1]}", " ".join(text.split()))
+    text = _ADDRESS.sub(
+        lambda found: f"{found[0][:-1]}\u2060{found[0][-1]}", " ".join(text.split())
+    )
     return _MARKUP.sub(r"\\\1", text)
 
 
@@ -77,7 +81,10 @@ def error_text(error: Exception) -> str:
     """The message of an engine error, or what to do when memory ran out unforeseen."""
     if isinstance(error, EngineError):
         return in_labels(error)
-    return "This needs more memory than there is. Use attributes with fewer cells, or ask fewer queries at once."
+    return (
+        "This needs more memory than there is. Use attributes with fewer cells, or ask fewer"
+        " queries at once."
+    )
 
 
 @contextmanager
@@ -91,7 +98,9 @@ def show_errors() -> Iterator[None]:
 
 @contextmanager
 def deferred_errors(place: str) -> Iterator[None]:
-    """Keep an engine error of a callback for `show_deferred_error` at the same place; success clears it."""
+    """Keep an engine error of a callback for `show_deferred_error` at the same place; success
+    clears it.
+    """
     messages = st.session_state.setdefault("trouble", {})
     messages.pop(place, None)
     try:

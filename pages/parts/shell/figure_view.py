@@ -20,9 +20,18 @@ if TYPE_CHECKING:
 
 OPEN = "open_tabs"  # key of tabs -> the one that was open last
 SHORT = 8  # rows that need no height of their own
-ONE_LINE, LINES = 19, 66  # letters of a name that stand in one line; pixels of a row where they stand in several
-QUERY, QUERY_LINE = 180, 25  # pixels of the words of a query; letters of them that stand in one line
-TEXT_WIDTH, TEXT_HEIGHT = 640, 400  # pixels of a figure that is exported: as wide as the text of a page in print
+ONE_LINE, LINES = (
+    19,
+    66,
+)  # letters of a name that stand in one line; pixels of a row where they stand in several
+QUERY, QUERY_LINE = (
+    180,
+    25,
+)  # pixels of the words of a query; letters of them that stand in one line
+TEXT_WIDTH, TEXT_HEIGHT = (
+    640,
+    400,
+)  # pixels of a figure that is exported: as wide as the text of a page in print
 QUALITY = ("publishable", "doubtful", "noise", "relative error")
 SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns that are shares
 OPTIMUM = "certified optimum"
@@ -39,14 +48,22 @@ FINE = (
 # what a table is written to: the words on the button, the ending, the kind, how, and what for
 FILES = (
     ("Download CSV", "csv", "text/csv", csv_text, None),
-    ("LaTeX", "tex", "text/x-tex", latex_text, "The same table for a paper, with the package booktabs"),
+    (
+        "LaTeX",
+        "tex",
+        "text/x-tex",
+        latex_text,
+        "The same table for a paper, with the package booktabs",
+    ),
 )
 
 # buttons of a picture that needs none for moving about in it
 EXPORT = {"modeBarButtons": [["toImage"]]}
 
 
-def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()) -> Any:
+def tabs(
+    views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()
+) -> Any:
     """Draw tabs of which only the open one is computed; return what its function returns.
 
     The one that was open is open again when a person comes back to the page.
@@ -54,7 +71,9 @@ def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[
     result, last = None, st.session_state.setdefault(OPEN, {})
     if key not in st.session_state and last.get(key) in views:
         st.session_state[key] = last[key]
-    for tab, (label, view) in zip(st.tabs(list(views), key=key, on_change="rerun"), views.items(), strict=True):
+    for tab, (label, view) in zip(
+        st.tabs(list(views), key=key, on_change="rerun"), views.items(), strict=True
+    ):
         if tab.open:
             last[key] = label
             with tab:
@@ -62,8 +81,12 @@ def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[
     return result
 
 
-def folds(views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tuple[Any, ...] = ()) -> None:
-    """Draw one fold a view, key -> (what it says, how to draw it), of which only open ones are computed."""
+def folds(
+    views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tuple[Any, ...] = ()
+) -> None:
+    """Draw one fold a view, key -> (what it says, how to draw it), of which only open ones are
+    computed.
+    """
     for key, (label, view) in views.items():
         with st.expander(label, key=f"fold_{key}", on_change="rerun") as fold:
             if fold.open:
@@ -72,16 +95,24 @@ def folds(views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tup
 
 
 def numbers(*values: tuple[str, str, str]) -> None:
-    """Draw headline numbers side by side, each as what it is, its value and its meaning; each as wide as it needs."""
+    """Draw headline numbers side by side, each as what it is, its value and its meaning; each as
+    wide as it needs.
+    """
     with st.container(horizontal=True, gap="medium"):
         for label, value, meaning in values:
             st.metric(label, value, help=meaning, width="content")
 
 
 def chart(
-    drawing: Picture, *, key: str, config: Mapping[str, Any] | None = None, height: int | Literal["content"] = "content"
+    drawing: Picture,
+    *,
+    key: str,
+    config: Mapping[str, Any] | None = None,
+    height: int | Literal["content"] = "content",
 ) -> Callable[..., Any]:
-    """Return what draws the figure of a picture, with a button that saves it as wide as the text of a printed page."""
+    """Return what draws the figure of a picture, with a button that saves it as wide as the text of
+    a printed page.
+    """
     image = {
         "format": "svg",
         "filename": key,
@@ -108,7 +139,9 @@ def picture(
     height: int | Literal["content"] = "content",
     titled: bool = True,
 ) -> None:
-    """Draw a figure of the engine, its note, and its table with a download; `on_select` hears of what is chosen."""
+    """Draw a figure of the engine, its note, and its table with a download; `on_select` hears of
+    what is chosen.
+    """
     if titled:
         st.markdown(f"**{escape_markdown(drawing.title)}**")
     draw = chart(drawing, key=key, config=config, height=height)
@@ -132,7 +165,8 @@ def table(
     full_table: Callable[[], Frame] | None = None,
     shares: Collection[str] = (),
 ) -> None:
-    """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn.
+    """Draw a table with its CSV download; `whole` makes the table to download when only a part is
+    drawn.
 
     ``shares`` are columns to write as percentages, beside those that always are.
     """
@@ -170,9 +204,18 @@ def _written(full_table: Callable[[], Frame], write: Callable[[Frame], str]) -> 
 
 
 def choice(
-    frame: Frame, *, key: str, alt: str, row: int | None, bar: str, pick: Callable[[int], None], height: int
+    frame: Frame,
+    *,
+    key: str,
+    alt: str,
+    row: int | None,
+    bar: str,
+    pick: Callable[[int], None],
+    height: int,
 ) -> None:
-    """Draw a table of groups of which one is chosen by a click; `pick` hears its row; `bar` is a column of sizes."""
+    """Draw a table of groups of which one is chosen by a click; `pick` hears its row; `bar` is a
+    column of sizes.
+    """
 
     def picked() -> None:
         rows = st.session_state[key].selection.rows
@@ -185,7 +228,11 @@ def choice(
     columns = _columns(frame) | {
         "attributes": st.column_config.TextColumn(width=140),
         bar: st.column_config.ProgressColumn(
-            bar.replace("standard ", ""), width=100, format="%,.2f", min_value=0.0, max_value=most if most > 0 else 1.0
+            bar.replace("standard ", ""),
+            width=100,
+            format="%,.2f",
+            min_value=0.0,
+            max_value=most if most > 0 else 1.0,
         ),
     }
     st.dataframe(
@@ -210,11 +257,21 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
         if column == "group":
             formats[column] = st.column_config.NumberColumn(width="small")
         elif kind.kind == "f":
-            style = "percent" if column in SHARES or column in shares else "%.4f" if column in FINE else "%,.2f"
-            formats[column] = st.column_config.NumberColumn(labels.get(column, column), format=style)
+            style = (
+                "percent"
+                if column in SHARES or column in shares
+                else "%.4f"
+                if column in FINE
+                else "%,.2f"
+            )
+            formats[column] = st.column_config.NumberColumn(
+                labels.get(column, column), format=style
+            )
         elif column == "attributes":
             formats[column] = st.column_config.TextColumn(width="medium")
-        elif column == "query":  # numbers stand beside it on a narrow screen, too; on a wide one it takes what is left
+        elif (
+            column == "query"
+        ):  # numbers stand beside it on a narrow screen, too; on a wide one it takes what is left
             formats[column] = st.column_config.TextColumn(width=QUERY)
         elif kind.kind in "iu":
             formats[column] = st.column_config.NumberColumn(format="localized")

@@ -1,8 +1,8 @@
 """What a person has chosen so far, as one frozen value with undo and redo.
 
-A page never changes the state while it draws: widgets call `commit` from a callback, and the page then draws what
-`current` returns.  Every widget that shows a part of the state has `version()` in its key, so that undo, redo and
-loading a file draw it afresh.
+A page never changes the state while it draws: widgets call `commit` from a callback, and the page
+then draws what `current` returns.  Every widget that shows a part of the state has `version()` in
+its key, so that undo, redo and loading a file draw it afresh.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from pages.parts.shell.request_state import RequestState as RequestState
 
 LIMIT = 200  # steps that undo remembers
 KEY = "history"
-TARGETS, DROPPED = "targets", "targets_dropped"  # of single groups: the option, and whether a change took it away
+TARGETS, DROPPED = (
+    "targets",
+    "targets_dropped",
+)  # of single groups: the option, and whether a change took it away
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class History:
-    """States before and after the present one; `version` counts the changes that did not come from a widget."""
+    """States before and after the present one; `version` counts the changes that did not come from
+    a widget.
+    """
 
     present: RequestState = field(default_factory=RequestState)
     past: tuple[RequestState, ...] = ()
@@ -44,14 +49,18 @@ class History:
         if not self.past:
             return self
         future = (self.present, *self.future)
-        return History(present=self.past[-1], past=self.past[:-1], future=future, version=self.version + 1)
+        return History(
+            present=self.past[-1], past=self.past[:-1], future=future, version=self.version + 1
+        )
 
     def redo(self) -> History:
         """The history one step forward."""
         if not self.future:
             return self
         past = (*self.past, self.present)
-        return History(present=self.future[0], past=past, future=self.future[1:], version=self.version + 1)
+        return History(
+            present=self.future[0], past=past, future=self.future[1:], version=self.version + 1
+        )
 
 
 def history() -> History:
@@ -103,11 +112,17 @@ def redo() -> None:
 
 
 def renamed_attributes(old: Schema, new: Schema) -> dict[str, str]:
-    """Attributes whose name alone changed between two schemas of the same length: old name -> new name."""
+    """Attributes whose name alone changed between two schemas of the same length: old name -> new
+    name.
+    """
     if len(old) != len(new):
         return {}
     pairs = zip(old.names, new.names, strict=True)
-    return {before: after for before, after in pairs if before != after and before not in new and after not in old}
+    return {
+        before: after
+        for before, after in pairs
+        if before != after and before not in new and after not in old
+    }
 
 
 def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[str, ...]]:
@@ -127,7 +142,8 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
 
 
 def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
-    """Commit a schema and keep every group that still fits it; what was lost is told on the next draw.
+    """Commit a schema and keep every group that still fits it; what was lost is told on the next
+    draw.
 
     The budget protects as many rows of a person as the schema newly declares.
     """
@@ -140,7 +156,9 @@ def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
 
 
 def enter(page: str) -> None:
-    """Note which page is drawn; what belonged to the page before it alone is forgotten, uploads above all."""
+    """Note which page is drawn; what belonged to the page before it alone is forgotten, uploads
+    above all.
+    """
     if st.session_state.get("page", page) != page:
         page_state().clear()
         if (context := get_script_run_ctx()) is not None:

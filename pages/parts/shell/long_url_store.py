@@ -1,7 +1,9 @@
-"""Designs that are too long for an address: kept on the server, each under a short name that the address holds.
+"""Designs that are too long for an address: kept on the server, each under a short name that the
+address holds.
 
-A design is the public schema, the workload, the budget and the mechanism, as in a short address; never data, datasets
-or ledgers.  Its name is drawn by chance, so that nobody finds a design whose address was not handed on.
+A design is the public schema, the workload, the budget and the mechanism, as in a short address;
+never data, datasets or ledgers.  Its name is drawn by chance, so that nobody finds a design whose
+address was not handed on.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{16}")
 
 
 def keep(text: str) -> str:
-    """Keep a design and return its name; an empty one where it is too long, or the folder cannot be written."""
+    """Keep a design and return its name; an empty one where it is too long, or the folder cannot be
+    written.
+    """
     name = secrets.token_urlsafe(12)
     if len(text) > MAX_TEXT:
         return ""
@@ -49,7 +53,8 @@ def find(name: str) -> bytes:
             os.utime(path)
             return text
     raise PlanError(
-        "The plan that this address names is not on this server, or no longer. Open a plan or workload file instead."
+        "The plan that this address names is not on this server, or no longer. Open a plan or"
+        " workload file instead."
     )
 
 

@@ -1,4 +1,6 @@
-"""The frame of every page: header with a one-line summary, sidebar, tutorial text, next button, Python code."""
+"""The frame of every page: header with a one-line summary, sidebar, tutorial text, next button,
+Python code.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ STEPS = (("Schema",), ("Workload",), ("Preview",), ("Compare", "Coarse or fine")
 PREVIEWED = "previewed"  # what was chosen when a plan of it was looked at
 BUDGETS = "Preview"  # the page with the form for the budget
 _PLACE: ContextVar[DeltaGenerator] = ContextVar("place")
-_DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)  # whether the frame is there while a page draws itself
+_DRAWN: ContextVar[bool] = ContextVar(
+    "drawn", default=False
+)  # whether the frame is there while a page draws itself
 
 
 def start() -> None:
@@ -70,8 +74,8 @@ def start() -> None:
 def require() -> None:
     """Start the frame when a page was opened without it.
 
-    Before the frame ran for the first time, Streamlit takes the folder `pages` for its older kind of navigation, and
-    the address of a page leads to the bare page.
+    Before the frame ran for the first time, Streamlit takes the folder `pages` for its older kind
+    of navigation, and the address of a page leads to the bare page.
     """
     if not _DRAWN.get():
         start()
@@ -91,13 +95,24 @@ def sidebar() -> None:
         gauge()
         st.caption(escape_markdown(budgets.summary(studio)))
         back, forth = st.columns(2)
-        back.button("↩ Undo", key="undo", on_click=history.undo, disabled=not steps.past, width="stretch")
-        forth.button("↪ Redo", key="redo", on_click=history.redo, disabled=not steps.future, width="stretch")
-        st.toggle("Explain each step", value=True, key="tutorial", help="Switch the explanations on every page off.")
+        back.button(
+            "↩ Undo", key="undo", on_click=history.undo, disabled=not steps.past, width="stretch"
+        )
+        forth.button(
+            "↪ Redo", key="redo", on_click=history.redo, disabled=not steps.future, width="stretch"
+        )
+        st.toggle(
+            "Explain each step",
+            value=True,
+            key="tutorial",
+            help="Switch the explanations on every page off.",
+        )
 
 
 def budget_place() -> DeltaGenerator:
-    """Where the page that changes the budget draws its form: it stays in view however far the page is scrolled."""
+    """Where the page that changes the budget draws its form: it stays in view however far the page
+    is scrolled.
+    """
     return _PLACE.get()
 
 
@@ -106,8 +121,10 @@ def budget_shown(budget: Budget) -> None:
     st.metric(
         "Privacy cost",
         budgets.headline(budget, budgets.language()),
-        help="What everything released may tell about one person at most. The Preview page says it in other words, and "
-        "what it protects from.",
+        help=(
+            "What everything released may tell about one person at most. The Preview page says it"
+            " in other words, and what it protects from."
+        ),
         label_visibility="collapsed",
     )
     st.caption(escape_markdown(budgets.other_units(budget)))
@@ -118,12 +135,19 @@ def gauge() -> None:
     status = st.session_state.get("dataset_status")
     if status is None:
         return
-    words = f"{status.dataset}: {cost(status.spent)} of {cost(status.total)} {status.definition.counts} spent"
+    words = (
+        f"{status.dataset}: {cost(status.spent)} of {cost(status.total)} {status.definition.counts}"
+        " spent"
+    )
     st.progress(min(status.spent / status.total, 1.0), text=escape_markdown(words))
 
 
-def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) -> history.RequestState:
-    """Draw title, summary and tutorial text, both in a fold where results come first; return what is chosen so far."""
+def header(
+    info: PageInfo, lead: str, tutorial: str, *, folded: bool = False
+) -> history.RequestState:
+    """Draw title, summary and tutorial text, both in a fold where results come first; return what
+    is chosen so far.
+    """
     studio = history.current()
     st.title(f"{info.icon} {info.title}")
     if not folded:
@@ -138,7 +162,10 @@ def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) ->
         show_error(damaged)
     if missed := history.dropped_groups():
         with st.container(border=True):
-            st.warning(f"{len(missed):,} groups no longer fit the schema and were left out. Undo brings them back.")
+            st.warning(
+                f"{len(missed):,} groups no longer fit the schema and were left out. Undo brings"
+                " them back."
+            )
             for reason in missed[:5]:
                 st.caption(escape_markdown(in_labels(reason)))
             buttons.button("Understood", history.note_dropped_groups, (), key="forget_lost")
@@ -148,7 +175,8 @@ def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) ->
 def show_tutorial(info: PageInfo, tutorial: str) -> None:
     """What a page is for: in view when it is new to the person, folded when one comes back to it."""
     cache, seen = history.page_state(), st.session_state.setdefault("explained", set())
-    # as it was when the page was entered, so that the box does not fold under the hands of its reader
+    # as it was when the page was entered, so that the box does not fold under the hands of its
+    # reader
     if cache.setdefault("known", info.title in seen):
         st.expander("What this page is for", icon="💡").markdown(tutorial)
     else:
@@ -176,7 +204,9 @@ def previewed(studio: history.RequestState) -> None:
 
 
 def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:
-    """Draw the Python code of the page and the button to the next page, or the reason why it has to wait."""
+    """Draw the Python code of the page and the button to the next page, or the reason why it has to
+    wait.
+    """
     with st.expander("As Python"):
         st.caption("The same with the engine alone. Nothing on this page needs the app.")
         st.code(code, language=None, wrap_lines=True)  # some colours of Python are too pale to read
@@ -184,7 +214,14 @@ def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:
         return
     left, right = st.columns([1, 3], vertical_alignment="center")
     label = f"Next: {target.title} →"
-    if left.button(label, type="primary", disabled=bool(reason), help=reason or None, key="next", width="stretch"):
+    if left.button(
+        label,
+        type="primary",
+        disabled=bool(reason),
+        help=reason or None,
+        key="next",
+        width="stretch",
+    ):
         st.switch_page(target.file)
     if reason:
         right.caption(f"Next has to wait: {reason}")

@@ -1,7 +1,8 @@
-"""The present request inside the page's address, so that a refresh, a bookmark or a second tab brings it back.
+"""The present request inside the page's address, so that a refresh, a bookmark or a second tab
+brings it back.
 
-The address holds the public schema, the workload, the budget and the mechanism, or where that is too long a name under
-which the server keeps them; never data, datasets or ledgers.
+The address holds the public schema, the workload, the budget and the mechanism, or where that is
+too long a name under which the server keeps them; never data, datasets or ledgers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from pages.parts.shell.history import RequestState
 NAME = "plan"
 MAX_LENGTH = 12_000  # longer addresses are cut by some browsers and proxies
 MAX_TEXT = 5_000_000
-MAX_QUESTION = 1_000_000  # characters; a longer one would not fit into an address however well it is packed
+MAX_QUESTION = (
+    1_000_000  # characters; a longer one would not fit into an address however well it is packed
+)
 _HELD: WeakValueDictionary[str, Workload] = WeakValueDictionary()
 NAMED = "~"  # what a name begins with that stands for a design on the server
 OURS = (NAME, session_restore.NAME)  # what every page keeps in its address
@@ -47,12 +50,15 @@ def unpacked(text: str) -> RequestState:
         unpacker = zlib.decompressobj()
         text_bytes = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)
     except (ValueError, binascii.Error, zlib.error):
-        raise PlanError("The plan in the address of this page is damaged. Open a plan file instead.") from None
+        raise PlanError(
+            "The plan in the address of this page is damaged. Open a plan file instead."
+        ) from None
     return _shared(RequestState.from_json(text_bytes))
 
 
 def _shared(studio: RequestState) -> RequestState:
-    """The same state with the workload that others who ask the same hold already: what is known of it is known there.
+    """The same state with the workload that others who ask the same hold already: what is known of
+    it is known there.
 
     Workloads hold no data, and go when nobody holds them.
     """
@@ -62,13 +68,17 @@ def _shared(studio: RequestState) -> RequestState:
 
 
 def restore() -> None:
-    """Take the request from the address when a session starts; a damaged one is told about on the page."""
+    """Take the request from the address when a session starts; a damaged one is told about on the
+    page.
+    """
     text = st.query_params.get(NAME)
     if history.KEY in st.session_state or not text:
         return
     try:
         if text.startswith(NAMED):
-            history.start_with(_shared(RequestState.from_json(long_url_store.find(text.removeprefix(NAMED)))))
+            history.start_with(
+                _shared(RequestState.from_json(long_url_store.find(text.removeprefix(NAMED))))
+            )
             st.session_state["packed"] = (history.current(), text)
         else:
             history.start_with(unpacked(text))

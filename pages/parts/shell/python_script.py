@@ -16,9 +16,15 @@ from engine.workload import Attribute, Custom, Family, Group, Schema, Workload
 from engine.workload.families import default_family
 from pages.parts.shell.history import RequestState
 
-MAX_LINES = 40  # longer schemas and workloads are read from the file that the page offers for download
+MAX_LINES = (
+    40  # longer schemas and workloads are read from the file that the page offers for download
+)
 MAX_TEXT = 4000
-DEFAULT_FAMILIES = ("prefix", "marginal", "range")  # families that all k-way sets may ask of numeric attributes
+DEFAULT_FAMILIES = (
+    "prefix",
+    "marginal",
+    "range",
+)  # families that all k-way sets may ask of numeric attributes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +39,9 @@ class Script:
 
     def text(self) -> str:
         """The script, imports first."""
-        modules = sorted({module for module, _ in self.imports}, key=lambda m: (bool(self._names(m)), m))
+        modules = sorted(
+            {module for module, _ in self.imports}, key=lambda m: (bool(self._names(m)), m)
+        )
         head = []
         for module in modules:
             names = self._names(module)
@@ -46,7 +54,11 @@ class Script:
 
 def _script(lines: str, **imports: str) -> Script:
     """A script from its lines and from module="Name Name" pairs; "__" in a module stands for a dot."""
-    pairs = {(m.replace("__", "."), name) for m, names in imports.items() for name in (names.split() or [""])}
+    pairs = {
+        (m.replace("__", "."), name)
+        for m, names in imports.items()
+        for name in names.split() or [""]
+    }
     return Script(imports=frozenset(pairs), lines=tuple(lines.split("\n")))
 
 
@@ -60,7 +72,10 @@ def schema_script(schema: Schema | None) -> Script:
         return _script(read, engine="Schema", demo_data="")
     lines = [f"    {_attribute(a)}," for a in schema.attributes]
     if _long(lines) or sum(len(one.values) for one in schema.invariants) > MAX_LINES:
-        read = '# download schema.json on the Schema page\nschema = Schema.from_json(Path("schema.json").read_bytes())'
+        read = (
+            "# download schema.json on the Schema page\nschema ="
+            ' Schema.from_json(Path("schema.json").read_bytes())'
+        )
         return _script(read, engine="Schema", pathlib="Path")
     unit: dict[str, object] = {"person": schema.person, "rows_per_person": schema.rows_per_person}
     unit["impossible"] = list(schema.impossible)
@@ -83,11 +98,13 @@ def workload_script(studio: RequestState) -> Script:
     lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in groups]
     if in_file or _long(lines):
         read = (
-            "# download workload.json on the Workload page\n"
-            'workload = Workload.from_json(Path("workload.json").read_bytes())\nschema = workload.schema'
+            "# download workload.json on the Workload page\nworkload ="
+            ' Workload.from_json(Path("workload.json").read_bytes())\nschema = workload.schema'
         )
         return _script(read, engine="Workload", pathlib="Path")
-    words = [word for word in ("Custom", "Random", "Width") if any(f"{word}(" in line for line in lines)]
+    words = [
+        word for word in ("Custom", "Random", "Width") if any(f"{word}(" in line for line in lines)
+    ]
     families = _script("\n".join([f"workload = {start}", *lines]), engine="Workload")
     return head + Script(imports=frozenset(("engine", word) for word in words)) + families
 
@@ -99,7 +116,9 @@ def budget_text(budget: Budget) -> str:
     ('Budget.pure(2.0)', 'Budget(pcost=1.0)')
     """
     rows = f", rows_per_person={budget.rows_per_person}" if budget.rows_per_person > 1 else ""
-    more = rows + (f", neighbours={budget.neighbours!r}" if budget.neighbours != "add_remove" else "")
+    more = rows + (
+        f", neighbours={budget.neighbours!r}" if budget.neighbours != "add_remove" else ""
+    )
     if budget.pure_epsilon is not None:
         return f"Budget.pure({budget.pure_epsilon!r}{more})"
     delta = f", report_delta={budget.report_delta!r}" if budget.delta_field else ""
@@ -108,8 +127,14 @@ def budget_text(budget: Budget) -> str:
 
 def plan_script(studio: RequestState) -> Script:
     """Make `made`, the plan."""
-    options = "".join(f", {name}={value!r}" for name, value in studio.options_without_defaults.items())
-    more = f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""
+    options = "".join(
+        f", {name}={value!r}" for name, value in studio.options_without_defaults.items()
+    )
+    more = (
+        f', mechanism="{studio.mechanism}"{options}'
+        if options or studio.mechanism != "querysmasher"
+        else ""
+    )
     return workload_script(studio) + _script(
         f"made = plan(workload, {budget_text(studio.budget)}{more})", engine="Budget plan"
     )
@@ -117,11 +142,20 @@ def plan_script(studio: RequestState) -> Script:
 
 def plan_code(studio: RequestState) -> str:
     """Make the plan and print what it promises."""
-    return (plan_script(studio) + Script(lines=("print(made.rmse, made.certificate)", "print(made.by_group())"))).text()
+    return (
+        plan_script(studio)
+        + Script(lines=("print(made.rmse, made.certificate)", "print(made.by_group())"))
+    ).text()
 
 
 def release_code(
-    studio: RequestState, *, dataset: str, ledger: str, records: Script, attempt: int, columns: Mapping[str, Any]
+    studio: RequestState,
+    *,
+    dataset: str,
+    ledger: str,
+    records: Script,
+    attempt: int,
+    columns: Mapping[str, Any],
 ) -> str:
     """Measure the plan on records and write the answers."""
     which = (f", attempt={attempt}" if attempt > 1 else "") + columns_text(columns)
@@ -134,12 +168,16 @@ def release_code(
 
 
 def records_script(path: str, name: str, encoding: str = "", sheet: str = "") -> Script:
-    """Make `records`: a table that the settings name, or a file, with its encoding or sheet where one is given."""
+    """Make `records`: a table that the settings name, or a file, with its encoding or sheet where
+    one is given.
+    """
     if name:
         return _script(f"records = named_table({name!r})", engine__records="named_table")
     place = repr(path.strip() or "records.csv")
     if encoding:
-        return _script(f"records = TextFile(path={place}, encoding={encoding!r})", engine="TextFile")
+        return _script(
+            f"records = TextFile(path={place}, encoding={encoding!r})", engine="TextFile"
+        )
     if sheet:
         return _script(f"records = SheetFile(path={place}, sheet={sheet!r})", engine="SheetFile")
     return _script(f"records = {place}")
@@ -197,13 +235,18 @@ def _attribute(attribute: Attribute) -> str:
 
 @cached_on_value
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
-    """Ways k such that the workload begins with all k-way sets in order, what they ask of numeric attributes, and the
-    number of groups they make.
+    """Ways k such that the workload begins with all k-way sets in order, what they ask of numeric
+    attributes, and the number of groups they make.
     """
     schema = workload.schema
     for numeric in DEFAULT_FAMILIES:
-        families = {a.name: numeric if a.kind == "numeric" else default_family(a.kind) for a in schema.attributes}
-        for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
+        families = {
+            a.name: numeric if a.kind == "numeric" else default_family(a.kind)
+            for a in schema.attributes
+        }
+        for ways in sorted(
+            (c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True
+        ):
             groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
             sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
             if 0 < groups <= len(workload.groups) and all(
@@ -224,7 +267,11 @@ def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[
 def _bulky(group: Group) -> bool:
     """Whether a group holds more numbers than belong into a line."""
     families = group.family.values() if isinstance(group.family, Mapping) else [group.family]
-    sizes = [f.matrix.size for f in families if getattr(f, "predicates", None) is None and hasattr(f, "matrix")]
+    sizes = [
+        f.matrix.size
+        for f in families
+        if getattr(f, "predicates", None) is None and hasattr(f, "matrix")
+    ]
     return group.query_weights is not None or sum(sizes) > MAX_TEXT // 4
 
 
@@ -247,7 +294,11 @@ def _family(family: str | Family) -> str:
         if family.predicates is not None:
             fields = {"predicates": list(family.predicates)}
         elif family.matrix is not None:
-            fields = {"matrix": family.matrix.tolist()} | ({"labels": list(family.labels)} if family.labels else {})
+            fields = {"matrix": family.matrix.tolist()} | (
+                {"labels": list(family.labels)} if family.labels else {}
+            )
     if not fields:
         return repr(name)
-    return f"{type(family).__name__}({', '.join(f'{key}={value!r}' for key, value in fields.items())})"
+    return (
+        f"{type(family).__name__}({', '.join(f'{key}={value!r}' for key, value in fields.items())})"
+    )

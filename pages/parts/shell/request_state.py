@@ -21,14 +21,19 @@ from engine.mechanisms.registry import DefaultOptions, default_options
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 
-CENTERS, PAPER = "centers", "uniform"  # the option that is filled in, and what it is where `plan` is told nothing
+CENTERS, PAPER = (
+    "centers",
+    "uniform",
+)  # the option that is filled in, and what it is where `plan` is told nothing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestState:
-    """One request in the making: public schema, workload, budget, mechanism with its options.  It holds no data.
+    """One request in the making: public schema, workload, budget, mechanism with its options.  It
+    holds no data.
 
-    `options` are those that the person chose; where they leave centers open, the workload decides: see `taken`.
+    `options` are those that the person chose; where they leave centers open, the workload decides:
+    see `taken`.
     """
 
     workload: Workload | None = None
@@ -50,7 +55,9 @@ class RequestState:
 
     @property
     def request(self) -> Request:
-        """What its plan is made from, for changes that the engine knows; raises PlanError before there is a schema."""
+        """What its plan is made from, for changes that the engine knows; raises PlanError before
+        there is a schema.
+        """
         return Request(
             workload=self.required_workload,
             budget=self.budget,
@@ -59,16 +66,25 @@ class RequestState:
         )
 
     def with_request(self, request: Request) -> RequestState:
-        """The state that asks for a changed request; what is left open stays open where the options are the same."""
+        """The state that asks for a changed request; what is left open stays open where the options
+        are the same.
+        """
         studio = RequestState(
-            workload=request.workload, budget=request.budget, mechanism=request.mechanism, options=self.options
+            workload=request.workload,
+            budget=request.budget,
+            mechanism=request.mechanism,
+            options=self.options,
         )
         return (
-            studio if request.options == self.options_without_defaults else studio.with_options(request.options)
+            studio
+            if request.options == self.options_without_defaults
+            else studio.with_options(request.options)
         ).after(self)
 
     def with_options(self, options: Mapping[str, Any]) -> RequestState:
-        """This state with options as `plan` takes them; the centers are left open where they come out the same."""
+        """This state with options as `plan` takes them; the centers are left open where they come
+        out the same.
+        """
         rest = {name: value for name, value in options.items() if name != CENTERS}
         left = replace(self, options=rest)
         centers = options.get(CENTERS, PAPER)
@@ -85,7 +101,9 @@ class RequestState:
 
     @property
     def with_uniform_centers(self) -> RequestState:
-        """This state with uniform centers where they are left open: only plans with the same centers share spaces."""
+        """This state with uniform centers where they are left open: only plans with the same
+        centers share spaces.
+        """
         if (
             not self.centers_are_open
             or "keep" in self.options
@@ -109,15 +127,22 @@ class RequestState:
         return {name: value for name, value in options.items() if (name, value) != (CENTERS, PAPER)}
 
     def after(self, before: RequestState) -> RequestState:
-        """This state, with targets of single groups only as far as its groups are those that had them before."""
-        if before.workload is None or self.workload is None or self.workload.groups is before.workload.groups:
+        """This state, with targets of single groups only as far as its groups are those that had
+        them before.
+        """
+        if (
+            before.workload is None
+            or self.workload is None
+            or self.workload.groups is before.workload.groups
+        ):
             return self
         options = options_after_change(self.options, before.workload.groups, self.workload.groups)
         return replace(self, options=remove_targets(self.options) if options is None else options)
 
     @property
     def request_json(self) -> str:
-        """Everything but the budget as text, whole: a text means the same plan wherever it is opened.
+        """Everything but the budget as text, whole: a text means the same plan wherever it is
+        opened.
 
         It is long with many groups, and undo remembers many states: none of them keeps it.
         """
@@ -132,7 +157,10 @@ class RequestState:
 
     @property
     def _rest(self) -> str:
-        return json.dumps({"mechanism": self.mechanism, "options": dict(self.options_without_defaults)}, sort_keys=True)
+        return json.dumps(
+            {"mechanism": self.mechanism, "options": dict(self.options_without_defaults)},
+            sort_keys=True,
+        )
 
     @cached_property
     def workload_budget_key(self) -> str:
@@ -142,11 +170,16 @@ class RequestState:
     @cached_property
     def key(self) -> str:
         """A short name of the whole state, by content."""
-        return hashlib.sha256(f"{self.request_key}{json.dumps(self.budget.to_dict())}".encode()).hexdigest()
+        return hashlib.sha256(
+            f"{self.request_key}{json.dumps(self.budget.to_dict())}".encode()
+        ).hexdigest()
 
     def to_json(self) -> str:
         """The whole state as text; equal texts mean equal states."""
-        return f'{{"budget": {json.dumps(self.budget.to_dict(), sort_keys=True)}, "question": {self.request_json}}}'
+        return (
+            f'{{"budget": {json.dumps(self.budget.to_dict(), sort_keys=True)}, "question":'
+            f" {self.request_json}}}"
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RequestState:
@@ -154,13 +187,19 @@ class RequestState:
         try:
             document = parse_json(text, constants=True)
             question, budget = document["question"], document["budget"]
-            workload_data, mechanism, options = question["workload"], question["mechanism"], question["options"]
+            workload_data, mechanism, options = (
+                question["workload"],
+                question["mechanism"],
+                question["options"],
+            )
         except (ValueError, KeyError, TypeError):
             raise PlanError("This is no saved request. Export it again.") from None
         if not isinstance(mechanism, str) or not isinstance(options, dict):
             raise PlanError("The mechanism of the saved request is damaged. Export it again.")
         workload = None if workload_data is None else Workload.from_dict(workload_data)
-        return cls(workload=workload, budget=Budget.from_dict(budget), mechanism=mechanism).with_options(options)
+        return cls(
+            workload=workload, budget=Budget.from_dict(budget), mechanism=mechanism
+        ).with_options(options)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

@@ -1,8 +1,9 @@
-"""Where a person was: ledgers opened before, and for every page in a browser its ledger, dataset, tab and release.
+"""Where a person was: ledgers opened before, and for every page in a browser its ledger, dataset,
+tab and release.
 
-It stands in the user's settings folder, readable by its owner only, so that a reload or a restart finds it; never in an
-address, which people hand on.  An address holds a name of no meaning, which says something only to the browser that it
-was given to.
+It stands in the user's settings folder, readable by its owner only, so that a reload or a restart
+finds it; never in an address, which people hand on.  An address holds a name of no meaning, which
+says something only to the browser that it was given to.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ SESSION_TEXTS = (
     "coarse_kind",
     "coarse_chain",
 )  # texts of the session
-CHOSEN = tuple(f"coarse_ways_{most}_{few}" for most in (2, 3) for few in (True, False))  # and lists of whole numbers
+CHOSEN = tuple(
+    f"coarse_ways_{most}_{few}" for most in (2, 3) for few in (True, False)
+)  # and lists of whole numbers
 BROWSERS, PAGES, LEDGERS = 50, 100, 10  # how many are remembered, and how many of each browser
 _LOCK = threading.Lock()
 
@@ -45,7 +48,9 @@ def browser() -> str:
 
 
 def restore() -> None:
-    """When a session begins, put back what the page with this address showed, else the ledger opened last."""
+    """When a session begins, put back what the page with this address showed, else the ledger
+    opened last.
+    """
     if st.session_state.setdefault("placed", False) or not browser():
         return
     st.session_state["placed"] = True
@@ -97,7 +102,9 @@ def remember_ledger(ledger: str) -> None:
     with _LOCK:
         entries = _read()
         mine = entries.pop(browser(), {"pages": {}, "ledgers": []})
-        mine["ledgers"] = [ledger, *(other for other in mine["ledgers"] if other != ledger)][:LEDGERS]
+        mine["ledgers"] = [ledger, *(other for other in mine["ledgers"] if other != ledger)][
+            :LEDGERS
+        ]
         _write(dict([*entries.items(), (browser(), mine)][-BROWSERS:]))
 
 

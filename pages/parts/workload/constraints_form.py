@@ -20,7 +20,9 @@ def use_rules(key: str) -> None:
     """Take the rules for impossible cells."""
     with deferred_errors("rules"):
         rules = text_lines(st.session_state[key])
-        history.choose_schema(history.current().required_workload.schema.with_facts(impossible=rules))
+        history.choose_schema(
+            history.current().required_workload.schema.with_facts(impossible=rules)
+        )
 
 
 def rules(schema: Schema) -> None:
@@ -32,8 +34,10 @@ def rules(schema: Schema) -> None:
         on_change=use_rules,
         args=(key,),
         placeholder="age < 15 and married == 'yes'",
-        help="Published tables are exactly 0 there, and rows that break a rule are left out of every count. Take rules "
-        "from laws and questionnaires, never from the records.",
+        help=(
+            "Published tables are exactly 0 there, and rows that break a rule are left out of every"
+            " count. Take rules from laws and questionnaires, never from the records."
+        ),
     )
     show_deferred_error("rules")
 
@@ -62,14 +66,17 @@ def _use(text: str) -> None:
 def exact(schema: Schema) -> None:
     """Totals that are public and exact already."""
     st.text_area(
-        "Totals that are published already, as CSV with a header, an empty line between tables (empty: none)",
+        "Totals that are published already, as CSV with a header, an empty line between tables"
+        " (empty: none)",
         public_text(schema),
         key=(key := f"exact_{history.version()}"),
         on_change=use_text,
         args=(key,),
         placeholder="region,people\nnorth,310\nsouth,242",
-        help="Every release keeps them to the digit and spends nothing on them. The records must agree with them. Take "
-        "them from what is published, never from the records.",
+        help=(
+            "Every release keeps them to the digit and spends nothing on them. The records must"
+            " agree with them. Take them from what is published, never from the records."
+        ),
     )
     st.file_uploader(
         "Or add a table from a CSV file or a sheet",
@@ -83,8 +90,8 @@ def exact(schema: Schema) -> None:
     if schema.invariants:
         st.warning(
             escape_markdown(
-                f"Nothing protects what {schema.exact_text} say. Releases are then subspace differential privacy, "
-                "which is weaker than the plain one, and say so."
+                f"Nothing protects what {schema.exact_text} say. Releases are then subspace"
+                " differential privacy, which is weaker than the plain one, and say so."
             ),
             icon="⚖️",
         )

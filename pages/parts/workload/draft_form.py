@@ -1,4 +1,5 @@
-"""A schema drafted from a data dictionary, a labelled file or a public table, line by line to confirm.
+"""A schema drafted from a data dictionary, a labelled file or a public table, line by line to
+confirm.
 
 And the way out for a file of records.
 """
@@ -15,7 +16,13 @@ import streamlit as st
 from engine._format import pluralize
 from engine.errors import DataError
 from engine.records import RECORD_ENDINGS, SheetFile
-from engine.records.subprocess_readers import LABELLED_ENDINGS, SHEET_ENDINGS, draft_schema, sheet_text, visible_sheets
+from engine.records.subprocess_readers import (
+    LABELLED_ENDINGS,
+    SHEET_ENDINGS,
+    draft_schema,
+    sheet_text,
+    visible_sheets,
+)
 from engine.release.public_draft import draft_of_public
 from engine.workload import DEFAULT_MISSING_TEXTS, Attribute, DraftSchema, Schema
 from engine.workload.schema_draft import (
@@ -33,7 +40,12 @@ from pages.parts.workload.schema_table import read_schema
 
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
 JSON_ENDINGS = ("json", "jsonl", "ndjson")
-TEXT_TABLES = ("csv", "tsv", "txt", "dat")  # endings of texts that may be a schema, a dictionary or records
+TEXT_TABLES = (
+    "csv",
+    "tsv",
+    "txt",
+    "dat",
+)  # endings of texts that may be a schema, a dictionary or records
 SHEETS, SHEET_NAME = "draft_sheets", "draft_sheet_name"
 SOURCE = "draft_source"  # key of the uploader whose file was read last
 DRAFT, LINE = "drafted_schema", "draft_"
@@ -43,7 +55,9 @@ LARGEST = 200  # megabytes of a file that is read here
 
 
 def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
-    """Take an uploaded schema; keep a dictionary to be confirmed, and of records nothing but their column names."""
+    """Take an uploaded schema; keep a dictionary to be confirmed, and of records nothing but their
+    column names.
+    """
     cache = clear("schema_file")
     if name.lower().endswith(SHEET_ENDINGS):
         with _on_disk(name, content) as place:
@@ -51,7 +65,9 @@ def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
         cache[SHEETS] = "schema_file", sheets
         if sheet is None and len(sheets) > 1:
             raise DataError(f"{name[:60]!r} has {len(sheets):,} sheets; choose one by SheetFile.")
-    name, content = as_text(name, content, sheet, empty_rows=True)  # so that errors name the row of the sheet
+    name, content = as_text(
+        name, content, sheet, empty_rows=True
+    )  # so that errors name the row of the sheet
     is_table = name.lower().endswith(TEXT_TABLES)
     if is_table and is_dictionary(content):
         cache[DICTIONARY] = content
@@ -61,7 +77,9 @@ def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
         history.choose_schema(read_schema(f"{name}.csv" if is_table else name, content))
 
 
-def as_text(name: str, content: bytes, sheet: str | None = None, *, empty_rows: bool = False) -> tuple[str, bytes]:
+def as_text(
+    name: str, content: bytes, sheet: str | None = None, *, empty_rows: bool = False
+) -> tuple[str, bytes]:
     """Name and content of a public file, as CSV where it was a workbook."""
     if not name.lower().endswith(SHEET_ENDINGS):
         return name, content
@@ -73,7 +91,14 @@ def sheet_choice() -> None:
     """Draw the choice of a sheet, where a workbook was given that has several."""
     key, sheets = history.page_state().get(SHEETS, ("", ()))
     if len(sheets) > 1:
-        st.selectbox("Sheet of the workbook", sheets, index=None, key=SHEET_NAME, on_change=_take_sheet, args=(key,))
+        st.selectbox(
+            "Sheet of the workbook",
+            sheets,
+            index=None,
+            key=SHEET_NAME,
+            on_change=_take_sheet,
+            args=(key,),
+        )
 
 
 def _take_sheet(key: str) -> None:
@@ -90,7 +115,9 @@ def _take_sheet(key: str) -> None:
 
 
 def _draft_public(place: Path, sheet: str | None = None) -> DraftSchema:
-    """Draft from a public table; the sheets of a workbook are kept, so that one of them can be chosen."""
+    """Draft from a public table; the sheets of a workbook are kept, so that one of them can be
+    chosen.
+    """
     if place.name.lower().endswith(SHEET_ENDINGS):
         history.page_state()[SHEETS] = "public_file", visible_sheets(place)
     return draft_of_public(place if sheet is None else SheetFile(path=place, sheet=sheet))
@@ -106,13 +133,17 @@ def _on_disk(name: str, content: bytes | memoryview) -> Iterator[Path]:
 
 
 def clear(source: str = "") -> dict[str, object]:
-    """Remove the draft and note the uploader of the next one; return what this session stores for the page."""
+    """Remove the draft and note the uploader of the next one; return what this session stores for
+    the page.
+    """
     cache: dict[str, object] = history.page_state()
     for key in (DICTIONARY, RECORDS, DRAFT, SHEETS):
         cache.pop(key, None)
     cache[SOURCE] = source
     st.session_state.pop(SHEET_NAME, None)
-    for key in [k for k in st.session_state if str(k) == AGREED or str(k).removeprefix(LINE).isdecimal()]:
+    for key in [
+        k for k in st.session_state if str(k) == AGREED or str(k).removeprefix(LINE).isdecimal()
+    ]:
         del st.session_state[key]  # what was ticked for one file is not agreed for the next
     st.session_state.pop(MISSING, None)
     return cache
@@ -127,7 +158,9 @@ def remove(key: str) -> None:
 
 def other_files() -> None:
     """Draw where to give a file whose labels make a schema, or a table that anybody may have."""
-    with st.expander("Or draft one from a labelled file of Stata, SPSS or SAS, or from a public table"):
+    with st.expander(
+        "Or draft one from a labelled file of Stata, SPSS or SAS, or from a public table"
+    ):
         st.file_uploader(
             "Labelled file: its labels are read, and none of its records",
             type=LABELLED_ENDINGS,
@@ -151,7 +184,11 @@ def other_files() -> None:
             args=("public_file", _draft_public),
             max_upload_size=LARGEST,
             disabled=not public,
-            help=None if public else "The values of records that are not public must not make a schema.",
+            help=(
+                None
+                if public
+                else "The values of records that are not public must not make a schema."
+            ),
         )
 
 
@@ -180,21 +217,27 @@ def draw() -> None:
 def _way_out(columns: tuple[str, ...]) -> None:
     with st.container(border=True):
         st.warning(
-            f"This looks like a file of records: it names {pluralize(len(columns), 'column')}. Records are "
-            "never read for a schema, because a value that is there once would give somebody away. Nothing of it was "
-            "kept but these names. Fill the template in from a questionnaire or a code book and upload it; the records "
-            "come in on the page Release.",
+            f"This looks like a file of records: it names {pluralize(len(columns), 'column')}."
+            " Records are never read for a schema, because a value that is there once would give"
+            " somebody away. Nothing of it was kept but these names. Fill the template in from a"
+            " questionnaire or a code book and upload it; the records come in on the page"
+            " Release.",
             icon="🛑",
         )
         names = schema_template(columns)
-        st.download_button("Template with these columns", names, "schema.csv", "text/csv", on_click="ignore")
+        st.download_button(
+            "Template with these columns", names, "schema.csv", "text/csv", on_click="ignore"
+        )
 
 
 def _draft(content: bytes) -> None:
     with st.container(border=True):
         st.subheader("Drafted from your data dictionary")
         hold = st.radio(
-            "Where a value has a code and a label, your records hold the", HOLD, horizontal=True, key="draft_hold"
+            "Where a value has a code and a label, your records hold the",
+            HOLD,
+            horizontal=True,
+            key="draft_hold",
         )
         with deferred_errors("start"):
             draft = draft_from_dictionary(content, hold=hold)
@@ -214,9 +257,15 @@ def _left_to_the_person(draft: DraftSchema) -> None:
     if draft.reasons:
         names = [name or "(no name)" for name in draft.reasons]
         listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-        st.info(escape_markdown(f"No attribute was drafted for {listed}. Add by hand below those that you need."))
+        st.info(
+            escape_markdown(
+                f"No attribute was drafted for {listed}. Add by hand below those that you need."
+            )
+        )
         reasons = {"Column": names, "Reason": list(draft.reasons.values())}
-        st.dataframe(reasons, hide_index=True, key="draft_reasons", alt="Why columns have no attribute")
+        st.dataframe(
+            reasons, hide_index=True, key="draft_reasons", alt="Why columns have no attribute"
+        )
     for note in draft.notes[:SHOWN]:
         st.caption(escape_markdown(note))
     if len(draft.notes) > SHOWN:
@@ -224,16 +273,22 @@ def _left_to_the_person(draft: DraftSchema) -> None:
 
 
 def _confirm(schema: Schema) -> None:
-    st.caption("Look at every line: are these all values that there can be, and is none of them there by chance?")
+    st.caption(
+        "Look at every line: are these all values that there can be, and is none of them there by"
+        " chance?"
+    )
     agreed = []
     confirmed = st.checkbox("I have looked at all of them", key=AGREED)
     for number, attribute in enumerate(schema.attributes):
         values = ", ".join(attribute.label(i) for i in range(min(attribute.size, SHOWN)))
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > SHOWN else ""
         integer_note = ", whole numbers only" if attribute.integer else ""
-        missing = f", missing: {', '.join(attribute.missing_values)}" if attribute.missing_values else ""
+        missing = (
+            f", missing: {', '.join(attribute.missing_values)}" if attribute.missing_values else ""
+        )
         words = escape_markdown(
-            f"{attribute.name}: {pluralize(attribute.size, 'cell')} ({values}{more}){integer_note}{missing}"
+            f"{attribute.name}: {pluralize(attribute.size, 'cell')}"
+            f" ({values}{more}){integer_note}{missing}"
         )
         if st.checkbox(words, key=f"{LINE}{number}", disabled=confirmed) or confirmed:
             agreed.append(attribute)
@@ -242,8 +297,10 @@ def _confirm(schema: Schema) -> None:
         DEFAULT_MISSING_TEXTS,
         key=MISSING,
         accept_new_options=True,
-        help="They count as missing values in all confirmed attributes that do not have them as labels. You can change "
-        "them for each attribute in the table of the schema.",
+        help=(
+            "They count as missing values in all confirmed attributes that do not have them as"
+            " labels. You can change them for each attribute in the table of the schema."
+        ),
     )
     buttons.button(
         f"Use {pluralize(len(agreed), 'confirmed attribute')}",

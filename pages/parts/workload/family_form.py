@@ -1,4 +1,6 @@
-"""Choosing a query family: its word, its meaning, and a small form for the families that have parameters."""
+"""Choosing a query family: its word, its meaning, and a small form for the families that have
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from pages.parts.workload.schema_table import text_lines
 BY_NAME = {family.name: family for family in FAMILIES}
 SINGLE = [family.name for family in FAMILIES if family.arity == 1]
 CONDITION = (
-    "Comparisons with constants, in lists, and, or, not; sums and abs() of coded attributes. Names with spaces or "
-    "signs go in backticks, such as `` `pay grade` >= 3 ``."
+    "Comparisons with constants, in lists, and, or, not; sums and abs() of coded attributes. Names"
+    " with spaces or signs go in backticks, such as `` `pay grade` >= 3 ``."
 )
 JOINT = [family.name for family in FAMILIES if family.arity != 1]
 
@@ -38,21 +40,29 @@ def choose(label: str, names: Sequence[str], key: str) -> str | Family:
 
 
 def _width(key: str) -> Family:
-    return Width(st.number_input("Width of the window, in cells", min_value=1, value=5, key=f"{key}_width"))
+    return Width(
+        st.number_input("Width of the window, in cells", min_value=1, value=5, key=f"{key}_width")
+    )
 
 
 def _random(key: str) -> Family:
     left, middle, right = st.columns(3)
     p = left.number_input("Share of cells in a query (p)", value=0.3, step=0.05, key=f"{key}_p")
     count = middle.number_input(
-        "Number of queries", min_value=1, value=None, key=f"{key}_count", placeholder="3 times the cells"
+        "Number of queries",
+        min_value=1,
+        value=None,
+        key=f"{key}_count",
+        placeholder="3 times the cells",
     )
     seed = right.number_input("Seed of the choice", min_value=0, value=0, key=f"{key}_seed")
     return Random(p=p, count=count, seed=seed)
 
 
 def _custom(key: str) -> Family:
-    how = st.radio("Your own queries", ["Conditions", "Matrix file"], horizontal=True, key=f"{key}_how")
+    how = st.radio(
+        "Your own queries", ["Conditions", "Matrix file"], horizontal=True, key=f"{key}_how"
+    )
     if how == "Conditions":
         text = st.text_area(
             "Conditions, one query a line",
@@ -62,7 +72,8 @@ def _custom(key: str) -> Family:
         )
         return Custom(predicates=text_lines(text or ""))
     file = st.file_uploader(
-        "CSV of numbers or NumPy file: one row a query, one column a cell, the last attribute varying fastest",
+        "CSV of numbers or NumPy file: one row a query, one column a cell, the last attribute"
+        " varying fastest",
         type=["csv", "npy"],
         key=f"{key}_file",
         help="A CSV has no header. A NumPy file holds one array, saved with numpy.save.",

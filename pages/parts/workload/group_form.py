@@ -16,7 +16,12 @@ from engine.errors import WorkloadError
 from engine.workload import Group, Schema, Workload
 from engine.workload.families import default_family
 from pages.parts.shell import buttons, figure_view, history
-from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error, show_errors
+from pages.parts.shell.error_text import (
+    deferred_errors,
+    escape_markdown,
+    show_deferred_error,
+    show_errors,
+)
 from pages.parts.workload import family_form, forecast_form
 
 ADDED = "added"
@@ -24,8 +29,14 @@ WIDE = 100  # attributes up to which all pairs are offered at first
 MAX_DRAWN = 100_000  # cells of a family that is drawn
 MAX_SLIDER = 10_000
 PLANE = -1  # the choice to draw one query on both attributes of a group
-FAMILY_OF_KIND = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}  # of a numeric attribute
-FIELDS: dict[str, dict[str, Any]] = {  # form -> its fields that describe one addition, with their first values
+FAMILY_OF_KIND = {
+    "Tables": "marginal",
+    "Cumulative tables": "prefix",
+    "Ranges": "range",
+}  # of a numeric attribute
+FIELDS: dict[
+    str, dict[str, Any]
+] = {  # form -> its fields that describe one addition, with their first values
     "ways": {"ways_weight": 1.0, "special": []},
     "set": {"group_weight": 1.0},
     "range": {"range_weight": 1.0},
@@ -44,16 +55,27 @@ class GroupRequest:
 
 
 def add_groups(groups: tuple[Group, ...], form: str = "") -> None:
-    """Add groups of the current schema, each once, and reset the fields of the form that describe them."""
+    """Add groups of the current schema, each once, and reset the fields of the form that describe
+    them.
+    """
     workload = history.current().required_workload
     new = forecast_form.new_groups(workload, groups)
     with deferred_errors("group"):
         if not new:
-            raise WorkloadError("All of this is asked already. To make it more exact, give it a larger weight below.")
+            raise WorkloadError(
+                "All of this is asked already. To make it more exact, give it a larger weight"
+                " below."
+            )
         history.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
-        left_out = f"; {pluralize(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
+        left_out = (
+            f"; {pluralize(len(groups) - len(new), 'group')} asked already"
+            if len(new) < len(groups)
+            else ""
+        )
         history.page_state()[ADDED] = f"{pluralize(len(new), 'group')} added{left_out}."
-        st.session_state.update({key: value for key, value in FIELDS.get(form, {}).items() if key in st.session_state})
+        st.session_state.update(
+            {key: value for key, value in FIELDS.get(form, {}).items() if key in st.session_state}
+        )
 
 
 def show_added() -> None:
@@ -72,7 +94,9 @@ def all_ways(schema: Schema) -> None:
         captions=[_example(schema, how) for how in FAMILY_OF_KIND],
         key="ways_ask",
     )
-    ways = st.multiselect("Sets of how many attributes", choices, default=first, key="ways", format_func=_way)
+    ways = st.multiselect(
+        "Sets of how many attributes", choices, default=first, key="ways", format_func=_way
+    )
     special = st.multiselect(
         "Attributes with a family of their own",
         schema.names,
@@ -80,9 +104,14 @@ def all_ways(schema: Schema) -> None:
         help="All others as chosen above; of a categorical attribute always every single cell.",
     )
     with show_errors():
-        families = _families(schema, query_kind) | {name: _family_choice(schema, name) for name in special}
+        families = _families(schema, query_kind) | {
+            name: _family_choice(schema, name) for name in special
+        }
         added_groups = _all_sets(
-            f"{schema.to_json()}|{sorted(ways)}|{_family_items(families)}", schema, sorted(ways), families
+            f"{schema.to_json()}|{sorted(ways)}|{_family_items(families)}",
+            schema,
+            sorted(ways),
+            families,
         )
         weight = weight_form("ways_weight")
         groups = (
@@ -91,37 +120,57 @@ def all_ways(schema: Schema) -> None:
             else tuple(replace(group, weight=weight) for group in added_groups.groups)
         )
         text = (
-            f"{pluralize(len(added_groups.groups), 'group')} with {pluralize(added_groups.queries, 'query', 'queries')}"
+            f"{pluralize(len(added_groups.groups), 'group')} with"
+            f" {pluralize(added_groups.queries, 'query', 'queries')}"
         )
-        label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
+        label = (
+            f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
+        )
         if groups:
             forecast_form.before_adding(groups)
-        buttons.button(label, add_groups, groups, "ways", key="add_ways", type="primary", disabled=not groups)
+        buttons.button(
+            label, add_groups, groups, "ways", key="add_ways", type="primary", disabled=not groups
+        )
         if not added_groups.groups:
             st.caption("Choose at least one number of attributes.")
     show_deferred_error("group")
 
 
 def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
-    """What a word asks of the numeric attributes; the others have no order and are asked cell by cell."""
+    """What a word asks of the numeric attributes; the others have no order and are asked cell by
+    cell.
+    """
     numeric = [a for a in schema.attributes if a.kind == "numeric"]
-    return {a.name: FAMILY_OF_KIND[query_kind] for a in numeric if FAMILY_OF_KIND[query_kind] != default_family(a.kind)}
+    return {
+        a.name: FAMILY_OF_KIND[query_kind]
+        for a in numeric
+        if FAMILY_OF_KIND[query_kind] != default_family(a.kind)
+    }
 
 
 def _example(schema: Schema, query_kind: str) -> str:
     """One of the queries that a word stands for, on the first numeric attribute if there is one."""
     first = next((a for a in schema.attributes if a.kind == "numeric"), schema.attributes[0])
-    example = Workload(schema).add(first.name, FAMILY_OF_KIND[query_kind] if first.kind == "numeric" else "marginal")
-    return escape_markdown(f"such as: how many records have {example.describe(example.queries // 2)}")
+    example = Workload(schema).add(
+        first.name, FAMILY_OF_KIND[query_kind] if first.kind == "numeric" else "marginal"
+    )
+    return escape_markdown(
+        f"such as: how many records have {example.describe(example.queries // 2)}"
+    )
 
 
 @st.cache_resource(max_entries=4, show_spinner="Listing the sets")
-def _all_sets(key: str, _schema: Schema, _ways: Sequence[int], _families: Mapping[str, Any]) -> Workload:
+def _all_sets(
+    key: str, _schema: Schema, _ways: Sequence[int], _families: Mapping[str, Any]
+) -> Workload:
     return Workload.all_ways(_schema, _ways, _families or "auto")
 
 
 def _family_items(families: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(name, family if isinstance(family, str) else family.key) for name, family in families.items()]
+    return [
+        (name, family if isinstance(family, str) else family.key)
+        for name, family in families.items()
+    ]
 
 
 def one_set(schema: Schema) -> None:
@@ -130,22 +179,35 @@ def one_set(schema: Schema) -> None:
     with left:
         names = st.multiselect("Attributes of the group", schema.names, key="group_names")
         if not names:
-            st.caption("Choose attributes for tables and ranges, or add the one query that needs none.")
+            st.caption(
+                "Choose attributes for tables and ranges, or add the one query that needs none."
+            )
             total = Workload(schema).add((), "total").groups
             buttons.button("Add the number of all records", add_groups, total, key="add_total")
             return
         with show_errors():
             request = GroupRequest(
-                attributes=tuple(names), family=_family(schema, names), weight=weight_form("group_weight")
+                attributes=tuple(names),
+                family=_family(schema, names),
+                weight=weight_form("group_weight"),
             )
             addition = Workload(schema).add(request.attributes, request.family, request.weight)
             (group,) = addition.groups
             st.caption(
-                f"{pluralize(group.count, 'query', 'queries')} on {pluralize(schema.cells(names), 'cell')}. "
-                f"First: {escape_markdown(addition.describe(0))}. Last: {escape_markdown(addition.describe(group.count - 1))}."
+                f"{pluralize(group.count, 'query', 'queries')} on"
+                f" {pluralize(schema.cells(names), 'cell')}. First:"
+                f" {escape_markdown(addition.describe(0))}. Last:"
+                f" {escape_markdown(addition.describe(group.count - 1))}."
             )
             forecast_form.before_adding(addition.groups)
-            buttons.button("Add this group", add_groups, addition.groups, "set", key="add_group", type="primary")
+            buttons.button(
+                "Add this group",
+                add_groups,
+                addition.groups,
+                "set",
+                key="add_group",
+                type="primary",
+            )
             with right:
                 picture(schema, group, key="family")
     show_deferred_error("group")
@@ -182,12 +244,17 @@ def weight_form(key: str) -> float:
         min_value=0.0,
         step=0.5,
         key=key,
-        help="How much its squared error counts when noise is shared out; 0 asks for what comes out anyway.",
+        help=(
+            "How much its squared error counts when noise is shared out; 0 asks for what comes out"
+            " anyway."
+        ),
     )
 
 
 def picture(schema: Schema, group: Group, *, key: str) -> None:
-    """Draw what a group asks: the rows of one of its families, or one query on the plane of two attributes."""
+    """Draw what a group asks: the rows of one of its families, or one query on the plane of two
+    attributes.
+    """
     part, choices = 0, list(range(len(group.parts)))
     if len(group.attributes) == 2:
         choices.append(PLANE)
@@ -198,7 +265,9 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
         part = st.selectbox(
             "Picture of the queries on",
             choices,
-            format_func=lambda p: " × ".join(group.attributes[a] for a in (range(2) if p < 0 else group.parts[p].axes)),
+            format_func=lambda p: " × ".join(
+                group.attributes[a] for a in (range(2) if p < 0 else group.parts[p].axes)
+            ),
             key=f"{key}_part",
         )
     if part == PLANE or len(group.parts[part].axes) == 2:
@@ -206,7 +275,9 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
         figure_view.picture(figures.plane_picture(schema, group, query), key=key)
         return
     if prod(group.parts[part].sizes) > MAX_DRAWN:
-        st.info(f"The family has {texts.number(prod(group.parts[part].sizes))} cells, too many to draw.")
+        st.info(
+            f"The family has {texts.number(prod(group.parts[part].sizes))} cells, too many to draw."
+        )
         return
     figure_view.picture(figures.family_picture(schema, group, part), key=key)
 
@@ -214,4 +285,6 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
 def _query(count: int, key: str) -> int:
     if count <= MAX_SLIDER:
         return st.slider("Query to draw", 0, count - 1, count // 2, key=f"{key}_query_{count}")
-    return int(st.number_input("Query to draw", 0, count - 1, count // 2, key=f"{key}_query_{count}"))
+    return int(
+        st.number_input("Query to draw", 0, count - 1, count // 2, key=f"{key}_query_{count}")
+    )

@@ -28,7 +28,9 @@ def weigh(chosen: Sequence[int]) -> None:
     """Give the chosen groups the weight of the form."""
     workload, some = history.current().required_workload, set(chosen)
     weight = st.session_state.new_weight
-    groups = tuple(replace(g, weight=weight) if i in some else g for i, g in enumerate(workload.groups))
+    groups = tuple(
+        replace(g, weight=weight) if i in some else g for i, g in enumerate(workload.groups)
+    )
     history.change(workload=Workload(workload.schema, groups), redraw=True)
 
 
@@ -36,7 +38,9 @@ def groups(workload: Workload) -> None:
     """Draw the table and what can be done with some of its groups."""
     matches, shown = _matches(workload)
     if not matches:
-        st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
+        st.info(
+            "No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎"
+        )
         return
     figure_view.table(
         analysis.workload_table(workload, shown),
@@ -48,13 +52,17 @@ def groups(workload: Workload) -> None:
         "Groups to change",
         shown,
         format_func=lambda i: (
-            f"{i}: {' × '.join(workload.groups[i].attributes) or 'total'}, {workload.groups[i].family_text}"
+            f"{i}: {' × '.join(workload.groups[i].attributes) or 'total'},"
+            f" {workload.groups[i].family_text}"
         ),
         key=f"chosen_{history.version()}",
         placeholder="Pick groups by name",
     )
     everything = f"All {pluralize(len(matches), 'group')} found"
-    if st.radio("What to change", [PICKED, everything], horizontal=True, key="change_which") == everything:
+    if (
+        st.radio("What to change", [PICKED, everything], horizontal=True, key="change_which")
+        == everything
+    ):
         chosen = matches
     left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
     label = f"Remove {pluralize(len(chosen), 'group')}" if chosen else "Remove groups"
@@ -71,10 +79,17 @@ def _matches(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
         everything = range(len(workload.groups))
         return everything, everything
     left, right = st.columns([3, 1])
-    words = left.text_input("Find groups", key="find", placeholder="age range", help="Names, families, numbers.")
+    words = left.text_input(
+        "Find groups", key="find", placeholder="age range", help="Names, families, numbers."
+    )
     matches = analysis.find_groups(workload, words)
     pages = analysis.page_of(matches, 1, LENGTH)[1]
-    page = right.number_input(f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}", disabled=pages == 1)
+    page = right.number_input(
+        f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}", disabled=pages == 1
+    )
     shown = analysis.page_of(matches, int(page), LENGTH)[0]
-    st.caption(f"{pluralize(len(matches), 'group')} found of {len(workload.groups):,}; {len(shown):,} on this page.")
+    st.caption(
+        f"{pluralize(len(matches), 'group')} found of {len(workload.groups):,}; {len(shown):,} on"
+        " this page."
+    )
     return matches, shown

@@ -18,17 +18,25 @@ DRAW = "Draw on the domain"
 
 
 def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
-    """Draw the form and return the query, None while it is not complete; `show_picture` lets it be drawn on the domain."""
+    """Draw the form and return the query, None while it is not complete; `show_picture` lets it be
+    drawn on the domain.
+    """
     ways = ["Choose cells", *([DRAW] if drawn else []), "Write a condition"]
     how = st.radio("How to say it", ways, horizontal=True, key=f"{key}_how")
     if how == DRAW:
         runs = range_form.choose(schema)
         if schema.cells(runs) > MAX_CELLS:
-            st.info(f"These attributes have {texts.number(schema.cells(runs))} cells; choose one of them.")
+            st.info(
+                f"These attributes have {texts.number(schema.cells(runs))} cells; choose one of"
+                " them."
+            )
             return None
         return analysis.run_query(schema, runs) if runs else None
     names = st.multiselect(
-        "Attributes", schema.names, key=f"{key}_names", help="None asks for the number of all records."
+        "Attributes",
+        schema.names,
+        key=f"{key}_names",
+        help="None asks for the number of all records.",
     )
     if schema.cells(names) > MAX_CELLS:
         st.info(f"These attributes have {texts.number(schema.cells(names))} cells; choose fewer.")
@@ -47,15 +55,24 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
         help=CONDITION,
     )
     if not text.strip():
-        st.caption("Write a condition; it is asked on the attributes that it names, or on those chosen above.")
+        st.caption(
+            "Write a condition; it is asked on the attributes that it names, or on those chosen"
+            " above."
+        )
         return None
-    return analysis.parse_query(schema, names, text) if names else analysis.condition_query(schema, text)
+    return (
+        analysis.parse_query(schema, names, text)
+        if names
+        else analysis.condition_query(schema, text)
+    )
 
 
 def _cells(attribute: Attribute, key: str) -> list[int]:
     name = escape_markdown(attribute.name)
     if attribute.kind == "categorical" and attribute.size <= MAX_LABELS:
-        return st.multiselect(name, range(attribute.size), default=[0], format_func=attribute.label, key=key)
+        return st.multiselect(
+            name, range(attribute.size), default=[0], format_func=attribute.label, key=key
+        )
     if attribute.size == 1:
         return [0]
     if attribute.size <= MAX_LABELS:
@@ -67,6 +84,10 @@ def _cells(attribute: Attribute, key: str) -> list[int]:
             key=key,
         )
     else:
-        first = int(st.number_input(f"{name}: first cell", 0, attribute.size - 1, 0, key=f"{key}_first"))
-        last = int(st.number_input(f"last cell of {name}", first, attribute.size - 1, key=f"{key}_last"))
+        first = int(
+            st.number_input(f"{name}: first cell", 0, attribute.size - 1, 0, key=f"{key}_first")
+        )
+        last = int(
+            st.number_input(f"last cell of {name}", first, attribute.size - 1, key=f"{key}_last")
+        )
     return list(range(first, last + 1))

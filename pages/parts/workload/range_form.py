@@ -15,7 +15,9 @@ from pages.parts.workload import forecast_form, group_form
 
 MAX_LABELS = 2_000  # cells that a slider may have
 CHART = "range_cells"
-DRAWN = "range_drawn"  # the ends that were drawn, and how often: sliders with a new key start at them
+DRAWN = (  # the ends that were drawn, and how often: sliders with a new key start at them
+    "range_drawn"
+)
 
 
 def take_box(schema: Schema, names: tuple[str, ...]) -> None:
@@ -24,12 +26,19 @@ def take_box(schema: Schema, names: tuple[str, ...]) -> None:
     if boxes:
         drawn, moves = st.session_state.get(DRAWN, ({}, 0))
         cells = figures.cells_in_box(schema, names, boxes[-1])
-        st.session_state[DRAWN] = (drawn | {_key(schema[name]): ends for name, ends in cells.items()}, moves + 1)
+        st.session_state[DRAWN] = (
+            drawn | {_key(schema[name]): ends for name, ends in cells.items()},
+            moves + 1,
+        )
 
 
 def choose(schema: Schema) -> dict[str, tuple[int, int]]:
-    """Draw the cells of one or two attributes and return the chosen run of each; nothing when none is named."""
-    default_names = [a.name for a in schema.attributes if a.kind == "numeric" and a.size > 1][:1] or [schema.names[0]]
+    """Draw the cells of one or two attributes and return the chosen run of each; nothing when none
+    is named.
+    """
+    default_names = [a.name for a in schema.attributes if a.kind == "numeric" and a.size > 1][
+        :1
+    ] or [schema.names[0]]
     names = st.multiselect(
         "Attributes of the range",
         schema.names,
@@ -48,14 +57,19 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
     figure_view.picture(
         figures.range_picture(schema, chosen),
         key=CHART,
-        config={"modeBarButtonsToRemove": ["lasso2d", "zoom2d", "pan2d", "autoScale2d"], "doubleClick": False},
+        config={
+            "modeBarButtonsToRemove": ["lasso2d", "zoom2d", "pan2d", "autoScale2d"],
+            "doubleClick": False,
+        },
         on_select=lambda: take_box(schema, tuple(names)),
     )
     return chosen
 
 
 def drag_range(schema: Schema) -> None:
-    """Draw the cells of one or two attributes, the chosen range in words, and the button that adds it."""
+    """Draw the cells of one or two attributes, the chosen range in words, and the button that adds
+    it.
+    """
     chosen = choose(schema)
     if not chosen:
         return
@@ -63,10 +77,18 @@ def drag_range(schema: Schema) -> None:
         weight = group_form.weight_form("range_weight")
         addition = box_workload(schema, chosen, weight)
         cells = pluralize(schema.cells(chosen), "cell")
-        st.markdown(f"**The range: {escape_markdown(addition.describe(0))}** (one query on a table of {cells})")
+        st.markdown(
+            f"**The range: {escape_markdown(addition.describe(0))}** (one query on a table of"
+            f" {cells})"
+        )
         forecast_form.before_adding(addition.groups)
         buttons.button(
-            "Add this range", group_form.add_groups, addition.groups, "range", key="add_range", type="primary"
+            "Add this range",
+            group_form.add_groups,
+            addition.groups,
+            "range",
+            key="add_range",
+            type="primary",
         )
     show_deferred_error("group")
 
@@ -81,17 +103,28 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
     first, last = drawn.get(_key(attribute), (attribute.size // 4, attribute.size // 2))
     key = f"{_key(attribute)}_{moves}"
     if attribute.size == 1:
-        st.caption(f"{escape_markdown(attribute.name)} has one cell, {escape_markdown(attribute.label(0))}.")
+        st.caption(
+            f"{escape_markdown(attribute.name)} has one cell,"
+            f" {escape_markdown(attribute.label(0))}."
+        )
         return 0, 0
     if attribute.size <= MAX_LABELS:
         cells, label = range(attribute.size), f"Range of {escape_markdown(attribute.name)}"
         # a slider reads its texts as Markdown
         ends: tuple[int, int] = st.select_slider(
-            label, cells, value=(first, last), format_func=lambda i: escape_markdown(attribute.label(i)), key=key
+            label,
+            cells,
+            value=(first, last),
+            format_func=lambda i: escape_markdown(attribute.label(i)),
+            key=key,
         )
         return ends
     most = attribute.size - 1
-    low = st.number_input(f"First cell of {escape_markdown(attribute.name)}", 0, most, first, key=f"{key}_first")
-    high = st.number_input(f"Last cell of {escape_markdown(attribute.name)}", 0, most, last, key=f"{key}_last")
+    low = st.number_input(
+        f"First cell of {escape_markdown(attribute.name)}", 0, most, first, key=f"{key}_first"
+    )
+    high = st.number_input(
+        f"Last cell of {escape_markdown(attribute.name)}", 0, most, last, key=f"{key}_last"
+    )
     st.caption(f"The cells have the numbers 0 to {texts.number(most)}.")
     return min(low, high), max(low, high)

@@ -1,4 +1,6 @@
-"""The scale that noise is read on: an expected number of records, asked once, and the thresholds of the office."""
+"""The scale that noise is read on: an expected number of records, asked once, and the thresholds of
+the office.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,18 @@ def scale() -> NoiseScale | None:
         key=RECORDS,
         placeholder="such as 48,842",
         persist_state="session",
-        help="A number that may be known, such as the size of the population. It is asked once, and never read from "
-        "the records.",
+        help=(
+            "A number that may be known, such as the size of the population. It is asked once, and"
+            " never read from the records."
+        ),
     )
     publishable = _percent(middle, "Publishable up to (CV %)", 15.0, PUBLISHABLE)
     doubtful = _percent(right, "Doubtful up to (CV %)", 30.0, DOUBTFUL)
     if records is None:
-        st.caption("Give it to see which answers are publishable, which are doubtful and which are mere noise.")
+        st.caption(
+            "Give it to see which answers are publishable, which are doubtful and which are mere"
+            " noise."
+        )
         return None
     with show_errors():
         return NoiseScale(records=records, publishable=publishable / 100, doubtful=doubtful / 100)

@@ -14,7 +14,9 @@ def choose(key: str) -> Reference | None:
     """Draw the choice; return the bytes of a file, or how many records to simulate and the seed."""
     how = st.radio("Reference", [SIMULATED, PUBLIC], horizontal=True, key=f"{key}_reference")
     if how == PUBLIC:
-        file = st.file_uploader("Public records, coded as the schema says", type=["csv"], key=f"{key}_file")
+        file = st.file_uploader(
+            "Public records, coded as the schema says", type=["csv"], key=f"{key}_file"
+        )
         return None if file is None else file.getvalue()
     left, right, _ = st.columns([1, 1, 2])
     rows = int(left.number_input("Records", 100, 2_000_000, 5_000, key=f"{key}_rows"))

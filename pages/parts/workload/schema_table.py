@@ -28,11 +28,13 @@ def rows(schema: Schema) -> list[Row]:
 
 
 def apply_edits(schema: Schema, edits: Mapping[str, Any]) -> Schema:
-    """The schema after the edits that a data editor reports; raises SchemaError when they make none.
+    """The schema after the edits that a data editor reports; raises SchemaError when they make
+    none.
 
     Parameters
     ----------
-    edits : "edited_rows" {row number: {column: value}}, "added_rows" [{column: value}], "deleted_rows" [row number].
+    edits : "edited_rows" {row number: {column: value}}, "added_rows" [{column: value}],
+        "deleted_rows" [row number].
     """
     table = rows(schema)
     for place, changes in edits.get("edited_rows", {}).items():
@@ -50,13 +52,19 @@ def apply_edits(schema: Schema, edits: Mapping[str, Any]) -> Schema:
             name = f" ({row['name'][:60]})" if row["name"] else ""
             raise SchemaError(f"row {number} of the table{name}: {error}") from None
     if not attributes:
-        raise SchemaError("a schema needs at least one attribute; add one before you delete the last")
+        raise SchemaError(
+            "a schema needs at least one attribute; add one before you delete the last"
+        )
     return replace(schema, attributes=tuple(attributes))
 
 
 def append_attribute(schema: Schema | None, attribute: Attribute) -> Schema:
     """The schema with one attribute more."""
-    return Schema([attribute]) if schema is None else replace(schema, attributes=(*schema.attributes, attribute))
+    return (
+        Schema([attribute])
+        if schema is None
+        else replace(schema, attributes=(*schema.attributes, attribute))
+    )
 
 
 def read_schema(name: str, content: bytes) -> Schema:
@@ -97,16 +105,22 @@ def edge_numbers(text: str) -> list[float]:
         return [float(part) for part in text.replace(",", " ").split()]
     except ValueError:
         raise SchemaError(
-            f"the edges {text[:60]!r} cannot be read; write numbers such as 0, 18, 65, 120 or first:last:step"
+            f"the edges {text[:60]!r} cannot be read; write numbers such as 0, 18, 65, 120 or"
+            " first:last:step"
         ) from None
 
 
 def _even(first: float, last: float, step: float) -> list[float]:
     if not step > 0 or not first < last or (last - first) / step > 100_000:
-        raise SchemaError(f"the edges {first:g}:{last:g}:{step:g} make no bins; give first < last and a step above 0")
+        raise SchemaError(
+            f"the edges {first:g}:{last:g}:{step:g} make no bins; give first < last and a step"
+            " above 0"
+        )
     bins = round((last - first) / step)
     if abs(first + bins * step - last) > 1e-9 * max(abs(first), abs(last)):
-        raise SchemaError(f"steps of {step:g} from {first:g} do not end at {last:g}; choose a step that does")
+        raise SchemaError(
+            f"steps of {step:g} from {first:g} do not end at {last:g}; choose a step that does"
+        )
     return [*(first + i * step for i in range(bins)), last]
 
 

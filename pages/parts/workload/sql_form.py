@@ -1,4 +1,6 @@
-"""Writing SQL that becomes query groups, checked while it is written; nothing is run and no table is read."""
+"""Writing SQL that becomes query groups, checked while it is written; nothing is run and no table
+is read.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,11 @@ def write_sql(schema: Schema) -> None:
         key="sql_text",
         height=150,
         placeholder=offer,
-        help="SELECT with attributes and COUNT(*), FROM one table of any name, WHERE with comparisons of attributes "
-        "with constants, GROUP BY with CUBE, ROLLUP and GROUPING SETS. It is read, never run.",
+        help=(
+            "SELECT with attributes and COUNT(*), FROM one table of any name, WHERE with"
+            " comparisons of attributes with constants, GROUP BY with CUBE, ROLLUP and GROUPING"
+            " SETS. It is read, never run."
+        ),
     )
     request = SqlRequest(text=text or "")
     if not request.text.strip():
@@ -63,9 +68,10 @@ def _check(schema: Schema, request: SqlRequest) -> None:
     workload, readings = request.workload(schema), request.readings(schema)
     cells = pluralize(analysis.count_cells(workload), "cell")
     st.markdown(
-        f"**This adds {pluralize(len(workload.groups), 'group')} with {pluralize(workload.queries, 'query', 'queries')} on "
-        f"{cells}.** "
-        f"First: {escape_markdown(workload.describe(0))}. Last: {escape_markdown(workload.describe(workload.queries - 1))}."
+        f"**This adds {pluralize(len(workload.groups), 'group')} with"
+        f" {pluralize(workload.queries, 'query', 'queries')} on {cells}.** First:"
+        f" {escape_markdown(workload.describe(0))}. Last:"
+        f" {escape_markdown(workload.describe(workload.queries - 1))}."
     )
     if readings:
         lines = [
@@ -73,7 +79,9 @@ def _check(schema: Schema, request: SqlRequest) -> None:
             for written, reading in readings[:MAX_READINGS]
         ]
         more = len(readings) - len(lines)
-        st.markdown("\n".join([*lines, *([f"- and {pluralize(more, 'condition')} more"] if more else [])]))
+        st.markdown(
+            "\n".join([*lines, *([f"- and {pluralize(more, 'condition')} more"] if more else [])])
+        )
     weight = group_form.weight_form("sql_weight")
     groups = tuple(replace(group, weight=weight) for group in workload.groups)
     forecast_form.before_adding(groups)

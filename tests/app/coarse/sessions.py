@@ -17,14 +17,18 @@ from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
 from tests.app.session import Session, wait
 
-SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
+SCHEMA = Schema(
+    [Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])]
+)
 LOOK, EARLIER = "Look for real", "Earlier looks"
 
 
 @cache
 def build_common_plan(pcost: float = 0.4) -> CommonPlan:
     workloads = analyses.workloads_by_way(SCHEMA, (1, 2))
-    return coarse_or_fine(*(plan(w, Budget(pcost=pcost)) for w in workloads.values()), names=list(workloads))
+    return coarse_or_fine(
+        *(plan(w, Budget(pcost=pcost)) for w in workloads.values()), names=list(workloads)
+    )
 
 
 def open_page(pcost: float = 0.4, **fields: object) -> Session:
@@ -33,11 +37,15 @@ def open_page(pcost: float = 0.4, **fields: object) -> Session:
     return Session(plan=permalink.packed(studio)).go("coarse", **fields)
 
 
-def open_look_step(ledger: Ledger, records: Path, pcost: float = 0.4, confirmation: str = "", **rule: float) -> Session:
+def open_look_step(
+    ledger: Ledger, records: Path, pcost: float = 0.4, confirmation: str = "", **rule: float
+) -> Session:
     """Open the step of the look with ledger and records chosen, and with this confirmation."""
     chosen = {f"coarse_{name}": value for name, value in rule.items()}
     place = {"coarse_step": LOOK, "ledger_path": str(ledger.path), "records_path": str(records)}
-    return open_page(pcost, **chosen, **place, **({"coarse_confirmation": confirmation} if confirmation else {}))
+    return open_page(
+        pcost, **chosen, **place, **({"coarse_confirmation": confirmation} if confirmation else {})
+    )
 
 
 def run_look(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -> Session:
@@ -56,7 +64,9 @@ def enter_override(session: Session, option: str, by: str, reason: str) -> Sessi
     session.run(find_decision(session).set_value(option))
     boxes = {t.key: t for t in session.app.text_input if t.key}
     typed = {"coarse_by_": by, "coarse_reason_": reason}
-    return session.set(**{key: text for start, text in typed.items() for key in boxes if key.startswith(start)})
+    return session.set(
+        **{key: text for start, text in typed.items() for key in boxes if key.startswith(start)}
+    )
 
 
 def record_decision(session: Session) -> Session:

@@ -62,9 +62,12 @@ def test_coarse_page_invalid_options_show_errors() -> None:
 
 def test_coarse_page_compares_workload_with_coarser_one() -> None:
     studio = RequestState(
-        workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}), budget=Budget(0.4)
+        workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}),
+        budget=Budget(0.4),
     )
-    session = Session(plan=permalink.packed(studio)).go("coarse").set(coarse_kind=candidates_form.COARSER)
+    session = (
+        Session(plan=permalink.packed(studio)).go("coarse").set(coarse_kind=candidates_form.COARSER)
+    )
     assert "one attribute fewer" in session.text()
     assert not session.errors()
     wait(session.press("coarse_rehearse"))
@@ -74,7 +77,8 @@ def test_coarse_page_compares_workload_with_coarser_one() -> None:
 def test_plan_files_are_options() -> None:
     session = open_page().set(coarse_kind=candidates_form.FILES)
     texts = {
-        name: plan(w, Budget(pcost=0.4)).to_json() for name, w in analyses.workloads_by_way(SCHEMA, (2, 1)).items()
+        name: plan(w, Budget(pcost=0.4)).to_json()
+        for name, w in analyses.workloads_by_way(SCHEMA, (2, 1)).items()
     }
     assert "Open at least two plan files" in session.text()
     box = session.app.file_uploader(key="coarse_files")
@@ -83,7 +87,9 @@ def test_plan_files_are_options() -> None:
     session.run(box)
     assert f"{build_common_plan().saved:.2%} of the largest pcost" in session.text()
     assert "['1-way.json', '2-way.json']" in session.app.code[-1].value
-    session.run(session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json"))
+    session.run(
+        session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json")
+    )
     assert session.errors()
     assert "Open at least two plan files" in session.text()
 
@@ -104,7 +110,9 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
     assert list(table) == ["query", "answer", "std", "low", "high", "truth"]
     assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
     expected = plan(Workload.all_ways(SCHEMA, ways=2, family="marginal"), Budget(pcost=0.4))
-    np.testing.assert_allclose(table["std"], np.sqrt(expected.variances(worst_group(expected))), rtol=1e-6)
+    np.testing.assert_allclose(
+        table["std"], np.sqrt(expected.variances(worst_group(expected))), rtol=1e-6
+    )
     # a new look draws new noise and removes the rest of the previous look
     wait(session.press("coarse_rehearse"))
     assert "2-way: at least" in session.text()

@@ -38,7 +38,9 @@ from tests.app.release.sessions import answers_of_worst_group, answers_on_page
 from tests.app.session import Session, wait
 
 
-def test_coarse_page_code_of_release_runs(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coarse_page_code_of_release_runs(
+    ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = open_look_step(ledger, records).app.code[-1].value
     monkeypatch.chdir(ledger.path.parent)
     names: dict = {}
@@ -58,7 +60,9 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
         assert find_button(session, "coarse_look").disabled
     assert not find_button(session.set(coarse_confirmation="office"), "coarse_look").disabled
     table = next(d.value for d in session.app.dataframe if "look (now)" in d.value)
-    for look, rest, alone in zip(table["look (now)"], table["rest (later)"], table["this analysis alone"], strict=True):
+    for look, rest, alone in zip(
+        table["look (now)"], table["rest (later)"], table["this analysis alone"], strict=True
+    ):
         assert Decimal(look) + Decimal(rest) == Decimal(alone)
     assert row_kinds(ledger) == []
 
@@ -114,7 +118,9 @@ def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: P
     session.press("coarse_waiting")
     assert "One look at office waits:" not in session.text()
     assert next(e.label for e in session.app.expander) == "Steps 1 to 3, which are settled"
-    assert "1-way or 2-way; waits for a decision" in " ".join(session.app.selectbox(key="coarse_open_1").options)
+    assert "1-way or 2-way; waits for a decision" in " ".join(
+        session.app.selectbox(key="coarse_open_1").options
+    )
     assert "share 0.5, ratio 7, safety margin 3" in session.text()
     assert "above 7 standard errors" in session.text()
     record_decision(session)
@@ -135,7 +141,9 @@ def test_decision_against_rule_requires_name_and_reason(ledger: Ledger, records:
     enter_override(session, "1-way", " ", "x")
     assert find_button(session, "coarse_record_").disabled
     record_decision(enter_override(session, "1-way", "A. Reader", "totals matter most"))
-    assert "'1-way' was decided by A. Reader, against the rule (totals matter most)" in session.text()
+    assert (
+        "'1-way' was decided by A. Reader, against the rule (totals matter most)" in session.text()
+    )
     run_finish(session)
     assert "Finished with '1-way'" in session.text()
     assert sum(spent_pcosts(ledger)) == Decimal(repr(build_common_plan().options[0].pcost))
@@ -152,7 +160,14 @@ def test_stop_decision_can_be_replaced_by_option(ledger: Ledger, records: Path) 
     record_decision(enter_override(session, "2-way", "A. Reader", "requested"))
     assert "'2-way' was decided by A. Reader" in session.text()
     run_finish(session)
-    assert row_kinds(ledger) == ["spend", "saved", "note:rule", *["note:decision"] * 2, "spend", "saved"]
+    assert row_kinds(ledger) == [
+        "spend",
+        "saved",
+        "note:rule",
+        *["note:decision"] * 2,
+        "spend",
+        "saved",
+    ]
 
 
 def test_look_at_invalid_records_spends_nothing(ledger: Ledger, records: Path) -> None:
@@ -191,7 +206,9 @@ def test_stored_look_with_other_records_is_hidden(ledger: Ledger, records: Path)
 def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path) -> None:
     common = build_common_plan()
     key = stepwise.look_key(common, dataset="office")
-    ledger.spend(dataset="office", key=key, pcost=common.look.budget.pcost, plan_hash=f"look:{common.hash}")
+    ledger.spend(
+        dataset="office", key=key, pcost=common.look.budget.pcost, plan_hash=f"look:{common.hash}"
+    )
     session = open_look_step(ledger, records)
     assert "no result was saved" in session.errors()
     session.set(coarse_again_1=True, coarse_confirmation="office")
@@ -199,7 +216,12 @@ def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path)
     record_decision(session)
     (second,) = [k for k in stepwise.looks(ledger, "office") if k != key]
     rest = stepwise._rest_key(common, 1, second, 1)
-    ledger.spend(dataset="office", key=rest, pcost=common.residuals[1].spend, plan_hash=f"rest1:{common.hash}")
+    ledger.spend(
+        dataset="office",
+        key=rest,
+        pcost=common.residuals[1].spend,
+        plan_hash=f"rest1:{common.hash}",
+    )
     session.run(session.app)
     assert "its result was never saved (attempts 1)" in session.errors()
     assert "coarse_finish" not in [b.key for b in session.app.button]
@@ -221,7 +243,9 @@ def test_interrupted_rest_is_finished_without_cost(
     assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
 
-@pytest.mark.parametrize("kind", [candidates_form.WAYS, pytest.param(candidates_form.CENSUS, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "kind", [candidates_form.WAYS, pytest.param(candidates_form.CENSUS, marks=pytest.mark.full)]
+)
 def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind: str) -> None:
     if kind == candidates_form.CENSUS:
         schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())
@@ -235,7 +259,12 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
     place = tmp_path / "people.csv"
     synthetic(schema, 20_000, seed=5).to_csv(place, index=False)
     session = open_page(0.9, coarse_kind=kind, coarse_snr=20.0, **ways)
-    session.set(coarse_step=LOOK, ledger_path=str(ledger.path), records_path=str(place), coarse_confirmation="office")
+    session.set(
+        coarse_step=LOOK,
+        ledger_path=str(ledger.path),
+        records_path=str(place),
+        coarse_confirmation="office",
+    )
     wait(session.press("coarse_look"))
     assert "look closer: at least" in session.text()
     for number in range(2, len(workloads)):
@@ -250,7 +279,9 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
     while common.following:
         common = common.following
     finest = common.options[-1]
-    assert finest.pcost == pytest.approx(plan(list(workloads.values())[-1], Budget(pcost=0.9)).pcost, rel=1e-8)
+    assert finest.pcost == pytest.approx(
+        plan(list(workloads.values())[-1], Budget(pcost=0.9)).pcost, rel=1e-8
+    )
     assert sum(spent_pcosts(ledger)) == Decimal(repr(finest.pcost))
     session.set(coarse_step=EARLIER)
     (line,) = session.app.selectbox(key="coarse_open_1").options
@@ -258,9 +289,13 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
     assert "decided, finished" in line
 
 
-def test_look_job_is_marked_as_spending(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_job_is_marked_as_spending(
+    ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marked, begin = {}, job_queue.start
-    monkeypatch.setattr(job_queue, "start", lambda key, *a, **k: marked.update({key: k}) or begin(key, *a, **k))
+    monkeypatch.setattr(
+        job_queue, "start", lambda key, *a, **k: marked.update({key: k}) or begin(key, *a, **k)
+    )
     run_look(ledger, records)
     key = stepwise.look_key(build_common_plan(), dataset="office")
     assert marked[ledger_state.look_job(ledger, key)]["spends"]

@@ -24,7 +24,14 @@ from pages.parts.compare import run
 from pages.parts.jobs import job_queue, plan_cache, plans
 from pages.parts.shell import permalink, python_script
 from pages.parts.shell.history import RequestState
-from tests.app.compare.sessions import MECHANISMS, WORKLOAD, data_frames, open_small_workload, run_code, run_comparison
+from tests.app.compare.sessions import (
+    MECHANISMS,
+    WORKLOAD,
+    data_frames,
+    open_small_workload,
+    run_code,
+    run_comparison,
+)
 from tests.app.session import Session, demo_schema, open_demo, wait
 from tests.waiting import until
 
@@ -45,14 +52,18 @@ def test_compare_page_without_workload_shows_instructions() -> None:
 def test_compare_page_starts_only_quick_mechanisms() -> None:
     session = open_demo("census", page="compare")
     chosen = next(m for m in session.app.multiselect if m.key == "compare_chosen").value
-    table = expected_costs(Workload.all_ways(demo_schema("census"), (1, 2)), Budget(pcost=1.0)).set_index("mechanism")
+    table = expected_costs(
+        Workload.all_ways(demo_schema("census"), (1, 2)), Budget(pcost=1.0)
+    ).set_index("mechanism")
     assert chosen == quick_choices(table.reset_index())
     assert len(chosen) == 5
     assert (table.loc[chosen, "seconds"] <= 1.0).all()
     session.until(lambda: "Done: the results are below" in session.text())
     assert "is the most exact of" in session.text()
     session.press("compare_all")  # slow mechanisms start only on request
-    assert next(m for m in session.app.multiselect if m.key == "compare_chosen").value == list(variants())
+    assert next(m for m in session.app.multiselect if m.key == "compare_chosen").value == list(
+        variants()
+    )
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled
     assert "the results of the choice before" in session.text()
 
@@ -72,7 +83,10 @@ def test_cancelled_comparison_ends_all_processes() -> None:
     workload = Workload.all_ways(demo_schema("adult"), (1, 2, 3))
     job_queue.start("slow", slow, workload.to_json(), gentle=True)
     find_job = lambda: job_queue.find("slow")  # noqa: E731
-    until(lambda: find_job().text.startswith("Comparing: querysmasher") and workers(), words=lambda: find_job().text)
+    until(
+        lambda: find_job().text.startswith("Comparing: querysmasher") and workers(),
+        words=lambda: find_job().text,
+    )
     job_queue.cancel("slow")
     until(lambda: not find_job().running and not workers(), words=lambda: find_job().state)
     assert find_job().state == "cancelled"
@@ -107,7 +121,9 @@ def test_option_variant_is_offered_until_mechanism_changes() -> None:
 
 def slow(workload: str, *, progress: Callable[[float, str], bool]) -> object:
     choices = [("querysmasher", {"centers": "tuned"})]
-    return comparison(Workload.from_json(workload), Budget(pcost=3.0), choices, jobs=1, progress=progress)
+    return comparison(
+        Workload.from_json(workload), Budget(pcost=3.0), choices, jobs=1, progress=progress
+    )
 
 
 def workers() -> list[int]:
@@ -150,7 +166,9 @@ def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None
     run_comparison(session, ["wff", "toy (size=large)"])
     reasons = next(f for f in data_frames(session) if "reason" in f)
     assert reasons["mechanism"].tolist() == ["Toy, large"]
-    assert "There is no mechanism 'toy'" in reasons["reason"][0]  # workers do not have the patched registry
+    assert (
+        "There is no mechanism 'toy'" in reasons["reason"][0]
+    )  # workers do not have the patched registry
     session.go("preview")
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "toy"})

@@ -19,5 +19,7 @@ def test_published_numbers_are_reproduced() -> None:
     session.until(lambda: "Ours" in session.metrics())
     assert float(session.metrics()["Ours / paper"]) == pytest.approx(1.0, abs=2e-3)
     table = next(f for f in data_frames(session) if "ours / paper" in f)
-    assert table.loc[table["workload"] == "CPS 1-way", "ours"].tolist() == pytest.approx([3.135], abs=1e-3)
+    assert table.loc[table["workload"] == "CPS 1-way", "ours"].tolist() == pytest.approx(
+        [3.135], abs=1e-3
+    )
     assert run_code(session)["row"].printed == 3.135

@@ -34,17 +34,25 @@ def small() -> Session:
 
 def test_ranking_view_shows_all_figures(small: Session) -> None:
     said = small.set(compare_view="Ranking").text()
-    for title in ("Who answers these queries best", "What exactness costs in time", "Who loses where"):
+    for title in (
+        "Who answers these queries best",
+        "What exactness costs in time",
+        "Who loses where",
+    ):
         assert title in said
     assert "publishable from this count on" not in said
     small.app.session_state["scale_records"] = 50_000
     best = comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS).frame["rmse"].min()
-    assert f"publishable from this count on: QuerySmasher {math.ceil(best / 0.15)}" in small.run(small.app).text()
+    assert (
+        f"publishable from this count on: QuerySmasher {math.ceil(best / 0.15)}"
+        in small.run(small.app).text()
+    )
     small.set(compare_quality=True)
     (table,) = (t.value for t in small.app.dataframe if "attributes" in t.value)
     assert table["QuerySmasher"].between(0.0, 1.0).all()
     assert (
-        "Four times the pcost halves" in small.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
+        "Four times the pcost halves"
+        in small.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
     )
 
 
@@ -55,8 +63,8 @@ def test_ranking_equals_engine_and_offers_all_variants(small: Session) -> None:
     result = comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS)
     best = result.frame.iloc[0]
     assert (
-        f"{title_of(best['mechanism'])} is the most exact of 3 mechanisms with {format_number(best['rmse'])} counts"
-        in small.text()
+        f"{title_of(best['mechanism'])} is the most exact of 3 mechanisms with"
+        f" {format_number(best['rmse'])} counts" in small.text()
     )
     reasons = next(f for f in data_frames(small) if "reason" in f)
     assert reasons["mechanism"].tolist() == ["Laplace mechanism"]
@@ -121,7 +129,11 @@ def test_two_plans_view_lists_differences(small: Session) -> None:
     small.set(compare_view="Two plans", diff_first="querysmasher", diff_second_False="identity")
     assert "The mechanism differs: querysmasher and identity." in small.text()
     other = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=4.0))
-    small.run(small.app.file_uploader(key="diff_file").upload("p.json", other.to_json().encode(), "text/plain"))
+    small.run(
+        small.app.file_uploader(key="diff_file").upload(
+            "p.json", other.to_json().encode(), "text/plain"
+        )
+    )
     small.set(diff_first="the present plan", diff_second_True="the uploaded file")
     assert "The budget differs: pcost 1 and pcost 4." in small.text()
     assert "1 group only the first plan has." in small.text()

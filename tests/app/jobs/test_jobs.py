@@ -19,7 +19,17 @@ from pages.parts.jobs import job_queue, private_tempdir, tasks
 from pages.parts.jobs.status import Status
 from tests.app.session import demo_plan
 from tests.waiting import until
-from tests.working import broken, deaf, endless, killed, loaded, quick, reads, unreadable, unwritable
+from tests.working import (
+    broken,
+    deaf,
+    endless,
+    killed,
+    loaded,
+    quick,
+    reads,
+    unreadable,
+    unwritable,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +83,9 @@ def test_cancelling_spending_job_does_not_kill_it() -> None:
 
 
 @pytest.mark.parametrize("spends", [True, False])
-@pytest.mark.parametrize(("function", "word"), [(broken, "exit code 1"), (killed, "killed"), (unwritable, "denied")])
+@pytest.mark.parametrize(
+    ("function", "word"), [(broken, "exit code 1"), (killed, "killed"), (unwritable, "denied")]
+)
 def test_failed_worker_reports_error_without_traceback(
     function: Callable, word: str, spends: bool, capfd: pytest.CaptureFixture
 ) -> None:
@@ -213,7 +225,10 @@ def test_worker_that_cannot_start_ends_job(monkeypatch: pytest.MonkeyPatch) -> N
             assert job_queue.start("refused", quick, 1, copies=[copy]).state == "died"
         assert "could not be started" in job_queue.find("refused").error
         assert not copy.exists()
-        assert job_queue.start("refused", quick, 1).state in ("running", "done")  # it may finish before the check
+        assert job_queue.start("refused", quick, 1).state in (
+            "running",
+            "done",
+        )  # it may finish before the check
         assert wait_for_end("refused").result == 1
         job_queue.forget("refused")
 
@@ -240,7 +255,9 @@ def test_copies_of_records_are_removed_with_job() -> None:
     for function in (reads, killed, broken, deaf, endless):
         copy = private_tempdir.new_file("records")
         copy.write_text("a record")
-        job_queue.start("copies", function, *([str(copy)] if function is reads else []), copies=[copy])
+        job_queue.start(
+            "copies", function, *([str(copy)] if function is reads else []), copies=[copy]
+        )
         if function in (deaf, endless):  # a running job is not started twice
             twice = private_tempdir.new_file("records")
             job_queue.start("copies", function, copies=[twice])
@@ -252,13 +269,22 @@ def test_copies_of_records_are_removed_with_job() -> None:
         job_queue.forget("copies")
 
 
-def test_private_folder_is_protected_and_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_folder_is_protected_and_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert stat.S_IMODE(private_tempdir.folder().stat().st_mode) == 0o700
-    script = "from pages.parts.jobs import private_tempdir; print(private_tempdir.new_file('records'), flush=True); input()"
+    script = (
+        "from pages.parts.jobs import private_tempdir; print(private_tempdir.new_file('records'),"
+        " flush=True); input()"
+    )
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     servers = [
         subprocess.Popen(
-            [sys.executable, "-c", script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", script],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(3)
     ]
@@ -281,7 +307,9 @@ def test_private_folder_is_protected_and_swept(tmp_path: Path, monkeypatch: pyte
 
 def test_worker_plan_equals_local_plan() -> None:
     reference = demo_plan("cps")
-    job_queue.start("same", tasks.make_plan, reference.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
+    job_queue.start(
+        "same", tasks.make_plan, reference.workload.to_json(), {"pcost": 1.0}, "querysmasher", {}
+    )
     assert load_plan(wait_for_end("same").result).hash == reference.hash
 
 
@@ -293,4 +321,6 @@ def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_pat
         os.utime(place, (number, number))
     assert len(list((tmp_path / "reached").iterdir())) <= private_tempdir.LATEST + 1
     assert not (private_tempdir.checkpoint_folder("job 0") / "state").exists()
-    assert (private_tempdir.checkpoint_folder(f"job {private_tempdir.LATEST + 2}") / "state").exists()
+    assert (
+        private_tempdir.checkpoint_folder(f"job {private_tempdir.LATEST + 2}") / "state"
+    ).exists()

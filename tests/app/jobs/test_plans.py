@@ -25,13 +25,20 @@ from tests.working import endless
 
 
 def compute_tables(result: Plan) -> Plan:
-    for look in (Plan.by_group, analysis.worst_error, lambda p: figures.spread_picture(p, 3.0), figures.budget_picture):
+    for look in (
+        Plan.by_group,
+        analysis.worst_error,
+        lambda p: figures.spread_picture(p, 3.0),
+        figures.budget_picture,
+    ):
         look(result)
     assert result.certificate.gap < 1
     return result
 
 
-@pytest.mark.parametrize(("name", "ways"), [("adult", (1, 2)), ("cps", (1, 2, 3)), ("survey", (1, 2))])
+@pytest.mark.parametrize(
+    ("name", "ways"), [("adult", (1, 2)), ("cps", (1, 2, 3)), ("survey", (1, 2))]
+)
 def test_plan_size_estimate_is_upper_bound(name: str, ways: tuple[int, ...]) -> None:
     result = demo_plan(name, ways)
     estimate = plan_cache.plan_bytes(result)
@@ -65,18 +72,24 @@ def test_plan_cache_counts_shared_parts_once(monkeypatch: pytest.MonkeyPatch) ->
         results.append(plans.quick_plan(owner))
         used.append(store.used)
     assert [plan_cache.cached_plan(owner.key) for owner in owners] == results
-    tables = len(results) * (plan_cache.TABLES + plan_cache.GROUP * len(studio.required_workload.groups))
+    tables = len(results) * (
+        plan_cache.TABLES + plan_cache.GROUP * len(studio.required_workload.groups)
+    )
     assert size_in_bytes(results) <= store.used <= size_in_bytes(results) + tables
     assert max(b - a for a, b in pairwise(used)) < used[0] / 2
     # plans at two budgets differ in their noise and share everything else
-    assert max(size_in_bytes(other, results[0]) for other in results[1:]) < 0.08 * size_in_bytes(results[0])
+    assert max(size_in_bytes(other, results[0]) for other in results[1:]) < 0.08 * size_in_bytes(
+        results[0]
+    )
     assert plan_cache.plan_of_key("same plan", lambda: results[0]) is results[0]
     assert store.used == used[-1]
 
 
 def test_plan_over_cache_limit_is_cached_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     workload, store = demo_plan("survey", (1,)).workload, LruCache[Plan](1)
-    both = {key: plan(workload, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))}
+    both = {
+        key: plan(workload, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))
+    }
     large_store = LruCache[Plan](max(map(plan_cache.plan_bytes, both.values())))
     monkeypatch.setattr(plan_cache, "_plans", lambda: store)
     monkeypatch.setattr(plan_cache, "_large", lambda: large_store)
@@ -113,7 +126,9 @@ def test_budget_change_of_long_plan_needs_no_planning(monkeypatch: pytest.Monkey
     wait(session.press("plan_now"))
     jobs = set(job_queue._JOBS)
     monkeypatch.setattr(plans, "plan", None)
-    session.set(budget_unit="pcost").set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
+    session.set(budget_unit="pcost").set(
+        **{f"budget_pcost_{session.app.session_state['history'].version}": 4.0}
+    )
     result = plan(session.studio.required_workload, Budget(pcost=4.0))
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
     assert {job for job in set(job_queue._JOBS) - jobs if job.startswith("plan|")} == set()
@@ -128,8 +143,12 @@ def test_planning_over_time_limit_continues_in_worker(monkeypatch: pytest.Monkey
     monkeypatch.setattr(plans, "PATIENCE", -1.0)
     jobs = set(job_queue._JOBS)
     session = wait(open_demo("survey", (2,)))
-    assert session.metrics()["Typical error (counts)"] == format_number(demo_plan("survey", (2,)).rmse)
-    assert [job_queue.find(job).done for job in set(job_queue._JOBS) - jobs if job.startswith("plan|")] == [True]
+    assert session.metrics()["Typical error (counts)"] == format_number(
+        demo_plan("survey", (2,)).rmse
+    )
+    assert [
+        job_queue.find(job).done for job in set(job_queue._JOBS) - jobs if job.startswith("plan|")
+    ] == [True]
 
 
 def test_queued_plan_shows_queue_position(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +173,9 @@ def test_group_tables_of_plans_are_cached_per_plan(monkeypatch: pytest.MonkeyPat
     computed: list[Plan] = []
     by_group = Plan.by_group
     monkeypatch.setattr(Plan, "by_group", lambda plan: computed.append(plan) or by_group(plan))
-    many = [plan(demo_plan("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]  # of 20 users
+    many = [
+        plan(demo_plan("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)
+    ]  # of 20 users
     for _ in range(2):
         for result in many:
             analysis.group_table(result)
@@ -177,14 +198,18 @@ def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
     result = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
     visited: list[object] = []
-    monkeypatch.setattr(plan_cache, "size_in_bytes", lambda *args, excluded=(): visited.extend(excluded) or 0)
+    monkeypatch.setattr(
+        plan_cache, "size_in_bytes", lambda *args, excluded=(): visited.extend(excluded) or 0
+    )
     other = at_budget(result, Budget(pcost=2.0))
     plan_cache.plan_bytes(other, result)
     assert visited == list(result.workload.groups)
     analysis.breakdown(other, 0)
     assert len(result.blocks._blocks) == 0
     assert len(other.blocks._blocks) < 10
-    assert other.home == {space: key for key, block in other.blocks.items() for space in block.spaces}
+    assert other.home == {
+        space: key for key, block in other.blocks.items() for space in block.spaces
+    }
 
 
 def test_cached_workload_tables_are_small() -> None:

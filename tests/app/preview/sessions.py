@@ -9,6 +9,6 @@ from tests.app.session import UNIFORM, Session
 
 
 def open_preview(workload: Workload, **fields: object) -> Session:
-    return Session(plan=permalink.packed(RequestState(workload=workload, **{"options": UNIFORM} | fields))).go(
-        "preview"
-    )
+    return Session(
+        plan=permalink.packed(RequestState(workload=workload, **{"options": UNIFORM} | fields))
+    ).go("preview")

@@ -31,7 +31,9 @@ def test_error_sources_of_a_group_are_shown(session: Session) -> None:
 @pytest.mark.parametrize("name", ["weight", "coarser", "drop", "budget"])
 def test_what_if_change_can_be_applied_and_undone(session: Session, name: str) -> None:
     before = session.studio.to_json()
-    number = next(i for i, g in enumerate(session.studio.required_workload.groups) if g.attributes == ("age",))
+    number = next(
+        i for i, g in enumerate(session.studio.required_workload.groups) if g.attributes == ("age",)
+    )
     session.set(group=number).press(f"what_if_{name}")
     assert session.studio.to_json() == before
     assert "What if:" in session.text()
@@ -75,14 +77,18 @@ def test_inapplicable_what_if_change_shows_error(session: Session) -> None:
     assert "would ask nothing" in session.errors()
     assert "What if:" not in session.text()
     version = session.app.session_state["history"].version
-    session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "residualplanner+"}).press("what_if_tuned")
+    session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "residualplanner+"}).press(
+        "what_if_tuned"
+    )
     assert "no centers to tune" in session.errors()
 
 
 @pytest.mark.parametrize("names", [("day",), ("day", "age")])
 def test_what_if_of_dates_names_reason(names: tuple[str, ...]) -> None:
     days = Attribute.dates("day", "2024-01-01", "2024-01-31", "day")
-    session = open_preview(Workload(Schema([days, Attribute.of_size("age", 8)])).add(names, "marginal"))
+    session = open_preview(
+        Workload(Schema([days, Attribute.of_size("age", 8)])).add(names, "marginal")
+    )
     assert "The cells of day are dates" in session.text()
     assert "such as month" in session.text()
     (button,) = (b for b in session.app.button if b.key == "what_if_coarser")
@@ -90,7 +96,9 @@ def test_what_if_of_dates_names_reason(names: tuple[str, ...]) -> None:
 
 
 def test_slow_what_if_change_runs_in_worker() -> None:
-    workload = Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
+    workload = (
+        Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
+    )
     session = open_preview(workload).press("what_if_tuned")
     session.until(lambda: any(b.key == "what_if_keep" for b in session.app.button))
     session.press("what_if_keep")
@@ -106,7 +114,9 @@ def test_what_if_change_is_dropped_with_its_workload(session: Session) -> None:
 
 
 def test_equal_errors_are_not_called_smaller() -> None:
-    session = open_preview(Workload.all_ways(demo_schema("cps"), (1, 2), "marginal"), options={"centers": "tuned"})
+    session = open_preview(
+        Workload.all_ways(demo_schema("cps"), (1, 2), "marginal"), options={"centers": "tuned"}
+    )
     assert "With uniform centers errors would be the same." in session.text()
     assert "smaller errors" not in session.text()
 
@@ -114,7 +124,9 @@ def test_equal_errors_are_not_called_smaller() -> None:
 def test_default_centers_are_shown_and_changed() -> None:
     workload = Workload.all_ways(demo_schema("cps"), (1, 2))
     session = open_preview(workload, options={})
-    tuned, uniform = (plan(workload, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform"))
+    tuned, uniform = (
+        plan(workload, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform")
+    )
     text = analysis.single_groups_text(tuned, uniform)
     assert "less exact, " in text  # one group has larger errors
     assert "tuned centers: planning takes about" in session.text()

@@ -16,7 +16,10 @@ from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
 
 
 def test_preview_shows_numbers_of_the_plan() -> None:
-    session, reference = Session().set(demo="cps").press("Use this schema").press("next"), demo_plan(centers="tuned")
+    session, reference = (
+        Session().set(demo="cps").press("Use this schema").press("next"),
+        demo_plan(centers="tuned"),
+    )
     wait(session.set(ways_ask="Cumulative tables", ways=[1, 2]).press("add_ways").press("next"))
     assert session.metrics()["Typical error (counts)"] == format_number(reference.rmse)
     assert session.metrics()["Largest error (counts)"] == format_number(reference.max_variance**0.5)
@@ -25,7 +28,9 @@ def test_preview_shows_numbers_of_the_plan() -> None:
         key = f"budget_{unit}_{session.app.session_state['history'].version}"
         session.set(**{key: values[0]})
         assert session.studio.budget.pcost == 4.0
-        assert session.metrics()["Typical error (counts)"] == format_number(demo_plan(pcost=4.0, centers="tuned").rmse)
+        assert session.metrics()["Typical error (counts)"] == format_number(
+            demo_plan(pcost=4.0, centers="tuned").rmse
+        )
     assert reference.rmse == pytest.approx(2 * demo_plan(pcost=4.0, centers="tuned").rmse, rel=1e-6)
     version = session.app.session_state["history"].version
     session.set(budget_unit="epsilon, delta").set(**{f"budget_epsilon_{version}": 1.0})
@@ -104,15 +109,27 @@ def test_mechanism_change_clears_its_options() -> None:
     session.set(**{f"mechanism_{version}": "residualplanner"})
     assert session.studio.mechanism == "residualplanner"
     assert session.studio.options == {}
-    assert session.press("undo").press("undo").metrics()["Typical error (counts)"] == format_number(demo_plan().rmse)
+    assert session.press("undo").press("undo").metrics()["Typical error (counts)"] == format_number(
+        demo_plan().rmse
+    )
 
 
 def test_plan_file_restores_workload_and_options() -> None:
-    result = plan(Workload.all_ways(demo_schema("census"), (2,)), Budget(pcost=0.3), max_records=10**6)
+    result = plan(
+        Workload.all_ways(demo_schema("census"), (2,)), Budget(pcost=0.3), max_records=10**6
+    )
     session = Session().go("preview")
-    session.run(session.app.file_uploader(key="plan_file").upload("p.json", b'{"format": "plan/1"}', "text/plain"))
+    session.run(
+        session.app.file_uploader(key="plan_file").upload(
+            "p.json", b'{"format": "plan/1"}', "text/plain"
+        )
+    )
     assert "lacks" in session.errors()
-    session.run(session.app.file_uploader(key="plan_file").upload("p.json", result.to_json().encode(), "text/plain"))
+    session.run(
+        session.app.file_uploader(key="plan_file").upload(
+            "p.json", result.to_json().encode(), "text/plain"
+        )
+    )
     assert session.studio.workload == result.workload
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
     assert "max_records=1000000" in session.app.code[-1].value
@@ -146,7 +163,9 @@ def test_pairs_of_groups_are_drawn_as_map(session: Session) -> None:
 
 @pytest.mark.usefixtures("keeps_bound_search")
 def test_distance_to_bound_is_computed_and_shown() -> None:
-    workload = Workload(demo_schema("survey")).add("vote").add("education").add(("vote", "education"))
+    workload = (
+        Workload(demo_schema("survey")).add("vote").add("education").add(("vote", "education"))
+    )
     session = open_preview(workload)
     assert "Over its bound" not in session.metrics()  # hidden during the search for the bound
     session.until(lambda: session.metrics()["Over the best possible"] != "searching…")

@@ -29,14 +29,19 @@ from tests.app.session import UNIFORM, Session, demo_plan, demo_schema, open_dem
 
 
 def pcost_on_page(session: Session) -> float:
-    return session.app.number_input(key=f"budget_pcost_{session.app.session_state['history'].version}").value
+    return session.app.number_input(
+        key=f"budget_pcost_{session.app.session_state['history'].version}"
+    ).value
 
 
 def test_error_target_sets_budget_until_undo(session: Session) -> None:
     reference = demo_plan()
     session.set(budget_unit="pcost", fold_share=True, tolerance=4.0, tolerance_share=0.95)
     needed = budget_for(reference.workload, 4.0, 0.95)
-    assert f"a budget of pcost {cost(needed.pcost)} is needed; this plan spends pcost 1." in session.text()
+    assert (
+        f"a budget of pcost {cost(needed.pcost)} is needed; this plan spends pcost 1."
+        in session.text()
+    )
     assert fitness.within_text(reference, 4.0) in session.text()
     session.press("use_budget_share")
     assert session.studio.budget == needed
@@ -81,7 +86,9 @@ def test_drawn_query_sets_budget_for_its_interval() -> None:
     error = reference.variance_of(("age",), tensor) ** 0.5
     assert session.metrics()["Standard error"] == f"{format_number(error)} counts"
     session.set(probe_wanted=3.0).press("use_budget_probe")
-    assert session.studio.budget == budget_for_query(reference, ["age"], tensor, fitness.error_for(reference, 3.0))
+    assert session.studio.budget == budget_for_query(
+        reference, ["age"], tensor, fitness.error_for(reference, 3.0)
+    )
     again = plan(reference.workload, session.studio.budget)
     half_width = 1.959964 * again.variance_of(("age",), tensor) ** 0.5
     assert half_width == pytest.approx(3.0, rel=1e-6)
@@ -125,9 +132,13 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     assert session.studio.options == UNIFORM | {"objective": "max", "targets": targets}
     names: dict = {}
     exec(session.app.code[-1].value, names)
-    assert names["made"].hash == plan(result.workload, needed, objective="max", targets=targets).hash
+    assert (
+        names["made"].hash == plan(result.workload, needed, objective="max", targets=targets).hash
+    )
     assert session.metrics()["Typical error (counts)"] == format_number(names["made"].rmse)
-    assert permalink.unpacked(permalink.packed(session.studio)).to_json() == session.studio.to_json()
+    assert (
+        permalink.unpacked(permalink.packed(session.studio)).to_json() == session.studio.to_json()
+    )
     session.press("what_if_drop").press("what_if_keep")  # remaining groups have the same targets
     assert session.studio.options["targets"] == targets[:3]
     assert not session.errors()
@@ -152,10 +163,14 @@ def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.Mon
     session.until(lambda: any(b.key == "aim_use" for b in session.app.button))
     text = session.text()
     assert "never the records that are to be protected" in text
-    assert "On the reference the published tables miss 10.0% of the counts, instead of 20.0%" in text
+    assert (
+        "On the reference the published tables miss 10.0% of the counts, instead of 20.0%" in text
+    )
     assert any('aim="published", reference=reference)' in c.value for c in session.app.code)
     session.press("aim_use")
-    assert [g.weight for g in session.studio.required_workload.groups] == [2.0] * len(workload.groups)
+    assert [g.weight for g in session.studio.required_workload.groups] == [2.0] * len(
+        workload.groups
+    )
     session.press("undo")
     assert session.studio.required_workload.to_json() == workload.to_json()
     session.set(fold_aim=True, aim_reference=reference_form.PUBLIC)
@@ -165,11 +180,16 @@ def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.Mon
 def test_worker_weights_equal_engine_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsed, "REHEARSALS", (1, 1))
     monkeypatch.setattr(aim, "QUERY_POWERS", (0.0, 0.5))
-    workload, budget = Workload.all_ways(Schema.from_json('{"a": 40, "b": 3}'), (1, 2), "marginal"), Budget(pcost=0.01)
+    workload, budget = (
+        Workload.all_ways(Schema.from_json('{"a": 40, "b": 3}'), (1, 2), "marginal"),
+        Budget(pcost=0.01),
+    )
     records = synthetic(workload.schema, 1_000, 1)
     wanted = weighed_for_publishing(workload, budget, records, "residualplanner").to_json()
     for reference in ((1_000, 1), records.to_csv(index=False).encode()):
         request = workload.to_json(), budget.to_dict(), "residualplanner", {}
-        text, before, after = publishing.weigh(*request, reference, progress=lambda share, words: True)
+        text, before, after = publishing.weigh(
+            *request, reference, progress=lambda share, words: True
+        )
         assert text == wanted != workload.to_json()
         assert after < before

@@ -24,7 +24,9 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert "Declare the dataset" in session.text()
     planned = session.studio.budget
     for unit, total in {"mu": planned.mu, "rho": planned.rho, "pcost": planned.pcost}.items():
-        (box,) = (n for n in session.set(dataset_unit=unit).app.number_input if n.key == "dataset_total")
+        (box,) = (
+            n for n in session.set(dataset_unit=unit).app.number_input if n.key == "dataset_total"
+        )
         assert total <= box.value <= 1.001 * total
         assert "pays for 1 release of the present plan" in session.text()
     assert "pays for 3 releases" in session.set(dataset_total=3.2).text()
@@ -43,7 +45,9 @@ def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
     workload = Workload.all_ways(demo_schema("survey"), (1,))
     studio = RequestState(workload=workload, budget=Budget.approx(1.0, 1e-9), options=UNIFORM)
     path = str(tmp_path / "new.ledger")
-    session = wait(Session(plan=permalink.packed(studio)).go("release", step="2. Release", ledger_path=path))
+    session = wait(
+        Session(plan=permalink.packed(studio)).go("release", step="2. Release", ledger_path=path)
+    )
     session.press("create_ledger")
     session.set(dataset_unit="epsilon, delta", dataset_name="a")
     assert "pays for 1 release of the present plan" in session.text()

@@ -30,16 +30,28 @@ def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -
     place.write_bytes(rows.encode("cp1250"))
     book = Ledger.create(tmp_path / "budget.ledger")
     book.add_dataset("cities", total=Budget(pcost=1.0))
-    studio = RequestState(workload=Workload(schema).add("city", "marginal"), budget=Budget(pcost=1.0))
+    studio = RequestState(
+        workload=Workload(schema).add("city", "marginal"), budget=Budget(pcost=1.0)
+    )
     session = Session(plan=permalink.packed(studio)).go("preview")
     session.go("release", step="2. Release", ledger_path=str(book.path), records_how=how)
     if how == "Upload":
-        session.run(session.app.file_uploader(key="records_file").upload("s.csv", place.read_bytes(), "text/csv"))
+        session.run(
+            session.app.file_uploader(key="records_file").upload(
+                "s.csv", place.read_bytes(), "text/csv"
+            )
+        )
     else:
         session.set(records_path=str(place))
-    assert "city, is also an attribute" in session.set(rows_are="ignored", number_column="n, city").text()
+    assert (
+        "city, is also an attribute"
+        in session.set(rows_are="ignored", number_column="n, city").text()
+    )
     wait(session.set(rows_are="ignored", number_column="n").press("check_records"))
-    assert any("save the file as UTF-8, or give its encoding" in e.value.replace("\\", "") for e in session.app.error)
+    assert any(
+        "save the file as UTF-8, or give its encoding" in e.value.replace("\\", "")
+        for e in session.app.error
+    )
     wait(session.set(records_encoding="cp1250", confirmation="cities").press("release"))
     assert "Released for cities" in session.text()
     (spend,) = (row for row in Ledger(book.path).rows() if row.kind == "spend")
@@ -47,7 +59,9 @@ def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -
     assert np.abs(answers["answer"].to_numpy() - [600, 400]).max() < 40
 
 
-def test_uploaded_records_are_read_and_removed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploaded_records_are_read_and_removed(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = ledger.path.parent / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -65,7 +79,9 @@ def test_configured_database_table_is_counted_in_place(
     with duckdb.connect(str(tmp_path / "held.duckdb")) as database:
         database.execute(f"create table people as from read_csv('{SURVEY}')")
     settings = tmp_path / "sources.toml"
-    settings.write_text(f'[census]\naddress = "duckdb://{tmp_path / "held.duckdb"}"\ntable = "people"\n')
+    settings.write_text(
+        f'[census]\naddress = "duckdb://{tmp_path / "held.duckdb"}"\ntable = "people"\n'
+    )
     assert "Database" not in open_release(ledger).app.radio(key="records_how").options
     monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
     session = open_release(ledger, records="").set(records_how="Database", confirmation="survey")
@@ -92,7 +108,9 @@ def test_configured_database_table_is_counted_in_place(
         (None, "records"),
     ],
 )
-def test_records_that_cannot_be_read_spend_nothing(ledger: Ledger, content: str | None, words: str) -> None:
+def test_records_that_cannot_be_read_spend_nothing(
+    ledger: Ledger, content: str | None, words: str
+) -> None:
     place = ledger.path.parent / "records.csv"
     if content is not None:
         place.write_text(content, encoding="utf-8")
@@ -141,7 +159,9 @@ def test_sheet_of_workbook_is_chosen_and_released(ledger: Ledger, how: str) -> N
         rows.to_excel(book, sheet_name="all rows", index=False)
     session = open_release(ledger, records="").set(records_how=how)
     if how == "Upload":
-        session.run(session.app.file_uploader(key="records_file").upload("r.xlsx", place.read_bytes(), ""))
+        session.run(
+            session.app.file_uploader(key="records_file").upload("r.xlsx", place.read_bytes(), "")
+        )
     else:
         session.set(records_path=str(place))
     session.set(confirmation="survey")

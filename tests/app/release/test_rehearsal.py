@@ -32,11 +32,15 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     session.set(rehearsal_view="Ask something else", rehearsal_ask_names=["vote"])
     assert "(rehearsal)" in session.text()
     assert "The true count lies between" in session.text()
-    assert max(map(len, session.metrics().values())) <= 12  # longer texts are cut off on narrow pages
+    assert (
+        max(map(len, session.metrics().values())) <= 12
+    )  # longer texts are cut off on narrow pages
     session.set(rehearsal_together="minus", rehearsal_other_names=["vote"])
     assert ") minus (" in session.text()
     assert next(m.value for m in session.app.metric if m.label == "Standard error").startswith("0")
-    session.set(rehearsal_view="Do the intervals hold?", coverage_rehearsals=20).press("coverage_start")
+    session.set(rehearsal_view="Do the intervals hold?", coverage_rehearsals=20).press(
+        "coverage_start"
+    )
     wait(session)
     assert "In 20 rehearsals" in session.text()
     session.set(rehearsal_view="Tables to publish", rehearsal_simulate=True)
@@ -48,7 +52,13 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert any("criterion" in frame.value for frame in session.app.dataframe)
     assert "cost no budget" in session.text()
     files = {b.label for b in session.app.get("download_button") if not b.disabled}
-    assert files >= {"Tables (zip)", "Workbook (xlsx)", "Published as CSV", "Published as Parquet", "Simulated records"}
+    assert files >= {
+        "Tables (zip)",
+        "Workbook (xlsx)",
+        "Published as CSV",
+        "Published as Parquet",
+        "Simulated records",
+    }
     assert list(session.set(rehearsal_shown="Published").app.dataframe[0].value) == list(sides)[:7]
     session.set(rehearsal_least=1e6)  # another rule needs another run
     assert "Nothing published yet" in session.text()

@@ -14,11 +14,19 @@ from engine.release import measure
 from engine.release.measure import load_measurement
 from pages.parts.jobs import private_tempdir, publishing
 from pages.parts.release.published_view import FILES
-from tests.app.release.sessions import SURVEY, answers_on_page, is_release_disabled, open_release, row_kinds
+from tests.app.release.sessions import (
+    SURVEY,
+    answers_on_page,
+    is_release_disabled,
+    open_release,
+    row_kinds,
+)
 from tests.app.session import demo_plan, wait
 
 
-def publish_after_two_stops(source: dict[str, str], files: dict[str, str]) -> tuple[dict[str, Any], Path]:
+def publish_after_two_stops(
+    source: dict[str, str], files: dict[str, str]
+) -> tuple[dict[str, Any], Path]:
     """Cancel the publication twice; return its third result and the checkpoint folder."""
     checkpoint, messages = private_tempdir.checkpoint_folder("a job"), list[str]()
 
@@ -78,7 +86,11 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     source = {"ledger": str(ledger.path), "key": spend.key}
     result, checkpoint = publish_after_two_stops(source, files)
     assert not checkpoint.exists()
-    assert result["total"] == len(pd.read_csv(files["records"])) == len(stored.publish(integer=True).people)
+    assert (
+        result["total"]
+        == len(pd.read_csv(files["records"]))
+        == len(stored.publish(integer=True).people)
+    )
     assert result["acceptance"]["met"][0]
     assert {Path(file).stat().st_mode & 0o777 for file in files.values()} == {0o600}
     for kind in ("csv", "zip"):
@@ -111,7 +123,12 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
 def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
     session = open_release(ledger)
     reference = demo_plan("survey", (1,))
-    ledger.spend(dataset="survey", key=f"survey|{reference.hash}|1", pcost=reference.pcost, plan_hash=reference.hash)
+    ledger.spend(
+        dataset="survey",
+        key=f"survey|{reference.hash}|1",
+        pcost=reference.pcost,
+        plan_hash=reference.hash,
+    )
     session.run(session.app)
     assert "no result was saved" in session.errors()
     assert not any(b.key == "release" for b in session.app.button)
@@ -119,7 +136,9 @@ def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
     assert not is_release_disabled(session)
 
 
-def test_interrupted_release_is_completed_without_cost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_release_is_completed_without_cost(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reference = demo_plan("survey", (1,))
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "save_result", lambda *_, **__: 1 / 0)
@@ -133,10 +152,14 @@ def test_interrupted_release_is_completed_without_cost(ledger: Ledger, monkeypat
 
 
 def test_stored_result_is_shown_after_failed_job(ledger: Ledger) -> None:
-    session = open_release(ledger, records=str(ledger.path.parent / "missing.csv")).set(confirmation="survey")
+    session = open_release(ledger, records=str(ledger.path.parent / "missing.csv")).set(
+        confirmation="survey"
+    )
     wait(session.press("release"))
     assert "there is no file" in session.errors()
-    measure(demo_plan("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)  # release by another program
+    measure(
+        demo_plan("survey", (1,)), SURVEY, dataset="survey", ledger=ledger
+    )  # release by another program
     session.run(session.app)
     assert "Released for survey" in session.text()
     assert "Rows read" not in session.text()

@@ -17,7 +17,13 @@ from engine.privacy import Budget
 from engine.release import measure
 from pages.parts.jobs import plan_cache, plans
 from pages.parts.shell import session_restore
-from tests.app.release.sessions import SURVEY, answers_of_worst_group, answers_on_page, open_release, row_kinds
+from tests.app.release.sessions import (
+    SURVEY,
+    answers_of_worst_group,
+    answers_on_page,
+    open_release,
+    row_kinds,
+)
 from tests.app.session import Session, demo_plan, wait
 
 
@@ -37,7 +43,9 @@ def reload_page(session: Session, page: str = "release") -> Session:
     return Session(**session.app.query_params).go(page)
 
 
-def test_reload_shows_same_dataset_tab_and_result(ledger: Ledger, browser: Callable[[str], None]) -> None:
+def test_reload_shows_same_dataset_tab_and_result(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
     browser("mine")
     ledger.add_dataset("other", total=Budget(pcost=1.0))
     session = open_release(ledger).set(dataset="other")
@@ -64,7 +72,9 @@ def test_reload_replans_when_cache_is_empty(
     assert "Released for survey" in again.text()
 
 
-def test_other_browser_sees_no_release_at_address(ledger: Ledger, browser: Callable[[str], None]) -> None:
+def test_other_browser_sees_no_release_at_address(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
     browser("mine")
     session = open_release(ledger)
     wait(session.set(confirmation="survey").press("release"))
@@ -77,12 +87,18 @@ def test_other_browser_sees_no_release_at_address(ledger: Ledger, browser: Calla
                 assert word not in shown
 
 
-def test_ledger_lists_releases_without_a_plan(ledger: Ledger, browser: Callable[[str], None]) -> None:
+def test_ledger_lists_releases_without_a_plan(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
     browser("mine")
     ledger.add_dataset("other", total=Budget(pcost=9.0))
     measurements = [
         measure(demo_plan("survey", ways, pcost), SURVEY, dataset=dataset, ledger=ledger)
-        for dataset, ways, pcost in (("survey", (1,), 1.0), ("other", (1, 2), 2.0), ("other", (1,), 0.5))
+        for dataset, ways, pcost in (
+            ("survey", (1,), 1.0),
+            ("other", (1, 2), 2.0),
+            ("other", (1,), 0.5),
+        )
     ]
     common = engine.coarse_or_fine(demo_plan("survey", (1,)), demo_plan("survey", (1, 2)))
     stepwise.look(common, SURVEY, dataset="other", ledger=ledger)
@@ -91,22 +107,32 @@ def test_ledger_lists_releases_without_a_plan(ledger: Ledger, browser: Callable[
     session.set(ledger_path=str(ledger.path))
     for again in (session, Session().go("release")):  # the new session reopens the ledger
         assert "1 release of survey" in " ".join(s.value for s in again.app.subheader)
-        pd.testing.assert_frame_equal(answers_on_page(again), answers_of_worst_group(measurements[0]))
+        pd.testing.assert_frame_equal(
+            answers_on_page(again), answers_of_worst_group(measurements[0])
+        )
         again.set(dataset="other")
         assert len(again.app.selectbox(key="paid").options) == 2
-        pd.testing.assert_frame_equal(answers_on_page(again), answers_of_worst_group(measurements[2]))
+        pd.testing.assert_frame_equal(
+            answers_on_page(again), answers_of_worst_group(measurements[2])
+        )
         again.set(paid=measurements[1].key)
-        pd.testing.assert_frame_equal(answers_on_page(again), answers_of_worst_group(measurements[1]))
+        pd.testing.assert_frame_equal(
+            answers_on_page(again), answers_of_worst_group(measurements[1])
+        )
         assert "Look 1 of" in again.text()
         assert "waits for a decision" in again.text()
-    pd.testing.assert_frame_equal(answers_on_page(reload_page(session)), answers_of_worst_group(measurements[1]))
+    pd.testing.assert_frame_equal(
+        answers_on_page(reload_page(session)), answers_of_worst_group(measurements[1])
+    )
     session.press("paid_look_0")
     session.app.switch_page("pages/coarse.py")
     assert "What the look says" in " ".join(s.value for s in session.run(session.app).app.subheader)
     assert len([k for k in row_kinds(ledger) if k == "spend"]) == 4
 
 
-def test_settings_hold_paths_and_are_private(ledger: Ledger, browser: Callable[[str], None]) -> None:
+def test_settings_hold_paths_and_are_private(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
     browser("mine")
     session = open_release(ledger)
     file = ledger.path.parent / "settings" / "places.json"

@@ -21,13 +21,18 @@ from tests.app.workload.sessions import SURVEY, build_large_workload, open_workl
 
 def build_studio() -> RequestState:
     workload = Workload.all_ways(SURVEY, (1,))
-    sql = "SELECT vote, COUNT(*) FROM t WHERE age < 40 OR party = 'Independent' GROUP BY vote; SELECT COUNT(*) FROM t"
+    sql = (
+        "SELECT vote, COUNT(*) FROM t WHERE age < 40 OR party = 'Independent' GROUP BY vote; SELECT"
+        " COUNT(*) FROM t"
+    )
     sql = sql.replace("Independent", SURVEY["party"].labels[3].replace("'", "''"))
     for more in (
         workload_from_sql(SURVEY, sql),
         box_workload(SURVEY, {"age": (2, 21), "tv_news_days": (0, 3)}, 2.0),
         Workload(SURVEY).add("vote", Custom(matrix=[[1, -1]], labels=["difference"])),
-        Workload(SURVEY).add(("age", "vote"), {"age": Custom(predicates=["age < 30"]), "vote": "marginal"}, 0.5),
+        Workload(SURVEY).add(
+            ("age", "vote"), {"age": Custom(predicates=["age < 30"]), "vote": "marginal"}, 0.5
+        ),
     ):
         workload = Workload(SURVEY, (*workload.groups, *more.groups))
     return RequestState(workload=workload, budget=Budget(pcost=0.7))
@@ -49,7 +54,9 @@ def test_page_code_rebuilds_added_groups() -> None:
 
 
 @pytest.mark.parametrize("kind", ["query weights", "large matrix"])
-def test_long_workload_code_reads_file(kind: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_workload_code_reads_file(
+    kind: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schema = Schema([Attribute.of_size("age", 60)])
     family = Custom(matrix=np.eye(60)) if kind == "large matrix" else "marginal"
     weights = None if kind == "large matrix" else np.arange(60)
@@ -70,7 +77,11 @@ def test_address_and_plan_file_restore_all_groups() -> None:
     assert session.studio.to_json() == here.to_json()
     result = plan(here.workload, here.budget)
     session.go("preview")
-    session.run(session.app.file_uploader(key="plan_file").upload("p.json", result.to_json().encode(), "text/plain"))
+    session.run(
+        session.app.file_uploader(key="plan_file").upload(
+            "p.json", result.to_json().encode(), "text/plain"
+        )
+    )
     assert session.studio.workload == here.workload
 
 
@@ -84,7 +95,9 @@ def test_long_request_is_stored_under_short_name() -> None:
     assert len(name) < 30
     assert Session(plan=name).studio.to_json() == here.to_json()
     (file,) = (
-        f for f in (session_restore.folder() / "designs").iterdir() if f.stem == name.removeprefix(permalink.NAMED)
+        f
+        for f in (session_restore.folder() / "designs").iterdir()
+        if f.stem == name.removeprefix(permalink.NAMED)
     )
     assert file.stat().st_mode & 0o077 == 0  # readable by its owner only
     assert set(json.loads(long_url_store.find(file.stem))) == {"question", "budget"}
@@ -94,7 +107,9 @@ def test_long_request_is_stored_under_short_name() -> None:
         assert "is not on this server" in again.errors()
 
 
-def test_stored_requests_are_limited_in_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stored_requests_are_limited_in_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(session_restore.VARIABLE, str(tmp_path))
     monkeypatch.setattr(long_url_store, "MAX_DESIGNS", 3)
     names = [long_url_store.keep(f"text {i}") for i in range(5)]

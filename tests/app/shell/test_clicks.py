@@ -46,7 +46,9 @@ def test_field_below_button_is_used_on_click() -> None:
         done = st.session_state.setdefault("done", [])
         with clicks.run_pending():
             clicks.button("Note", done.append, st.session_state.get("size", 1), key="note")
-            clicks.button("Note twice", done.extend, 2 * [st.session_state.get("size", 1)], key="twice")
+            clicks.button(
+                "Note twice", done.extend, 2 * [st.session_state.get("size", 1)], key="twice"
+            )
             st.number_input("Size", value=1, key="size")
 
     app = AppTest.from_function(page).run()

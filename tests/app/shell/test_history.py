@@ -28,7 +28,15 @@ SCHEMA = Schema(
         Attribute.of_size("rank", 3),
     ]
 )
-FAMILIES = ("marginal", "prefix", "range", "circular", "total", Width(2), RandomSets(p=0.4, count=3, seed=2))
+FAMILIES = (
+    "marginal",
+    "prefix",
+    "range",
+    "circular",
+    "total",
+    Width(2),
+    RandomSets(p=0.4, count=3, seed=2),
+)
 SQL = (
     "SELECT age, sex, COUNT(*) FROM t GROUP BY CUBE (age, sex)",
     "SELECT COUNT(*) FROM t WHERE age >= 18 OR sex = 'F'",
@@ -42,14 +50,20 @@ def with_groups(studio: RequestState, groups: tuple[Group, ...]) -> RequestState
 
 def add_groups(studio: RequestState, draw: Random) -> RequestState:
     ways = [
-        lambda: Workload(SCHEMA).add(("code", "rank"), draw.choice(["affine", "abs", "marginal", *FAMILIES[1:]])),
+        lambda: Workload(SCHEMA).add(
+            ("code", "rank"), draw.choice(["affine", "abs", "marginal", *FAMILIES[1:]])
+        ),
         lambda: Workload(SCHEMA).add(
             "age", Custom(predicates=[f"age >= {draw.choice([18, 65])}"]), 0.1 * draw.random()
         ),
-        lambda: Workload(SCHEMA).add("rank", Custom(matrix=[[draw.random(), 0, -1]], labels=["mine"])),
+        lambda: Workload(SCHEMA).add(
+            "rank", Custom(matrix=[[draw.random(), 0, -1]], labels=["mine"])
+        ),
         lambda: Workload(SCHEMA).add("rank", "marginal", 1.0, [draw.random() for _ in range(3)]),
         lambda: workload_from_sql(SCHEMA, draw.choice(SQL)),
-        lambda: box_workload(SCHEMA, {"age": (0, draw.randrange(3)), "code": (1, draw.randrange(1, 4))}),
+        lambda: box_workload(
+            SCHEMA, {"age": (0, draw.randrange(3)), "code": (1, draw.randrange(1, 4))}
+        ),
         lambda: Workload.all_ways(SCHEMA, (draw.choice([1, 2, 3]),)),
     ]
     return with_groups(studio, (*studio.workload.groups, *draw.choice(ways)().groups))
@@ -62,7 +76,10 @@ def remove_groups(studio: RequestState, draw: Random) -> RequestState:
 def reweigh(studio: RequestState, draw: Random) -> RequestState:
     weight = draw.choice([0.0, 0.1, 1 / 3, 1e-7, 2.5])
     return with_groups(
-        studio, tuple(replace(g, weight=weight) if draw.random() < 0.5 else g for g in studio.workload.groups)
+        studio,
+        tuple(
+            replace(g, weight=weight) if draw.random() < 0.5 else g for g in studio.workload.groups
+        ),
     )
 
 
@@ -88,7 +105,10 @@ def change_budget(studio: RequestState, draw: Random) -> RequestState:
 
 def change_mechanism(studio: RequestState, draw: Random) -> RequestState:
     name = draw.choice(["querysmasher", "residualplanner+", "identity"])
-    options = {"querysmasher": [{}, {"solver": "fourier"}], "residualplanner+": [{"base": "prefix"}]}.get(name, [{}])
+    options = {
+        "querysmasher": [{}, {"solver": "fourier"}],
+        "residualplanner+": [{"base": "prefix"}],
+    }.get(name, [{}])
     return replace(studio, mechanism=name, options=draw.choice(options))
 
 
@@ -141,17 +161,24 @@ def test_session_edits_can_be_undone_and_redone() -> None:
     texts = [session.studio.to_json()]
     for _ in range(9):
         groups = len(session.studio.workload.groups)
-        step = draw.choice(["ways", "range", "sql", "remove", "weigh"] if groups else ["ways", "range", "sql"])
+        step = draw.choice(
+            ["ways", "range", "sql", "remove", "weigh"] if groups else ["ways", "range", "sql"]
+        )
         if step == "ways":
             session.set(add_how="All k-way sets", ways=[1, 2]).press("add_ways")
         elif step == "range":
             session.set(add_how="Drag a range").press("add_range")
         elif step == "sql":
-            session.set(add_how="Write SQL", sql_text="SELECT sex, COUNT(*) FROM t WHERE age < 40 GROUP BY sex")
+            session.set(
+                add_how="Write SQL",
+                sql_text="SELECT sex, COUNT(*) FROM t WHERE age < 40 GROUP BY sex",
+            )
             session.press("add_sql")
         else:
             key = f"chosen_{session.app.session_state['history'].version}"
-            session.set(new_weight=draw.choice([0.5, 2.0, 3.0]), **{key: [draw.randrange(groups)]}).press(step)
+            session.set(
+                new_weight=draw.choice([0.5, 2.0, 3.0]), **{key: [draw.randrange(groups)]}
+            ).press(step)
         if session.studio.to_json() != texts[-1]:
             texts.append(session.studio.to_json())
     assert len(texts) > 7
@@ -170,11 +197,18 @@ def test_default_centers_survive_links_and_older_links() -> None:
     assert (small.options_without_defaults, small.centers_are_open) == ({"centers": "tuned"}, True)
     assert restore_from_link(small).request_json == small.request_json
     assert restore_from_link(small).centers_are_open
-    old = small.request_json.replace('"centers": "tuned"', "")  # format before tuned centers were the default
-    opened = RequestState.from_json(f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}')
+    old = small.request_json.replace(
+        '"centers": "tuned"', ""
+    )  # format before tuned centers were the default
+    opened = RequestState.from_json(
+        f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}'
+    )
     assert (opened.options_without_defaults, opened.options) == ({}, {"centers": "uniform"})
     assert (
-        plan(opened.required_workload, opened.budget, **opened.options_without_defaults).options["centers"] == "uniform"
+        plan(opened.required_workload, opened.budget, **opened.options_without_defaults).options[
+            "centers"
+        ]
+        == "uniform"
     )
     assert restore_from_link(opened).options_without_defaults == {}
     assert opened.request_key != small.request_key
@@ -189,13 +223,21 @@ def test_changed_workload_keeps_default_options() -> None:
     even = here.with_request(replace(fewer, options={}))
     assert (even.centers_are_open, even.options_without_defaults) == (False, {})
     strict = here.with_options({"centers": "tuned", "keep": 0.0})
-    assert (strict.options, strict.options_without_defaults) == ({"keep": 0.0}, {"centers": "tuned", "keep": 0.0})
+    assert (strict.options, strict.options_without_defaults) == (
+        {"keep": 0.0},
+        {"centers": "tuned", "keep": 0.0},
+    )
     assert restore_from_link(strict).options_without_defaults == strict.options_without_defaults
 
 
 def test_analyses_default_to_uniform_centers() -> None:
     here = RequestState(workload=Workload(SCHEMA))
-    assert replace(here.with_uniform_centers, workload=Workload.all_ways(SCHEMA, (1,))).options_without_defaults == {}
+    assert (
+        replace(
+            here.with_uniform_centers, workload=Workload.all_ways(SCHEMA, (1,))
+        ).options_without_defaults
+        == {}
+    )
     chosen = replace(here, options={"centers": "tuned"})
     assert chosen.with_uniform_centers is chosen
     other = replace(here, mechanism="identity")
@@ -206,9 +248,12 @@ def test_history_stores_no_long_texts() -> None:
     history = History()
     for pcost in (1.0, 2.0, 2.0, 3.0):
         history = history.push(
-            RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=pcost)), redraw=False
+            RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=pcost)),
+            redraw=False,
         )
         permalink.packed(history.present)
     assert len(history.past) == 3  # the empty state and two budgets
-    texts = [value for studio in (*history.past, history.present) for value in vars(studio).values()]
+    texts = [
+        value for studio in (*history.past, history.present) for value in vars(studio).values()
+    ]
     assert all(len(text) < 1_000 for text in texts if isinstance(text, str))

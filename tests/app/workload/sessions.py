@@ -11,9 +11,16 @@ SURVEY = demo_schema("survey")
 
 
 def open_workload(name: str = "survey", **fields: object) -> Session:
-    return Session(plan=permalink.packed(RequestState(workload=Workload(demo_schema(name))))).go("workload", **fields)
+    return Session(plan=permalink.packed(RequestState(workload=Workload(demo_schema(name))))).go(
+        "workload", **fields
+    )
 
 
 def build_large_workload() -> Workload:
-    schema = Schema([Attribute.of_size(f"x{i}", 4, kind="numeric" if i % 2 else "categorical") for i in range(26)])
+    schema = Schema(
+        [
+            Attribute.of_size(f"x{i}", 4, kind="numeric" if i % 2 else "categorical")
+            for i in range(26)
+        ]
+    )
     return Workload.all_ways(schema, (2, 3))

@@ -17,7 +17,11 @@ from pages.parts.shell.history import RequestState
 from tests.app.session import UNIFORM, Session, demo_schema
 from tests.app.workload.sessions import open_workload
 
-JOINT = {"add_how": "One set of attributes", "group_names": ["age", "hours-per-week"], "group_how": "Joint"}
+JOINT = {
+    "add_how": "One set of attributes",
+    "group_names": ["age", "hours-per-week"],
+    "group_how": "Joint",
+}
 
 
 @pytest.fixture
@@ -27,7 +31,9 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sums_of_two_large_attributes_are_planned() -> None:
-    workload = Workload.all_ways(demo_schema("adult"), (1, 2)).add(("age", "hours-per-week"), "affine")
+    workload = Workload.all_ways(demo_schema("adult"), (1, 2)).add(
+        ("age", "hours-per-week"), "affine"
+    )
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("preview")
     assert "Planning has to wait" not in session.text()
     assert not session.errors()
@@ -37,7 +43,9 @@ def test_sums_of_two_large_attributes_are_planned() -> None:
 @pytest.mark.parametrize("remedy", ["Remove it", "Approximate it", "Its marginal table instead"])
 def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
     workload = (
-        Workload.all_ways(demo_schema("adult"), (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
+        Workload.all_ways(demo_schema("adult"), (1, 2))
+        .add(("age", "hours-per-week"), "affine")
+        .add("sex", "marginal")
     )
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("preview")
     assert "Planning has to wait" in session.text()
@@ -54,10 +62,14 @@ def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
 @pytest.mark.usefixtures("little_memory", "keeps_forecasts")
 def test_group_forecast_is_shown_before_adding() -> None:
     workload = Workload.all_ways(demo_schema("adult"), (1, 2))
-    session = Session(plan=permalink.packed(RequestState(workload=workload, options=UNIFORM))).go("workload")
+    session = Session(plan=permalink.packed(RequestState(workload=workload, options=UNIFORM))).go(
+        "workload"
+    )
     session.set(**JOINT)
     assert "What makes it so dear is age × hours-per-week, affine." in session.text()
-    assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)  # the group is not in the workload
+    assert not any(
+        b.label.startswith("Add: Remove it") for b in session.app.button
+    )  # the group is not in the workload
     session.press("Add: Approximate it")
     (added,) = session.studio.required_workload.groups[len(workload.groups) :]
     assert added.weight == 0.0
@@ -69,13 +81,17 @@ def test_group_forecast_is_shown_before_adding() -> None:
 
 def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = Workload.all_ways(demo_schema("survey"), (1, 2))
-    assert RequestState(workload=workload).options_without_defaults  # tuned centers, too slow with the added tables
+    assert RequestState(
+        workload=workload
+    ).options_without_defaults  # tuned centers, too slow with the added tables
     session = (
         Session(plan=permalink.packed(RequestState(workload=workload)))
         .go("workload")
         .set(ways_ask="Tables", ways=[1, 2])
     )
-    tables = Workload.all_ways(demo_schema("survey"), (1, 2), dict.fromkeys(demo_schema("survey").names, "marginal"))
+    tables = Workload.all_ways(
+        demo_schema("survey"), (1, 2), dict.fromkeys(demo_schema("survey").names, "marginal")
+    )
     both = Workload(workload.schema, (*workload.groups, *tables.groups))
     text = f"Planning it takes about {cost_warnings.duration(forecast(both).seconds)}."
     assert text in session.text()
@@ -87,7 +103,9 @@ def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("keeps_forecasts")
 def test_errors_of_new_groups_are_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = open_workload("cps", add_how="One set of attributes").set(group_names=["income", "sex"])
+    session = open_workload("cps", add_how="One set of attributes").set(
+        group_names=["income", "sex"]
+    )
     tuned = partial(plan, budget=Budget(pcost=1.0), centers="tuned")
     first = Workload(demo_schema("cps")).add(("income", "sex"), "marginal")
     assert analysis.added_text(tuned(first), 1) in session.set(same="marginal").text()
@@ -98,7 +116,10 @@ def test_errors_of_new_groups_are_forecast(monkeypatch: pytest.MonkeyPatch) -> N
     assert f"At ε 4.887: {text}" in session.text().replace("*", "")
     session.press("add_group").go("preview")
     row = tuned(both).by_group().iloc[1]
-    assert f"typical error of {format_number(row['rmse'])} counts, the largest {format_number(row['max_std'])}." in text
+    assert (
+        f"typical error of {format_number(row['rmse'])} counts, the largest"
+        f" {format_number(row['max_std'])}." in text
+    )
     assert session.studio.required_workload == both
     monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # slow forecasts run in a worker on request
     session.go("workload").set(group_names=["income"], same="prefix")

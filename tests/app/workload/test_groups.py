@@ -14,7 +14,9 @@ from tests.app.workload.sessions import SURVEY, open_workload
 
 
 def test_groups_of_all_families_are_added() -> None:
-    schema = Schema([Attribute.of_size("age", 12), Attribute.of_size("income", 9), Attribute.of_size("sex", 2)])
+    schema = Schema(
+        [Attribute.of_size("age", 12), Attribute.of_size("income", 9), Attribute.of_size("sex", 2)]
+    )
     session = Session(plan=permalink.packed(RequestState(workload=Workload(schema)))).go("workload")
     assert "add at least one group" in session.text()
     session.set(ways=[1], special=["age"], own_age="range").press("add_ways")
@@ -22,9 +24,13 @@ def test_groups_of_all_families_are_added() -> None:
     assert session.metrics()["Queries"] == str(12 * 13 // 2 + 9 + 2)
     session.set(add_how="One set of attributes").press("add_total")
     families = {"own_age": "range", "own_income": "circular"}
-    session.set(group_names=["age", "income"], group_how="One per attribute", **families, group_weight=2.5)
+    session.set(
+        group_names=["age", "income"], group_how="One per attribute", **families, group_weight=2.5
+    )
     session.press("add_group")
-    session.set(group_names=["age"], group_how="The same on each", same="width", same_width=3).press("add_group")
+    session.set(
+        group_names=["age"], group_how="The same on each", same="width", same_width=3
+    ).press("add_group")
     session.set(group_how="Joint", joint="random", joint_p=0.4, joint_count=11).press("add_group")
     session.set(joint="custom", joint_text="age >= 10\nage < 4 or age >= 11").press("add_group")
     # last, because each run of the page forecasts the workload, and this family is slow
@@ -42,8 +48,14 @@ def test_groups_of_all_families_are_added() -> None:
     assert workload.groups[4].weight == 2.5
     chosen = f"chosen_{session.app.session_state['history'].version}"
     session.set(**{chosen: [3, 4, 8]}).press("remove")
-    assert [g.family_text for g in session.studio.workload.groups[3:]] == ["width", "random", "custom"]
-    session.set(new_weight=4.0, **{f"chosen_{session.app.session_state['history'].version}": [0]}).press("weigh")
+    assert [g.family_text for g in session.studio.workload.groups[3:]] == [
+        "width",
+        "random",
+        "custom",
+    ]
+    session.set(
+        new_weight=4.0, **{f"chosen_{session.app.session_state['history'].version}": [0]}
+    ).press("weigh")
     assert session.studio.workload.groups[0].weight == 4.0
     assert session.press("clear").studio.workload.groups == ()
     assert len(session.press("undo").studio.workload.groups) == 6
@@ -78,7 +90,9 @@ def test_invalid_groups_are_refused_with_reason() -> None:
         ("Ranges", "range", " <= income < "),
     ],
 )
-def test_query_types_have_examples_and_tables_first(query_type: str, family: str, example: str) -> None:
+def test_query_types_have_examples_and_tables_first(
+    query_type: str, family: str, example: str
+) -> None:
     session = open_workload("cps")
     choice = session.app.radio(key="ways_ask")
     assert choice.value == "Tables" == choice.options[0]
@@ -88,7 +102,9 @@ def test_query_types_have_examples_and_tables_first(query_type: str, family: str
     of = {a.name: family for a in schema.attributes if a.kind == "numeric"}
     wanted = Workload.all_ways(schema, (1, 2), of)
     captions = session.app.radio(key="ways_ask").proto.captions
-    assert example in captions[["Tables", "Cumulative tables", "Ranges"].index(query_type)].replace("\\", "")
+    assert example in captions[["Tables", "Cumulative tables", "Ranges"].index(query_type)].replace(
+        "\\", ""
+    )
     session.press("add_ways")
     assert session.studio.workload == wanted
     names: dict = {}
@@ -132,12 +148,22 @@ def test_selected_group_is_drawn() -> None:
 def test_workload_file_is_loaded_or_refused() -> None:
     workload = Workload.all_ways(demo_schema("census"), (1, 2))
     session = Session().go("workload")
-    for content in (b"{}", b"x", json.dumps({"format": "workload/1", "schema": {}, "groups": []}).encode()):
-        session.run(session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json"))
+    for content in (
+        b"{}",
+        b"x",
+        json.dumps({"format": "workload/1", "schema": {}, "groups": []}).encode(),
+    ):
+        session.run(
+            session.app.file_uploader(key="workload_file").upload(
+                "w.json", content, "application/json"
+            )
+        )
         assert session.errors()
         assert session.studio.workload is None
     content = workload.to_json().encode()
-    session.run(session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json"))
+    session.run(
+        session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json")
+    )
     assert session.studio.workload == workload
     assert not session.errors()
 
@@ -145,6 +171,10 @@ def test_workload_file_is_loaded_or_refused() -> None:
 def test_too_many_groups_are_refused() -> None:
     names = {f"a{i}": 2 for i in range(120)}
     session = Session()
-    session.run(session.app.file_uploader(key="schema_file").upload("s.json", json.dumps(names).encode(), "text/plain"))
+    session.run(
+        session.app.file_uploader(key="schema_file").upload(
+            "s.json", json.dumps(names).encode(), "text/plain"
+        )
+    )
     session.press("next").set(ways=[3])
     assert "280,840 groups" in session.errors()

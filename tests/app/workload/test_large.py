@@ -22,7 +22,9 @@ def test_large_workload_can_be_edited() -> None:
     assert len(workload.groups) > 2_900
     session = Session().go("workload")
     content = workload.to_json().encode()
-    session.run(session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json"))
+    session.run(
+        session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json")
+    )
     assert len(session.app.dataframe[0].value) == 100
     session.set(find="x3 x25")
     numbers = ask.find_groups(workload, "x3 x25")
@@ -31,7 +33,9 @@ def test_large_workload_can_be_edited() -> None:
     assert all({"x3", "x25"} <= set(workload.groups[i].attributes) for i in numbers)
     version = session.app.session_state["history"].version
     session.set(new_weight=7.0, **{f"chosen_{version}": numbers[:2]}).press("weigh")
-    assert [i for i, g in enumerate(session.studio.workload.groups) if g.weight == 7.0] == numbers[:2]
+    assert [i for i, g in enumerate(session.studio.workload.groups) if g.weight == 7.0] == numbers[
+        :2
+    ]
     session.set(change_which=f"All {len(numbers)} groups found").press("remove")
     assert len(session.studio.workload.groups) == len(workload.groups) - len(numbers)
     session.set(find="").set(page_29=29)
@@ -43,13 +47,21 @@ def test_large_workload_can_be_edited() -> None:
 
 def test_page_of_clamps_the_page_number() -> None:
     numbers = range(250)
-    assert [ask.page_of(numbers, page, 100)[0][0] for page in (1, 2, 3, 4, 0)] == [0, 100, 200, 200, 0]
+    assert [ask.page_of(numbers, page, 100)[0][0] for page in (1, 2, 3, 4, 0)] == [
+        0,
+        100,
+        200,
+        200,
+        0,
+    ]
     assert ask.page_of([], 1, 100) == ([], 1)
 
 
 def test_large_workload_code_is_short() -> None:
     # the address is a stored name, and the code reads a file
-    studio = RequestState(workload=Workload(build_large_workload().schema, build_large_workload().groups * 10))
+    studio = RequestState(
+        workload=Workload(build_large_workload().schema, build_large_workload().groups * 10)
+    )
     text = python_script.workload_script(studio).text()
     assert len(text) < 2_000
     assert len(studio.request_json) > permalink.MAX_QUESTION

@@ -20,7 +20,12 @@ def write_numpy(array: np.ndarray, **options: bool) -> bytes:
 
 @pytest.mark.parametrize(
     "array",
-    [np.eye(3), np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.ones(3, bool)],
+    [
+        np.eye(3),
+        np.arange(6).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.ones(3, bool),
+    ],
     ids=["floats", "integers", "columns first", "one row"],
 )
 def test_numpy_files_are_read(array: np.ndarray) -> None:
@@ -71,7 +76,9 @@ def test_invalid_matrix_files_are_refused(content: bytes, words: str) -> None:
         ("m.csv", b"1,1,1\n", b"1,1\n1,-1\n"),
     ],
 )
-def test_uploaded_matrix_needs_one_column_per_cell(name: str, three_columns: bytes, two_rows: bytes) -> None:
+def test_uploaded_matrix_needs_one_column_per_cell(
+    name: str, three_columns: bytes, two_rows: bytes
+) -> None:
     session = open_workload("census", add_how="One set of attributes").set(group_names=["sex"])
     session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
     assert "No matrix file" in session.errors()

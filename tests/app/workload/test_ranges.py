@@ -31,7 +31,11 @@ def test_range_is_set_with_sliders() -> None:
 def test_range_form_supports_all_attribute_sizes() -> None:
     names = {"one": 1, "two": 2, "many": 5000, "huge": 1_000_000}
     session = Session()
-    session.run(session.app.file_uploader(key="schema_file").upload("s.json", json.dumps(names).encode(), "text/plain"))
+    session.run(
+        session.app.file_uploader(key="schema_file").upload(
+            "s.json", json.dumps(names).encode(), "text/plain"
+        )
+    )
     session.press("next").set(add_how="Drag a range")
     for name in names:
         session.set(range_names_4=[name])
@@ -39,7 +43,9 @@ def test_range_form_supports_all_attribute_sizes() -> None:
     session.set(range_huge_1000000_0_first=999_999, range_huge_1000000_0_last=7).press("add_range")
     assert session.studio.workload.describe(0) == "huge >= 7"
     session.set(range_names_4=["two", "one"])
-    session.run(next(s for s in session.app.select_slider if s.key == "range_two_2_0").set_value((0, 1)))
+    session.run(
+        next(s for s in session.app.select_slider if s.key == "range_two_2_0").set_value((0, 1))
+    )
     session.press("add_range")
     assert session.studio.workload.describe(1) == "all records"
 
@@ -73,11 +79,15 @@ def test_range_figure_shows_selected_cells() -> None:
     for chosen in ({"x": (0, 9)}, {"x": (0, 999), "y": (5, 8)}):
         picture = domain_figures.range_picture(large, chosen)
         assert "evenly spaced" in picture.note
-        assert all(len(side) <= 512 for side in (picture.figure.data[0].x, picture.figure.data[0].y))
+        assert all(
+            len(side) <= 512 for side in (picture.figure.data[0].x, picture.figure.data[0].y)
+        )
 
 
 def test_plane_figure_equals_query_row() -> None:
-    schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4), Attribute.of_size("c", 600)])
+    schema = Schema(
+        [Attribute.of_size("a", 5), Attribute.of_size("b", 4), Attribute.of_size("c", 600)]
+    )
     workload = (
         Workload(schema)
         .add(("a", "b"), {"a": "range", "b": "prefix"})

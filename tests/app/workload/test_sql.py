@@ -13,7 +13,10 @@ from tests.app.workload.sessions import SURVEY, open_workload
 def test_sql_is_checked_before_it_is_added() -> None:
     session = open_workload(add_how="Write SQL")
     assert not any(b.key == "add_sql" for b in session.app.button)
-    text = "SELECT vote, COUNT(*) FROM t WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM t"
+    text = (
+        "SELECT vote, COUNT(*) FROM t WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*)"
+        " FROM t"
+    )
     session.set(sql_text=text)
     assert "This adds 2 groups with 3 queries" in session.text()
     assert "age BETWEEN 20 AND 39 is read as **20 <= age < 40**" in session.text()
@@ -46,7 +49,9 @@ def test_invalid_sql_is_refused_with_reason(text: str, words: str) -> None:
 
 
 def test_sql_condition_inside_bin_names_edges() -> None:
-    session = open_workload("census", add_how="Write SQL").set(sql_text="SELECT COUNT(*) FROM t WHERE age <= 39")
+    session = open_workload("census", add_how="Write SQL").set(
+        sql_text="SELECT COUNT(*) FROM t WHERE age <= 39"
+    )
     assert "cuts through the bin [39, 40)" in session.errors()
     assert not any(b.key == "add_sql" for b in session.app.button)
 
@@ -54,11 +59,18 @@ def test_sql_condition_inside_bin_names_edges() -> None:
 @pytest.mark.parametrize("name", ["survey", "adult", "cps", "census", "loans"])
 def test_sql_example_can_be_added(name: str) -> None:
     session = open_workload(name, add_how="Write SQL").press("sql_example").press("add_sql")
-    assert session.studio.workload == workload_from_sql(demo_schema(name), example(demo_schema(name)))
+    assert session.studio.workload == workload_from_sql(
+        demo_schema(name), example(demo_schema(name))
+    )
 
 
 def test_sql_example_quotes_special_names() -> None:
-    schema = Schema([Attribute.of_size(n, 3) for n in ("group", 'a"b', "é", "x y", "plain", "1st", "--", "'", "ﬁ")])
+    schema = Schema(
+        [
+            Attribute.of_size(n, 3)
+            for n in ("group", 'a"b', "é", "x y", "plain", "1st", "--", "'", "ﬁ")
+        ]
+    )
     for first in range(len(schema)):
         names = schema.names[first:] + schema.names[:first]
         turned = Schema([schema[name] for name in names])

@@ -20,19 +20,27 @@ def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         database.register("frame", FRAME)
         database.execute("create schema held; create table held.people as from frame")
     settings = tmp_path / "sources.toml"
-    settings.write_text('[census]\naddress = "duckdb://${PLACE}"\ntable = "people"\ndatabase = "held"\n')
+    settings.write_text(
+        '[census]\naddress = "duckdb://${PLACE}"\ntable = "people"\ndatabase = "held"\n'
+    )
     monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
     monkeypatch.setenv("PLACE", str(path))
     return settings
 
 
-def test_named_table_is_counted_in_database(settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.records.marginals.read_batches", lambda *_: pytest.fail("rows were read"))
+def test_named_table_is_counted_in_database(
+    settings_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "engine.records.marginals.read_batches", lambda *_: pytest.fail("rows were read")
+    )
     assert named_sources() == ("census",)
     check(named_table("census"))
 
 
-def test_invalid_source_settings_error_hides_secrets(settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_source_settings_error_hides_secrets(
+    settings_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def error_message(name: str = "census", text: str | None = None) -> str:
         if text is not None:
             settings_file.write_text(text)
@@ -45,7 +53,9 @@ def test_invalid_source_settings_error_hides_secrets(settings_file: Path, monkey
     good = settings_file.read_text()
     assert "close names: 'census'" in error_message("cencus")
     assert "has another table" in error_message(text=good.replace("people", "persons"))
-    assert "cannot be reached" in error_message(text=good.replace("${PLACE}", "${PLACE}/no/office-secret"))
+    assert "cannot be reached" in error_message(
+        text=good.replace("${PLACE}", "${PLACE}/no/office-secret")
+    )
     assert "the variable 'PLACES'" in error_message(text=good.replace("PLACE", "PLACES"))
     for wrong in (
         "address",

@@ -21,7 +21,9 @@ def partitions(frame: pd.DataFrame = FRAME) -> Any:
 
 
 def test_partitions_are_counted_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.records.readers._partitions", lambda *_: pytest.fail("rows were read"))
+    monkeypatch.setattr(
+        "engine.records.readers._partitions", lambda *_: pytest.fail("rows were read")
+    )
     fractions: list[float] = []
     monkeypatch.setattr("engine.records.dask.TOGETHER", 2)
     check(partitions(), progress=lambda fraction, text: bool(fractions.append(fraction)) or True)
@@ -45,7 +47,9 @@ def test_partitions_are_counted_by_workers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("error", [Cancelled, OSError])
-def test_exception_in_progress_stops_waiting_partitions(error: type[Exception], tmp_path: Path) -> None:
+def test_exception_in_progress_stops_waiting_partitions(
+    error: type[Exception], tmp_path: Path
+) -> None:
     def count_partition(part: pd.DataFrame) -> Any:
         (tmp_path / f"{len(list(tmp_path.iterdir()))}").touch()
         return count_marginals(part, SCHEMA, SETS, on_refused="drop")
@@ -62,7 +66,9 @@ def test_exception_in_progress_stops_waiting_partitions(error: type[Exception], 
 def test_rows_of_a_person_are_capped_across_partitions() -> None:
     panel = FRAME.assign(pid=np.arange(len(FRAME)) % 40)
     options = {"person": "pid", "rows_per_person": 2, "on_refused": "drop"}
-    one, other = (count_marginals(data, SCHEMA, SETS, **options) for data in (panel, partitions(panel)))
+    one, other = (
+        count_marginals(data, SCHEMA, SETS, **options) for data in (panel, partitions(panel))
+    )
     assert (one.people, one.rows_over_cap) == (other.people, other.rows_over_cap)
     assert all((one[names] == other[names]).all() for names in one)
 

@@ -21,9 +21,16 @@ from engine.release.public_draft import draft_of_public
 from engine.workload import Attribute, Schema
 from tests.records.mixed import SCHEMA, SETS
 
-LABELS = {"sex": {1: "woman", 2: "man", 8: "no answer", 9: "refused"}, "work": {1.0: "paid", 2.0: "none"}}
+LABELS = {
+    "sex": {1: "woman", 2: "man", 8: "no answer", 9: "refused"},
+    "work": {1.0: "paid", 2.0: "none"},
+}
 SURVEY = pd.DataFrame(
-    {"sex": [1, 2, 2, 8, 9, 3, np.nan], "work": [1, 2, 2, 1, 1, 2, 1], "age": [30.0, 41.5, 7, 80, 99, 12, 3]}
+    {
+        "sex": [1, 2, 2, 8, 9, 3, np.nan],
+        "work": [1, 2, 2, 1, 1, 2, 1],
+        "age": [30.0, 41.5, 7, 80, 99, 12, 3],
+    }
 )
 
 
@@ -32,14 +39,18 @@ SURVEY = pd.DataFrame(
 def test_draft_schema_of_labels_fits_records(tmp_path: Path, form: str) -> None:
     path, labels = tmp_path / f"x.{form}", {"variable_value_labels": LABELS}
     if form == "sav":
-        pyreadstat.write_sav(SURVEY, path, **labels, missing_ranges={"sex": [9, {"lo": 20, "hi": 30}]})
+        pyreadstat.write_sav(
+            SURVEY, path, **labels, missing_ranges={"sex": [9, {"lo": 20, "hi": 30}]}
+        )
     else:
         pyreadstat.write_dta(SURVEY, path, **labels)
     draft = draft_schema(path)
     assert draft.unlabelled == ("age",)
     assert draft.schema["sex"].labels == ("woman", "man", "no answer", "refused")
     assert draft.schema["sex"].missing == ("refused" if form == "sav" else None)
-    counts = count_marginals(path, draft.schema, [("sex", "work")], on_refused="drop", ignore=["age"])
+    counts = count_marginals(
+        path, draft.schema, [("sex", "work")], on_refused="drop", ignore=["age"]
+    )
     rows = [[1, 0], [0, 2], [1, 0], [2, 0]] if form == "sav" else [[1, 0], [0, 2], [1, 0], [1, 0]]
     assert counts["sex", "work"].tolist() == rows
     reasons = {"outside the public domain": 1} | ({} if form == "sav" else {"missing": 1})
@@ -52,9 +63,15 @@ def test_draft_schema_of_labels_fits_records(tmp_path: Path, form: str) -> None:
 
 def test_number_column_with_labelled_missing_codes_is_refused(tmp_path: Path) -> None:
     rows = pd.DataFrame({"sex": [1.0, 2.0], "region": [1.0, 2.0], "people": [70.0, -9.0]})
-    labels = {"sex": {1.0: "F", 2.0: "M"}, "region": {1.0: "north", 2.0: "south"}, "people": {-9.0: "unknown"}}
+    labels = {
+        "sex": {1.0: "F", 2.0: "M"},
+        "region": {1.0: "north", 2.0: "south"},
+        "people": {-9.0: "unknown"},
+    }
     path, schema = tmp_path / "x.sav", Schema([Attribute.categorical("sex", ["F", "M"])])
-    pyreadstat.write_sav(rows, path, variable_value_labels=labels, missing_ranges={"people": [-9.0]})
+    pyreadstat.write_sav(
+        rows, path, variable_value_labels=labels, missing_ranges={"people": [-9.0]}
+    )
     with pytest.raises(DataError, match="column 'people', which holds numbers"):
         count_marginals(path, schema, [("sex",)], on_refused="drop")
     assert count_marginals(path, schema, [("sex",)], ignore=["people"]).records == 2
@@ -65,7 +82,9 @@ def test_number_column_with_labelled_missing_codes_is_refused(tmp_path: Path) ->
 def test_truncated_labelled_file_is_refused(tmp_path: Path, form: str) -> None:
     path = tmp_path / f"x.{form}"
     rows = pd.DataFrame({"sex": [1.0] * 999, "age": [30.0] * 999})
-    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](rows, path)
+    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](
+        rows, path
+    )
     schema = Schema([Attribute.of_size("sex", 3), Attribute.numeric("age", [0, 65])])
     assert count_marginals(path, schema, [("sex",)]).records == 999
     path.write_bytes(path.read_bytes()[:-4321])
@@ -81,7 +100,9 @@ def test_damaged_file_stops_only_its_reader(tmp_path: Path) -> None:
     content = path.read_bytes()
     numbers, texts = (struct.pack("<iii", 4, 1, column) for column in (2, 1))
     assert content.count(numbers) == 1
-    path.write_bytes(content.replace(numbers, texts))  # numeric labels of a text column crash the reader
+    path.write_bytes(
+        content.replace(numbers, texts)
+    )  # numeric labels of a text column crash the reader
     for read in (draft_schema, draft_of_public, lambda file: count_marginals(file, SCHEMA, SETS)):
         with pytest.raises(DataError, match=r"the file 'x.sav' cannot be read"):
             read(path)
@@ -110,7 +131,11 @@ def test_draft_schema_without_labels_is_refused(tmp_path: Path) -> None:
 
 
 SMALL = pd.DataFrame(
-    {"SEX": ["F", "M", "", "x", "f", "F"], "AGE": [30.0, 19.5, None, 80, -3, 120], "CODE": [0, 4, 2, 5, 1, 3]}
+    {
+        "SEX": ["F", "M", "", "x", "f", "F"],
+        "AGE": [30.0, 19.5, None, 80, -3, 120],
+        "CODE": [0, 4, 2, 5, 1, 3],
+    }
 )
 # formats that no available library writes: the records as compressed SAS and old Excel files
 ENCODED_FILES = {
@@ -141,10 +166,16 @@ def write_open_document(path: Path) -> None:
         if value is None or value == "" or value != value:
             return "<table:table-cell/>"
         if isinstance(value, str):
-            return f'<table:table-cell office:value-type="string"><text:p>{value}</text:p></table:table-cell>'
+            return (
+                "<table:table-cell"
+                f' office:value-type="string"><text:p>{value}</text:p></table:table-cell>'
+            )
         return f'<table:table-cell office:value-type="float" office:value="{value}"/>'
 
-    spaces = "".join(f' xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n}:1.0"' for n in ("office", "table", "text"))
+    spaces = "".join(
+        f' xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n}:1.0"'
+        for n in ("office", "table", "text")
+    )
     rows = "".join(
         f"<table:table-row>{''.join(map(cell, row))}</table:table-row>"
         for row in [list(SMALL.columns), *SMALL.to_numpy(object).tolist()]
@@ -154,7 +185,8 @@ def write_open_document(path: Path) -> None:
         book.writestr("META-INF/manifest.xml", "<manifest/>")
         book.writestr(
             "content.xml",
-            f"<office:document-content{spaces}><office:body><office:spreadsheet><table:table table:name='S'>{rows}"
+            f"<office:document-content{spaces}><office:body><office:spreadsheet><table:table"
+            f" table:name='S'>{rows}"
             "</table:table></office:spreadsheet></office:body></office:document-content>",
         )
 
@@ -186,7 +218,10 @@ def test_foreign_file_formats_have_equal_counts(tmp_path: Path, form: str) -> No
         ]
     )
     sets = [("SEX", "CODE"), ("AGE",)]
-    path, expected = write_small(tmp_path / f"x{form}"), count_marginals(SMALL, schema, sets, on_refused="drop")
+    path, expected = (
+        write_small(tmp_path / f"x{form}"),
+        count_marginals(SMALL, schema, sets, on_refused="drop"),
+    )
     counts = count_marginals(path, schema, sets, on_refused="drop")
     assert all((counts[names] == table).all() for names, table in expected.items())
     assert counts.refused == expected.refused

@@ -30,17 +30,27 @@ def sheet(path: Path, rows: list[list[Any]], sheets: int = 1, merged: str = "") 
     office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
     relations = "http://schemas.openxmlformats.org/package/2006/relationships"
     body = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
-    sheet_tags = "".join(f'<sheet name="S{i}" sheetId="{i + 1}" r:id="r{i}"/>' for i in range(sheets))
-    links = "".join(f'<Relationship Id="r{i}" Type="{office}/worksheet" Target="s.xml"/>' for i in range(sheets))
+    sheet_tags = "".join(
+        f'<sheet name="S{i}" sheetId="{i + 1}" r:id="r{i}"/>' for i in range(sheets)
+    )
+    links = "".join(
+        f'<Relationship Id="r{i}" Type="{office}/worksheet" Target="s.xml"/>' for i in range(sheets)
+    )
     merge = f'<mergeCells count="1"><mergeCell ref="{merged}"/></mergeCells>' if merged else ""
     root = f'<Relationship Id="r" Type="{office}/officeDocument" Target="xl/workbook.xml"/>'
     with zipfile.ZipFile(path, "w") as book:
         book.writestr("_rels/.rels", f'<Relationships xmlns="{relations}">{root}</Relationships>')
         book.writestr(
-            "xl/workbook.xml", f'<workbook {namespace} xmlns:r="{office}"><sheets>{sheet_tags}</sheets></workbook>'
+            "xl/workbook.xml",
+            f'<workbook {namespace} xmlns:r="{office}"><sheets>{sheet_tags}</sheets></workbook>',
         )
-        book.writestr("xl/_rels/workbook.xml.rels", f'<Relationships xmlns="{relations}">{links}</Relationships>')
-        book.writestr("xl/s.xml", f"<worksheet {namespace}><sheetData>{body}</sheetData>{merge}</worksheet>")
+        book.writestr(
+            "xl/_rels/workbook.xml.rels",
+            f'<Relationships xmlns="{relations}">{links}</Relationships>',
+        )
+        book.writestr(
+            "xl/s.xml", f"<worksheet {namespace}><sheetData>{body}</sheetData>{merge}</worksheet>"
+        )
     return path
 
 
@@ -65,7 +75,9 @@ def test_distant_cell_in_sheet_raises_limit_error(tmp_path: Path) -> None:
             read()
 
 
-@pytest.mark.parametrize(("merged", "where"), [("A1:B1", "in its header"), ("A2:A4", "in its rows")])
+@pytest.mark.parametrize(
+    ("merged", "where"), [("A1:B1", "in its header"), ("A2:A4", "in its rows")]
+)
 def test_merged_cells_are_refused(tmp_path: Path, merged: str, where: str) -> None:
     rows = [list(FRAME.columns), *FRAME.to_numpy(object).tolist()]
     path = sheet(tmp_path / "x.xlsx", rows, merged=merged)
@@ -80,5 +92,7 @@ def test_missing_library_error_names_install_command(
     monkeypatch.setitem(sys.modules, library, None)
     path = tmp_path / ("x.sav" if library == "pyreadstat" else "x.xlsx")
     path.write_bytes(b"")
-    with pytest.raises(DataError, match=rf"needs {library}.*pip install 'dp-query-workbench\[sources\]'"):
+    with pytest.raises(
+        DataError, match=rf"needs {library}.*pip install 'dp-query-workbench\[sources\]'"
+    ):
         count_marginals(path, SCHEMA, SETS)

@@ -13,7 +13,12 @@ from engine.privacy import Budget
 from engine.residuals import Options, basis
 from engine.residuals.tuning.center_objective import Allowance, CenterProblem, Evaluation
 from engine.residuals.tuning.complements import ComplementProblem
-from engine.residuals.tuning.tune import CenterBalance, separable_pieces, tuned_centers, ways_to_split
+from engine.residuals.tuning.tune import (
+    CenterBalance,
+    separable_pieces,
+    tuned_centers,
+    ways_to_split,
+)
 from engine.workload import Attribute, Custom, Schema, Workload
 from tests.oracles import block_rows, workload_rows
 from tests.residuals.tuning.full_domain import full_domain_optimum, limit_unions
@@ -29,8 +34,14 @@ def ignore_progress(fraction: float, text: str) -> None:
 
 def mixed_workload() -> Workload:
     schema = Schema([Attribute.of_size("c", 3, "categorical"), *sizes(5, 5, 4).attributes])
-    workload = Workload.all_ways(schema, ways=(1, 2)).add(("n0", "n1"), "affine").add(("n2",), "range", weight=3.0)
-    return workload.add(("n2", "n0", "c"), {"n2": "prefix", "n0": "range", "c": "marginal"}).add(("n1",), "range")
+    workload = (
+        Workload.all_ways(schema, ways=(1, 2))
+        .add(("n0", "n1"), "affine")
+        .add(("n2",), "range", weight=3.0)
+    )
+    return workload.add(("n2", "n0", "c"), {"n2": "prefix", "n0": "range", "c": "marginal"}).add(
+        ("n1",), "range"
+    )
 
 
 def triple_workload() -> Workload:
@@ -65,16 +76,26 @@ def test_center_gradient_matches_finite_differences(workload: Callable[[], Workl
         for k in range(problem.sizes[role] - 1):
             step = np.zeros(problem.sizes[role] - 1)
             step[k] = 1e-5
-            ends = [problem.evaluate(centers(at | {role: at[role] + s * step}))[0] for s in (1.0, -1.0)]
-            assert gradient[role][k] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-5)
+            ends = [
+                problem.evaluate(centers(at | {role: at[role] + s * step}))[0] for s in (1.0, -1.0)
+            ]
+            assert gradient[role][k] == pytest.approx(
+                (ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-5
+            )
 
 
 def test_tuned_centers_symmetric_attributes_stay_uniform() -> None:
     schema = Schema(
-        [Attribute.of_size("day", 7), Attribute.of_size("kind", 4, "categorical"), Attribute.of_size("x", 5)]
+        [
+            Attribute.of_size("day", 7),
+            Attribute.of_size("kind", 4, "categorical"),
+            Attribute.of_size("x", 5),
+        ]
     )
     workload = (
-        Workload(schema).add(("day", "kind"), {"day": "circular", "kind": "marginal"}).add(("day", "x"), "prefix")
+        Workload(schema)
+        .add(("day", "kind"), {"day": "circular", "kind": "marginal"})
+        .add(("day", "x"), "prefix")
     )
     assert set(tuned_centers(Workload(schema, workload.groups[:1]), ignore_progress)) == set()
     assert "kind" not in tuned_centers(workload, ignore_progress)
@@ -89,7 +110,9 @@ def test_tuned_centers_symmetric_attributes_stay_uniform() -> None:
     ],
     ids=["[10]^2", "[8]^3", "[10]^40"],
 )
-def test_tuned_centers_reach_stored_rmse(schema: Schema, ways: tuple[int, ...], uniform: float, tuned: float) -> None:
+def test_tuned_centers_reach_stored_rmse(
+    schema: Schema, ways: tuple[int, ...], uniform: float, tuned: float
+) -> None:
     workload = Workload.all_ways(schema, ways=ways)
     assert plan(workload, Budget(pcost=1.0)).rmse == pytest.approx(uniform, rel=2e-4)
     assert plan(workload, Budget(pcost=1.0), centers="tuned").rmse <= tuned * (1.0 + 2e-4)
@@ -102,16 +125,23 @@ def test_tuned_centers_one_attribute_reaches_optimum() -> None:
 
 
 @pytest.mark.parametrize("family", ["prefix", "range"])
-def test_center_balance_matches_gradient_search(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_center_balance_matches_gradient_search(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schema = Schema([Attribute.of_size("c", 3, "categorical"), *sizes(9, 6).attributes])
     workload = Workload.all_ways(schema, (1, 2, 3))
     if family == "range":
         workload = (
-            Workload(schema).add(("n0", "c"), {"n0": "range", "c": "marginal"}).add("n0", "range").add("n1", "range")
+            Workload(schema)
+            .add(("n0", "c"), {"n0": "range", "c": "marginal"})
+            .add("n0", "range")
+            .add("n1", "range")
         )
     calls = []
     evaluate = CenterProblem.evaluate
-    monkeypatch.setattr(CenterProblem, "evaluate", lambda self, at: calls.append(1) or evaluate(self, at))
+    monkeypatch.setattr(
+        CenterProblem, "evaluate", lambda self, at: calls.append(1) or evaluate(self, at)
+    )
     balanced = tuned_centers(workload, ignore_progress)
     assert balanced
     assert not calls
@@ -130,7 +160,9 @@ def test_center_balance_matches_gradient_search(family: str, monkeypatch: pytest
 
 def test_center_balance_offsets_match_derivatives() -> None:
     schema = Schema([Attribute.of_size("c", 3, "categorical"), *sizes(9, 6).attributes])
-    problem = CenterProblem(Workload.all_ways(schema, (0, 1, 2, 3)).add("n0", "prefix", weight=2.0), ignore_progress)
+    problem = CenterProblem(
+        Workload.all_ways(schema, (0, 1, 2, 3)).add("n0", "prefix", weight=2.0), ignore_progress
+    )
     problem.options = Options(gap=1e-9, evaluations=600)
     balance = CenterBalance(problem, separable_pieces(problem))
     rng = np.random.default_rng(5)
@@ -141,7 +173,10 @@ def test_center_balance_offsets_match_derivatives() -> None:
         for role, (inside, outside) in balance.alone.items():
             # finite differences of S by the Gram inside and the total outside
             slopes, state = [], Evaluation(problem=problem, centers=centers)
-            for number, value in ((inside, state.alone(inside)[0]), (outside, state.scalar(outside))):
+            for number, value in (
+                (inside, state.alone(inside)[0]),
+                (outside, state.scalar(outside)),
+            ):
                 moved = []
                 for share in (1.0 - 1e-4, 1.0 + 1e-4):
                     there = Evaluation(problem=problem, centers=centers)
@@ -163,8 +198,12 @@ def test_tuned_centers_random_workloads_are_near_optimum() -> None:
         workload = Workload(schema)
         for _ in range(int(rng.integers(2, 5))):
             names = rng.permutation(schema.names)[: int(rng.integers(1, 4))]
-            families = {str(n): str(rng.choice(["prefix", "range", "marginal", "total"])) for n in names}
-            workload = workload.add(tuple(families), families, weight=float(rng.choice([0.5, 1.0, 4.0])))
+            families = {
+                str(n): str(rng.choice(["prefix", "range", "marginal", "total"])) for n in names
+            }
+            workload = workload.add(
+                tuple(families), families, weight=float(rng.choice([0.5, 1.0, 4.0]))
+            )
         uniform = plan(workload, Budget(pcost=1.0)).weighted_rmse
         tuned = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         assert tuned <= uniform * (1.0 + 1e-5)
@@ -175,7 +214,13 @@ def test_tuned_centers_random_workloads_are_near_optimum() -> None:
 
 def joint_workload() -> Workload:
     schema = Schema([*sizes(4, 5, 4).attributes, Attribute.of_size("c", 3, "categorical")])
-    workload = Workload(schema).add(("n0", "n1"), "affine").add(("n2", "n0"), "abs").add(("n0",), "prefix").add(("c",))
+    workload = (
+        Workload(schema)
+        .add(("n0", "n1"), "affine")
+        .add(("n2", "n0"), "abs")
+        .add(("n0",), "prefix")
+        .add(("c",))
+    )
     return workload.add(("n0", "n2"), "prefix", weight=0.3).add(("n1",), "range")
 
 
@@ -185,7 +230,9 @@ def all_pairs(n: int, d: int, family: str) -> Workload:
     return Workload(schema, ones.groups + twos.groups)
 
 
-@pytest.mark.parametrize("workload", [joint_workload(), all_pairs(4, 3, "affine")], ids=["mixed", "symmetric"])
+@pytest.mark.parametrize(
+    "workload", [joint_workload(), all_pairs(4, 3, "affine")], ids=["mixed", "symmetric"]
+)
 def test_complement_gradient_matches_finite_differences(workload: Workload) -> None:
     assert ways_to_split(workload, Allowance())[0]
     problem = ComplementProblem(workload, ignore_progress)
@@ -212,7 +259,9 @@ def test_complements_reach_stored_rmse(family: str, uniform: float, tuned: float
     assert load_plan(result.to_json()).to_json() == result.to_json()
 
 
-def test_complements_absolute_differences_reach_stored_rmse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complements_absolute_differences_reach_stored_rmse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
     workload = Workload.all_ways(sizes(*[10] * 10), (2,), "abs")
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
@@ -238,7 +287,10 @@ def test_complements_variances_match_explicit_mechanism(monkeypatch: pytest.Monk
 def test_complements_slow_pairs_need_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_unions(monkeypatch)
     monkeypatch.setattr("engine.residuals.tuning.center_objective.SLOWEST", 0.0)
-    short, long = (plan(joint_workload(), Budget(pcost=1.0), centers="tuned", time_limit=t) for t in (None, 3600.0))
+    short, long = (
+        plan(joint_workload(), Budget(pcost=1.0), centers="tuned", time_limit=t)
+        for t in (None, 3600.0)
+    )
     assert not short.split.complements
     assert short.split.stopped == {"work"}
     assert "would take long" in short.certificate.statement
@@ -249,4 +301,9 @@ def test_complements_slow_pairs_need_time_limit(monkeypatch: pytest.MonkeyPatch)
 def test_tuned_centers_progress_false_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_unions(monkeypatch)
     with pytest.raises(Cancelled):
-        plan(mixed_workload(), Budget(pcost=1.0), centers="tuned", progress=lambda done, text: "centers" not in text)
+        plan(
+            mixed_workload(),
+            Budget(pcost=1.0),
+            centers="tuned",
+            progress=lambda done, text: "centers" not in text,
+        )

@@ -69,7 +69,12 @@ def products() -> Workload:
 
 def product_and_joint_pair() -> Workload:
     """Products on a pair with 140 MB of query rows, and a joint pair."""
-    return Workload(numeric(20, 20, 4)).add(("a", "b"), "range").add(("b", "c"), "affine").add(("a", "b"), "abs")
+    return (
+        Workload(numeric(20, 20, 4))
+        .add(("a", "b"), "range")
+        .add(("b", "c"), "affine")
+        .add(("a", "b"), "abs")
+    )
 
 
 def many_pairs() -> Workload:
@@ -77,7 +82,9 @@ def many_pairs() -> Workload:
     workload = Workload(numeric(*[12] * 6))
     for i, a in enumerate(workload.schema.names):
         for b in workload.schema.names[i + 1 :]:
-            workload = workload.add((a, b), Random(seed=len(workload.groups))).add((a, b), "prefix", weight=1.0 + i)
+            workload = workload.add((a, b), Random(seed=len(workload.groups))).add(
+                (a, b), "prefix", weight=1.0 + i
+            )
     return workload
 
 
@@ -106,7 +113,9 @@ class Clock:
         return self.evaluate(problem, mass)
 
 
-def timed(workload: Workload, patch: pytest.MonkeyPatch, limit: float, seconds: float, **options: object):
+def timed(
+    workload: Workload, patch: pytest.MonkeyPatch, limit: float, seconds: float, **options: object
+):
     clock = Clock(seconds)
     with patch.context() as inside:
         inside.setattr(time, "monotonic", lambda: clock.now)
@@ -118,7 +127,13 @@ def timed(workload: Workload, patch: pytest.MonkeyPatch, limit: float, seconds: 
 def three_families() -> Workload:
     """Prefixes, ranges and sums on one pair of attributes."""
     both = ("a", "b")
-    return Workload(numeric(8, 7, 3)).add(both, "prefix").add(both, "range").add(both, "affine").add(("b", "c"))
+    return (
+        Workload(numeric(8, 7, 3))
+        .add(both, "prefix")
+        .add(both, "range")
+        .add(both, "affine")
+        .add(("b", "c"))
+    )
 
 
 def coupled() -> Workload:
@@ -136,7 +151,11 @@ every_timed = itertools.product(*(TIMED | {"seconds": (0.01, 0.1, 0.5)}).values(
 
 
 @pytest.mark.parametrize(
-    tuple(TIMED), [*pairwise(*TIMED.values()), *(pytest.param(*row, marks=pytest.mark.full) for row in every_timed)]
+    tuple(TIMED),
+    [
+        *pairwise(*TIMED.values()),
+        *(pytest.param(*row, marks=pytest.mark.full) for row in every_timed),
+    ],
 )
 def test_tuned_plan_respects_time_limit(make_workload, objective, work, seconds, monkeypatch):
     limit_unions(monkeypatch, work)
@@ -183,13 +202,18 @@ def test_tuned_plan_worse_split_is_discarded(monkeypatch):
     assert result.certificate == uniform.certificate
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(s, marks=pytest.mark.full) for s in range(6, 12))])
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(s, marks=pytest.mark.full) for s in range(6, 12))]
+)
 def test_tuned_plan_random_workload_is_not_worse(seed):
     workload = draw(np.random.default_rng(seed), attributes=6, cells=12)
     limits = {"memory_limit": 2e8, "time_limit": 1.0}
     uniform = build_plan(workload, **limits)
     result = build_plan(workload, centers="tuned", **limits)
-    assert result.weighted_rmse <= uniform.weighted_rmse * (1.0 + 1e-9) or "limit" in result.certificate.statement
+    assert (
+        result.weighted_rmse <= uniform.weighted_rmse * (1.0 + 1e-9)
+        or "limit" in result.certificate.statement
+    )
 
 
 def test_load_plan_alternating_by_time_limit_round_trips():
@@ -252,7 +276,9 @@ def test_choose_unions_products_need_few_rows(monkeypatch):
     assert choose_unions(workload, spaces, 4e9) == {both: spaces}
     assert union_seconds(workload, both, spaces) < 2.0
     # query weights are not products, and unmeasured queries require a full listing
-    weighted = Workload(numeric(24, 25)).add(both, "circular", query_weights=np.ones(single.groups[0].count))
+    weighted = Workload(numeric(24, 25)).add(
+        both, "circular", query_weights=np.ones(single.groups[0].count)
+    )
     assert not choose_unions(weighted.add(both, "affine"), spaces, 4e9)
     wider = Workload(numeric(24, 25, 3)).add(both, "circular").add(("a", "c"), "affine")
     assert not choose_unions(wider, tuple(decompose(wider).spaces), 4e9).get(("a", "b", "c"))
@@ -274,7 +300,11 @@ def test_choose_unions_symmetric_workload_has_no_union(monkeypatch):
 
 
 def test_tuned_plan_full_domain_is_not_worse():
-    workload = Workload(numeric(20, 5)).add(("a", "b"), {"a": Custom(np.eye(20)), "b": "marginal"}).add("a")
+    workload = (
+        Workload(numeric(20, 5))
+        .add(("a", "b"), {"a": Custom(np.eye(20)), "b": "marginal"})
+        .add("a")
+    )
     assert build_plan(workload, centers="tuned").weighted_rmse <= build_plan(workload).weighted_rmse
 
 
@@ -330,7 +360,9 @@ def test_union_seconds_total_counts_joint_pairs(monkeypatch):
         few = choose_unions(workload, spaces, 4e9)
         attributes = next(a for a, together in few.items() if () in together)
         without_total = [space for space in few[attributes] if space]
-        each = [union_seconds(workload, attributes, held) for held in (few[attributes], without_total)]
+        each = [
+            union_seconds(workload, attributes, held) for held in (few[attributes], without_total)
+        ]
         assert (each[0] > 10.0 * each[1]) == more
     monkeypatch.setattr("engine.residuals.tuning.unions.ENTRIES", 5e4)
     assert not any(() in together for together in choose_unions(workload, spaces, 4e9).values())
@@ -345,7 +377,11 @@ def test_union_seconds_counts_strategy_work(monkeypatch):
 
 def test_choose_unions_counts_memory_of_rows(monkeypatch):
     """Many queries on few cells need memory for their rows before the Gram is formed."""
-    workload = Workload(numeric(4, 3)).add(("a", "b"), Random(seed=1, count=4_000)).add(("a", "b"), "affine")
+    workload = (
+        Workload(numeric(4, 3))
+        .add(("a", "b"), Random(seed=1, count=4_000))
+        .add(("a", "b"), "affine")
+    )
     spaces = tuple(decompose(workload).spaces)
     needed = rows_of_union(workload, ("a", "b"), spaces)
     assert needed > 8 * 4_000 * 12
@@ -382,7 +418,9 @@ def test_choose_unions_contain_several_spaces(monkeypatch):
     workload = Workload(numeric(4, 4, 4)).add(("a", "b"), "affine").add(("b", "c"), "affine")
     spaces = (("a", "b"), ("b", "c"), ("b",))
     monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", 0.0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 2 * work_of(workload, ("a", "b"), spaces[::2], 4e9))
+    monkeypatch.setattr(
+        "engine.residuals.tuning.unions.WORK", 2 * work_of(workload, ("a", "b"), spaces[::2], 4e9)
+    )
     unions = choose_unions(workload, spaces, 4e9)
     assert [len(together) for together in unions.values()] == [2]
 

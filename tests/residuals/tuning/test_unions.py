@@ -26,7 +26,12 @@ from engine.residuals.strategy_search import Search
 from engine.residuals.tuning.unions import choose_unions, unite, work_of
 from engine.workload import Custom, Workload
 from tests import oracles
-from tests.mechanisms.checks import check_any_query, check_certificate, check_round_trip, check_variances
+from tests.mechanisms.checks import (
+    check_any_query,
+    check_certificate,
+    check_round_trip,
+    check_variances,
+)
 from tests.residuals.tuning.full_domain import full_domain_optimum, limit_unions
 from tests.shapes import SHAPES, numeric
 
@@ -63,7 +68,9 @@ UNION_SHAPES = ("nested", "cyclic", "mixed_three", "coupled_three", "all_affine_
 
 def work_cases():
     """Shapes with two of three work limits; full runs use all three."""
-    for (s, shape), (w, work) in itertools.product(enumerate(UNION_SHAPES), enumerate((0, 4_000, 40_000))):
+    for (s, shape), (w, work) in itertools.product(
+        enumerate(UNION_SHAPES), enumerate((0, 4_000, 40_000))
+    ):
         yield pytest.param(shape, work, marks=[pytest.mark.full] * ((s + w) % 3 == 1))
 
 
@@ -115,7 +122,8 @@ def some_split(rng):
         raw = rng.uniform(0.2, 1.0, n)
         centers.append(raw / raw.sum())
     complement = Complement(
-        by_axis=(rng.standard_normal((6, 2)), rng.standard_normal((6, 3))), by_total=rng.standard_normal(6)
+        by_axis=(rng.standard_normal((6, 2)), rng.standard_normal((6, 3))),
+        by_total=rng.standard_normal(6),
     )
     return sizes, centers, complement
 
@@ -134,8 +142,12 @@ def test_split_lift_rows_of_pieces_equal_query():
 def test_unite_gram_matches_explicit_pieces():
     rng = np.random.default_rng(4)
     sizes, centers, complement = some_split(rng)
-    workload = Workload(numeric(*sizes)).add(("b", "a"), "affine").add(("c", "a"), "range", weight=2.0)
-    workload = workload.add(("a", "b", "c"), "prefix", query_weights=rng.uniform(0.5, 2.0, 24)).add("c", "prefix")
+    workload = (
+        Workload(numeric(*sizes)).add(("b", "a"), "affine").add(("c", "a"), "range", weight=2.0)
+    )
+    workload = workload.add(("a", "b", "c"), "prefix", query_weights=rng.uniform(0.5, 2.0, 24)).add(
+        "c", "prefix"
+    )
     named_centers = dict(zip("abc", centers, strict=True))
     unions = {("a", "b"): ((), ("a",), ("a", "b"))}
     split = Split(centers=named_centers, complements={("a", "b"): complement}, unions=unions)
@@ -144,32 +156,56 @@ def test_unite_gram_matches_explicit_pieces():
     sub = parts.subworkloads[number]
     columns = positions(sizes, ((), (0,), (0, 1)))
     expected = np.zeros((len(columns), len(columns)))
-    for rows, weights in zip(oracles.workload_rows(workload), oracles.query_weights(workload), strict=True):
+    for rows, weights in zip(
+        oracles.workload_rows(workload), oracles.query_weights(workload), strict=True
+    ):
         coordinates = pieces(rows, sizes, centers, {(0, 1): complement})[:, columns]
         expected += (coordinates * weights[:, None]).T @ coordinates
-    np.testing.assert_allclose(scale * parts.factors[sub.terms[0].factors[0][1]].dense(), expected, atol=1e-10)
-    assert set(parts.spaces) == {("a", "b"), ("b",), ("c",), ("a", "c"), ("b", "c"), ("a", "b", "c")}
+    np.testing.assert_allclose(
+        scale * parts.factors[sub.terms[0].factors[0][1]].dense(), expected, atol=1e-10
+    )
+    assert set(parts.spaces) == {
+        ("a", "b"),
+        ("b",),
+        ("c",),
+        ("a", "c"),
+        ("b", "c"),
+        ("a", "b", "c"),
+    }
 
 
 def records():
     rng = np.random.default_rng(9)
-    return pd.DataFrame({name: rng.integers(0, n, 500) for name, n in zip("abc", (4, 3, 3), strict=True)})
+    return pd.DataFrame(
+        {name: rng.integers(0, n, 500) for name, n in zip("abc", (4, 3, 3), strict=True)}
+    )
 
 
 def test_union_measurement_answers_and_consistent_tables():
-    workload = Workload(numeric(4, 3, 3)).add(("a", "b"), "prefix").add(("b", "c"), "range").add(("a", "c"), "affine")
+    workload = (
+        Workload(numeric(4, 3, 3))
+        .add(("a", "b"), "prefix")
+        .add(("b", "c"), "range")
+        .add(("a", "c"), "affine")
+    )
     result = plan(workload, Budget(pcost=1e10), centers="tuned")
     assert result.split.unions
     measurement, data = measure(result, records(), rehearsal=True), records()
     exact = pd.crosstab(data["a"], data["b"]).to_numpy()
     np.testing.assert_allclose(measurement.marginal(("a", "b")), exact, atol=1e-2)
-    np.testing.assert_allclose(measurement.marginal(("b", "a")).sum(axis=0), measurement.marginal(("a",)), atol=1e-7)
     np.testing.assert_allclose(
-        measurement.marginal(("c", "b")).sum(axis=0), measurement.marginal(("a", "b")).sum(axis=0), atol=1e-7
+        measurement.marginal(("b", "a")).sum(axis=0), measurement.marginal(("a",)), atol=1e-7
+    )
+    np.testing.assert_allclose(
+        measurement.marginal(("c", "b")).sum(axis=0),
+        measurement.marginal(("a", "b")).sum(axis=0),
+        atol=1e-7,
     )
     with pytest.raises(NotAnswerable):
         measurement.marginal(("a", "c"))
-    answer = measurement.answer(("a", "c"), (np.add.outer(np.arange(4), np.arange(3)) <= 2).astype(float))
+    answer = measurement.answer(
+        ("a", "c"), (np.add.outer(np.arange(4), np.arange(3)) <= 2).astype(float)
+    )
     assert answer.answer == pytest.approx(int((data["a"] + data["c"] <= 2).sum()), abs=1e-2)
     answers = measurement.answers(2)
     assert answers["answer"][2] == pytest.approx(answer.answer, abs=1e-7)
@@ -192,7 +228,11 @@ def test_choose_unions_very_light_queries_have_no_union():
     schema = numeric(4, 3)
     light = Workload(schema).add("a", "prefix", weight=1e-12).add(("a", "b"), "affine")
     assert not choose_unions(light, tuple(decompose(light).spaces), 4e9)
-    small = Workload(schema).add("b", "prefix").add("a", Custom([[1e5, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1]]))
+    small = (
+        Workload(schema)
+        .add("b", "prefix")
+        .add("a", Custom([[1e5, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1]]))
+    )
     for workload in (light, small):
         assert np.isfinite(tuned(workload).rmse)
 
@@ -213,7 +253,11 @@ def test_search_key_depends_on_split():
     searches = [
         Search(factor=factor, centers=center_pair, complements=passed, spaces=spaces)
         for center_pair in ((None, None), (centers[0], None))
-        for passed in ({}, {(0, 1): complement}, {(0, 1): replace(complement, by_total=np.zeros(6))})
+        for passed in (
+            {},
+            {(0, 1): complement},
+            {(0, 1): replace(complement, by_total=np.zeros(6))},
+        )
         for spaces in ((), ((), (0,), (1,), (0, 1)), ((1,), (0,), (0, 1)))
     ]
     assert len({s.key for s in searches}) == len({s.shape for s in searches}) == len(searches)
@@ -275,7 +319,12 @@ def test_work_of_respects_memory_limit():
 
 def test_complements_of_product_pairs_lower_error(monkeypatch):
     limit_unions(monkeypatch)
-    workload = Workload(numeric(5, 5, 5)).add(("a", "b"), "affine").add(("b", "c"), "prefix").add("a", "prefix")
+    workload = (
+        Workload(numeric(5, 5, 5))
+        .add(("a", "b"), "affine")
+        .add(("b", "c"), "prefix")
+        .add("a", "prefix")
+    )
     result = tuned(workload)
     monkeypatch.setattr("engine.residuals.tuning.tune.can_tune", lambda workload: False)
     assert result.split.complements
@@ -295,7 +344,10 @@ def test_forecast_tuned_counts_split_search():
         longer = short.add(("a", "b"), family)
         more = forecast(longer).seconds - forecast(short).seconds
         assert forecast(short, centers="tuned").seconds < 1.0
-        assert forecast(longer, centers="tuned").seconds > forecast(short, centers="tuned").seconds + more + 0.1
+        assert (
+            forecast(longer, centers="tuned").seconds
+            > forecast(short, centers="tuned").seconds + more + 0.1
+        )
 
 
 def test_forecast_unaffordable_complements_counts_center_search(monkeypatch):

@@ -33,18 +33,24 @@ def cell_of(name: str, value: object) -> int:
 
 FROM = "COUNT(*) AS n FROM t"
 BANDED = {
-    f"SELECT CASE WHEN age < 18 THEN 'c' WHEN age < 65 THEN 'a' ELSE 'o' END AS band, {FROM} GROUP BY band": (
-        ["age < 18", "18 <= age < 65", "age >= 65"]
-    ),
-    f"SELECT CASE WHEN age < 18 THEN 'x' WHEN age < 65 THEN 'a' ELSE 'x' END, {FROM} GROUP BY 1": (
-        ["not 18 <= age < 65", "18 <= age < 65"]
-    ),
-    f"SELECT CASE code WHEN 1 THEN 'x' WHEN 3 THEN 'y' END, {FROM} WHERE age < 18 AND code < 4 GROUP BY ALL": (
-        ["code == 1 and age < 18", "code == 3 and age < 18", "code in [0, 2] and age < 18"]
-    ),
-    f"SELECT CASE WHEN code > 2 THEN 'x' ELSE 'y' END, {FROM} WHERE code + \"hours-per-week\" < 6 GROUP BY 1": (
-        ["code >= 3 and code + hours_per_week < 6", "code <= 2 and code + hours_per_week < 6"]
-    ),
+    f"SELECT CASE WHEN age < 18 THEN 'c' WHEN age < 65 THEN 'a' ELSE 'o' END AS band, {FROM} GROUP BY band": [
+        "age < 18",
+        "18 <= age < 65",
+        "age >= 65",
+    ],
+    f"SELECT CASE WHEN age < 18 THEN 'x' WHEN age < 65 THEN 'a' ELSE 'x' END, {FROM} GROUP BY 1": [
+        "not 18 <= age < 65",
+        "18 <= age < 65",
+    ],
+    f"SELECT CASE code WHEN 1 THEN 'x' WHEN 3 THEN 'y' END, {FROM} WHERE age < 18 AND code < 4 GROUP BY ALL": [
+        "code == 1 and age < 18",
+        "code == 3 and age < 18",
+        "code in [0, 2] and age < 18",
+    ],
+    f"SELECT CASE WHEN code > 2 THEN 'x' ELSE 'y' END, {FROM} WHERE code + \"hours-per-week\" < 6 GROUP BY 1": [
+        "code >= 3 and code + hours_per_week < 6",
+        "code <= 2 and code + hours_per_week < 6",
+    ],
 }
 
 
@@ -61,7 +67,9 @@ def database_counts(sql: str) -> dict[frozenset[tuple[str, int]], int]:
     return counts
 
 
-def engine_counts(workload: Workload, sets: list[tuple[str, ...]]) -> dict[frozenset[tuple[str, int]], int]:
+def engine_counts(
+    workload: Workload, sets: list[tuple[str, ...]]
+) -> dict[frozenset[tuple[str, int]], int]:
     """Exact answers of the groups, by the cell of the grouped attributes of each query."""
     counts: dict[frozenset[tuple[str, int]], int] = {}
     assert len(workload.groups) == len(sets)
@@ -95,26 +103,50 @@ def check(sql: str, sets: list[tuple[str, ...]]) -> Workload:
 CASES = {
     "SELECT COUNT(*) AS n FROM t": ([()], "all records"),
     "SELECT COUNT(1) AS n FROM t": ([()], "all records"),
-    "SELECT age, sex, COUNT(*) AS n FROM t GROUP BY age, sex": ([("age", "sex")], "age = [0, 18) and sex = F"),
+    "SELECT age, sex, COUNT(*) AS n FROM t GROUP BY age, sex": (
+        [("age", "sex")],
+        "age = [0, 18) and sex = F",
+    ),
     "SELECT COUNT(*) AS n FROM t WHERE age BETWEEN 20 AND 39": ([()], "20 <= age < 40"),
     "SELECT COUNT(*) AS n FROM t WHERE age >= 20 AND age < 40": ([()], "20 <= age < 40"),
     "SELECT COUNT(*) AS n FROM t WHERE 40 > age AND NOT 19 >= age": ([()], "20 <= age < 40"),
     "SELECT COUNT(*) AS n FROM t WHERE age NOT BETWEEN 20 AND 39": ([()], "not 20 <= age < 40"),
     "SELECT COUNT(*) AS n FROM t WHERE sex <> 'F'": ([()], "sex != 'F'"),
-    "SELECT COUNT(*) AS n FROM t WHERE sex IN ('it''s or \"not\"')": ([()], "sex == 'it\\'s or \"not\"'"),
-    "SELECT COUNT(*) AS n FROM t WHERE \"class\" = 'é' AND t.code <= 1": ([()], "class_ == 'é' and code <= 1"),
+    "SELECT COUNT(*) AS n FROM t WHERE sex IN ('it''s or \"not\"')": (
+        [()],
+        "sex == 'it\\'s or \"not\"'",
+    ),
+    "SELECT COUNT(*) AS n FROM t WHERE \"class\" = 'é' AND t.code <= 1": (
+        [()],
+        "class_ == 'é' and code <= 1",
+    ),
     "SELECT COUNT(*) AS n FROM t WHERE code NOT IN (1, 3)": ([()], "code not in [1, 3]"),
     "SELECT COUNT(*) AS n FROM t WHERE code = 2 OR age < 18": ([()], "code == 2 or age < 18"),
     "SELECT COUNT(*) AS n FROM t WHERE (code = 2 OR age < 18) AND sex = 'F'": (
         [()],
         "sex == 'F' and (code == 2 or age < 18)",
     ),
-    'SELECT COUNT(*) AS n FROM t WHERE code + "hours-per-week" <= 3': ([()], "code + hours_per_week <= 3"),
-    'SELECT COUNT(*) AS n FROM t WHERE ABS(code - "hours-per-week") <= 1': ([()], "abs(code - hours_per_week) <= 1"),
-    'SELECT COUNT(*) AS n FROM t WHERE 2 * code - -1 > "hours-per-week"': ([()], "2 * code - -1 > hours_per_week"),
+    'SELECT COUNT(*) AS n FROM t WHERE code + "hours-per-week" <= 3': (
+        [()],
+        "code + hours_per_week <= 3",
+    ),
+    'SELECT COUNT(*) AS n FROM t WHERE ABS(code - "hours-per-week") <= 1': (
+        [()],
+        "abs(code - hours_per_week) <= 1",
+    ),
+    'SELECT COUNT(*) AS n FROM t WHERE 2 * code - -1 > "hours-per-week"': (
+        [()],
+        "2 * code - -1 > hours_per_week",
+    ),
     "SELECT COUNT(*) AS n FROM t WHERE code * 2 - 1 < 4.5": ([()], "code <= 2"),
-    "SELECT COUNT(*) AS n FROM t WHERE income >= 0 AND income < 10.25": ([()], "0 <= income < 10.25"),
-    "SELECT sex, COUNT(*) AS n FROM t AS p WHERE p.age < 40 GROUP BY sex": ([("sex",)], "sex = F and age < 40"),
+    "SELECT COUNT(*) AS n FROM t WHERE income >= 0 AND income < 10.25": (
+        [()],
+        "0 <= income < 10.25",
+    ),
+    "SELECT sex, COUNT(*) AS n FROM t AS p WHERE p.age < 40 GROUP BY sex": (
+        [("sex",)],
+        "sex = F and age < 40",
+    ),
     "SELECT age, COUNT(*) AS n FROM t WHERE age >= 40 GROUP BY 1": ([("age",)], "40 <= age < 65"),
     "SELECT COUNT(*) AS n, code, sex FROM t WHERE age < 18 OR age >= 65 GROUP BY ALL": (
         [("code", "sex")],
@@ -167,7 +199,11 @@ def test_case_expressions_match_duckdb(sql: str) -> None:
 
 def conditions_in_sql() -> st.SearchStrategy[str]:
     """Random SQL conditions whose bounds are edges of cells."""
-    edge, code, signs = st.sampled_from(EDGES[1:-1]), st.integers(-1, 6), ["=", "<>", "<", "<=", ">", ">="]
+    edge, code, signs = (
+        st.sampled_from(EDGES[1:-1]),
+        st.integers(-1, 6),
+        ["=", "<>", "<", "<=", ">", ">="],
+    )
     label = st.sampled_from([label.replace("'", "''") for label in SCHEMA["sex"].labels])
     atoms = st.one_of(
         st.builds("age {} {}".format, st.sampled_from(["<", ">="]), edge),
@@ -176,7 +212,12 @@ def conditions_in_sql() -> st.SearchStrategy[str]:
         st.builds("sex {} '{}'".format, st.sampled_from(["=", "<>", "!="]), label),
         st.builds("sex {} ('{}', '{}')".format, st.sampled_from(["IN", "NOT IN"]), label, label),
         st.builds("code {} {}".format, st.sampled_from(signs), code),
-        st.builds('code {} "hours-per-week" {} {}'.format, st.sampled_from("+-"), st.sampled_from(signs), code),
+        st.builds(
+            'code {} "hours-per-week" {} {}'.format,
+            st.sampled_from("+-"),
+            st.sampled_from(signs),
+            code,
+        ),
         st.builds('ABS(code - 2 * "hours-per-week") {} {}'.format, st.sampled_from(signs), code),
         st.builds("income {} {}".format, st.sampled_from(["<", ">="]), st.sampled_from([0, 10.25])),
     )
@@ -192,7 +233,9 @@ def conditions_in_sql() -> st.SearchStrategy[str]:
 
 
 @settings(max_examples=30, deadline=None)
-@given(conditions_in_sql(), st.lists(st.sampled_from(["age", "sex", "code"]), unique=True, max_size=2))
+@given(
+    conditions_in_sql(), st.lists(st.sampled_from(["age", "sex", "code"]), unique=True, max_size=2)
+)
 def test_random_conditions_match_duckdb(condition: str, grouped: list[str]) -> None:
     columns = "".join(f"{name}, " for name in grouped)
     by = f" GROUP BY {', '.join(grouped)}" if grouped else ""
@@ -224,12 +267,41 @@ def test_sql_comparison_is_exact_or_refused(name: str, sign: str, integer: bool)
         values = values[(values >= attribute.edges[0]) & (values <= attribute.edges[-1])]
     cells = Encoder(attribute=attribute).objects(values)
     assert cells.min() >= 0
-    compare = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "=": np.equal}
-    for constant in (-11, -10.5, -1, 0, 17, 18, 19, 19.5, 20, 39, 40, 64, 65, 89, 90, 91, 10.25, 49, 50, 51):
+    compare = {
+        "<": np.less,
+        "<=": np.less_equal,
+        ">": np.greater,
+        ">=": np.greater_equal,
+        "=": np.equal,
+    }
+    for constant in (
+        -11,
+        -10.5,
+        -1,
+        0,
+        17,
+        18,
+        19,
+        19.5,
+        20,
+        39,
+        40,
+        64,
+        65,
+        89,
+        90,
+        91,
+        10.25,
+        49,
+        50,
+        51,
+    ):
         held = (compare | {"<>": np.not_equal})[sign](values, constant)
         mixed = any(len(set(held[cells == i])) > 1 for i in range(attribute.size))
         try:
-            workload = workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}")
+            workload = workload_from_sql(
+                schema, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}"
+            )
         except WorkloadError as error:
             text = str(error)
             assert mixed == ("cuts through" in text), (name, sign, constant, text)
@@ -242,10 +314,14 @@ def test_sql_comparison_is_exact_or_refused(name: str, sign: str, integer: bool)
 
 
 def test_refused_comparison_suggests_valid_conditions() -> None:
-    with pytest.raises(WorkloadError, match=r"age <= 39 cuts through the bin \[20, 40\) of 'age'.*20 and 40"):
+    with pytest.raises(
+        WorkloadError, match=r"age <= 39 cuts through the bin \[20, 40\) of 'age'.*20 and 40"
+    ):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age BETWEEN 20 AND 39")
     offers = 0
-    for sign, constant in itertools.product(["<", "<=", ">", ">=", "=", "<>"], [-11, 5, 39, 77, 90]):
+    for sign, constant in itertools.product(
+        ["<", "<=", ">", ">=", "=", "<>"], [-11, 5, 39, 77, 90]
+    ):
         for name in ("age", "income"):
             try:
                 workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}")
@@ -268,7 +344,9 @@ def test_sql_condition_between_integers_requires_declaration() -> None:
 
 
 def test_integer_columns_are_declared_in_schema() -> None:
-    workload = workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age <= 39", integer_columns=["age"])
+    workload = workload_from_sql(
+        SCHEMA, "SELECT COUNT(*) FROM t WHERE age <= 39", integer_columns=["age"]
+    )
     assert workload.schema["age"].integer
     with pytest.raises(DataError, match="whole"):
         count_marginals(pd.DataFrame({"age": [39.5]}), workload.schema, [("age",)])
@@ -280,7 +358,10 @@ def test_integer_columns_with_fractional_edges_are_refused() -> None:
 
 
 def test_sql_readings_show_where_and_case() -> None:
-    sql = "SELECT CASE WHEN age <= 17 THEN 'c' END, COUNT(*) FROM t WHERE age BETWEEN 18 AND 39 OR code = 1 GROUP BY 1"
+    sql = (
+        "SELECT CASE WHEN age <= 17 THEN 'c' END, COUNT(*) FROM t WHERE age BETWEEN 18 AND 39 OR"
+        " code = 1 GROUP BY 1"
+    )
     readings = sql_readings(SCHEMA, sql, integer_columns=["age"])
     assert [reading for _, reading in readings] == ["18 <= age < 40 or code == 1", "age < 18"]
     assert sql_readings(SCHEMA, "SELECT COUNT(*) FROM t") == []

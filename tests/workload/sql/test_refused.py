@@ -25,12 +25,22 @@ REFUSED = {
     "SELECT * FROM t": "Select attributes and COUNT",
     "SELECT age + 1, COUNT(*) FROM t GROUP BY 1": "Select attributes and COUNT",
     "SELECT CASE WHEN age < 18 THEN 'a' END, COUNT(*) FROM t": "selected but not in GROUP BY",
-    "SELECT age, COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' END": "selected but not in GROUP BY",
+    "SELECT age, COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' END": (
+        "selected but not in GROUP BY"
+    ),
     "SELECT COUNT(*) FROM t GROUP BY age, CASE WHEN age < 18 THEN 'a' END": "grouped in two ways",
-    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 1 ELSE 2 END, CASE WHEN age < 20 THEN 1 END": "two ways",
-    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' WHEN sex = 'F' THEN 'b' END": "one and the same",
-    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 OR code = 1 THEN 'a' END": "one and the same",
-    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN sex ELSE 'b' END": "after THEN or ELSE",
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 1 ELSE 2 END, CASE WHEN age < 20 THEN 1 END": (
+        "two ways"
+    ),
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' WHEN sex = 'F' THEN 'b' END": (
+        "one and the same"
+    ),
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 OR code = 1 THEN 'a' END": (
+        "one and the same"
+    ),
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN sex ELSE 'b' END": (
+        "after THEN or ELSE"
+    ),
     "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 19 THEN 'a' END": "cuts through",
     "SELECT sex, COUNT(*) FROM t": "not in GROUP BY",
     "SELECT sex, COUNT(*) FROM t GROUP BY 2": "points at no attribute",
@@ -98,7 +108,9 @@ HOSTILE = {
     "nots": START + "NOT " * 5_000 + "code = 1",
     "minuses": START + "code = " + "- " * 5_000 + "1",
     "a long sum": START + "code" + " + code" * 5_000 + " = 1",
-    "a long list of mixed ors": START + " OR ".join(f"(code = {i % 5} AND age < 18)" for i in range(500)),
+    "a long list of mixed ors": (
+        START + " OR ".join(f"(code = {i % 5} AND age < 18)" for i in range(500))
+    ),
     "megabytes": START + "code = 1 OR " * 300_000,
     "a long text": START + f"sex = '{'F' * 150_000}'",
     "a long name": START + f"{'x' * 150_000} = 1",
@@ -134,7 +146,9 @@ def test_sql_with_too_many_sets_is_refused(by: str) -> None:
             workload_from_sql(WIDE, sql)
         with pytest.raises(WorkloadError, match="more than 5,000 sets"):
             workload_from_sql(
-                WIDE, "SELECT COUNT(*) FROM t GROUP BY CUBE (x1,x2,x3,x4,x5,x6,x7), CUBE(x8,x9,x10,x11,x12,x13)"
+                WIDE,
+                "SELECT COUNT(*) FROM t GROUP BY CUBE (x1,x2,x3,x4,x5,x6,x7),"
+                " CUBE(x8,x9,x10,x11,x12,x13)",
             )
     else:
         assert len(workload_from_sql(WIDE, sql).groups) == 41

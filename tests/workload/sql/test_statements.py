@@ -29,7 +29,11 @@ def test_sql_names_match_exactly_before_loosely() -> None:
     schema = Schema([Attribute.of_size(name, 3) for name in ("Age", "age", "a-b", "Sex")])
 
     def named(column: str) -> tuple[str, ...]:
-        return workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {column} = 1").groups[0].attributes
+        return (
+            workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {column} = 1")
+            .groups[0]
+            .attributes
+        )
 
     assert [named(c) for c in ("Age", "age", "SEX", "a_b", '"a-b"', "A_B")] == [
         (name,) for name in ("Age", "age", "Sex", "a-b", "a-b", "a-b")
