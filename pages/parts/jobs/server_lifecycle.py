@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from streamlit import config, runtime
+from streamlit import config
 
-from pages.parts.jobs import private_tempdir, rerun_patch
+from pages.parts.jobs import private_tempdir
+from pages.parts.shell import streamlit_internals
 from pages.parts.shell.auth_middleware import LOOPBACK
 
 EVERY = 5.0  # seconds between two looks for sessions whose page is gone
@@ -37,7 +38,7 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
         keep_values_out_of_logs()
-        rerun_patch.wait_for_rest()
+        streamlit_internals.skip_timer_reruns_of_running_scripts()
         allocator("mallopt", M_ARENA_MAX, ARENAS)
         allocator("mallopt", M_MMAP_THRESHOLD, LARGE)
         private_tempdir.sweep()
@@ -103,20 +104,15 @@ def release_memory() -> None:
 
 
 async def _end_sessions() -> None:
-    """End sessions whose time is over, and give back what they held.
+    """End expired sessions and return their memory to the system.
 
-    By itself, Streamlit looks only when another page is closed; and collecting after every click,
-    as it would do otherwise, takes longer than drawing most pages.
+    Collecting garbage after every click, as Streamlit would do otherwise, takes longer than
+    drawing most pages.
     """
-    manager: Any = getattr(runtime.get_instance(), "_session_mgr", None)
-    stored: Any = getattr(manager, "_session_storage", None)
     before = 0
-    while hasattr(stored, "_cache"):
+    while True:
         await asyncio.sleep(EVERY)
-        for _, session in stored._cache.expire():
-            # its uploads are held until then, and the collector of garbage may never come
-            session.session.shutdown()
-        now = len(manager.list_sessions())
+        now = streamlit_internals.end_expired_sessions()
         if now < before:
             release_memory()
         before = now

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.parts.shell import history, permalink
+from pages.parts.shell.streamlit_internals import is_history_navigation
 
 LESSON, TAB = "lesson", "lesson"  # the name in the address, and the state that holds the open tab
 CHOSEN = "learn_chosen"  # name of the lesson -> name in the address -> what is chosen
@@ -24,8 +24,7 @@ def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
     """Take lesson and choices from the address when it is new to the page; what it does not say
     stays.
     """
-    cache, context = history.page_state(), get_script_run_ctx()
-    back = context is not None and context.is_history_navigation
+    cache, back = history.page_state(), is_history_navigation()
     cache["said"] = None
     if "entered" in cache and not back:
         return

@@ -14,6 +14,7 @@ import json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pages.parts.shell import permalink
+from pages.parts.shell.streamlit_internals import PAGE_TITLE
 
 SCRIPT = """<script>
 (() => {
@@ -31,9 +32,6 @@ SCRIPT = """<script>
   };
 })();
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
-TITLE = (  # stands in the page of the app, and in no report that is downloaded
-    b"<title>Streamlit</title>"
-)
 # what a browser says to be sent less than the whole page as it is
 LESS = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
 
@@ -73,7 +71,7 @@ def _written(send: Send) -> Send:
         elif page:
             message = {
                 **message,
-                "body": message.get("body", b"").replace(TITLE, SCRIPT + TITLE, 1),
+                "body": message.get("body", b"").replace(PAGE_TITLE, SCRIPT + PAGE_TITLE, 1),
             }
         await send(message)
 

@@ -15,10 +15,9 @@ from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
-from streamlit.runtime.scriptrunner import RerunException
-from streamlit.runtime.state import get_session_state
 
 from pages.parts.shell import history
+from pages.parts.shell.streamlit_internals import RerunException, field_values
 
 Action = Callable[..., None]
 PRESSED, DUE, OURS = (
@@ -103,11 +102,7 @@ def _chosen(but: str = OURS) -> dict[str, Any]:
     """What is chosen in all fields of the page, by their keys; read at once, which no other click
     interrupts.
     """
-    values = {
-        key: _plain(value)
-        for key, value in get_session_state().filtered_state.items()
-        if key not in (but, OURS)
-    }
+    values = {key: _plain(value) for key, value in field_values().items() if key not in (but, OURS)}
     return {key: value for key, value in values.items() if value is not None}
 
 

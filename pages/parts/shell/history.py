@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine.errors import EngineError
 from engine.workload import Schema, Workload
+from pages.parts.shell import streamlit_internals
 from pages.parts.shell.request_state import RequestState as RequestState
 
 LIMIT = 200  # steps that undo remembers
@@ -161,8 +161,7 @@ def enter(page: str) -> None:
     """
     if st.session_state.get("page", page) != page:
         page_state().clear()
-        if (context := get_script_run_ctx()) is not None:
-            context.uploaded_file_mgr.remove_session_files(context.session_id)
+        streamlit_internals.remove_uploads()
     st.session_state["page"] = page
 
 

@@ -1,0 +1,131 @@
+"""Private interface of Streamlit: every use in the app, and a check at start.
+
+Streamlit may rename these objects in any release. `check` looks up each name when the server
+starts, so that a missing one stops the server instead of silently disabling what depends on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import streamlit
+from streamlit import runtime
+from streamlit.proto.ClientState_pb2 import ClientState
+from streamlit.runtime.app_session import AppSession
+from streamlit.runtime.memory_session_storage import MemorySessionStorage
+from streamlit.runtime.runtime import Runtime
+from streamlit.runtime.scriptrunner import RerunException as RerunException
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.state import get_session_state
+from streamlit.runtime.state.safe_session_state import SafeSessionState
+from streamlit.runtime.uploaded_file_manager import UploadedFileManager
+from streamlit.runtime.websocket_session_manager import WebsocketSessionManager
+
+SUPPORTED_VERSIONS = ">=1.67,<1.68"  # as in pyproject.toml
+PAGE_TITLE = b"<title>Streamlit</title>"  # in the app's page, but in no downloaded report
+
+
+class UnsupportedStreamlitError(ImportError):
+    """The installed Streamlit lacks a private name that the app needs."""
+
+
+def check() -> None:
+    """Raise UnsupportedStreamlitError if Streamlit lacks a name that this module uses."""
+    missing = [name for name, is_present in _CHECKS.items() if not is_present()]
+    if missing:
+        raise UnsupportedStreamlitError(
+            f"Streamlit {streamlit.__version__} lacks {', '.join(missing)}, which the app needs."
+            f' Install a supported version: pip install "streamlit{SUPPORTED_VERSIONS}".'
+        )
+
+
+def _has_fields(kind: type, *names: str) -> bool:
+    """Return whether a class, or the code of its ``__init__``, names every attribute."""
+    code = kind.__init__.__code__  # type: ignore[misc]
+    fields = {*code.co_names, *inspect.get_annotations(kind)}
+    return all(name in fields or hasattr(kind, name) for name in names)
+
+
+def _page() -> bytes:
+    path = Path(streamlit.__file__).parent / "static" / "index.html"
+    return path.read_bytes() if path.is_file() else b""
+
+
+_CHECKS: dict[str, Callable[[], bool]] = {
+    "Runtime._session_mgr": lambda: _has_fields(Runtime, "_session_mgr"),
+    "WebsocketSessionManager._session_storage": lambda: _has_fields(
+        WebsocketSessionManager, "_session_storage", "list_sessions"
+    ),
+    "MemorySessionStorage._cache.expire": lambda: callable(
+        getattr(getattr(MemorySessionStorage(), "_cache", None), "expire", None)
+    ),
+    "AppSession.shutdown": lambda: _has_fields(AppSession, "shutdown"),
+    "AppSession.request_rerun": lambda: _has_fields(AppSession, "request_rerun"),
+    "AppSession._scriptrunner": lambda: _has_fields(AppSession, "_scriptrunner"),
+    "ClientState.is_auto_rerun": lambda: "is_auto_rerun" in ClientState.DESCRIPTOR.fields_by_name,
+    "ScriptRunContext": lambda: _has_fields(
+        _context_class(), "is_history_navigation", "session_id", "uploaded_file_mgr"
+    ),
+    "UploadedFileManager.remove_session_files": lambda: hasattr(
+        UploadedFileManager, "remove_session_files"
+    ),
+    "SafeSessionState.filtered_state": lambda: hasattr(SafeSessionState, "filtered_state"),
+    "the title in static/index.html": lambda: PAGE_TITLE in _page(),
+}
+
+
+def _context_class() -> type:
+    from streamlit.runtime.scriptrunner_utils.script_run_context import ScriptRunContext
+
+    return ScriptRunContext
+
+
+def skip_timer_reruns_of_running_scripts() -> None:
+    """Ignore reruns that a timer requests while the session's script runs.
+
+    A page that follows a job requests a rerun several times per second. If Streamlit accepts such
+    a request during another run, or while the last messages of a run are being sent, it drops
+    these messages or restores the page that the person has just left, so a click on "Next" could
+    show an empty page. The timer repeats the request soon.
+    """
+    original = AppSession.request_rerun
+
+    @functools.wraps(original)
+    def request_rerun(self: AppSession, client_state: ClientState | None) -> None:
+        if client_state is None or not client_state.is_auto_rerun or self._scriptrunner is None:
+            original(self, client_state)
+
+    AppSession.request_rerun = request_rerun  # type: ignore[method-assign]
+
+
+def end_expired_sessions() -> int:
+    """End disconnected sessions after their time limit; return the number of other sessions.
+
+    Streamlit itself only checks the time limit when another session disconnects. Until then an
+    expired session would hold its uploaded records.
+    """
+    manager: Any = runtime.get_instance()._session_mgr
+    for _, info in manager._session_storage._cache.expire():
+        info.session.shutdown()
+    return len(manager.list_sessions())
+
+
+def is_history_navigation() -> bool:
+    """Return whether the browser's back or forward button started this run."""
+    context = get_script_run_ctx()
+    return context is not None and context.is_history_navigation
+
+
+def remove_uploads() -> None:
+    """Remove the uploaded files of this session from memory."""
+    if (context := get_script_run_ctx()) is not None:
+        context.uploaded_file_mgr.remove_session_files(context.session_id)
+
+
+def field_values() -> dict[str, Any]:
+    """Return the session state and the values of all widgets with keys, read in one step."""
+    return get_session_state().filtered_state
