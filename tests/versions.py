@@ -1,10 +1,12 @@
-"""The lowest versions that pyproject.toml names: `python -m tests.versions [--more] [pytest
-options]`.
+"""The lowest versions that pyproject.toml names: `python -m tests.versions [--more] [--newest]
+[pytest options]`.
 
-Ordinary test runs use the newest versions. This module creates an environment with exactly the
-lowest versions and runs the tests that depend most on other packages: golden files, settings, SQL,
-records, figures, a page. `--more` adds further tests, such as command line and published files
-(some minutes).
+Ordinary test runs use the newest versions within the bounds. This module creates an environment
+with exactly the lowest versions and runs the tests that depend most on other packages: golden
+files, settings, SQL, records, figures, a page. `--more` adds further tests, such as command line
+and published files (some minutes). `--newest` instead ignores all upper bounds, to find what a new
+version of a package breaks. The interpreter that runs the module is also used for the tests, so
+`python3.13 -m tests.versions --newest` tests Python 3.13.
 """
 
 import re
@@ -49,18 +51,28 @@ MORE = (
 def lowest(dependencies: list[str]) -> list[str]:
     """Requirements of exactly the lowest version of each dependency.
 
-    >>> lowest(["numpy>=2.0"])
-    ['numpy==2.0']
+    >>> lowest(["numpy>=2.0", "joblib>=1.4,<2"])
+    ['numpy==2.0', 'joblib==1.4']
     """
-    requirements = [re.fullmatch(r"([\w-]+)>=([\d.]+)", text) for text in dependencies]
-    assert all(requirements), "each dependency must name its lowest version, and nothing else"
+    requirements = [re.fullmatch(r"([\w-]+)>=([\d.]+)(,<[\d.]+)?", text) for text in dependencies]
+    assert all(requirements), "each dependency must name its lowest version first"
     return [f"{match[1]}=={match[2]}" for match in requirements if match]
+
+
+def unbounded(dependencies: list[str]) -> list[str]:
+    """Requirements without upper bounds.
+
+    >>> unbounded(["numpy>=2.0", "ibis-framework[duckdb]>=12,<13"])
+    ['numpy>=2.0', 'ibis-framework[duckdb]>=12']
+    """
+    return [re.sub(r",<[\d.]+$", "", text) for text in dependencies]
 
 
 def main(arguments: list[str]) -> int:
     """Install and test; return the exit code of pytest."""
     more = "--more" in arguments
-    options = [text for text in arguments if text != "--more"]
+    newest = "--newest" in arguments
+    options = [text for text in arguments if text not in ("--more", "--newest")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     starts = TOOLS + MORE_TOOLS * more
     extras = project["optional-dependencies"]
@@ -69,7 +81,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="lowest-") as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-        wanted = [*lowest(project["dependencies"]), *tools]
+        select = unbounded if newest else lowest
+        wanted = [*select(project["dependencies"]), *(unbounded(tools) if newest else tools)]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
         tests = [python, "-m", "pytest", "-p", "no:cacheprovider", *TESTS, *MORE * more, *options]
         return subprocess.run(tests, cwd=ROOT, check=False).returncode
