@@ -43,7 +43,6 @@ step moves the weights of an attribute to the costs of its cells under the optim
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -54,6 +53,7 @@ import numpy as np
 import scipy
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.bounds.product_weights import (
     Excitations,
@@ -502,7 +502,7 @@ def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple
         value, derivative = model.value(roots, chosen)
         if value > best[0]:
             best = (value, roots)
-        if time.monotonic() > deadline:
+        if planning_time() > deadline:
             raise _DeadlineError
         gradient = np.concatenate([derivative[role] / lengths[role] for role in roles]) * signs
         return -math.log(value), -gradient / value
@@ -527,7 +527,7 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
 
     Parameters
     ----------
-    deadline : value of the monotonic clock at which the search ends.
+    deadline : time at which the search ends, on the clock of `planning_time`.
     steps : largest number of steps; with 0 only the starting points are evaluated, and the result
         does not depend on the clock.
     """
@@ -539,13 +539,13 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
         return model.value({}, {}, derivative=False)[0]
     best: tuple[float, Roots] = (-1.0, {})
     for s in starting_roots(linked_queries):
-        if best[0] < 0.0 or time.monotonic() < deadline:
+        if best[0] < 0.0 or planning_time() < deadline:
             value = model.value(s, functions(linked_queries, s), derivative=False)[0]
             best = max(best, (value, s), key=_value)
     if not steps:
         return best[0]
     # additional functions raise the bound more than the last steps, so they get most of the time
-    now = time.monotonic()
+    now = planning_time()
     best = max(
         best,
         maximize_bound(model, best[1], now + FIRST_LEVEL_SHARE * (deadline - now), steps),
@@ -555,20 +555,20 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
         before, counts = counts, ladder.counts(order)
         if counts == before:
             continue
-        if time.monotonic() > deadline:
+        if planning_time() > deadline:
             break
-        start_time = time.monotonic()
+        start_time = planning_time()
         model = Model(linked_queries, counts)
         value = model.value(best[1], functions(linked_queries, best[1]), derivative=False)[0]
         best = max(best, (value, best[1]), key=_value)
-        duration = time.monotonic() - start_time
-        if GRADIENT_COST * duration * HIGHER_LEVEL_STEPS <= (deadline - time.monotonic()) / 4:
+        duration = planning_time() - start_time
+        if GRADIENT_COST * duration * HIGHER_LEVEL_STEPS <= (deadline - planning_time()) / 4:
             best = max(
                 best, maximize_bound(model, best[1], deadline, HIGHER_LEVEL_STEPS), key=_value
             )
-        if 2.0 * duration * ORDER_GROWTH**3 > deadline - time.monotonic():
+        if 2.0 * duration * ORDER_GROWTH**3 > deadline - planning_time():
             break
-    now = time.monotonic()
+    now = planning_time()
     return max(
         best[0], shares_norm(linked_queries, best[1], now + COMPOSITION_SHARE * (deadline - now))
     )
@@ -675,7 +675,7 @@ def global_bound(
     >>> round(global_bound(workload), 6)  # noise on every cell is optimal
     3.0
     """
-    deadline = time.monotonic() + seconds
+    deadline = planning_time() + seconds
     with threads_for(1):  # many small products; large matrices set their own number
         return error_bound(best_norm(reduce_workload(workload), deadline, steps), law)
 

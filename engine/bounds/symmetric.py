@@ -62,7 +62,6 @@ end at any time.  Source: our own.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -71,6 +70,7 @@ from typing import Any
 import numpy as np
 
 from engine._arrays import Array, Index
+from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.bounds.product_weights import (
     PROBES,
@@ -863,7 +863,7 @@ class CompositionBound:
             return 0.5 * math.log(total) - math.log(value), roots / total - 2.0 * roots * by / value
 
         def in_time(intermediate_result: Any) -> None:
-            if time.monotonic() > deadline:
+            if planning_time() > deadline:
                 raise StopIteration  # ends the search at the current point
 
         roots: Array = np.sqrt(shares)
@@ -937,7 +937,7 @@ def shares_norm(
     ----------
     roots : square roots of good weights of the values of an attribute, shape (n,); the initial
         compositions are drawn near these weights.
-    deadline : value of the monotonic clock at which the search ends.
+    deadline : time at which the search ends, on the clock of `planning_time`.
     """
     terms = (
         symmetric_terms(linked_queries, linked_queries.links[0])
@@ -978,7 +978,7 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
         compositions, shares = compositions.only(nonzero), shares[nonzero] / shares[nonzero].sum()
         norm, slopes = problem.norm(compositions, shares)
         value = max(value, norm)
-        if time.monotonic() > deadline:
+        if planning_time() > deadline:
             break
         near = compositions.counts[rng.permutation(len(compositions.counts))[: STARTS // 2]]
         candidates, costs = problem.costliest_composition(

@@ -7,12 +7,12 @@ plan.
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypedDict
 
+from engine._clock import planning_time
 from engine._format import format_number
 from engine._validation import check_choice
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
@@ -39,7 +39,7 @@ class Limits:
 
     Attributes
     ----------
-    time_limit : time in seconds; None for no limit.
+    time_limit : computing time in seconds, without waits for other programs; None for no limit.
     memory_limit : memory in bytes.
     progress : callback with a fraction and a text; planning stops if it returns False or raises.
     workers : number of parallel processes, 1 for none; None uses all cores for large problems, or
@@ -82,8 +82,8 @@ class Limits:
         return default_cache() if self.cache else None
 
     def deadline(self) -> float:
-        """Return the time at which planning stops, on the clock of `time.monotonic`."""
-        return math.inf if self.time_limit is None else time.monotonic() + self.time_limit
+        """Return the time at which planning stops, on the clock of `planning_time`."""
+        return math.inf if self.time_limit is None else planning_time() + self.time_limit
 
     def tell(self, fraction: float, text: str) -> None:
         """Report progress; raise `Cancelled` if the callback returns False."""

@@ -35,7 +35,6 @@ import contextlib
 import heapq
 import itertools
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,6 +43,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError
 from engine.mechanisms.base import Forecast, Limits
@@ -512,7 +512,7 @@ def merge_clusters(
     growth = partial(_union_cells, builder.workload)
     # Every trial is a solve, so pairs with the largest expected gain come first.
     queue = sorted(itertools.combinations(present, 2), key=growth)
-    while queue and tries > 0 and time.monotonic() < solver.deadline:
+    while queue and tries > 0 and planning_time() < solver.deadline:
         one, other = queue.pop(0)
         both, tries = tuple(sorted(one + other)), tries - 1
         errors[both] = solver.solve(builder.build(both)).squared_error
@@ -603,7 +603,7 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     if len(maximal) < len(sets):
         trials["a product strategy for every largest set of attributes"] = maximal
     for description, clusters in trials.items():
-        if solver.deadline < time.monotonic() and strategies:
+        if solver.deadline < planning_time() and strategies:
             break
         try:
             strategies.append(plus_strategy(builder, clusters, solver, f"OPT_plus: {description}"))
@@ -687,7 +687,7 @@ def best_of(
     seed : seed of the starts; equal seeds give equal strategies.
     gap : relative RMSE gap at which the search on one unit stops.
     max_cells : largest number of cells of a unit.
-    deadline : time at which the search stops, on the clock of `time.monotonic`.
+    deadline : time at which the search stops, on the clock of `planning_time`.
     tell : progress callback with a text, called before every search; it may raise to cancel.
 
     Raises
@@ -824,7 +824,7 @@ class HDMM(ExplicitMechanism):
         deadline = (
             limits.deadline()
             if limits.time_limit is None
-            else time.monotonic() + 0.8 * limits.time_limit
+            else planning_time() + 0.8 * limits.time_limit
         )
         best = best_of(
             workload,

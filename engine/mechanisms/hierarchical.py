@@ -42,7 +42,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,6 +54,7 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array, Index
+from engine._clock import planning_time
 from engine._threads import threads_for
 from engine._validation import check_int
 from engine.bounds.lower_bounds import domain_gram
@@ -342,7 +342,7 @@ class LevelOptions:
     Attributes
     ----------
     levels : largest number of levels, including the single cells.
-    deadline : time at which the search stops, on the clock of `time.monotonic`.
+    deadline : time at which the search stops, on the clock of `planning_time`.
     patience : number of further levels that are tried after a level without improvement.
     pays : smallest relative decrease of the error that counts as an improvement.
     watch : called after every level with the number of levels and sqrt(error / bound) - 1.
@@ -418,7 +418,7 @@ def search(
     )
     best, least, without_gain, start, boxes = boxes, norm * trace, 0, norm, boxes.copy()
     while norm < options.levels:
-        if time.monotonic() > options.deadline:
+        if planning_time() > options.deadline:
             return best, "stopped at the time limit"
         if gram is not None and norm > start and (norm - start) % REFRESH == 0:
             weights = np.sqrt(np.array(list(boxes.values())))

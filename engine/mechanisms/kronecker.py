@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,6 +50,7 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.errors import NotApplicable
 from engine.mechanisms.table_mechanism import Design
@@ -560,7 +560,7 @@ class KroneckerSolver:
         mixtures.
     seed : seed of the random starts.
     gap : relative RMSE gap at which the search on one unit stops.
-    deadline : time at which the search stops, on the clock of `time.monotonic`.
+    deadline : time at which the search stops, on the clock of `planning_time`.
     tell : progress callback with a text, called before every search; it may raise to cancel.
     """
 
@@ -594,7 +594,7 @@ class KroneckerSolver:
             for attempt in range(
                 1 if independent and self.noise == "gaussian" else max(1, self.restarts)
             ):
-                if attempt == 0 or time.monotonic() < self.deadline:
+                if attempt == 0 or planning_time() < self.deadline:
                     strategies.append(
                         self._descend(
                             problem, self._mixtures(problem, attempt, rng), rng, low=attempt > 0
@@ -659,7 +659,7 @@ class KroneckerSolver:
                 )
                 costs[u] = np.array([float(np.sum(_covariance(strategy) * g.matrix)) for g in unit])
             previous, error = error, float(weights @ problem.group_costs(costs))
-            if error > previous * (1.0 - MIN_SWEEP_GAIN) or time.monotonic() > self.deadline:
+            if error > previous * (1.0 - MIN_SWEEP_GAIN) or planning_time() > self.deadline:
                 break
         error = float(weights @ problem.group_costs(costs))
         return KroneckerStrategy(

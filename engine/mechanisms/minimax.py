@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +44,7 @@ from typing import Any
 import numpy as np
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.errors import Unanswered
 from engine.mechanisms.reweighting import LOST, dual_norm, has_equal_weights, unit_blocks
@@ -616,7 +616,7 @@ def _initial_mass(
     mass: Array = np.bincount(problem.orbit, cells, minlength=problem.variables) / cells.sum()
     best, bound = mass, 0.0
     for _ in range(steps):
-        if time.monotonic() > deadline:
+        if planning_time() > deadline:
             break
         total, costs = problem.evaluate(mass)
         if total > bound:
@@ -894,7 +894,7 @@ def minimax_search(
             with threads_for(1):
                 balance.step(MOMENTUM_PACE if best is not None or many else FIRST_PACE)
             done += 1
-            if time.monotonic() > deadline and done >= MIN_ITERATIONS:
+            if planning_time() > deadline and done >= MIN_ITERATIONS:
                 break
         plan, previous_gap = (
             _plan_and_bound(workload, goal, split, labels, arranged, balance, deadline),
@@ -907,7 +907,7 @@ def minimax_search(
             done >= most
             or gap <= STOP_GAP
             or stalled == MAX_STALLED_PLANS
-            or time.monotonic() > deadline
+            or planning_time() > deadline
         ):
             return best
 

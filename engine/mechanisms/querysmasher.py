@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, check_request, check_size
@@ -173,9 +173,9 @@ class QuerySmasher(ResidualMechanism):
             return super().best(workload, budget, limits, deadline)
         if not self.goal(workload).linear:
             return self._uniform_last(workload, budget, limits, deadline)
-        started = time.monotonic()
+        started = planning_time()
         uniform = self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
-        elapsed = time.monotonic() - started
+        elapsed = planning_time() - started
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - 2.0 * elapsed)
         late = Allowance(deadline=deadline, stopped=allowance.stopped)
 
@@ -236,7 +236,7 @@ class QuerySmasher(ResidualMechanism):
         """
         # Raises if a single step exceeds the limits.
         self.expected(workload, decompose(workload), limits)
-        started = time.monotonic()
+        started = planning_time()
         # Each search uses all of its time, so every stage gets a third.
         third = (deadline - started) / 3.0
 
@@ -286,7 +286,7 @@ class QuerySmasher(ResidualMechanism):
 
         def go_on(done: float) -> bool:
             limits.tell(0.9 + 0.1 * done, "Keeping groups exact")
-            return time.monotonic() <= deadline
+            return planning_time() <= deadline
 
         for share in TUNED_SHARES:
             split = best.split.towards_uniform(share)

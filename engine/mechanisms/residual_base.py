@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from typing import ClassVar, Protocol, Self
 import numpy as np
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine.bounds.lower_bounds import independent_bound
 from engine.errors import PlanError, Unanswered
 from engine.mechanisms.base import (
@@ -391,7 +391,7 @@ class ResidualMechanism(Mechanism):
                 bound, tradeoff = minimax.proof.bound, minimax.tradeoff
         # Separate weights for all queries may prove a better bound than products.
         few = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
-        if not results or (minimax.far and few and time.monotonic() < deadline):
+        if not results or (minimax.far and few and planning_time() < deadline):
             steps = TradeoffSearch(
                 workload, self.goal(workload), split, labels, solve, tell, deadline, best_error
             )
@@ -445,7 +445,7 @@ class ResidualMechanism(Mechanism):
         solver.recorded, solver.warm = recorded, warm
         costs = solver.forecast(parts.subworkloads)
         if hurry:
-            solver.in_time(parts.subworkloads, costs, deadline - time.monotonic())
+            solver.in_time(parts.subworkloads, costs, deadline - planning_time())
         # Add a constant per solve, so that progress increases even if a forecast is 0.
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:

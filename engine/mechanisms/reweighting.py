@@ -35,7 +35,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -43,6 +42,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine.errors import PlanError
 from engine.plans import Block
 from engine.plans.objectives import (
@@ -475,7 +475,7 @@ class TradeoffSearch:
     solve : solver of the weighted sum: workload, initial duals and target gap of the standard error
         -> decomposition, solutions, duals, endings.
     tell : progress callback with a fraction and a text.
-    deadline : time at which the search stops, on the clock of `time.monotonic`.
+    deadline : time at which the search stops, on the clock of `planning_time`.
     known : objective value of another plan; the search stops when its bound reaches this value.
     """
 
@@ -497,7 +497,7 @@ class TradeoffSearch:
             labels,
             best_error,
         )
-        self.solve, self.tell, self.deadline, self.started = solve, tell, deadline, time.monotonic()
+        self.solve, self.tell, self.deadline, self.started = solve, tell, deadline, planning_time()
         spaces = list(decompose(workload, split, labels).spaces)
         self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None
@@ -587,7 +587,7 @@ class TradeoffSearch:
         costs : cost of every variable as a share of the dual norm, shape of ``x``.
         mass : multiplier of every class of groups in the budget allocation, shape (classes,).
         """
-        if time.monotonic() > self.deadline and self.best is not None:
+        if planning_time() > self.deadline and self.best is not None:
             raise TimeoutError
         emphasis = self.emphasis(x)
         self.evaluations += 1
@@ -820,7 +820,7 @@ class TradeoffSearch:
 
     def _should_sharpen(self) -> bool:
         """Return whether half of the time is over and separate query weights were not tried."""
-        return not self.sharp and time.monotonic() > 0.5 * (self.started + self.deadline)
+        return not self.sharp and planning_time() > 0.5 * (self.started + self.deadline)
 
     def _sharpen(self, first: Candidate) -> None:
         """Follow separate query weights while the plan improves."""

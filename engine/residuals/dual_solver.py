@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -51,6 +50,7 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._threads import map_in_threads
 from engine.residuals.basis import Lift, basis
 from engine.residuals.decomposition import Factor
@@ -255,7 +255,7 @@ def concentrated(
     ----------
     mass : weights to start from, near the optimal ones. Shape (orbits,).
     gap : required relative RMSE gap.
-    deadline : time limit on the clock of `time.monotonic`.
+    deadline : time limit on the clock of `planning_time`.
     """
     T, d = problem.evaluate(mass)
     # phi is minimal along a ray where T = sum(mu): then d is 1 wherever the optimal weights are
@@ -275,7 +275,7 @@ def concentrated(
         reached = math.sqrt(max(float(d.max()), 1.0)) - 1.0
         if reached <= gap:
             return mass / mass.sum(), reached
-        if time.monotonic() > deadline:
+        if planning_time() > deadline:
             return None
     return None
 
@@ -303,7 +303,7 @@ def _newton_minimum(
     for _ in range(MAX_NEWTON_STEPS):
         slope = 1.0 - d
         violation = np.where(mass > 0.0, slope, np.minimum(slope, 0.0))
-        if np.abs(violation).max() <= 0.3 * gap or time.monotonic() > deadline:
+        if np.abs(violation).max() <= 0.3 * gap or planning_time() > deadline:
             break
         curvature = problem.curvature(mass, on)
         curvature[np.diag_indices_from(curvature)] += CURVATURE_SHIFT * np.trace(curvature)
@@ -522,7 +522,7 @@ class DualProblem:
                         watch(gap)
             if gap <= options.gap:
                 raise StopIteration
-            if time.monotonic() > options.deadline:
+            if planning_time() > options.deadline:
                 raise TimeoutError
             # -log of T^2 / total does not change with the length of s, so that no constraint fixes
             # the total either

@@ -31,7 +31,6 @@ sweeps and the certificate are our work.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -40,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine.errors import LimitExceeded
 from engine.residuals.operators import CosineMatrix, Operator
 
@@ -707,7 +707,7 @@ def solve(
 
     Parameters
     ----------
-    gap, evaluations, deadline : stopping rule; the deadline is on the clock of `time.monotonic`.
+    gap, evaluations, deadline : stopping rule; the deadline is on the clock of `planning_time`.
     start : initial weights, shape (n,); None for uniform.
     """
     n = space.cells
@@ -715,7 +715,7 @@ def solve(
     points, steps, is_plain = list[Array](), list[Array](), True
     for count in range(1, evaluations + 1):
         best = min(best, current, key=lambda solution: solution.gap)
-        if best.gap <= gap or count == evaluations or time.monotonic() > deadline:
+        if best.gap <= gap or count == evaluations or planning_time() > deadline:
             return replace(best, evaluations=count)
         point = np.log(current.dual)
         step = np.log(np.maximum(current.norms / current.trace, 1e-30))

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._threads import one_thread, single_threaded
 from engine.errors import Cancelled, PlanError
 from engine.residuals.dual_solver import Solution
@@ -60,7 +61,7 @@ class CancelSignal:
     ----------
     file : a search stops when this file of the main process no longer exists.
     machine, process : host name and process number of the main process.
-    deadline : time limit on the wall clock, because monotonic clocks of two machines are not
+    deadline : time limit on the wall clock, because the clocks of two processes are not
         comparable.
     """
 
@@ -119,7 +120,7 @@ def search_all(
     ----------
     tasks : the searches.
     workers : number of workers; None for the caller's joblib configuration.
-    deadline : time limit on the monotonic clock.
+    deadline : time limit on the clock of `planning_time`.
     hear : called about ten times per second with the number of searches that ended; may raise to
         cancel.
     """
@@ -138,12 +139,12 @@ def search_all(
         file=name,
         machine=platform.node(),
         process=os.getpid(),
-        deadline=time.time() + deadline - time.monotonic(),
+        deadline=time.time() + deadline - planning_time(),
     )
     results: queue.SimpleQueue[object] = queue.SimpleQueue()
     # threads share one setting for linear algebra: it is set here once, so that no thread changes
     # it for another
-    with one_thread():
+    with one_thread(), planning_time.counting_waits():
         streams = "generator_unordered" if backend.supports_return_generator else "list"
         pool = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=streams, batch_size=1)
         calls = (joblib.delayed(_search)(task, leash) for task in tasks)
@@ -205,7 +206,7 @@ def _listen(
 
 
 def _search(task: Task, leash: CancelSignal) -> tuple[str, Solution] | Cancelled:
-    """Search in a worker, with the deadline converted to this machine's monotonic clock."""
+    """Search in a worker, with the deadline converted to this process's clock."""
     is_same_machine, is_child = platform.node() == leash.machine, os.getppid() == leash.process
 
     def watch(gap: float = 0.0) -> None:
@@ -221,7 +222,7 @@ def _search(task: Task, leash: CancelSignal) -> tuple[str, Solution] | Cancelled
     search = task.search
     seconds_left = leash.deadline - time.time()
     timed_search = replace(
-        search, options=replace(search.options, deadline=time.monotonic() + seconds_left)
+        search, options=replace(search.options, deadline=planning_time() + seconds_left)
     )
     try:
         watch()

@@ -1,12 +1,12 @@
 """Level selection against explicit pseudo-inverses, exhaustive splits and certified optima."""
 
 import math
-import time
 
 import numpy as np
 import pytest
 
 import engine.mechanisms.hierarchical as search
+from engine._clock import planning_time
 from engine.errors import LimitExceeded, WorkloadError
 from engine.mechanisms import plan
 from engine.mechanisms.hierarchical import (
@@ -159,7 +159,7 @@ def test_level_options_patience_and_limits():
     assert short.levels == 3
     assert "3 levels" in short.status
     assert plain.error < short.error < np.trace(gram)
-    late = level_selection(gram, options=LevelOptions(deadline=time.monotonic() - 1))
+    late = level_selection(gram, options=LevelOptions(deadline=planning_time() - 1))
     assert "time limit" in late.status
     assert late.error == pytest.approx(np.trace(gram))
     seen = []

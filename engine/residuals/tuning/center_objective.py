@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine._arrays import Array, Index, unique_rows
+from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.progress import Listener
 from engine.residuals.basis import (
@@ -56,8 +56,6 @@ from engine.workload.workload import GroupClass
 MEMORY, TIME, WORK = "memory", "time", "work"
 # expected seconds of one step at most, without a time limit
 SLOWEST = 0.25
-# steps that must fit into the remaining time for a search to start
-MIN_STEPS = 10
 
 
 @dataclass(kw_only=True)
@@ -67,7 +65,7 @@ class Allowance:
     Attributes
     ----------
     memory : bytes at most.
-    deadline : time limit on the monotonic clock.
+    deadline : time limit on the clock of `planning_time`.
     stopped : the limits that were exceeded.
     """
 
@@ -81,13 +79,6 @@ class Allowance:
             self.stopped.add(MEMORY)
         return needed <= self.memory
 
-    def worth(self, seconds: float) -> bool:
-        """Return whether enough steps of this duration fit into the remaining time.
-
-        Record the limit if not.
-        """
-        return self.lasts(MIN_STEPS * seconds)
-
     def bearable(self, seconds: float) -> bool:
         """Return whether steps of this duration are acceptable without a time limit.
 
@@ -100,14 +91,14 @@ class Allowance:
 
     def lasts(self, seconds: float) -> bool:
         """Return whether so much time remains; record the limit if not."""
-        if math.isinf(self.deadline) or seconds <= self.deadline - time.monotonic():
+        if math.isinf(self.deadline) or seconds <= self.deadline - planning_time():
             return True
         self.stopped.add(TIME)
         return False
 
     def check(self) -> None:
         """Raise TimeoutError after the deadline."""
-        if time.monotonic() > self.deadline:
+        if planning_time() > self.deadline:
             self.stopped.add(TIME)
             raise TimeoutError
 
@@ -523,7 +514,7 @@ class CenterProblem:
         """
         seconds = self._seconds + FORECAST_EVALUATIONS * step
         if not (
-            self.allowance.fits(self._bytes + retained + peak) and self.allowance.worth(seconds)
+            self.allowance.fits(self._bytes + retained + peak) and self.allowance.lasts(seconds)
         ):
             return False
         self._bytes, self._seconds = self._bytes + retained, seconds

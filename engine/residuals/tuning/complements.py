@@ -110,8 +110,8 @@ MAX_CELLS = 2_600
 MAX_QUERY_ENTRIES = 1e9
 # memory of the optimiser, in vectors of the length of the parameters
 OPTIMISER_VECTORS = 60
-# a tenth of the fewest evaluations for which the search is worthwhile
-MIN_EVALUATIONS_TENTH = 20
+# fewest evaluations for which the search is worthwhile
+MIN_EVALUATIONS = 200
 # seconds and evaluations of the search per class of pairs, as measured; for forecasts only
 PAIR_CLASS_SECONDS, FORECAST_EVALUATIONS = 0.8, 900
 # families that are invariant under a cyclic shift of the cells
@@ -179,7 +179,7 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
         peak = max(peak, building + 24 * rank * (row_count + d), 8 * rank * (8 * cells + 10 * rank))
         seconds += step_seconds(rank, cells)
     fits = allowance.fits(8 * OPTIMISER_VECTORS * parameters + retained + peak)
-    return fits and allowance.bearable(seconds) and allowance.worth(MIN_EVALUATIONS_TENTH * seconds)
+    return fits and allowance.bearable(seconds) and allowance.lasts(MIN_EVALUATIONS * seconds)
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
