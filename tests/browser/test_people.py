@@ -19,7 +19,7 @@ def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     visit.press("Next: Workload")
     visit.press("Add all 1-way, 2-way sets")
     visit.press("Next: Preview")
-    visit.unfold("What the budget promises, and whom it protects")
+    visit.unfold("Privacy guarantee")
     visit.expect_text(PROMISE)
     visit.check_accessibility("people_1_budget")
     with visit.run():

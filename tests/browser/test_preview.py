@@ -35,13 +35,13 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
         page.set_viewport_size({"width": width, "height": height})
         if width == WINDOW_SIZES[0][0]:
             visit.open(PREVIEW_PATH)
-        visit.expect_text("Over the best possible")
+        visit.expect_text("Gap to the best possible")
         visit.settle()
         for locator in (
             page.get_by_role("spinbutton", name="epsilon"),
             page.get_by_text("Typical error (counts)"),
             page.get_by_text("Largest error (counts)"),
-            page.get_by_text("Over the best possible"),
+            page.get_by_text("Gap to the best possible"),
             page.get_by_test_id("stDataFrame"),
             page.get_by_role("combobox", name="Group"),
             page.get_by_text("typical error", exact=False).last,
@@ -90,39 +90,39 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.open(PREVIEW_PATH)
     visit.expect_text("Where the error of this group comes from")
     visit.take_picture("30_why")
-    visit.choose("Its least exact query")
+    visit.choose("Least accurate query")
     visit.expect_text("Where the error of this query comes from")
     for label in ("4 × the weight", "Merge bins"):
         visit.press(label)
         visit.expect_text("What if:")
-        visit.expect_text("Keep this change")
+        visit.expect_text("Apply this change")
     visit.check_accessibility("30_what_if")
-    visit.press("Keep this change")
+    visit.press("Apply this change")
     expect(visit.page.get_by_text("What if:")).to_have_count(0)
     visit.press("Undo")
-    visit.press("Pass totals down evenly")
+    visit.press("Use the standard (uniform) split")
     visit.press("Tuned centers")
-    visit.page.get_by_role("button", name="Keep this change").wait_for()
+    visit.page.get_by_role("button", name="Apply this change").wait_for()
     visit.take_picture("31_what_if_tuned")
-    visit.press("Forget it")
+    visit.press("Discard this change")
     expect(visit.page.get_by_text("What if:")).to_have_count(0)
 
     # use the budget for a target, and undo it
-    visit.unfold("How many queries are good enough, and the budget for it")
-    visit.number("Tolerance: ± counts", "4")
-    visit.expect_text("To bring 95% of the queries within it:")
+    visit.unfold("Queries within a tolerance")
+    visit.number("Tolerance (± counts)", "4")
+    visit.expect_text("For 95% of the queries to meet this:")
     visit.check_accessibility("30_target")
     before = visit.page.get_by_role("spinbutton", name="epsilon").input_value()
     visit.press("Use this budget")
     box = visit.page.get_by_role("spinbutton", name="epsilon")
     expect(box).not_to_have_value(before)
-    expect(visit.page.get_by_role("spinbutton", name="Tolerance: ± counts")).to_have_value("4")
+    expect(visit.page.get_by_role("spinbutton", name="Tolerance (± counts)")).to_have_value("4")
     visit.press("Undo")
     expect(box).to_have_value(before)
-    visit.unfold("How many queries are good enough, and the budget for it")
+    visit.unfold("Queries within a tolerance")
 
     # ad hoc query
-    visit.unfold("One query of your own")
+    visit.unfold("Check one query")
     visit.choose("Draw on the domain")
     visit.expect_text("The interval at other budgets")
     visit.drag(
@@ -133,8 +133,8 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     )
     visit.expect_text("The interval at other budgets")
     visit.take_picture("30_probe")
-    visit.number("Wanted 95% interval: ± counts", "5")
-    visit.expect_text("To know it within ± 5.00:")
-    visit.unfold("How far it is from the best possible")
+    visit.number("Target 95% interval (± counts)", "5")
+    visit.expect_text("For an interval of ± 5.00:")
+    visit.unfold("How close to optimal")
     visit.page.get_by_text("what any matrix mechanism can reach").first.wait_for()
     visit.check_accessibility("30_distance")

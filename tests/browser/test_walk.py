@@ -46,11 +46,11 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     cells.hover()
     bar = page.get_by_test_id("stPlotlyChart").locator(".modebar").first.bounding_box()
     assert bar["y"] + bar["height"] <= cells.bounding_box()["y"] + 1  # buttons do not cover cells
-    visit.unfold("What can be published")
+    visit.unfold("Publishable answers")
     visit.number("Expected number of records (public)", "944")
     visit.expect_text("if 944 records spread evenly")
     visit.take_picture("5_preview_publishable")
-    visit.unfold("Where the budget goes")
+    visit.unfold("Budget by measurement")
     visit.check_accessibility("7_preview_budget")
 
     with visit.run():
@@ -137,7 +137,7 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     visit.press("Next: Preview")
     visit.expect_text("Typical error (counts)")
     visit.press("2 × the pcost")
-    visit.press("Keep this change")
+    visit.press("Apply this change")
     visit.press("Next: Compare")
     visit.expect_text("mechanisms are equally exact with")
     visit.press("Next: Release")

@@ -59,7 +59,7 @@ def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Pat
     visit.take_picture("22_hostile_sql")
     assert visit.page.locator(MARKUP_SELECTOR).count() == 0
     visit.press("Next: Preview")
-    for question in ("Where the budget goes", "One query of your own"):
+    for question in ("Budget by measurement", "Check one query"):
         visit.unfold(question)
     visit.pick("Attributes", "![x]", "<i>")
     visit.take_picture("23_hostile_query")

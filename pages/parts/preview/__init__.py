@@ -1,1 +1,1 @@
-"""Views of a plan: the budget, what it promises, targets, and why a query is bad."""
+"""Preview page: budget, errors, error targets and variance breakdown of a plan."""

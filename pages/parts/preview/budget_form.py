@@ -1,4 +1,4 @@
-"""The privacy budget in any of its languages, and the mechanism with its options."""
+"""Forms for the privacy budget in any unit and for the mechanism with its options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from functools import partial
 
 import streamlit as st
 
-from engine.mechanisms import mechanism_class
-from engine.mechanisms import registry as known
+from engine.mechanisms import mechanism_class, registry
 from engine.privacy import Budget
 from pages.parts.preview.privacy_unit_form import person
 from pages.parts.shell import history
@@ -27,39 +26,39 @@ from pages.parts.shell.budgets import (
 )
 from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
 
-RISK_LABEL = "guessed right, % of the time"
-LEFT_OPEN = "as asked"
+RISK_LABEL = "attacker's success rate (%)"
+DEFAULT_FAMILY = "as in the workload"
 LABELS = {
-    "centers": "How totals are passed down",
-    "solver": "How strategies are found",
-    "branching": "Parts of a node",
+    "centers": "Split of totals",
+    "solver": "Strategy search",
+    "branching": "Children per node",
 }
-# what a value means, where the value itself does not say it
+# screen texts of option values that need an explanation
 MEANINGS: dict[tuple[str, object], str] = {
-    ("centers", "uniform"): "evenly, as in the paper",
+    ("centers", "uniform"): "standard (uniform), as in the paper",
     (
         "centers",
         "tuned",
-    ): "tuned to the workload (slower; in total never less exact, single groups may be)",
-    ("solver", "optimal"): "optimal, with a certificate",
-    ("solver", "fourier"): "Fourier basis (quick, approximate)",
-    ("solver", "eigenbasis"): "fixed basis (quick, approximate)",
-    ("branching", "best"): "the best number for the domain",
+    ): "tuned to the workload (slower; some tables may be less accurate)",
+    ("solver", "optimal"): "optimal, with certificate",
+    ("solver", "fourier"): "Fourier basis (fast, approximate)",
+    ("solver", "eigenbasis"): "fixed basis (fast, approximate)",
+    ("branching", "best"): "best for the domain",
 }
 
 
 def use_budget(unit: str, keys: tuple[str, ...]) -> None:
-    """Take the budget that was typed."""
+    """Apply the budget in the input fields."""
     with deferred_errors("budget"):
         before = history.current().budget
         new_budget = MAKERS[unit](*(st.session_state[key] for key in keys), **unit_of(before))
-        if unit not in (APPROX, PURE):  # only these say a delta themselves
+        if unit not in (APPROX, PURE):  # the other units have no delta
             new_budget = replace(new_budget, report_delta=before.report_delta)
         history.change(budget=new_budget)
 
 
 def budget(current: Budget) -> None:
-    """Inputs for the budget in one language, and what it is in the others."""
+    """Draw the budget inputs in the chosen unit, with conversions to the other units."""
     unit = choose_language()
     _inputs(current, unit)
     show_deferred_error("budget")
@@ -67,16 +66,18 @@ def budget(current: Budget) -> None:
 
 
 def promise() -> None:
-    """What the budget promises, in words, and whom it protects."""
+    """Draw the privacy guarantee and the inputs for the protected unit."""
     current, schema = history.current().budget, history.current().schema
     left, right = st.columns(2, gap="large")
     with left:
         st.info(escape_markdown(schema.promise(current) if schema else current.promise), icon="🙋")
     with right:
         person(current)
-        exact = schema is not None and schema.invariants
+        has_invariants = schema is not None and schema.invariants
         st.caption(
-            escape_markdown(schema.meaning(current) if schema and exact else current.describe())
+            escape_markdown(
+                schema.meaning(current) if schema and has_invariants else current.describe()
+            )
         )
         st.caption(UNITS[language()])
 
@@ -89,12 +90,12 @@ def _inputs(current: Budget, unit: str) -> None:
     for column, label, key, start in zip(
         st.columns(len(labels)), labels, keys, starts, strict=True
     ):
-        small = label == "delta"
+        is_delta = label == "delta"
         column.number_input(
             label,
             value=float(start),
-            step=1e-6 if small else 0.1,
-            format="%.1e" if small else "%.6g",
+            step=1e-6 if is_delta else 0.1,
+            format="%.1e" if is_delta else "%.6g",
             key=key,
             on_change=use_budget,
             args=(unit, keys),
@@ -102,22 +103,27 @@ def _inputs(current: Budget, unit: str) -> None:
 
 
 def use_mechanism() -> None:
-    """Take another mechanism, with its default options."""
+    """Change the mechanism and reset its options."""
     with deferred_errors("mechanism"):
         history.change(
             mechanism=st.session_state[f"mechanism_{history.version()}"], options={}, redraw=True
         )
 
 
-def use_option(name: str, key: str, inside: str | None = None) -> None:
-    """Take one option, or the entry `is_inside` of an option that is a mapping; the default needs
-    no mention.
+def use_option(name: str, key: str, entry: str | None = None) -> None:
+    """Store one option, or one entry of a mapping option; remove it if it is the default.
+
+    Parameters
+    ----------
+    name : option of the mechanism.
+    key : widget key of the new value.
+    entry : key in the mapping; None for an option that is no mapping.
     """
     studio = history.current()
     value, default = st.session_state[key], _defaults(studio)[name]
-    if inside is not None:
-        rest = {k: v for k, v in studio.options.get(name, default).items() if k != inside}
-        value = rest if value == LEFT_OPEN else rest | {inside: value}
+    if entry is not None:
+        other_entries = {k: v for k, v in studio.options.get(name, default).items() if k != entry}
+        value = other_entries if value == DEFAULT_FAMILY else other_entries | {entry: value}
     others = {
         k: v for k, v in studio.options.items() if k != name and (name, k) != ("centers", "keep")
     }
@@ -127,9 +133,9 @@ def use_option(name: str, key: str, inside: str | None = None) -> None:
 
 
 def mechanism() -> None:
-    """The mechanism and those of its options that a person may want to change."""
+    """Draw the choice of the mechanism and of its main options."""
     studio = history.current()
-    names, version = [m.name for m in known.MECHANISMS], history.version()
+    names, version = [m.name for m in registry.MECHANISMS], history.version()
     st.selectbox(
         "Mechanism",
         names,
@@ -163,16 +169,13 @@ def _options(studio: history.RequestState, version: int) -> None:
             )
         elif name == "max_records":
             st.number_input(
-                "Public cap on the number of records",
+                "Maximum number of records (public)",
                 min_value=1,
                 value=value,
                 key=key,
                 on_change=use_option,
                 args=(name, key),
-                help=(
-                    "Rounding is charged for at most this many records; a table with more is"
-                    " refused."
-                ),
+                help="Releases of more records are refused.",
             )
 
 
@@ -187,7 +190,7 @@ def _by_attribute(
     allowed: tuple[str, ...],
     version: int,
 ) -> None:
-    """One choice for every ordered attribute; the others are never asked in more than one way."""
+    """Draw the query family that the strategy of one numeric attribute is optimised for."""
     ordered = (
         [a.name for a in studio.schema.attributes if a.kind == "numeric"] if studio.schema else []
     )
@@ -196,10 +199,10 @@ def _by_attribute(
     attribute = st.selectbox(
         f"{LABELS.get(name, name)}: attribute", ordered, key=f"option_{name}_of_{version}"
     )
-    values, key = [LEFT_OPEN, *allowed], f"option_{name}_{ordered.index(attribute)}_{version}"
-    chosen = value.get(attribute, LEFT_OPEN)
+    values, key = [DEFAULT_FAMILY, *allowed], f"option_{name}_{ordered.index(attribute)}_{version}"
+    chosen = value.get(attribute, DEFAULT_FAMILY)
     st.selectbox(
-        f"{LABELS.get(name, name)}: queries that {attribute} is optimised for",
+        f"{LABELS.get(name, name)}: queries to optimise {attribute} for",
         values,
         index=values.index(chosen) if chosen in values else 0,
         key=key,
@@ -209,18 +212,18 @@ def _by_attribute(
 
 
 def _defaults(studio: history.RequestState) -> dict[str, object]:
-    """What every option is where it is not chosen: for centers the workload decides."""
+    """Return the default of every option; the default centers depend on the workload."""
     values = {}
     for field in fields(mechanism_class(studio.mechanism)):
         if field.default is not MISSING:
             values[field.name] = field.default
         elif field.default_factory is not MISSING:
             values[field.name] = field.default_factory()
-    left = replace(
+    without_centers = replace(
         studio, options={k: v for k, v in studio.options.items() if k not in ("centers", "keep")}
     )
     return values | {
-        name: left.options_without_defaults.get(name, value)
+        name: without_centers.options_without_defaults.get(name, value)
         for name, value in values.items()
         if name == "centers"
     }

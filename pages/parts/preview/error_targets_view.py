@@ -1,6 +1,4 @@
-"""Views of a plan against a purpose: a wanted error and its budget, one query of one's own, and the
-best possible.
-"""
+"""Error tolerance, publishable answers, a single query, and the gap to the optimum."""
 
 from __future__ import annotations
 
@@ -30,19 +28,19 @@ ERROR, INTERVAL = "standard error", "95% interval"
 
 
 def spread(plan: Plan) -> None:
-    """Share of the queries within a tolerance, and the budget that brings a tolerance to a share."""
+    """Show the share of queries within a tolerance, and the budget for a wanted share."""
     one, two, three = st.columns(3, vertical_alignment="bottom")
     tolerance = one.number_input(
-        "Tolerance: ± counts",
+        "Tolerance (± counts)",
         min_value=0.001,
         value=analysis.two_digits(plan.rmse, plan),
         format="%.4g",
         key="tolerance",
         persist_state="session",
-        help="How far off an answer may be and still be good enough",
+        help="Largest acceptable error of an answer.",
     )
-    meant = two.radio(
-        "What must be within it",
+    measure = two.radio(
+        "Apply to",
         [ERROR, INTERVAL],
         horizontal=True,
         key="tolerance_is",
@@ -50,33 +48,31 @@ def spread(plan: Plan) -> None:
         help="A 95% interval reaches about two standard errors to each side.",
     )
     share = three.selectbox(
-        "For how many of the queries",
+        "Share of queries",
         list(SHARES),
         index=3,
         format_func=SHARES.__getitem__,
         key="tolerance_share",
     )
-    error = tolerance if meant == ERROR else analysis.error_for(plan, tolerance)
+    error = tolerance if measure == ERROR else analysis.error_for(plan, tolerance)
     text = analysis.within_text(plan, error)
     st.markdown(f"**With this plan:** {escape_markdown(text)}")
     if needed(
         plan,
-        f"To bring {_share_words(share)} within it",
+        f"For {_share_words(share)} to meet this",
         lambda nearly: analysis.budget_for_error(plan, error, share, nearly=nearly),
         key="share",
     ):
         reached = texts.format_number(analysis.tolerance_for(plan, share))
         st.caption(
-            f"With the present budget the standard error is at most {reached} counts for"
-            f" {_share_words(share)}."
+            f"With the current budget, {_share_words(share)} have a standard error of at most"
+            f" {reached} counts."
         )
     figure_view.picture(replace(figures.spread_picture(plan, error), alt=text), key="spread")
 
 
 def usable(plan: Plan) -> None:
-    """Which answers are publishable, doubtful or noise, by group, and the budget for a share that
-    is.
-    """
+    """Show which answers are publishable, and the budget for a wanted share of them."""
     scale = record_count_form.scale()
     if scale is None:
         return
@@ -84,11 +80,11 @@ def usable(plan: Plan) -> None:
         picture = figures.quality_picture(plan, scale)
         st.markdown(f"**{escape_markdown(picture.alt)}**")
         left, _ = st.columns([1, 3])
-        label = "Share that has to be publishable"
+        label = "Required publishable share"
         share = left.selectbox(label, list(SHARES), 2, SHARES.__getitem__, key="usable_share")
         needed(
             plan,
-            f"To make {_share_words(share).replace('queries', 'answers')} publishable",
+            f"For {_share_words(share).replace('queries', 'answers')} to be publishable",
             lambda nearly: analysis.budget_for_quality(plan, scale, share, nearly=nearly),
             key="usable",
         )
@@ -96,19 +92,24 @@ def usable(plan: Plan) -> None:
 
 
 def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -> bool:
-    """Say which budget reaches a goal, with the button that takes it; False, with the reason, when
-    none does.
+    """Show the budget that reaches a goal, with a button that applies it.
 
-    `find` is asked for the budget nearly, which is all that the digits shown tell, and exactly when
-    the button is pressed: that makes plans.
+    Parameters
+    ----------
+    find : returns the budget; its argument asks for a quick estimate, which is enough for the
+        displayed digits. The accurate search plans repeatedly and runs when the button is pressed.
+
+    Returns
+    -------
+    Whether a budget reaches the goal; otherwise the reason is shown.
     """
     with show_errors():
-        job_state = find(True)
+        estimate = find(True)
         left, right = st.columns([3, 1], vertical_alignment="center")
         left.markdown(
-            f"**{goal}:** a budget of {escape_markdown(in_words(job_state))} is needed; this plan"
-            f" spends {escape_markdown(in_words(plan.budget))}.",
-            help=escape_markdown(other_units(job_state)),
+            f"**{goal}:** {escape_markdown(in_words(estimate))} needed (now"
+            f" {escape_markdown(in_words(plan.budget))}).",
+            help=escape_markdown(other_units(estimate)),
         )
         buttons.button(
             "Use this budget",
@@ -130,7 +131,7 @@ def _use(find: Callable[[bool], Budget], key: str) -> None:
 
 
 def one_query(plan: Plan) -> None:
-    """Predicted error of a query that the reader makes up, at this budget and at others."""
+    """Show the predicted error of one query, at this budget and at others."""
     with show_errors():
         query = query_form.choose(plan.schema, key="probe", drawn=True)
         if query is None:
@@ -141,19 +142,19 @@ def one_query(plan: Plan) -> None:
         left.metric(
             "Standard error",
             f"{texts.format_number(variance**0.5)} counts",
-            help="Typical size of the noise",
+            help="Typical size of the noise.",
         )
         half = analysis.half_width(plan, variance)
         right.metric(
             "95% interval",
             f"answer ± {texts.format_number(half)} counts",
-            help="Holds the true count 95% of the time",
+            help="Contains the true count 95% of the time.",
         )
         if variance == 0.0:
-            st.caption("It counts no record, so its answer is 0 without any noise.")
+            st.caption("This query counts no record; its answer is 0, without noise.")
             return
         wanted = st.number_input(
-            "Wanted 95% interval: ± counts",
+            "Target 95% interval (± counts)",
             min_value=0.001,
             value=analysis.two_digits(half, plan),
             format="%.4g",
@@ -162,7 +163,7 @@ def one_query(plan: Plan) -> None:
         )
         needed(
             plan,
-            f"To know it within ± {texts.format_number(wanted)}",
+            f"For an interval of ± {texts.format_number(wanted)}",
             lambda nearly: analysis.budget_for_query(
                 plan,
                 query.attributes,
@@ -180,7 +181,7 @@ def one_query(plan: Plan) -> None:
 
 
 def distance(plan: Plan) -> None:
-    """How far the plan is from what its class, and what any matrix mechanism, could reach."""
+    """Show the gap to the lower bounds of the plan's class and of all matrix mechanisms."""
     key = _bound_key(plan)
     job_state = job_queue.find(key)  # started with the headline
     if job_state is not None and job_state.done:
@@ -191,15 +192,14 @@ def distance(plan: Plan) -> None:
             config=figure_view.EXPORT,
         )
     elif not job_queue.is_there(key):
-        buttons.button("Search again", _search, plan, key="bound_again")
+        buttons.button("Search for the bound again", _search, plan, key="bound_again")
     st.caption(escape_markdown(analysis.certificate_text(plan)))
 
 
 def best(plan: Plan) -> str | None:
-    """How far the plan is at most above the best of all matrix mechanisms; "" while that is
-    searched beside the page.
+    """Return the gap to the best matrix mechanism as text; "" while the bound is computed.
 
-    None where no bound on all of them comes out.
+    None if no bound was found.
     """
     key = _bound_key(plan)
     if job_queue.find(key) is None:
@@ -211,8 +211,8 @@ def best(plan: Plan) -> str | None:
 
 
 def search(plan: Plan) -> None:
-    """How the search for the best possible goes on; nothing once it is found."""
-    job_widget.job(_bound_key(plan), label="Searching what any mechanism could reach", quiet=True)
+    """Show the progress of the search for the lower bound."""
+    job_widget.job(_bound_key(plan), label="Searching for the theoretical limit", quiet=True)
 
 
 def _search(plan: Plan) -> None:

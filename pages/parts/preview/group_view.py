@@ -1,6 +1,4 @@
-"""The groups of a plan, the least exact first, beside the one that is looked at: its queries, why,
-and what helps.
-"""
+"""Tables of a plan, least accurate first, and the errors of the selected table."""
 
 from __future__ import annotations
 
@@ -14,45 +12,38 @@ from pages.parts.preview import variance_breakdown_view
 from pages.parts.shell import figure_view, history
 from pages.parts.workload import group_choice, record_count_form
 
-GROUP, LAST = (
-    "group",
-    "group_last",
-)  # the group that is looked at, as the list gives it back and as it was last
-TURN = "group_turn"  # how often it was chosen beside the table
-MANY = 500  # groups that the table holds
-TALL, PICTURE = 430, 300  # pixels
+# session keys: the selected group in the list, the last valid one, and the version of the table
+GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
+MAX_ROWS = 500  # groups in the table
+TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 430, 300
 ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 
 
 def groups(plan: Plan) -> None:
-    """The groups by error, the least exact first, as a list in which a click looks at one, or as a
-    map of pairs.
-    """
+    """Draw the groups by error as a table with selectable rows, or as a map of pairs."""
     ways = sorted({len(group.attributes) for group in plan.workload.groups})
-    sets, words = {f"{k}-way": k for k in ways}, ""
-    views = [ALL, *sets, *([MAP] if figures.has_map(plan.workload) else [])]
-    wanted = st.radio(
-        "Groups, least exact first", views, horizontal=True, key=f"ways_shown_{len(ways)}"
+    sizes, words = {f"{k}-way": k for k in ways}, ""
+    views = [ALL, *sizes, *([MAP] if figures.has_map(plan.workload) else [])]
+    view = st.radio(
+        "Tables, least accurate first", views, horizontal=True, key=f"ways_shown_{len(ways)}"
     )
-    if wanted == MAP:
+    if view == MAP:
         selected_group(plan)
         figure_view.picture(
             figures.pairs_picture(plan),
             key=PAIRS,
-            height=TALL,
+            height=TABLE_HEIGHT_PX,
             on_select=_pick_pair,
             selects="points",
         )
         return
-    if len(plan.workload.groups) > MANY:
+    if len(plan.workload.groups) > MAX_ROWS:
         words = st.text_input(
-            "Find groups", key="find_groups", placeholder="age income", help="Words of their names."
+            "Find tables", key="find_groups", placeholder="age income", help="Attribute names."
         )
-    table = analysis.worst_first(plan, ways=sets.get(wanted), words=words).head(MANY)
+    table = analysis.worst_first(plan, ways=sizes.get(view), words=words).head(MAX_ROWS)
     if not len(table):
-        st.info(
-            "No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎"
-        )
+        st.info("No table has all these attributes. Enter fewer names.", icon="🔎")
         return
     numbers, chosen = table["group"].tolist(), selected_group(plan)
     columns = ["largest standard error", "attributes", "RMSE", "queries"]
@@ -63,51 +54,47 @@ def groups(plan: Plan) -> None:
         table, columns = table.join(shares, on="group"), [*columns[:3], "publishable", *columns[3:]]
     figure_view.choice(
         table[columns],
-        key=f"groups_{history.version()}_{st.session_state.get(TURN, 0)}_{wanted}_{words}",
-        alt="Groups by error, the least exact first; the queries of the chosen one stand beside it",
+        key=f"groups_{history.version()}_{st.session_state.get(TABLE_VERSION, 0)}_{view}_{words}",
+        alt="Tables by error, least accurate first",
         row=numbers.index(chosen) if chosen in numbers else None,
         bar="largest standard error",
-        pick=lambda row: _look_at(numbers[row]),
-        height=TALL,
+        pick=lambda row: _select(numbers[row]),
+        height=TABLE_HEIGHT_PX,
     )
     figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")
 
 
 def _pick_pair() -> None:
-    """Look at the group whose cell of the map was chosen."""
+    """Select the group whose cell of the map was clicked."""
     if points := st.session_state[f"chart_{PAIRS}"].selection.points:
-        _look_at(int(points[-1]["customdata"][0]))
+        _select(int(points[-1]["customdata"][0]))
 
 
 def selected_group(plan: Plan) -> int:
-    """The group that is looked at: the one with the least exact query, until another is chosen."""
+    """Return the selected group; by default the one with the largest error."""
     form, groups = st.session_state, range(len(plan.workload.groups))
-    if (
-        form.get(GROUP) not in groups
-    ):  # a list whose words changed with the workload gives back the old words
-        _look_at(form[LAST] if form.get(LAST) in groups else analysis.worst_group(plan))
+    # after a change of the workload the list returns an old label
+    if form.get(GROUP) not in groups:
+        _select(form[LAST] if form.get(LAST) in groups else analysis.worst_group(plan))
     form[LAST] = number = int(form[GROUP])
     return number
 
 
 def chosen(plan: Plan) -> None:
-    """The group that is looked at: its queries, where its error comes from, and what would help."""
+    """Draw the selected group: its queries, its sources of error, and possible changes."""
     number = selected_group(plan)
-    group_choice.choose_group(plan, key=GROUP, on_change=_turned)
+    group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)
     group, row = plan.workload.groups[number], analysis.group_table(plan).iloc[number]
     typical, largest = (
         texts.format_number(row[name]) for name in ("RMSE", "largest standard error")
     )
-    even = analysis.even_error(plan, number)
-    if even is not None:
-        st.markdown(
-            f"**Each of its {pluralize(group.count, 'query', 'queries')} has a standard error of"
-            f" {typical} counts.**"
-        )
+    if analysis.even_error(plan, number) is not None:
+        counts = pluralize(group.count, "query", "queries")
+        st.markdown(f"**{counts}, each with a standard error of {typical} counts**")
     else:
         words = (
-            f"{pluralize(group.count, 'query', 'queries')}, typical error {typical} counts, largest"
-            f" {largest} counts."
+            f"{pluralize(group.count, 'query', 'queries')}, typical error {typical}, largest"
+            f" {largest} counts"
         )
         st.markdown(f"**{words}**")
         place = st.container()
@@ -117,16 +104,16 @@ def chosen(plan: Plan) -> None:
                 figure_view.picture(
                     figures.error_picture(plan, number, *drawn),
                     key="errors",
-                    height=PICTURE,
+                    height=CHART_HEIGHT_PX,
                     titled=False,
                 )
     variance_breakdown_view.why(plan, number)
 
 
-def _look_at(number: int) -> None:
+def _select(number: int) -> None:
     st.session_state[GROUP] = number
 
 
-def _turned() -> None:
-    """Draw the table afresh, so that it shows the group that was chosen beside it."""
-    st.session_state[TURN] = st.session_state.get(TURN, 0) + 1
+def _redraw_table() -> None:
+    """Give the table a new key, so that it selects the row of the group chosen in the list."""
+    st.session_state[TABLE_VERSION] = st.session_state.get(TABLE_VERSION, 0) + 1

@@ -1,4 +1,4 @@
-"""Views of a whole plan: what it promises, where the budget goes, and its file."""
+"""Headline numbers, budget shares and file of a plan."""
 
 from __future__ import annotations
 
@@ -15,41 +15,38 @@ from pages.parts.workload import record_count_form
 
 
 def headline(plan: Plan) -> None:
-    """What the plan promises, in a few numbers with unit and meaning."""
+    """Draw the main numbers of the plan."""
     best = error_targets_view.best(plan)
     with st.container(horizontal=True, gap="medium"):
         _number(
             "Typical error (counts)",
             texts.format_number(plan.rmse),
-            "RMSE: root of the mean squared error over all queries. About two thirds of the answers"
-            " will be off by less than this, 95% by less than twice this.",
+            "Root mean squared error (RMSE) over all queries.",
         )
         _number(
             "Largest error (counts)",
             texts.format_number(analysis.worst_error(plan)),
-            "Standard error of the query that comes out least exact",
+            "Standard error of the least accurate query.",
         )
         if best is None:
             _number(
-                "Over its bound",
+                "Gap to its bound",
                 analysis.gap_text(plan).replace("less than", "<"),
-                "How much larger the weighted RMSE is than what any plan of this class must have;"
-                " 0% is the best.",
+                "Weighted RMSE above the lower bound for plans of this kind.",
             )
         else:
             _number(
-                "Over the best possible",
+                "Gap to the best possible",
                 f"≤ {best}" if best else "searching…",
-                "How much larger the weighted RMSE is at most than what any matrix mechanism can"
-                " reach, whatever it measures; proven for this workload.",
+                "Weighted RMSE above the theoretical limit for any matrix mechanism.",
             )
         if (scale := record_count_form.entered_scale()) is not None:
             share = analysis.quality_shares(plan, scale)[0]
             _number(
                 "Publishable",
                 f"{share:.0%}",
-                "Share of the answers with a coefficient of variation up to"
-                f" {scale.publishable:.0%}, if the expected records are spread evenly",
+                f"Answers with a coefficient of variation up to {scale.publishable:.0%},"
+                " for evenly spread records.",
             )
 
 
@@ -58,12 +55,12 @@ def _number(label: str, value: str, meaning: str) -> None:
 
 
 def budget(plan: Plan) -> None:
-    """Where the budget goes."""
+    """Draw the share of the budget of each measurement."""
     figure_view.picture(figures.budget_picture(plan), key="budget", config=figure_view.EXPORT)
 
 
 def use_plan_file() -> None:
-    """Take workload, budget and mechanism from the uploaded plan."""
+    """Replace workload, budget and mechanism by those of the uploaded plan."""
     file = st.session_state.get("plan_file")
     if file is None:
         return
@@ -77,15 +74,15 @@ def use_plan_file() -> None:
 
 
 def files(plan: Plan | None) -> None:
-    """Keep the plan, or take another one."""
-    st.subheader("Keep it")
+    """Draw the download and the upload of a plan file."""
+    st.subheader("Save or load")
     left, right = st.columns(2)
     if plan is not None:
         left.download_button(
             "Download plan.json", plan.to_json, "plan.json", "application/json", on_click="ignore"
         )
     else:
-        left.caption("A plan can be downloaded once there is one.")
+        left.caption("There is no plan to download yet.")
     with right:
         st.file_uploader(
             "Open a plan file",

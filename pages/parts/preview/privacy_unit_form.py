@@ -1,4 +1,4 @@
-"""Whom the budget protects: how many rows a person may have, and against what."""
+"""Form for the protected unit: rows per person and neighbouring datasets."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pages.parts.shell.error_text import deferred_errors, escape_markdown
 
 
 def use_person(rows: str, neighbours: str) -> None:
-    """Take whom the budget protects."""
+    """Apply the protected unit in the input fields."""
     with deferred_errors("budget"):
-        whom = {
+        unit = {
             "rows_per_person": int(st.session_state[rows]),
             "neighbours": st.session_state[neighbours],
         }
-        history.change(budget=replace(history.current().budget, **whom), redraw=True)
+        history.change(budget=replace(history.current().budget, **unit), redraw=True)
 
 
 def person(budget: Budget) -> None:
-    """Inputs for the person that is protected: how many rows, and against what."""
+    """Draw the inputs for rows per person and neighbouring datasets."""
     version, schema = history.version(), history.current().schema
     rows, neighbours = f"budget_rows_{version}", f"budget_neighbours_{version}"
     left, right = st.columns(2)
@@ -34,10 +34,7 @@ def person(budget: Budget) -> None:
         key=rows,
         on_change=use_person,
         args=(rows, neighbours),
-        help=(
-            "The guarantee is for all that one person contributes. With 3 rows every error is 3"
-            " times as large."
-        ),
+        help="Protects all rows of a person. With 3 rows, errors are 3 times as large.",
     )
     right.selectbox(
         AGAINST_LABEL,
@@ -47,10 +44,7 @@ def person(budget: Budget) -> None:
         key=neighbours,
         on_change=use_person,
         args=(rows, neighbours),
-        help=(
-            "The first hides that somebody is there at all, the second the values alone, at 1.4"
-            " times the error."
-        ),
+        help="Protecting the values instead of the presence gives 1.4 times the error.",
     )
     if schema is not None and (note := schema.other_rows(budget.rows_per_person)):
         st.warning(escape_markdown(note))

@@ -1,4 +1,4 @@
-"""Weights of groups that make published tables most exact, from simulated or public records."""
+"""Search for weights that minimise the error of published tables."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from pages.parts.workload.reference_form import Reference
 
 
 def draw(plan: Plan) -> None:
-    """The reference, the button that searches, and what came of it."""
+    """Draw the reference, the search button and the result."""
     studio = history.current()
     st.caption(
-        "Tables that are published are fitted: non-negative, consistent, and most noise of large"
-        " tables is gone. Other weights of the groups serve them better. They are found by"
-        " rehearsals on a reference, which must be public: the records of another year or place, or"
-        " simulated ones; **never the records that are to be protected**. Weights that groups have"
-        " say how much each of them matters."
+        "Published tables are non-negative and consistent, which removes noise; other weights can"
+        " make them more accurate. The search rehearses on public or simulated records, **never on"
+        " the records to be protected**. Current weights count as importance."
     )
     reference = reference_form.choose("aim")
     key = f"weigh|{studio.key}|{reference_form.digest(reference)}"
     buttons.button(
-        "Find the weights",
-        _find,
+        "Find weights",
+        _start_search,
         key,
         studio,
         reference,
@@ -39,16 +37,16 @@ def draw(plan: Plan) -> None:
     )
     with st.expander("As Python"):
         st.code(_script(studio, reference), language=None, wrap_lines=True)
-    done = job_widget.job(key, label="Rehearsing what would be published")
+    done = job_widget.job(key, label="Rehearsing the publication")
     if done is not None:
         text, before, after = done.result
         if Workload.from_json(text) == studio.workload:
-            st.info("No other weights were better on the reference in every rehearsal.", icon="🎯")
+            st.info("No better weights found.", icon="🎯")
             return
         st.markdown(
             escape_markdown(
-                f"On the reference the published tables miss {after:.1%} of the counts, instead of"
-                f" {before:.1%} with the present weights."
+                f"Error of the published tables on the reference: {after:.1%} of the counts"
+                f" ({before:.1%} with the current weights)."
             )
         )
         left, _ = st.columns([1, 2])
@@ -63,7 +61,7 @@ def draw(plan: Plan) -> None:
         )
 
 
-def _find(key: str, studio: RequestState, reference: Reference) -> None:
+def _start_search(key: str, studio: RequestState, reference: Reference) -> None:
     if (old := st.session_state.get("aim_job", key)) != key:
         job_widget.release_job(old)
     st.session_state["aim_job"] = key
@@ -82,9 +80,9 @@ def _use(text: str) -> None:
 
 
 def _script(studio: RequestState, reference: Reference | None) -> str:
-    """The same in Python."""
+    """Return the search as Python."""
     imports, lines = reference_form.lines(reference)
     script = plan_script(studio)
-    *first, last = script.lines
-    aimed = f'{last[:-1]}, aim="published", reference=reference)'
-    return Script(imports=script.imports | imports, lines=(*first, *lines, aimed)).text()
+    *first_lines, last = script.lines
+    plan_line = f'{last[:-1]}, aim="published", reference=reference)'
+    return Script(imports=script.imports | imports, lines=(*first_lines, *lines, plan_line)).text()

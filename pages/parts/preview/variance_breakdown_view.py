@@ -1,4 +1,4 @@
-"""Why a query is bad: where its variance comes from, and what a change of the request would bring."""
+"""Variance breakdown of a table, and the effect of changes to the request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from pages.parts.shell.error_text import (
     show_errors,
 )
 
-MEAN, WORST, CHOSEN = "All its queries, on average", "Its least exact query", "One query by number"
-TALL = 240  # pixels
-# the change that is tried: its name, the group, the attribute, and the state it was tried on
-TRIED = "what_if"
+MEAN, WORST, CHOSEN = "Average of all queries", "Least accurate query", "Query by number"
+MAX_CHART_HEIGHT_PX = 240
+TRIAL = "what_if"  # session key: state before the trial, its group, and the changed request
 
 
 def why(plan: Plan, number: int) -> None:
-    """Breakdown of a group's variance by residual space, and the changes that could help."""
+    """Draw the variance breakdown of a group, and the changes that reduce its error."""
     with show_errors():
         place = st.container()
         query = _query(plan, number)
@@ -36,27 +35,27 @@ def why(plan: Plan, number: int) -> None:
                 picture,
                 key="why",
                 config=figure_view.EXPORT,
-                height=min(TALL, picture.figure.layout.height),
+                height=min(MAX_CHART_HEIGHT_PX, picture.figure.layout.height),
             )
-    st.markdown("**What would help?** Each button plans a changed request; nothing is kept yet.")
+    st.markdown("**Ways to reduce this error** (nothing changes until you apply one)")
     _buttons(plan, number)
-    show_deferred_error(TRIED)
-    _tried(plan)
+    show_deferred_error(TRIAL)
+    _draw_trial(plan)
 
 
 def _query(plan: Plan, group: int) -> int | None:
-    """The query to explain; None for the mean of the group."""
-    least = worst_query(plan, group)
-    ways = [MEAN, *([WORST] if least is not None else []), CHOSEN]
-    how = st.radio("What to explain", ways, horizontal=True, key="why_what")
-    if how == MEAN:
+    """Draw the choice of the query to explain; return None for the average of the group."""
+    worst = worst_query(plan, group)
+    choices = [MEAN, *([WORST] if worst is not None else []), CHOSEN]
+    choice = st.radio("Error of", choices, horizontal=True, key="why_what")
+    if choice == MEAN:
         return None
-    query = least
-    if how == CHOSEN or query is None:
+    query = worst
+    if choice == CHOSEN or query is None:
         last = plan.workload.groups[group].count - 1
         query = int(
             st.number_input(
-                f"Query, 0 to {texts.number(last)}", 0, last, 0, key=f"why_query_{group}"
+                f"Query number (0 to {texts.number(last)})", 0, last, 0, key=f"why_query_{group}"
             )
         )
     error = float(plan.variances(group, query, query + 1)[0]) ** 0.5
@@ -68,7 +67,7 @@ def _query(plan: Plan, group: int) -> int | None:
 
 
 def _buttons(plan: Plan, group: int) -> None:
-    """One button a change; merging bins asks for the attribute."""
+    """Draw one button per change, and the attribute whose bins can be merged."""
     request = history.current().request
     obstacles = {
         name: analysis.merge_obstacle(plan.schema[name])
@@ -78,17 +77,17 @@ def _buttons(plan: Plan, group: int) -> None:
     attribute = ""
     if names:
         attribute = st.selectbox(
-            "Attribute whose bins to merge",
+            "Attribute to merge bins of",
             names,
             key=f"why_attribute_{group}",
-            help="Pairs of neighbouring cells become one cell. Labels have no neighbours.",
+            help="Merges pairs of adjacent bins.",
         )
-    done = {"tuned"} if request.options.get("centers") == "tuned" else set()
+    applied = {"tuned"} if request.options.get("centers") == "tuned" else set()
     with st.container(horizontal=True):
-        for change in (change for change in CHANGES if change.name not in done):
+        for change in (change for change in CHANGES if change.name not in applied):
             buttons.button(
                 escape_markdown(change.label(request)),
-                _try,
+                _start_trial,
                 change,
                 group,
                 attribute,
@@ -96,24 +95,24 @@ def _buttons(plan: Plan, group: int) -> None:
                 disabled=change.name == "coarser" and not names,
             )
     if not names:
-        st.caption("No attribute of this group has bins to merge.")
+        st.caption("No attribute of this table has bins to merge.")
     for obstacle in filter(None, obstacles.values()):
         st.caption(escape_markdown(obstacle))
 
 
-def _try(change: Change, group: int, attribute: str) -> None:
-    """Remember the change, and start its plan when that takes long."""
-    st.session_state.pop(TRIED, None)
-    with deferred_errors(TRIED):
+def _start_trial(change: Change, group: int, attribute: str) -> None:
+    """Store the changed request, and start a job for its plan if planning takes long."""
+    st.session_state.pop(TRIAL, None)
+    with deferred_errors(TRIAL):
         before = history.current()
         changed = change.apply(before.request, group, attribute)
         plans.begin(before.with_request(changed.request))
-        st.session_state[TRIED] = (before.to_json(), group, changed)
+        st.session_state[TRIAL] = (before.to_json(), group, changed)
 
 
-def _tried(plan: Plan) -> None:
-    """The effect of the change that is tried, when the request is still the one it was tried on."""
-    before, group, changed = st.session_state.get(TRIED, ("", 0, None))
+def _draw_trial(plan: Plan) -> None:
+    """Draw the effect of the trial, unless the request has changed since."""
+    before, group, changed = st.session_state.get(TRIAL, ("", 0, None))
     studio = history.current()
     if changed is None or before != studio.to_json():
         return
@@ -127,15 +126,15 @@ def _tried(plan: Plan) -> None:
         with st.container(horizontal=True):
             if after is not None:
                 buttons.button(
-                    "Keep this change", _keep, changed, key="what_if_keep", type="primary"
+                    "Apply this change", _apply, changed, key="what_if_keep", type="primary"
                 )
-            st.button("Forget it", on_click=_forget, key="what_if_forget")
+            st.button("Discard this change", on_click=_discard, key="what_if_forget")
 
 
-def _keep(changed: ChangedRequest) -> None:
+def _apply(changed: ChangedRequest) -> None:
     history.commit(history.current().with_request(changed.request), redraw=True)
-    _forget()
+    _discard()
 
 
-def _forget() -> None:
-    st.session_state.pop(TRIED, None)
+def _discard() -> None:
+    st.session_state.pop(TRIAL, None)

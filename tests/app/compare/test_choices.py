@@ -210,7 +210,7 @@ def test_base_family_of_one_attribute_is_set() -> None:
     version = session.app.session_state["history"].version
     session.set(**{f"option_base_0_{version}": "range"})
     assert session.studio.options == {"base": {"age": "range"}}
-    session.set(**{f"option_base_0_{version}": "as asked"})
+    session.set(**{f"option_base_0_{version}": "as in the workload"})
     assert session.studio.options == {}
 
 

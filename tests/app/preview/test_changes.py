@@ -19,11 +19,11 @@ from tests.app.session import UNIFORM, Session, demo_plan, demo_schema, wait
 def test_error_sources_of_a_group_are_shown(session: Session) -> None:
     reference = demo_plan()
     assert session.app.selectbox(key="group").value == worst_group(reference)
-    session.set(group=3, why_what="Its least exact query")
+    session.set(group=3, why_what="Least accurate query")
     variances = reference.variances(3)
     assert f"Query {variances.argmax()}:" in session.text()
     assert f"Standard error {format_number(math.sqrt(variances.max()))} counts" in session.text()
-    session.set(why_what="One query by number", why_query_3=2)
+    session.set(why_what="Query by number", why_query_3=2)
     assert reference.workload.describe_in_group(3, 2) in session.text()
     assert not session.errors()
 
@@ -140,7 +140,7 @@ def test_default_centers_are_shown_and_changed() -> None:
     session.press("centers_uniform")
     assert session.studio.options == UNIFORM
     assert session.metrics()["Typical error (counts)"] == format_number(uniform.rmse)
-    assert "as in the paper: chosen" in session.text()
+    assert "uniform centers (chosen)" in session.text()
     session.press("centers_tuned")
     assert session.studio.options == {}
     assert text in session.text()

@@ -67,7 +67,7 @@ def test_preview_states_epsilon_at_requested_delta() -> None:
         ("mu", "mu", 0.0),
         ("epsilon, delta", "delta", 2.0),
         ("epsilon, delta", "epsilon", 0.0),
-        ("guessing risk", "guessed right, % of the time", 50.0),
+        ("guessing risk", "attacker's success rate (%)", 50.0),
     ],
 )
 def test_invalid_budget_is_refused(unit: str, key: str, value: float) -> None:
@@ -158,7 +158,7 @@ def test_pairs_of_groups_are_drawn_as_map(session: Session) -> None:
     assert "Largest standard error, pair by pair" in session.text()
     assert "Choose a cell to look at its group." in session.text()
     alone = open_preview(Workload.all_ways(demo_schema("cps"), (1,)))
-    assert "Map" not in next(r for r in alone.app.radio if r.label.startswith("Groups")).options
+    assert "Map" not in next(r for r in alone.app.radio if r.label.startswith("Tables")).options
 
 
 @pytest.mark.usefixtures("keeps_bound_search")
@@ -167,10 +167,10 @@ def test_distance_to_bound_is_computed_and_shown() -> None:
         Workload(demo_schema("survey")).add("vote").add("education").add(("vote", "education"))
     )
     session = open_preview(workload)
-    assert "Over its bound" not in session.metrics()  # hidden during the search for the bound
-    session.until(lambda: session.metrics()["Over the best possible"] != "searching…")
+    assert "Gap to its bound" not in session.metrics()  # hidden during the search for the bound
+    session.until(lambda: session.metrics()["Gap to the best possible"] != "searching…")
     result, bound = plan(workload, Budget(pcost=1.0)), fitness.mechanism_bound(workload)
-    assert session.metrics()["Over the best possible"] == f"≤ {fitness.above_best(result, bound)}"
-    assert "Over its bound" not in session.metrics()  # only the stronger claim is shown
+    assert session.metrics()["Gap to the best possible"] == f"≤ {fitness.above_best(result, bound)}"
+    assert "Gap to its bound" not in session.metrics()  # only the stronger claim is shown
     assert fitness.bound_text(result, bound) in session.set(fold_limit=True).text()
     assert not session.errors()

@@ -20,7 +20,7 @@ from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.jobs import publishing
 from pages.parts.preview import publication_weights_form
-from pages.parts.preview.group_targets_form import EACH, PRESENT
+from pages.parts.preview.group_targets_form import CURRENT, EACH
 from pages.parts.shell import permalink
 from pages.parts.workload import reference_form
 from tests import working
@@ -38,10 +38,7 @@ def test_error_target_sets_budget_until_undo(session: Session) -> None:
     reference = demo_plan()
     session.set(budget_unit="pcost", fold_share=True, tolerance=4.0, tolerance_share=0.95)
     needed = budget_for(reference.workload, 4.0, 0.95)
-    assert (
-        f"a budget of pcost {cost(needed.pcost)} is needed; this plan spends pcost 1."
-        in session.text()
-    )
+    assert f"pcost {cost(needed.pcost)} needed (now pcost 1)" in session.text()
     assert fitness.within_text(reference, 4.0) in session.text()
     session.press("use_budget_share")
     assert session.studio.budget == needed
@@ -63,7 +60,7 @@ def test_interval_target_needs_smaller_standard_error(session: Session) -> None:
     error = fitness.error_for(reference, 10.0)
     assert error == pytest.approx(10 / 1.959964)
     assert fitness.within_text(reference, error) in session.text()
-    assert "To bring every query within it" in session.text()
+    assert "For every query" in session.text()
     session.press("use_budget_share")
     assert session.studio.budget == budget_for(reference.workload, error)
     again = plan(reference.workload, session.studio.budget)
@@ -98,7 +95,7 @@ def test_drawn_query_sets_budget_for_its_interval() -> None:
 
 def test_query_without_cells_needs_no_budget(session: Session) -> None:
     session.set(fold_probe=True, probe_names=["sex"], probe_sex=[])
-    assert "without any noise" in session.text()
+    assert "without noise" in session.text()
     assert not session.errors()
 
 
@@ -125,7 +122,7 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     session.until(lambda: any(b.key == "targets_use" for b in session.app.button))
     targets = [{1: 10.0, 2: 50.0}[len(group.attributes)] for group in result.workload.groups]
     needed = budget_for(result.workload, targets, fit="shape")
-    assert f"It takes ε {cost(needed.epsilon(1e-6))}" in session.text().replace("*", "")
+    assert f"Budget: ε {cost(needed.epsilon(1e-6))}" in session.text().replace("*", "")
     assert session.studio is before
     session.press("targets_use")
     assert session.studio.budget == needed
@@ -144,14 +141,14 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     assert not session.errors()
     session.go("workload").set(add_how="One set of attributes").press("add_total").go("preview")
     assert session.studio.options == UNIFORM
-    assert "They went with a change of the groups" in session.text()
+    assert "removed the error targets" in session.text()
     session.press("undo")
     assert session.studio.options["targets"] == targets[:3]
     assert "They went with" not in session.text()
     session.set(fold_targets=True).press("targets_forget")
     assert session.studio.options == UNIFORM
     assert "They went with" not in session.text()
-    session.set(targets_goal=PRESENT, targets_for=EACH)
+    session.set(targets_goal=CURRENT, targets_for=EACH)
     assert len([c for c in session.app.checkbox if (c.key or "").startswith("lock_")]) == 3
 
 
@@ -162,10 +159,8 @@ def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.Mon
     session.set(fold_aim=True).press("aim_find")
     session.until(lambda: any(b.key == "aim_use" for b in session.app.button))
     text = session.text()
-    assert "never the records that are to be protected" in text
-    assert (
-        "On the reference the published tables miss 10.0% of the counts, instead of 20.0%" in text
-    )
+    assert "never on the records to be protected" in text
+    assert "10.0% of the counts (20.0% with" in text
     assert any('aim="published", reference=reference)' in c.value for c in session.app.code)
     session.press("aim_use")
     assert [g.weight for g in session.studio.required_workload.groups] == [2.0] * len(
