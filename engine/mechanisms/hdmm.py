@@ -2,10 +2,11 @@
 
 The mechanism runs several operators on a workload and uses the strategy with the smallest error.
 
-    OPT_0           one explicit strategy on all cells of the attributes of the workload, if there
-    are few OPT_kron        one product of strategies on small units; see
-    `engine.mechanisms.kronecker` OPT_plus        the groups in clusters, one product strategy per
-    cluster, with closed-form budget shares OPT_marginals   weighted marginals; see below
+    OPT_0           one explicit strategy on all cells of the attributes of the workload, for few cells
+    OPT_kron        one product of strategies on small units; see `engine.mechanisms.kronecker`
+    OPT_plus        the groups in clusters, one product strategy per cluster, with closed-form budget
+                    shares
+    OPT_marginals   weighted marginals; see below
 
 Operators are pure functions of the workload and a seed.  Squared errors are those at unit budget:
 pcost 1 for Gaussian noise, epsilon 1 for Laplace noise, whose variance is 2 / epsilon^2.
@@ -14,10 +15,12 @@ OPT_marginals
 -------------
 Strategies that measure weighted marginals on sets of attributes.
 
-    weights         theta   theta_A of the marginal on A; L2 sensitivity^2 is sum theta_A^2, L1
-    sensitivity sum theta_A share           v       v_A = theta_A^2 traces          t_B     squared
-    norm of the workload on residual space B: trace of its residual Gram, counts^2 precision
-    f_B     sum over A containing B of v_A / (product of n_i over A less B)
+    weights     theta  theta_A of the marginal on A; L2 sensitivity^2 is sum theta_A^2, L1 sensitivity
+                       is sum theta_A
+    share       v      v_A = theta_A^2
+    traces      t_B    squared norm of the workload on residual space B: trace of its residual Gram,
+                       in counts^2
+    precision   f_B    sum over A containing B of v_A / (product of n_i over A less B)
 
 M^T M has the eigenvalue f_B * (product of n_i outside B) on residual space B, and the component of
 a query on B is constant along the attributes outside B, so the squared error is sum_B t_B / f_B for

@@ -6,9 +6,10 @@ Each function takes the size of an attribute and returns strategy rows, shape (r
 full column rank.  A strategy for several attributes is the Kronecker product of the rows of each;
 its column norm is the product of theirs.  The mechanisms measure this product on the full table.
 
-    sensitivity of rows   largest L1 norm of a column under Laplace noise, largest Euclidean norm
-    under Gaussian noise error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, G the
-    Gram of the workload, A the rows
+    sensitivity of rows   largest L1 norm of a column under Laplace noise, largest Euclidean norm under
+                          Gaussian noise
+    error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, G the Gram of the workload, A
+                          the rows
 
 Laplace noise of scale sensitivity / epsilon has variance 2 error / epsilon^2; Gaussian noise at
 privacy cost 1 has variance ``error``.
@@ -23,9 +24,9 @@ domain, and its boxes are split in two while the error of the workload decreases
 until a level no longer lowers the error.
 
     Gram        G     W^T W, shape (cells, cells), in counts^2
-    precision   X     A^T A of the current strategy; R = X^-1, M = R G R, error = (squared column
-    norm) tr(G R) level       P     0/1 rows, one per box; Z = P R, Y = P M, S = I + P R P^T, T = P
-    M P^T
+    precision   X     A^T A of the current strategy; R = X^-1, M = R G R,
+                      error = (squared column norm) tr(G R)
+    level       P     0/1 rows, one per box; Z = P R, Y = P M, S = I + P R P^T, T = P M P^T
 
 A level lowers tr(G R) by tr(S^-1 T).  Splitting a box q into q1 + q2 changes the precision by
 - q1 q2^T - q2 q1^T, of rank 2, so the gains of all splits of all boxes follow from partial sums of

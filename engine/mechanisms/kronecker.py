@@ -17,8 +17,9 @@ A weighted identity with p additional rows, for Laplace noise and one Gram matri
 
     parameters      Theta  (p, n), nonnegative
     strategy rows   A      [I; Theta] D with D = diag(1 + 1^T Theta)^-1, shape (n + p, n): every
-    column has L1 norm 1 Gram            G      W^T W, shape (n, n) error           tr((A^T A)^-1
-    G), in counts^2 for noise of variance 1 and sensitivity 1
+                           column has L1 norm 1
+    Gram            G      W^T W, shape (n, n)
+    error                  tr((A^T A)^-1 G), in counts^2 for noise of variance 1 and sensitivity 1
 
 With s = 1 + 1^T Theta and Y = (I + Theta Theta^T)^-1 Theta the inverse of A^T A is
 diag(s) (I - Theta^T Y) diag(s), so the error and its gradient need products of p x n with n x n

@@ -3,18 +3,21 @@
 Files
 -----
 answers.parquet, answers.csv   all answers with standard errors and intervals (CSV only up to a
-million answers) plan.json                      the plan: schema, workload, budget, mechanism and
-strategy measurements.json, .npz        the released integers with the equations that they measure,
-as JSON and NumPy arrays certificate.json               charged budget, key, privacy guarantee, and
-the SHA-256 of every other file signature.json                 the ledger's signature of the
-certificate, if there is a ledger report.html                    a readable report without external
-resources check.py                       verifies the package with this project
+                               million answers)
+plan.json                      the plan: schema, workload, budget, mechanism and strategy
+measurements.json, .npz        the released integers with the equations that they measure, as JSON
+                               and as NumPy arrays
+certificate.json               charged budget, key, privacy guarantee, and the SHA-256 of every
+                               other file
+signature.json                 the ledger's signature of certificate.json, if there is a ledger
+report.html                    a readable report without external resources
+check.py                       verifies the package with this project
 
 Every block of measurements.json is a linear equation in counts,
 
-    integers * grid  =  (R_1 (x) R_2 (x) ...) t  + noise        with row weights, if the block has
-    any
+    integers * grid  =  (R_1 (x) R_2 (x) ...) t  +  noise,
 
+with row weights, if the block has any,
 where t is the exact table on the attributes of the block, R_f are the rows of factor f on the
 attributes ``axes``, and the noise is independent with standard deviation ``noise``.  All answers of
 a release are the least-squares answers of these equations.  A release in two stages stores the

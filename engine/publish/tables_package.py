@@ -2,23 +2,26 @@
 
 The package is one zip of plain text files that needs no software of this project:
 
-README.md, codebook.md           description of tables, columns and their uses table1.csv,
-table2.csv, ...      one row per query, with a code and a label column for every attribute
+README.md, codebook.md           description of tables, columns and their uses
+table1.csv, table2.csv, ...      one row per query, with a code and a label column for every
+                                 attribute
 table2_crosstab.csv, ...         published counts of two attributes as rows and columns, for
-spreadsheets tables.csv-metadata.json         column descriptions as CSV on the Web (W3C)
+                                 spreadsheets
+tables.csv-metadata.json         column descriptions as CSV on the Web (W3C)
 registry.json                    the fields of public registries of deployments, or "not stated"
 plan.json, measurements.json     the plan and the released integers; how.json has the options of
-publishing.
-                                 `verify_package` recomputes all files from these
+                                 publishing. `verify_package` recomputes all files from these
 recompute.R and its files        the released integers, and an R script that recomputes estimates
-and standard errors
+                                 and standard errors
 
 The workbook (.xlsx) has these sheets:
 
-Cover               guarantee and recommended use of the numbers Contents            all tables with
-links and shares of publishable numbers Table 1, ...        one row per query: labels, published
-count with interval and flag, then the unbiased answer Table 2 crossed     published counts of two
-attributes as rows and columns Codebook            the labels of every attribute
+Cover               guarantee and recommended use of the numbers
+Contents            all tables with links and shares of publishable numbers
+Table 1, ...        one row per query: labels, published count with interval and flag, then the
+                    unbiased answer
+Table 2 crossed     published counts of two attributes as rows and columns
+Codebook            the labels of every attribute
 
 Sheets follow the accessibility rules of statistical offices: one table per sheet, the title in the
 first cell, no merged cells and no information by color only.  Texts are written as strings, so that
@@ -26,12 +29,15 @@ no label becomes a formula or a link.
 
 Export of released integers as CSV, with an R script that recomputes all answers.
 
-Open form: plans whose blocks are products of single attributes.  The table on attributes A, and the
-covariance of two sums of its cells q and q', are
+Open form: plans whose blocks are products of single attributes.  With sums over the spaces B inside
+A, the table on attributes A is
 
-    sum over spaces B inside A of  (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the other
-    attributes sum over spaces B inside A of  noise_B^2  ((L L^T) (x) ...) between q and q' , summed
-    over the others with centers
+    sum over B of  (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the attributes of A outside B,
+
+and the covariance of two sums of its cells q and q' is
+
+    sum over B of  noise_B^2 * ((L L^T) (x) ...) between q and q',
+    summed over the attributes of A outside B with their centers,
 
 where z_B are the integers of a space, in the order in which its last attribute changes fastest.  A
 space with public answers has the cells of its exact table as integers, grid 1 and noise 0.
