@@ -100,6 +100,8 @@ from engine.residuals.intervals import MIN_SHARE, IntervalGram, IntervalSpace, e
 from engine.workload import Workload
 
 MAX_STEPS = 15
+# coefficients of the queries of one part; larger parts do not count in `largest_entry_bound`
+MAX_BOUND_ENTRIES = 40_000_000
 # limits on all steps together; the first step has no limit
 MAX_NORMS, MAX_FLOPS = 3_000, 4e9
 # class coordinates up to which a sum of Kronecker products is stored as one dense matrix
@@ -680,6 +682,38 @@ def global_bound(
         return error_bound(best_norm(reduce_workload(workload), deadline, steps), law)
 
 
+def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
+    """Return the weighted sum of the squared largest coefficients, a bound for every mechanism.
+
+    At privacy cost 1 the variance of a query q is at least max |q|^2, because the precision of a
+    strategy has diagonal entries of at most 1.
+
+    >>> from engine import Attribute, Schema
+    >>> workload = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "total")
+    >>> round(largest_entry_bound(workload), 6)
+    1.0
+    """
+    squares: dict[object, Array] = {}
+    terms = []
+    for group in workload.groups:
+        if not group.is_weighted or any(p.count * p.cells > MAX_BOUND_ENTRIES for p in group.parts):
+            continue
+        for part in group.parts:
+            key = part.key, part.sizes
+            if key not in squares:
+                squares[key] = part.family.largest_entries(part.sizes) ** 2
+        by_part = [squares[part.key, part.sizes] for part in group.parts]
+        if group.query_weights is None:
+            total = math.prod(float(entries.sum()) for entries in by_part)
+        else:
+            weights = group.query_weights.reshape([len(entries) for entries in by_part])
+            for entries in by_part:
+                weights = np.tensordot(entries, weights, axes=1)
+            total = float(weights)
+        terms.append(group.weight * total)
+    return error_bound(math.sqrt(math.fsum(terms)), law)
+
+
 @lru_cache(maxsize=MAX_CACHED_BOUNDS)
 def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     """Return the best bound and a description of its method; cached because it takes seconds.
@@ -698,4 +732,7 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
         )
     if small_domain(workload):
         return exact_bound(workload, law=law), "the dual of the problem on all cells at once"
-    return global_bound(workload, law), "weights of the cells, from the dual of the problem"
+    return max(
+        (global_bound(workload, law), "weights of the cells, from the dual of the problem"),
+        (largest_entry_bound(workload, law), "the largest coefficient of every query"),
+    )

@@ -122,6 +122,10 @@ class Family(ABC):
         """Return the squared Euclidean norm of every query, shape (count,)."""
         return np.concatenate([np.einsum("qc,qc->q", rows, rows) for _, rows in self.chunks(sizes)])
 
+    def largest_entries(self, sizes: Sequence[int]) -> Array:
+        """Return the largest absolute coefficient of every query, shape (count,)."""
+        return np.concatenate([np.abs(rows).max(axis=1) for _, rows in self.chunks(sizes)])
+
     def to_dict(self) -> dict[str, Any]:
         """Return the family as JSON-ready data."""
         return {"name": self.name}
@@ -190,6 +194,10 @@ class Intervals(Family):
 
     def squared_norms(self, sizes: Sequence[int]) -> Array:
         return self.dot(sizes, np.ones(sizes[0]))
+
+    def largest_entries(self, sizes: Sequence[int]) -> Array:
+        first, end = self.bounds(sizes[0])
+        return (end > first).astype(float)
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
         first, end = self.bounds(sizes[0])

@@ -11,10 +11,12 @@ import scipy.linalg
 from engine.analysis.paper_results import standard_workload
 from engine.bounds.lower_bounds import (
     Model,
+    best_bound,
     exact_bound,
     full_domain_problem,
     functions,
     global_bound,
+    largest_entry_bound,
 )
 from engine.bounds.product_weights import (
     Excitations,
@@ -38,7 +40,7 @@ from engine.privacy import Budget
 from engine.residuals import Options
 from engine.workload import Attribute, Custom, Schema, Workload
 from tests import oracles
-from tests.shapes import SHAPES
+from tests.shapes import SHAPES, numeric
 
 SMALL = [name for name in SHAPES if name != "wide"]
 RANDOM = 20  # of 500 random workloads; full runs test all
@@ -433,3 +435,26 @@ def test_global_bound_time_limit_returns_best_value(monkeypatch):
     s, _ = random_point(reduced, 8)
     few, more = (value(reduced, s, functions(reduced, s), k)[0] for k in (1, 2))
     assert few < more
+
+
+def test_largest_entry_bound_single_query_equals_optimum():
+    workload = Workload(numeric(40, 30, 20)).add(
+        ("a", "b", "c"), Custom(predicates=["a >= 20 and b <= 7 or c > 12"])
+    )
+    square, method = best_bound(workload)
+    assert square == pytest.approx(1.0)
+    assert "coefficient" in method
+
+
+def test_largest_entry_bound_with_weights_is_below_optimum():
+    rng = np.random.default_rng(0)
+    workload = Workload(numeric(5, 4)).add(
+        "a", "prefix", weight=2.0, query_weights=rng.uniform(0, 1, 5)
+    )
+    both = {"a": "suffix", "b": "range"}
+    workload = workload.add(("a", "b"), both, query_weights=rng.uniform(0, 1, 50))
+    # every query of these families counts the records of at least one cell
+    total = sum(g.weight * g.query_weights.sum() for g in workload.groups)
+    assert largest_entry_bound(workload) == pytest.approx(total)
+    assert largest_entry_bound(workload) <= exact_bound(workload)
+    assert largest_entry_bound(workload, "laplace") == pytest.approx(2.0 * total)
