@@ -418,6 +418,11 @@ class DualProblem:
         """Number of free weights."""
         return len(self.multiplicity)
 
+    @property
+    def largest_block(self) -> int:
+        """Order of the largest matrix of an evaluation."""
+        return max(map(len, self.projected), default=0)
+
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
         """Return T and the diagonal d of L^T X L for the total weight of every orbit.
 

@@ -151,6 +151,8 @@ class Search:
         """
         with threads_for(self.factor.rank):
             problem = self.problem()
+        # a problem with symmetries evaluates blocks that are much smaller than its rank
+        with threads_for(problem.largest_block):
             if (
                 warm_start is not None
                 and is_usable(problem, warm_start)
@@ -188,8 +190,9 @@ class Search:
         """
         with threads_for(self.factor.rank):
             problem = self.problem()
-            if len(mass) != problem.variables:
-                raise ValueError("recorded weights do not fit")
+        if len(mass) != problem.variables:
+            raise ValueError("recorded weights do not fit")
+        with threads_for(problem.largest_block):
             return problem.solution(mass, status)
 
 

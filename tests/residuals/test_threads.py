@@ -1,5 +1,6 @@
 """Number of threads of linear algebra: one for small matrices."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -11,8 +12,11 @@ from engine._threads import SMALL, one_thread, threads_for
 from engine.bounds.lower_bounds import global_bound
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
-from engine.residuals import DualProblem
+from engine.residuals import DualProblem, Factor
+from engine.residuals.basis import basis
+from engine.residuals.strategy_search import Search
 from engine.workload import Attribute, Schema, Workload
+from engine.workload.families import Prefix
 
 MANY = 3
 
@@ -115,3 +119,18 @@ def test_plan_and_bound_use_one_thread(monkeypatch):
     global_bound(workload)
     assert seen == {1}
     assert thread_count() == MANY
+
+
+def test_search_with_symmetries_evaluates_blocks_on_one_thread(monkeypatch):
+    orders = []
+    monkeypatch.setattr(
+        "engine.residuals.strategy_search.threads_for",
+        lambda order: orders.append(order) or contextlib.nullcontext(),
+    )
+    n = 50
+    gram = basis(n).T @ Prefix().gram((n,)) @ basis(n)
+    search = Search(factor=Factor(sizes=(n,), matrix=gram), centers=(None,))
+    solution = search.run()
+    search.replay(solution.dual, solution.status)
+    assert orders[0] == orders[2] == n - 1
+    assert orders[1] == orders[3] == search.problem().largest_block < n - 1
