@@ -29,10 +29,10 @@ def test_compare_views_are_accessible_and_set_mechanism(
     visit.expect_text("Done: the results are below")  # quick mechanisms start automatically
     visit.expect_text("is the most exact of")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
-    page.get_by_text("What each is expected to take").click()
+    page.get_by_text("Estimated time and memory").click()
     visit.settle()
     visit.check_accessibility("compare_ranking_and_forecast")
-    page.get_by_text("What each is expected to take").click()
+    page.get_by_text("Estimated time and memory").click()
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.check_accessibility("compare_ranking_narrow")
     assert visit.find_overflows() == []
@@ -56,11 +56,11 @@ def test_compare_views_are_accessible_and_set_mechanism(
     )  # Plotly's message is gone
     for view, text in {
         "Other budgets": "Error at other budgets",
-        "How errors spread": "95% are within",
-        "A against B": "Where A loses, group by group",
+        "Error distribution": "95% are within",
+        "A and B": "Tables where A is less accurate",
         "Strategies": "Gram matrix of the strategy",
         "Two plans": "First plan",
-        "Published numbers": "All rows",
+        "Reproduce the papers": "All rows",
     }.items():
         visit.choose(view)
         visit.expect_text(text)
@@ -71,7 +71,7 @@ def test_compare_views_are_accessible_and_set_mechanism(
                     force=True
                 )  # the drag layer covers the point
             visit.expect_text("at this budget")
-        if view == "A against B":
+        if view == "A and B":
             visit.pick("Group", "3: age")
         if view == "Two plans":
             other = tmp_path / "plan.json"
@@ -80,7 +80,7 @@ def test_compare_views_are_accessible_and_set_mechanism(
                 plan(studio.workload, studio.budget, "wff").to_json(), encoding="utf-8"
             )
             visit.upload(other)
-            visit.pick("Second plan", "the uploaded file")
+            visit.pick("Second plan", "uploaded file")
             visit.expect_text("The budget differs: pcost 1 and pcost 2.")
         visit.check_accessibility(f"compare_{view.replace(' ', '_').lower()}")
 

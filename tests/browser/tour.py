@@ -78,7 +78,7 @@ class Tour:
         self.visit.expect_text("Done: the results are below")
         self.add_frame(
             "Who wins, and how far everybody is from a bound that none can pass.",
-            "What each is expected",
+            "Estimated time",
         )
         self.go("Coarse or fine")
         self.add_frame("Coarse or fine: look at what two analyses share, then decide.")

@@ -1,3 +1,1 @@
-"""The Compare page: choosing and running mechanisms, views of what came out, two plans side by
-side.
-"""
+"""Compare page: choice of mechanisms, views of the results, two plans, published numbers."""

@@ -1,4 +1,4 @@
-"""Choosing mechanisms, saying what comparing them will take, and running the comparison."""
+"""Choice of mechanisms, estimate of time and memory, and the comparison job."""
 
 from __future__ import annotations
 
@@ -26,37 +26,42 @@ if TYPE_CHECKING:
     from engine._format import Frame
 
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
-START_LIMIT = 60
-FIRST = 2  # plans that the views of two begin with, the best ones
+DEFAULT_LIMIT_S = 60
+FIRST_PLANS = 2  # best plans, which the views of two plans show first
 Result = tuple[Comparison, Mapping[str, tuple[str, Mapping[str, Any]]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A comparison that is done, and what was compared.
+    """Results of a comparison.
 
-    `choices` is label -> (mechanism, options), `key` names the comparison, `current_choice` is the
-    label of what the studio has chosen.
+    Attributes
+    ----------
+    choices : maps a label to (mechanism, options).
+    key : key of the job.
+    current_label : label of the mechanism of the current plan.
     """
 
-    found: Comparison
+    results: Comparison
     choices: Mapping[str, tuple[str, Mapping[str, Any]]]
     key: str
-    present: str
+    current_label: str
 
     def plan(self, label: str) -> Plan:
-        """The plan of one mechanism."""
+        """Return the plan of one mechanism."""
         return plan_cache.plan_of_key(
-            f"{self.key}|{label}", lambda: load_plan(self.found.plans[label])
+            f"{self.key}|{label}", lambda: load_plan(self.results.plans[label])
         )
 
     @property
     def best(self) -> list[str]:
         """Labels of the mechanisms with a plan, best first."""
-        return [str(label) for label in self.found.frame["mechanism"] if label in self.found.plans]
+        return [
+            str(label) for label in self.results.frame["mechanism"] if label in self.results.plans
+        ]
 
 
-@st.cache_resource(max_entries=8, show_spinner="Looking at what each mechanism would take")
+@st.cache_resource(max_entries=8, show_spinner="Estimating time and memory")
 def _expected(
     key: str, _studio: RequestState, _choices: list[tuple[str, Mapping[str, Any]]]
 ) -> Frame:
@@ -64,13 +69,13 @@ def _expected(
 
 
 def current_choice(studio: RequestState) -> tuple[str, tuple[str, Mapping[str, Any]]]:
-    """Label and choice of what the studio has chosen; the cap on records does not take part."""
+    """Return label and choice of the current mechanism, without the maximum number of records."""
     options = {k: v for k, v in studio.options_without_defaults.items() if k != "max_records"}
     return label_of(studio.mechanism, options), (studio.mechanism, options)
 
 
 def offered(studio: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Everything that can be compared, by label: all variants, and what the studio has chosen."""
+    """Return all choices by label: all variants and the current choice."""
     label, choice = current_choice(studio)
     return variants() | {label: choice}
 
@@ -78,7 +83,7 @@ def offered(studio: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
 def begin(
     key: str, studio: RequestState, choices: list[tuple[str, Mapping[str, Any]]], limit: float
 ) -> None:
-    """Start the comparison of this key."""
+    """Start the comparison job."""
     if (old := st.session_state.get(LAST, key)) != key:
         job_widget.release_job(old)
     st.session_state[LAST] = key
@@ -88,39 +93,36 @@ def begin(
 
 
 def _with_plans(key: str, studio: RequestState, *request: Any, progress: tasks.Progress) -> Result:
-    """Compare, and read the plans that the views begin with: whoever opens one then does not wait
-    for them.
-    """
+    """Compare the mechanisms, and load the plans that the views show first into the cache."""
     comparison, choices = result = tasks.compare_all(*request, progress=progress)
     compared = Compared(
-        found=comparison, choices=choices, key=key, present=current_choice(studio)[0]
+        results=comparison, choices=choices, key=key, current_label=current_choice(studio)[0]
     )
-    with suppress(EngineError):  # the view says so
+    with suppress(EngineError):  # the view shows the error
         first = {
             label: compared.plan(label)
             for label in compared.best
-            if label in (*compared.best[:FIRST], compared.present)
+            if label in (*compared.best[:FIRST_PLANS], compared.current_label)
         }
         if (
-            compared.present in first
-            and choices[compared.present][1] == studio.options_without_defaults
+            compared.current_label in first
+            and choices[compared.current_label][1] == studio.options_without_defaults
         ):
-            plans.keep(studio, lambda: first[compared.present])
+            plans.keep(studio, lambda: first[compared.current_label])
     return result
 
 
 def running() -> bool:
-    """Whether the comparison that was asked for last is on its way."""
+    """Return whether the last comparison is still running."""
     job = job_queue.find(st.session_state.get(LAST, ""))
     return job is not None and job.running
 
 
 def run(studio: RequestState) -> Compared | None:
-    """Draw the choice, the forecast and the progress; return the comparison when it is there."""
+    """Draw choice, estimate and progress; return the results, or None if there are none yet."""
     if studio.workload is None or not studio.workload.groups:
         st.info(
-            "There is nothing to compare yet: choose a schema and add queries on the Workload"
-            " page.",
+            "There is nothing to compare yet. Choose a schema and add queries to continue.",
             icon="🧮",
         )
         return None
@@ -134,24 +136,24 @@ def run(studio: RequestState) -> Compared | None:
     else:
         with show_errors():
             if labels == _first(studio, all_choices) and job_queue.find(key) is None:
-                begin(key, studio, chosen, limit)  # quick: nobody has to ask for it
+                begin(key, studio, chosen, limit)  # fast mechanisms start automatically
             _start(key, studio, chosen, limit)
     job_result = job_widget.job(key, label="Comparison", stream=True) if labels else None
     if job_result is None:
-        return _so_far(studio, key, chosen, limit) or _before(key, base, current_choice(studio)[0])
+        return _partial_results(studio, key, chosen, limit) or _previous(
+            key, base, current_choice(studio)[0]
+        )
     st.session_state[LAST] = key
     return _compared(job_result, key, current_choice(studio)[0])
 
 
 def _first(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """What is compared as soon as the page is opened: what the studio has chosen, and others, if
-    they are quick.
-    """
+    """Return the labels selected at first: the current mechanism and the fast ones."""
     table = _expected(f"{studio.key}|{list(choices)}", studio, list(choices.values()))
     return quick_choices(table, also=current_choice(studio)[0])
 
 
-def _add_rest(labels: list[str]) -> None:
+def _select(labels: list[str]) -> None:
     st.session_state[CHOSEN] = labels
 
 
@@ -168,23 +170,20 @@ def _inputs(
         format_func=title_of,
         key=CHOSEN,
         persist_state="session",
-        help=(
-            "The quick ones are compared at once. A mechanism that does not apply to this workload"
-            " says why."
-        ),
+        help="Fast mechanisms are compared at once.",
     )
     if len(chosen) < len(labels):
         buttons.button(
-            "Choose all, the slow ones too", _add_rest, labels, key="compare_all", place=left
+            "Select all (including slow)", _select, labels, key="compare_all", place=left
         )
     limit = right.number_input(
-        "Seconds for each",
+        "Time limit per mechanism (s)",
         1,
         3600,
-        START_LIMIT,
+        DEFAULT_LIMIT_S,
         key=LIMIT,
         persist_state="session",
-        help="Time limit; a mechanism that needs longer is stopped and says so.",
+        help="Slower mechanisms are stopped.",
     )
     return chosen, float(limit)
 
@@ -192,16 +191,16 @@ def _inputs(
 def _start(
     key: str, studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], limit: float
 ) -> None:
-    """Say what the comparison will take, and offer to start it."""
+    """Draw the estimate and the start button."""
     job = job_queue.find(key)
     if job is not None and job.running:
         return
     table = _expected(key, studio, chosen)
     ready = table[table["status"] == "ok"]
-    stuck = len(table) - len(ready)
-    words = f"{pluralize(len(ready), 'mechanism')} can start; each stops at {limit:g} seconds."
-    if stuck:
-        words += f" {pluralize(stuck, 'mechanism')} cannot, and the table says why."
+    blocked = len(table) - len(ready)
+    text = f"{pluralize(len(ready), 'mechanism')} can start."
+    if blocked:
+        text += f" {pluralize(blocked, 'mechanism')} cannot; the table below has the reason."
     left, right = st.columns([1, 3], vertical_alignment="center")
     done = job is not None and job.done
     buttons.button(
@@ -218,56 +217,49 @@ def _start(
         help="This comparison is done; its results are below." if done else None,
         width="stretch",
     )
-    right.caption(
-        escape_markdown(
-            "Done: the results are below and are kept for a second look." if done else words
-        )
-    )
+    right.caption(escape_markdown("Done: the results are below." if done else text))
     with st.expander(
-        "What each is expected to take", key="compare_forecast", on_change="rerun"
+        "Estimated time and memory", key="compare_forecast", on_change="rerun"
     ) as opened:
         if opened.open:
-            st.caption(
-                "Seconds are rough, memory is an upper bound. Nothing has been planned for this"
-                " table."
-            )
+            st.caption("Time is a rough estimate, memory an upper bound.")
             named = table.assign(mechanism=[title_of(label) for label in table["mechanism"]])
             figure_view.table(
                 named,
                 name="forecast",
-                alt="Expected seconds and memory of every mechanism, or why not",
+                alt="Estimated seconds and memory of every mechanism, or why it cannot run",
             )
 
 
 def _compared(job: Status, key: str, label: str) -> Compared:
     comparison, choices = job.result
-    return Compared(found=comparison, choices=choices, key=key, present=label)
+    return Compared(results=comparison, choices=choices, key=key, current_label=label)
 
 
-def _so_far(
+def _partial_results(
     studio: RequestState, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float
 ) -> Compared | None:
-    """What there is of a comparison that is on its way, row by row."""
+    """Return the results so far of a running comparison."""
     job = job_queue.find(key)
     if job is None or not job.running:
         return None
     partial = partial_comparison(studio.required_workload, studio.budget, chosen, time_limit=limit)
     if partial is None:
         return None
-    st.caption(
-        f"{len(partial.frame)} of {pluralize(len(chosen), 'mechanism')} so far; the others follow."
-    )
+    st.caption(f"{len(partial.frame)} of {pluralize(len(chosen), 'mechanism')} so far")
     choices = {label_of(name, options): (name, options) for name, options in chosen}
-    return Compared(found=partial, choices=choices, key=key, present=current_choice(studio)[0])
+    return Compared(
+        results=partial, choices=choices, key=key, current_label=current_choice(studio)[0]
+    )
 
 
-def _before(key: str, base: str, label: str) -> Compared | None:
-    """The last comparison of this workload and budget, when another choice was made since."""
+def _previous(key: str, base: str, label: str) -> Compared | None:
+    """Return the last results for this workload and budget if the selection has changed."""
     last = st.session_state.get(LAST, "")
     job = job_queue.find(last) if last != key and last.startswith(f"compare|{base}|") else None
     if job is None or not job.done:
         return None
-    st.caption("Below are the results of the choice before this one.")
+    st.caption("The results below are of the previous selection.")
     return _compared(job, last, label)
 
 

@@ -1,4 +1,4 @@
-"""The Compare page as Python: text that runs with the engine alone."""
+"""Python code of the Compare page; runs with the engine alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import 
 def _comparison(
     studio: RequestState, comparison: Compared | None, lines: Sequence[str], **imports: str
 ) -> str:
-    """The comparison, and lines that follow it; imports are module="name", with "__" for a dot."""
-    choices = [(name, dict(options)) for name, options in _asked(comparison)]
-    more = "" if not choices else f", {choices!r}"
-    body = [f"results = comparison(workload, {budget_text(studio.budget)}{more})", *lines]
+    """Return code of the comparison and of further lines.
+
+    Imports are passed as module="name", with "__" for a dot.
+    """
+    choices = [(name, dict(options)) for name, options in _choices(comparison)]
+    argument = "" if not choices else f", {choices!r}"
+    body = [f"results = comparison(workload, {budget_text(studio.budget)}{argument})", *lines]
     names = {("engine", "Budget"), ("engine.analysis", "comparison")}
     names |= {
         (module.replace("__", "."), name)
@@ -32,23 +35,23 @@ def _comparison(
     return script.text()
 
 
-def _asked(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
-    """What was compared, nothing when that is every variant."""
+def _choices(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the compared mechanisms; empty if all variants were compared."""
     if comparison is None:
         return []
-    labels = list(comparison.found.frame["mechanism"])
+    labels = list(comparison.results.frame["mechanism"])
     return [] if set(labels) == set(variants()) else [comparison.choices[label] for label in labels]
 
 
 def compare(studio: RequestState, comparison: Compared | None) -> str:
-    """Compare, and print the table and the bound."""
+    """Return code that prints the table and the bound."""
     return _comparison(
         studio, comparison, ["print(results.frame)", "print(results.bound, results.statement)"]
     )
 
 
 def spreads(studio: RequestState, comparison: Compared, chosen: Sequence[str]) -> str:
-    """Distributions of chosen mechanisms."""
+    """Return code that prints error distributions of the selected mechanisms."""
     lines = [
         f"spreads = {{label: results.spreads[label] for label in {list(chosen)!r}}}",
         "print(spreads_picture(spreads).table)",
@@ -57,7 +60,7 @@ def spreads(studio: RequestState, comparison: Compared, chosen: Sequence[str]) -
 
 
 def against(studio: RequestState, comparison: Compared, one: str, other: str) -> str:
-    """Where one of two mechanisms loses."""
+    """Return code that prints where the first of two mechanisms is less accurate."""
     lines = [
         f"a, b = (load_plan(results.plans[label]) for label in {(one, other)!r})",
         "lost = losses(a, b)",
@@ -68,14 +71,14 @@ def against(studio: RequestState, comparison: Compared, one: str, other: str) ->
 
 
 def strategies(studio: RequestState, comparison: Compared, label: str, factor: int) -> str:
-    """Strategy rows of the most expensive piece of a plan."""
+    """Return code that prints the strategy of the most expensive block of a plan."""
     lines = [
-        f"made = load_plan(results.plans[{label!r}])",
-        "key = next(iter(block_names(made)))  # the most expensive piece",
+        f"chosen_plan = load_plan(results.plans[{label!r}])",
+        "key = next(iter(block_names(chosen_plan)))  # the most expensive block",
         (
-            f"print(rows_picture(made, key, {factor}).table)"
+            f"print(rows_picture(chosen_plan, key, {factor}).table)"
             if factor
-            else "print(rows_picture(made, key).table)"
+            else "print(rows_picture(chosen_plan, key).table)"
         ),
     ]
     names = "block_names rows_picture"
@@ -88,23 +91,23 @@ def difference(
     one: str,
     other: str,
     *,
-    present: str,
+    current: str,
     file: str,
 ) -> str:
-    """What differs between two plans."""
+    """Return code that prints the differences between two plans."""
     names = {"first": one, "second": other}
     lines, imports = [], {("engine", "load_plan"), ("engine.analysis", "plan_diff")}
-    compared = [source for source in names.values() if source not in (present, file)]
+    compared = [source for source in names.values() if source not in (current, file)]
     for name, source in names.items():
-        if source == present:
+        if source == current:
             lines.append(f"{name} = made")
         elif source == file:
             lines.append(f'{name} = load_plan(Path("plan.json").read_bytes())')
             imports.add(("pathlib", "Path"))
         else:
             lines.append(f"{name} = load_plan(results.plans[{source!r}])")
-    lines.append("different = plan_diff(first, second)")
-    lines += ["print(different.words)", "print(different.groups)"]
+    lines.append("difference = plan_diff(first, second)")
+    lines += ["print(difference.words)", "print(difference.groups)"]
     if compared and comparison is not None:
         imports.add(("engine.analysis", "comparison"))
         choices = [
@@ -119,12 +122,12 @@ def difference(
     return script.text()
 
 
-def book(number: int) -> str:
-    """One row of the published tables."""
+def paper_numbers(number: int) -> str:
+    """Return code that computes one row of the published tables."""
     lines = (
         f"row = ROWS[{number}]",
-        "made = plan(row.workload(), Budget(pcost=1.0))",
-        "print(row, row.printed, made.rmse, made.certificate)",
+        "row_plan = plan(row.workload(), Budget(pcost=1.0))",
+        "print(row, row.printed, row_plan.rmse, row_plan.certificate)",
     )
     imports = {("engine", "Budget"), ("engine", "plan"), ("engine.analysis", "ROWS")}
     return Script(imports=frozenset(imports), lines=lines).text()

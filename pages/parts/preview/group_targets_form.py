@@ -65,7 +65,8 @@ def drop_targets() -> None:
     """Show a note that a change of the groups removed the targets."""
     if st.session_state.get(history.DROPPED) and history.TARGETS not in history.current().options:
         st.info(
-            f"A change of the workload removed the error targets. Solve them again under “{TITLE}”.",
+            "A change of the workload removed the error targets. Solve them again under"
+            f" “{TITLE}”.",
             icon="🎯",
         )
 

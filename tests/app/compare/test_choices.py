@@ -42,9 +42,9 @@ def test_compare_page_without_workload_shows_instructions() -> None:
     session = Session().go("compare")
     assert "nothing to compare yet" in session.text()
     assert next(b for b in session.app.button if b.key == "next").disabled
-    for view in ("How errors spread", "A against B", "Strategies"):
+    for view in ("Error distribution", "A and B", "Strategies"):
         assert "Press Compare above" in session.set(compare_view=view).text()
-    assert "Open a plan file" in session.set(compare_view="Two plans").text()
+    assert "upload a plan file" in session.set(compare_view="Two plans").text()
     session = open_small_workload(page="compare").set(compare_chosen=[])
     assert "Choose at least one mechanism" in session.text()
 
@@ -65,7 +65,7 @@ def test_compare_page_starts_only_quick_mechanisms() -> None:
         variants()
     )
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled
-    assert "the results of the choice before" in session.text()
+    assert "previous selection" in session.text()
 
 
 def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatc
     run_comparison(session, [MECHANISMS[0], MECHANISMS[2]])
     for module, name in ((run, "load_plan"), (plans, "plan")):
         monkeypatch.setattr(module, name, None)
-    for view in ("A against B", "Strategies", "Two plans"):
+    for view in ("A and B", "Strategies", "Two plans"):
         session.set(compare_view=view)
     assert "Both plans have the same typical error" in session.text()
 

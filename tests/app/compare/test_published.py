@@ -12,9 +12,9 @@ pytestmark = pytest.mark.usefixtures("keeps_comparisons")
 
 
 def test_published_numbers_are_reproduced() -> None:
-    session = Session().go("compare").set(compare_view="Published numbers", book_row=4)
+    session = Session().go("compare").set(compare_view="Reproduce the papers", book_row=4)
     job_queue.forget("published|4")
-    assert "has not been computed yet" in session.run(session.app).text()
+    assert "Not computed yet" in session.run(session.app).text()
     session.press("book_start")
     session.until(lambda: "Ours" in session.metrics())
     assert float(session.metrics()["Ours / paper"]) == pytest.approx(1.0, abs=2e-3)

@@ -76,7 +76,7 @@ def test_cached_comparison_is_shown_at_once(small: Session) -> None:
     again = open_small_workload(page="compare").set(compare_chosen=MECHANISMS)
     assert "Done: the results are below" in again.text()
     # another choice leaves the previous results on screen until it is compared
-    assert "the results of the choice before" in again.set(compare_chosen=MECHANISMS[:2]).text()
+    assert "previous selection" in again.set(compare_chosen=MECHANISMS[:2]).text()
     assert "is the most exact of 3 mechanisms" in again.text()
     fresh = open_small_workload(page="compare").set(compare_chosen=MECHANISMS[:2])
     assert "is the most exact of 3" not in fresh.text()  # choice of the other session
@@ -94,15 +94,15 @@ def test_mechanism_choice_is_copied_to_studio(small: Session) -> None:
 
 
 def test_spread_view_shows_selected_mechanisms(small: Session) -> None:
-    small.set(compare_view="How errors spread", spread_of=["wff", "identity"])
+    small.set(compare_view="Error distribution", spread_of=["wff", "identity"])
     assert "95% are within" in small.text()
     assert "wff" in small.app.code[-1].value
     assert set(run_code(small)["spreads"]) == {"wff", "identity"}
-    assert "Choose at least one mechanism to draw" in small.set(spread_of=[]).text()
+    assert "Choose at least one mechanism" in small.set(spread_of=[]).text()
 
 
 def test_pair_view_shows_share_and_ratio(small: Session) -> None:
-    small.set(compare_view="A against B", pair_a="identity", pair_b="wff")
+    small.set(compare_view="A and B", pair_a="identity", pair_b="wff")
     metrics = small.metrics()
     one, other = (plan(WORKLOAD, Budget(pcost=1.0), name) for name in ("identity", "wff"))
     worse = worst = 0.0
@@ -110,7 +110,7 @@ def test_pair_view_shows_share_and_ratio(small: Session) -> None:
         ratio = (one.variances(i) / other.variances(i)) ** 0.5
         worse += float((ratio > 1.000001).sum())
         worst = max(worst, float(ratio.max()))
-    assert metrics["Queries less exact under A"] == f"{worse / WORKLOAD.queries:.1%}"
+    assert metrics["Queries less accurate under A"] == f"{worse / WORKLOAD.queries:.1%}"
     assert metrics["Worst ratio A / B"] == format_number(worst)
     small.set(pair_group=2).set(pair_across_2=[0])
     assert not small.errors()
@@ -122,7 +122,7 @@ def test_strategy_view_shows_selected_mechanism(small: Session) -> None:
     assert "Kronecker product of its factors" in small.text()
     small.set(strategy_of_0="querysmasher")
     assert not small.errors()
-    assert isinstance(run_code(small)["made"], Plan)
+    assert isinstance(run_code(small)["chosen_plan"], Plan)
 
 
 def test_two_plans_view_lists_differences(small: Session) -> None:
@@ -134,7 +134,7 @@ def test_two_plans_view_lists_differences(small: Session) -> None:
             "p.json", other.to_json().encode(), "text/plain"
         )
     )
-    small.set(diff_first="the present plan", diff_second_True="the uploaded file")
+    small.set(diff_first="current plan", diff_second_True="uploaded file")
     assert "The budget differs: pcost 1 and pcost 4." in small.text()
     assert "1 group only the first plan has." in small.text()
     assert 'Path("plan.json")' in small.app.code[-1].value
@@ -152,9 +152,9 @@ def test_present_plan_has_label_and_bound(small: Session) -> None:
 def test_selected_budget_sets_mechanism_and_budget(small: Session) -> None:
     before = small.studio
     small.set(compare_view="Other budgets")
-    assert "Choose a dot" in small.text()
+    assert "Choose a point" in small.text()
     # state after a click on a point of the figure
-    small.app.session_state["only_here"][views.DOT] = (before.key, "wff", 10.0)
+    small.app.session_state["only_here"][views.POINT] = (before.key, "wff", 10.0)
     small.run(small.app)
     result = plan(before.required_workload, Budget(pcost=10.0), "wff")
     epsilon, error = cost(result.budget.epsilon(1e-6)), format_number(result.rmse)
