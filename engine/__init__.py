@@ -27,37 +27,37 @@ Packages, high-level first; a package imports only packages below it (see ARCHIT
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from engine.analysis import (
-    budget_for,
-    compare,
-    comparison,
-    parse_query,
-    share_within,
-    tolerance_for,
-)
-from engine.common_mechanism import (
-    CommonMechanism,
-    CommonPlan,
-    LinearMechanism,
-    NestedPlanRule,
-    coarse_or_fine,
-    nested_choices,
-    stepwise,
-)
-from engine.ledger import Ledger
-from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
-from engine.plans import Plan
-from engine.privacy import Budget
-from engine.records import Counts, SheetFile, TextFile, count_marginals
-from engine.records.subprocess_readers import draft_schema
-from engine.release import Measurement, load_measurement, measure
-from engine.workload import Attribute, Custom, Schema, Suffix, Width, Workload
-from engine.workload.families import FAMILIES, Random
-
 if TYPE_CHECKING:
+    from engine.analysis import (
+        budget_for,
+        compare,
+        comparison,
+        parse_query,
+        share_within,
+        tolerance_for,
+    )
+    from engine.common_mechanism import (
+        CommonMechanism,
+        CommonPlan,
+        LinearMechanism,
+        NestedPlanRule,
+        coarse_or_fine,
+        nested_choices,
+        stepwise,
+    )
     from engine.figures.release import plot
+    from engine.ledger import Ledger
+    from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
+    from engine.plans import Plan
+    from engine.privacy import Budget
+    from engine.records import Counts, SheetFile, TextFile, count_marginals
+    from engine.records.subprocess_readers import draft_schema
+    from engine.release import Measurement, load_measurement, measure
+    from engine.workload import Attribute, Custom, Schema, Suffix, Width, Workload
+    from engine.workload.families import FAMILIES, Random
 
     __version__: str
 
@@ -101,16 +101,60 @@ __all__ = [
     "tolerance_for",
 ]
 
+# module of each public name; type checkers read the imports above instead
+_MODULES = {
+    "Attribute": "engine.workload",
+    "Budget": "engine.privacy",
+    "CommonMechanism": "engine.common_mechanism",
+    "CommonPlan": "engine.common_mechanism",
+    "Counts": "engine.records",
+    "Custom": "engine.workload",
+    "FAMILIES": "engine.workload.families",
+    "Ledger": "engine.ledger",
+    "LinearMechanism": "engine.common_mechanism",
+    "MECHANISMS": "engine.mechanisms",
+    "Measurement": "engine.release",
+    "NestedPlanRule": "engine.common_mechanism",
+    "Plan": "engine.plans",
+    "Random": "engine.workload.families",
+    "Schema": "engine.workload",
+    "SheetFile": "engine.records",
+    "Suffix": "engine.workload",
+    "TextFile": "engine.records",
+    "Width": "engine.workload",
+    "Workload": "engine.workload",
+    "budget_for": "engine.analysis",
+    "coarse_or_fine": "engine.common_mechanism",
+    "compare": "engine.analysis",
+    "comparison": "engine.analysis",
+    "count_marginals": "engine.records",
+    "draft_schema": "engine.records.subprocess_readers",
+    "forecast": "engine.mechanisms",
+    "load_measurement": "engine.release",
+    "load_plan": "engine.mechanisms",
+    "measure": "engine.release",
+    "nested_choices": "engine.common_mechanism",
+    "parse_query": "engine.analysis",
+    "plan": "engine.mechanisms",
+    "plot": "engine.figures.release",
+    "share_within": "engine.analysis",
+    "stepwise": "engine.common_mechanism",
+    "tolerance_for": "engine.analysis",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Import the figures and the version on first access, because both are slow and rarely used."""
+    """Import a public name on first access, so that a program loads only the modules it uses."""
     if name == "__version__":
         return _version()
-    if name == "plot":
-        from engine.figures.release import plot
+    if name not in _MODULES:
+        raise AttributeError(f"module 'engine' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
 
-        return plot
-    raise AttributeError(f"module 'engine' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def _version() -> str:
