@@ -53,7 +53,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from engine._arrays import Array
 from engine._format import format_number, pluralize, quote_public, set_name
@@ -84,6 +83,7 @@ from engine.workload import Attribute, Group
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow.parquet as pq
 
     from engine.figures import Picture
 
@@ -107,7 +107,7 @@ MAX_NESTING = 8
 def check_pages(path: Path, max_bytes: int, rows: int) -> None:
     """Raise ValueError unless the uncompressed size of all pages is at most ``max_bytes``.
 
-    >>> import pyarrow as pa, tempfile
+    >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "a.parquet")
     ...     pq.write_table(pa.table({"a": ["x" * 10**6]}), file, compression="zstd")
@@ -115,6 +115,8 @@ def check_pages(path: Path, max_bytes: int, rows: int) -> None:
     Traceback (most recent call last):
     ValueError: a.parquet unfolds to more bytes than the plan allows
     """
+    import pyarrow.parquet as pq
+
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if len(content) < 12 or content[-4:] != b"PAR1":
             raise ValueError(f"{path.name} is no parquet file")
@@ -394,6 +396,8 @@ def open_answers(path: Path, rows: int, max_bytes: int) -> pq.ParquetFile:
     ValueError : the file has a different number of rows, an uncompressed size above ``max_bytes``,
         or columns of other types.
     """
+    import pyarrow.parquet as pq
+
     check_pages(path, max_bytes, rows)
     texts = sorted({"query", "status"} & set(pq.read_schema(path).names))
     file = pq.ParquetFile(path, buffer_size=1 << 20, read_dictionary=texts)

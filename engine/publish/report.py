@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from engine._format import escape_formula
 from engine._validation import check_choice
@@ -100,6 +97,9 @@ def write_answers(
 
 
 def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, str]) -> Any:
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
     if kind == "csv":
         plain = [
             pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema
@@ -159,6 +159,8 @@ def repeat_rows(text: str, length: int) -> pa.DictionaryArray:
 
 def escape_texts(table: pa.Table) -> pa.Table:
     """Escape texts and column names that spreadsheets read as formulas; see `escape_formula`."""
+    import pyarrow.compute as pc
+
     columns = []
     for name in table.column_names:
         column = table[name]
@@ -256,6 +258,8 @@ def read_published(
 
     The columns are those of `Uncertainty.answers`.
     """
+    import pyarrow.parquet as pq
+
     queries = plan.workload.groups[group]
     before = sum(g.count for g in plan.workload.groups[:group])
     first, last, _ = slice(start, stop).indices(queries.count)
@@ -290,6 +294,9 @@ def write_records(
 
     Raises: PlanError if the format is not "parquet" or "csv", or the path must not be written.
     """
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
     check_choice("format", format, FORMATS, error=PlanError)
     status = "REHEARSAL" if measurement.rehearsal else "SIMULATED"
     column = added_columns(["status"], map(str, records))["status"]

@@ -65,7 +65,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 
 from engine._arrays import Array, Index
 from engine._format import csv_text, escape_formula, markdown, markdown_code, set_name
@@ -522,6 +521,8 @@ def tables_files(
 
     Guarantee: a function of released numbers only.
     """
+    import pyarrow.csv
+
     measurement = uncertainty.published.measurement
     workload = measurement.plan.workload
     files, described, cell_tables, first = [], [], [], 0

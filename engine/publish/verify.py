@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 
 from engine._untrusted import MAX_JSON_MEMORY, is_plain_name, parse_json
 from engine._validation import check_int, check_positive
@@ -383,6 +381,8 @@ def _answer_problems(
     with_csv: bool,
 ) -> list[str]:
     """Compare the answers in the files, in pieces, with recomputed answers."""
+    import pyarrow.csv
+
     rows, parquet = measurement.plan.workload.queries, "answers.parquet"
     sources: dict[str, Callable[[], Iterator[pa.RecordBatch]]] = {
         parquet: (
@@ -449,6 +449,8 @@ def _same_answers(piece: pa.Table, rows: _Rows, rehearsal: bool, *, texts: bool)
 
 def _same_texts(texts: pa.ChunkedArray, expected: pa.ChunkedArray) -> bool:
     """Compare texts; reject texts longer than expected before dictionaries are expanded."""
+    import pyarrow.compute as pc
+
     longest = pc.max(pc.binary_length(expected)).as_py() or 0
     for chunk in texts.chunks:
         words = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
