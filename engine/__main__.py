@@ -1,6 +1,4 @@
-"""The door of the command line: ``python -m engine``, and ``dp-query-workbench`` where it is
-installed.
-"""
+"""Entry point of the command line: ``python -m engine``, or the script ``dp-query-workbench``."""
 
 import sys
 

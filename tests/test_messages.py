@@ -12,7 +12,7 @@ import pytest
 
 from engine._format import ARGUMENT, BARE_ARGUMENTS
 from engine.cli.main import _parser, main
-from engine.cli.output import OPTIONS, in_options
+from engine.cli.output import OPTIONS, SUMMARIES, in_options
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -89,11 +89,8 @@ def test_wording_covers_bare_arguments() -> None:
 
 
 def test_options_of_the_wording_exist() -> None:
-    commands = next(
-        a for a in _parser()._actions if a.choices and not isinstance(a.choices, tuple)
-    ).choices
     options = set()
-    queue = list(commands.values())
+    queue = [_parser(command) for command in SUMMARIES]
     while queue:
         parser = queue.pop()
         options |= set(parser._option_string_actions)

@@ -177,10 +177,10 @@ def file_bytes(path: Path, error: type[EngineError]) -> bytes:
 def add_budget_options(command: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the options for a privacy budget in each of its units."""
     which = command.add_mutually_exclusive_group(required=required)
-    which.add_argument("--pcost", type=float)
-    which.add_argument("--rho", type=float, help="zCDP")
-    which.add_argument("--mu", type=float, help="Gaussian DP")
-    which.add_argument("--epsilon", type=float, help="with --delta")
+    which.add_argument("--pcost", type=float, help="privacy cost: 2 rho, or mu squared")
+    which.add_argument("--rho", type=float, help="rho of zero-concentrated DP")
+    which.add_argument("--mu", type=float, help="mu of Gaussian DP")
+    which.add_argument("--epsilon", type=float, help="epsilon of (epsilon, delta)-DP, with --delta")
     which.add_argument(
         "--pure-epsilon", type=float, help="epsilon with delta 0, for mechanisms with Laplace noise"
     )
@@ -462,7 +462,13 @@ def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = F
             "--mechanisms", nargs="+", choices=names, help="by default all, with their variants"
         )
     else:
-        command.add_argument("--mechanism", default="querysmasher", choices=names)
+        command.add_argument(
+            "--mechanism",
+            default="querysmasher",
+            choices=names,
+            metavar="NAME",
+            help=f"one of {', '.join(names)}; by default querysmasher",
+        )
     one_of_several = "; querysmasher.centers=tuned applies to one mechanism" if several else ""
     command.add_argument(
         "--options",

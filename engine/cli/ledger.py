@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine._format import cost, remaining_text
 from engine.cli.arguments import add_budget_options, budget_of
-from engine.cli.output import Commands, Reply, add_command
+from engine.cli.output import SUMMARIES, Commands, Reply, add_command
 from engine.errors import LedgerError
 from engine.ledger import Ledger, verify_ledger
 from engine.ledger.balance import DatasetStatus
@@ -22,9 +22,7 @@ STATUS_KEYS = "dataset total spent left note counts kind rows_per_person neighbo
 
 def add_ledger_commands(commands: Commands) -> None:
     """Add the commands ``budget`` and ``verify``."""
-    budget = commands.add_parser(
-        "budget", help="create a ledger, add a dataset, change its total, show the remaining budget"
-    )
+    budget = commands.add_parser("budget", help=SUMMARIES["budget"])
     actions = budget.add_subparsers(required=True, metavar="action")
     add_command(actions, "create", _create, "create a ledger", keys="ledger public_key")
     add = add_command(actions, "add", _add, "add a dataset", keys=STATUS_KEYS)
@@ -40,11 +38,11 @@ def add_ledger_commands(commands: Commands) -> None:
         actions, "change", _change, "raise or lower the total of a dataset", keys=STATUS_KEYS
     )
     for action in set(actions.choices.values()):
-        action.add_argument("--ledger", type=Path, required=True)
-    add.add_argument("--dataset", required=True)
-    add.add_argument("--note", default="")
+        action.add_argument("--ledger", type=Path, required=True, help="ledger file")
+    add.add_argument("--dataset", required=True, help="name of the dataset in the ledger")
+    add.add_argument("--note", default="", help="text stored in the ledger; by default empty")
     add_budget_options(add)
-    change.add_argument("--dataset", required=True)
+    change.add_argument("--dataset", required=True, help="name of the dataset in the ledger")
     change.add_argument("--by", required=True, help="who changes the total; stored in the ledger")
     change.add_argument(
         "--reason", required=True, help="why the total changes; stored in the ledger"
@@ -55,10 +53,9 @@ def add_ledger_commands(commands: Commands) -> None:
         commands,
         "verify",
         _verify,
-        "check every row and result of a ledger, or a package",
         keys="sound problems",
     )
-    verify.add_argument("--ledger", type=Path)
+    verify.add_argument("--ledger", type=Path, help="ledger file")
     verify.add_argument(
         "--package",
         type=Path,

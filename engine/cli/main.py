@@ -1,17 +1,6 @@
 """Command line: parser, dispatch and printing.
 
-python -m engine plan --schema adult.json --ways 1 2 3 --pcost 1 --out plan.json
-python -m engine budget create --ledger office.ledger
-python -m engine budget add --ledger office.ledger --dataset survey --rho 1
-python -m engine check --plan plan.json --data survey.csv
-python -m engine release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger
---out a.parquet python -m engine count --plan plan.json --data north.parquet --out north.counts
-python -m engine counts merge north.counts south.counts --out all.counts python -m engine release
---plan plan.json --counts all.counts --dataset survey --ledger office.ledger --out b.parquet python
--m engine publish --ledger office.ledger --dataset survey --whole --records people.csv --out
-tables.zip python -m engine verify --ledger office.ledger --package release.zip
-
-Command ``studio``: start the Streamlit app.
+The modules of a command are imported only if the command is called, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -23,14 +12,10 @@ import io
 import os
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 
-from engine.cli.ledger import add_ledger_commands
-from engine.cli.output import Commands, Reply, in_options
-from engine.cli.plan import add_plan_commands, add_prediction_commands
-from engine.cli.publish import add_publish_commands, add_query_commands
-from engine.cli.release import add_count_commands, add_release_commands
-from engine.cli.two_stage import add_step_commands
+from engine.cli.output import PROGRAM, SUMMARIES, Commands, HelpFormatter, Reply, in_options
 from engine.errors import EngineError
 from engine.progress import Bar
 
@@ -44,7 +29,8 @@ def add_studio_command(commands: Commands) -> None:
     """Add the command ``studio``."""
     studio = commands.add_parser(
         "studio",
-        help="open the workbench in the browser",
+        help=SUMMARIES["studio"],
+        formatter_class=HelpFormatter,
         description=(
             "Serve the workbench until Ctrl-C. The printed address contains the access key. The app"
             " can read and write files below the folder in which it is started, and below the"
@@ -118,7 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ascii_fallback.__name__)
     try:
-        args = _parser().parse_args(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        args = _parser(words[0] if words else None).parse_args(words)
         # leaving the block ends the line of the progress bar before the reply is printed
         with Bar() as args.progress:
             reply: Reply = args.run(args)
@@ -171,19 +158,34 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
+# module and function that add the commands of a group
+_GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
+    ("plan", "forecast", "compare", "show"): ("engine.cli.plan", "add_plan_commands"),
+    ("release", "rehearse", "check"): ("engine.cli.release", "add_release_commands"),
+    ("count", "counts"): ("engine.cli.release", "add_count_commands"),
+    ("ask",): ("engine.cli.publish", "add_query_commands"),
+    ("publish",): ("engine.cli.publish", "add_publish_commands"),
+    ("coarse-or-fine",): ("engine.cli.plan", "add_prediction_commands"),
+    ("look", "decide", "finish"): ("engine.cli.two_stage", "add_step_commands"),
+    ("budget", "verify"): ("engine.cli.ledger", "add_ledger_commands"),
+    ("studio",): ("engine.cli.main", "add_studio_command"),
+}
+
+
+def _parser(command: str | None) -> argparse.ArgumentParser:
+    """Return the parser with the options of one command, and the names of all others."""
     parser = argparse.ArgumentParser(
-        prog="python -m engine", description="Differentially private query answering."
+        prog=PROGRAM,
+        description="Differentially private query answering.",
+        epilog=f"Options of a command: {PROGRAM} COMMAND --help",
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="command")
-    add_plan_commands(commands)
-    add_release_commands(commands)
-    add_count_commands(commands)
-    add_query_commands(commands)
-    add_publish_commands(commands)
-    add_prediction_commands(commands)
-    add_step_commands(commands)
-    add_ledger_commands(commands)
-    add_studio_command(commands)
+    for names, (module, function) in _GROUPS.items():
+        if command in names:
+            getattr(import_module(module), function)(commands)
+        else:
+            for name in names:
+                commands.add_parser(name, help=SUMMARIES[name])
     return parser

@@ -10,12 +10,11 @@ import argparse
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
-
-import numpy as np
 
 from engine._format import translate_arguments
 
@@ -40,6 +39,7 @@ class Reply:
     def json(self) -> str:
         """Return the data as one JSON object in ASCII; NaN and infinite numbers become null.
 
+        >>> import numpy as np
         >>> Reply(text="", data={"rmse": math.inf, "sizes": (np.int64(2), 3)}).json()
         '{"rmse": null, "sizes": [2, 3]}'
         """
@@ -50,7 +50,8 @@ def _to_json_types(value: Any) -> Any:
     """Convert a value to types that JSON can represent."""
     if isinstance(value, Mapping):
         return {str(key): _to_json_types(item) for key, item in value.items()}
-    if isinstance(value, np.generic):
+    # NumPy is imported only with a command, so its scalars are recognised by their method
+    if not isinstance(value, (str, PathLike, Sequence)) and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -61,11 +62,93 @@ def _to_json_types(value: Any) -> Any:
     return value
 
 
+PROGRAM = "dp-query-workbench"
+ATTEMPT_HELP = "number of the release of the same plan and dataset, from 1; each spends budget"
+CONFIDENCE_HELP = "confidence level of the intervals, between 0 and 1; by default 0.95"
+
+# commands in the order of the help text, with their descriptions
+SUMMARIES = {
+    "plan": "fit a mechanism to a workload",
+    "forecast": "predict time and memory of planning",
+    "compare": "plan with every mechanism and rank them",
+    "show": "print the guarantees of a plan and the error of each group",
+    "release": "spend the plan's cost once and write the answers",
+    "rehearse": (
+        "run a release on simulated or public records; spends nothing and marks every file"
+    ),
+    "check": "check records against a plan; exact numbers, for the curator's eyes only",
+    "count": "count one part of the records for release --counts; spends nothing",
+    "counts": "merge the counts of several parts",
+    "ask": "answer further queries from a release; costs nothing",
+    "publish": "write consistent non-negative tables from a release; costs nothing",
+    "coarse-or-fine": ("predict the costs and the decision of a two-stage release; spends nothing"),
+    "look": "measure the common part of several plans, before one of them is chosen",
+    "decide": "record in the ledger which option is chosen after a look; costs nothing",
+    "finish": "measure the remaining part of the chosen option",
+    "budget": "create a ledger, add a dataset, change its total, show the remaining budget",
+    "verify": "check every row and result of a ledger, or a package",
+    "studio": "open the workbench in the browser",
+}
+
+# one example of each command, without the name of the program
+EXAMPLES = {
+    "plan": "plan --schema adult.json --ways 1 2 --rho 0.5 --out plan.json",
+    "forecast": "forecast --schema adult.json --ways 1 2 3",
+    "compare": "compare --schema adult.json --ways 1 2 --rho 0.5",
+    "show": "show --plan plan.json",
+    "release": (
+        "release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger"
+        " --out answers.csv"
+    ),
+    "rehearse": "rehearse --plan plan.json --data public.csv --public 'census 2021' --out rehearsal.csv",
+    "check": "check --plan plan.json --data survey.csv",
+    "count": "count --plan plan.json --data north.csv --out north.counts",
+    "counts merge": "counts merge north.counts south.counts --out all.counts",
+    "ask": "ask --ledger office.ledger --dataset survey --where 'age >= 30'",
+    "publish": ("publish --ledger office.ledger --dataset survey --whole --out tables.zip"),
+    "coarse-or-fine": ("coarse-or-fine --schema adult.json --ways 1 2 --rho 0.5 --records 50000"),
+    "look": (
+        "look --plans coarse.json fine.json --data survey.csv --dataset survey"
+        " --ledger office.ledger --out look.csv"
+    ),
+    "decide": "decide --ledger office.ledger --look KEY",
+    "finish": ("finish --look KEY --data survey.csv --ledger office.ledger --out answers.csv"),
+    "budget create": "budget create --ledger office.ledger",
+    "budget add": "budget add --ledger office.ledger --dataset survey --rho 1",
+    "budget status": "budget status --ledger office.ledger",
+    "budget change": (
+        "budget change --ledger office.ledger --dataset survey --rho 2 --by 'A. Keller'"
+        " --reason 'second wave'"
+    ),
+    "verify": "verify --package release.zip",
+    "studio": "studio --port 8501",
+}
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Help text whose usage line shows only required options."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=shutil.get_terminal_size((100, 50))[0])
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        shown = [action for action in actions if action.required or not action.option_strings]
+        if len(shown) < len(list(actions)):
+            shown.append(argparse.Action([], "options", metavar="[options]"))
+        super().add_usage(usage, shown, [], prefix)
+
+
 def add_command(
     commands: Commands,
     name: str,
     run: Callable[[argparse.Namespace], Reply],
-    text: str,
+    text: str = "",
     *,
     keys: str,
     aliases: Sequence[str] = (),
@@ -75,18 +158,26 @@ def add_command(
     Parameters
     ----------
     run : function that executes the command.
-    text : one-line description.
+    text : one-line description; by default that in `SUMMARIES`.
     keys : keys of ``Reply.data``, separated by spaces, for the help text.
     """
-    epilog = (
-        f"With --json: one object with the keys {', '.join(keys.split())}. Errors and progress go"
-        " to standard error."
-    )
+    text = text or SUMMARIES[name]
     command: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=f"{text}.", epilog=epilog, aliases=aliases
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        aliases=aliases,
+        formatter_class=HelpFormatter,
     )
+    path = command.prog.removeprefix(PROGRAM).strip()
+    command.epilog = f"Example: {PROGRAM} {EXAMPLES[path]}"
     command.add_argument(
-        "--json", action="store_true", help="print one JSON object for programs instead of text"
+        "--json",
+        action="store_true",
+        help=(
+            f"print one JSON object instead of text, with the keys {', '.join(keys.split())};"
+            " errors and progress go to standard error"
+        ),
     )
     command.set_defaults(run=run)
     return command

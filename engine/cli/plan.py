@@ -60,21 +60,18 @@ def add_plan_commands(commands: Commands) -> None:
         commands,
         "plan",
         _plan,
-        "fit a mechanism to a workload",
         keys=f"plan centers single {PLAN_KEYS}",
     )
     forecast_command = add_command(
         commands,
         "forecast",
         _forecast,
-        "predict time and memory of planning",
         keys="seconds memory text centers",
     )
     compare_command = add_command(
         commands,
         "compare",
         _compare,
-        "plan with every mechanism and rank them",
         keys="mechanisms bound statement",
     )
     for command in (plan_command, forecast_command, compare_command):
@@ -97,14 +94,14 @@ def add_plan_commands(commands: Commands) -> None:
         required=True,
         help="plan JSON to write; an existing file is not overwritten",
     )
+    plan_command.add_argument("--overwrite", action="store_true", help="replace an existing plan")
     show_command = add_command(
         commands,
         "show",
         _show,
-        "print the guarantees of a plan and the error of each group",
         keys=f"{PLAN_KEYS} groups",
     )
-    show_command.add_argument("--plan", type=Path, required=True)
+    show_command.add_argument("--plan", type=Path, required=True, help="plan JSON")
 
 
 def _plan(args: argparse.Namespace) -> Reply:
@@ -121,12 +118,13 @@ def _plan(args: argparse.Namespace) -> Reply:
     # an existing file may contain this plan, in which case it is left unchanged
     if not args.out.is_file():
         check_target(args.out, keep=sources)
+    target = {"keep": sources, "overwrite": args.overwrite, "is_replaceable": _is_plan}
     arguments = {"progress": args.progress, "aim": args.aim, "reference": args.reference}
     fitted_plan = plan(
         workload, budget_of(args, workload.schema), args.mechanism, **defaults.options, **arguments
     )
     if not _holds_plan(fitted_plan, args.out):
-        with new_file(args.out, keep=sources) as partial:
+        with new_file(args.out, **target) as partial:
             partial.write_text(fitted_plan.to_json(), encoding="utf-8")
     summary, single = _plan_summary(fitted_plan), single_groups_text(fitted_plan)
     remarks = [
@@ -137,6 +135,15 @@ def _plan(args: argparse.Namespace) -> Reply:
     lines = [summary.text, *remarks, f"plan       {args.out}"]
     data = {"plan": args.out, "centers": defaults.reason, "single": single}
     return Reply(text="\n".join(lines), data={**data, **summary.data})
+
+
+def _is_plan(path: Path) -> bool:
+    """Return whether a file contains a plan."""
+    try:
+        read_plan(path)
+    except EngineError:
+        return False
+    return True
 
 
 def _holds_plan(candidate: Plan, path: Path) -> bool:
@@ -242,7 +249,6 @@ def add_prediction_commands(commands: Commands) -> None:
         commands,
         "coarse-or-fine",
         _coarse_or_fine,
-        "predict the costs and the decision of a two-stage release; spends nothing",
         keys="analyses look_pcost saved rule rule_text records predicted verdict",
     )
     which = command.add_mutually_exclusive_group(required=True)

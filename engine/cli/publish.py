@@ -23,7 +23,7 @@ from engine.cli.arguments import (
     release_of,
     workload_from_file,
 )
-from engine.cli.output import Commands, Reply, add_command
+from engine.cli.output import CONFIDENCE_HELP, Commands, Reply, add_command
 from engine.errors import PlanError
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.published_tables import FITS
@@ -47,7 +47,6 @@ def add_publish_commands(commands: Commands) -> None:
         commands,
         "publish",
         _publish,
-        "write consistent non-negative tables from a release; costs nothing",
         keys=f"{RELEASE_KEYS} out format fit whole total confidence groups records people criteria",
     )
     add_release_options(command)
@@ -78,7 +77,7 @@ def add_publish_commands(commands: Commands) -> None:
     command.add_argument(
         "--people", type=int, help="number of simulated records; by default the total of the tables"
     )
-    command.add_argument("--confidence", type=float, default=0.95)
+    command.add_argument("--confidence", type=float, default=0.95, help=CONFIDENCE_HELP)
     command.add_argument(
         "--draws", type=int, default=DRAWS, help="number of simulations for the error estimates"
     )
@@ -167,7 +166,6 @@ def add_query_commands(commands: Commands) -> None:
         commands,
         "ask",
         _ask,
-        "answer further queries from a release; costs nothing",
         keys=f"{RELEASE_KEYS} confidence answers together",
     )
     add_release_options(ask)
@@ -186,7 +184,7 @@ def add_query_commands(commands: Commands) -> None:
             "one factor per condition: also answer the weighted sum, such as 1 -1 for a difference"
         ),
     )
-    ask.add_argument("--confidence", type=float, default=0.95)
+    ask.add_argument("--confidence", type=float, default=0.95, help=CONFIDENCE_HELP)
 
 
 def _ask(args: argparse.Namespace) -> Reply:

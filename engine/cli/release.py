@@ -25,7 +25,7 @@ from engine.cli.arguments import (
     refuse_seed_option,
     schema_of,
 )
-from engine.cli.output import Commands, Reply, add_command
+from engine.cli.output import ATTEMPT_HELP, CONFIDENCE_HELP, SUMMARIES, Commands, Reply, add_command
 from engine.common_mechanism import coarse_or_fine, nested_choices
 from engine.common_mechanism.two_stage_io import counts_for_steps
 from engine.errors import DataError, LedgerError, PlanError, SchemaError
@@ -48,16 +48,10 @@ OTHER_RECORDS_ADVICE = (
 
 def add_release_commands(commands: Commands) -> None:
     """Add the commands ``release``, ``rehearse`` and ``check``."""
-    for name, text in (
-        ("release", "spend the plan's cost once and write the answers"),
-        (
-            "rehearse",
-            "run a release on simulated or public records; spends nothing and marks every file",
-        ),
-    ):
+    for name in ("release", "rehearse"):
         keys = "out format queries rehearsal dataset attempt key pcost spent receipt"
-        command = add_command(commands, name, _release, text, keys=keys)
-        command.add_argument("--plan", type=Path, required=True)
+        command = add_command(commands, name, _release, keys=keys)
+        command.add_argument("--plan", type=Path, required=True, help="plan JSON")
         add_records_options(
             command,
             "CSV, parquet, ..., a folder or a pattern; rows outside the schema are left out",
@@ -69,12 +63,12 @@ def add_release_commands(commands: Commands) -> None:
             help="by default the ending of --out; zip: a release package",
         )
         add_column_options(command)
-        command.add_argument("--confidence", type=float, default=0.95)
+        command.add_argument("--confidence", type=float, default=0.95, help=CONFIDENCE_HELP)
         command.add_argument(
             "--overwrite", action="store_true", help="replace an existing file of answers"
         )
         if name == "release":
-            command.add_argument("--attempt", type=int, default=1)
+            command.add_argument("--attempt", type=int, default=1, help=ATTEMPT_HELP)
         else:
             records = command.add_mutually_exclusive_group(required=True)
             records.add_argument(
@@ -97,17 +91,16 @@ def add_release_commands(commands: Commands) -> None:
         command.add_argument(
             "--dataset", required=name == "release", help=f"name in the ledger{ledger_note}"
         )
-        command.add_argument("--ledger", type=Path, required=name == "release")
+        command.add_argument("--ledger", type=Path, required=name == "release", help="ledger file")
         command.set_defaults(rehearsal=name == "rehearse")
 
     check = add_command(
         commands,
         "check",
         _check,
-        "check records against a plan; exact numbers, for the curator's eyes only",
         keys="private rows_in counted refused reasons people over_cap people_over_cap warnings",
     )
-    check.add_argument("--plan", type=Path, required=True)
+    check.add_argument("--plan", type=Path, required=True, help="plan JSON")
     add_records_options(check)
     check.add_argument(
         "--ledger", type=Path, help="also search for the same records under other names"
@@ -226,7 +219,6 @@ def add_count_commands(commands: Commands) -> None:
         commands,
         "count",
         _count,
-        "count one part of the records for release --counts; spends nothing",
         keys=COUNT_KEYS,
     )
     count.add_argument(
@@ -242,7 +234,7 @@ def add_count_commands(commands: Commands) -> None:
     count.add_argument("--shard", default="", metavar="NAME", help="unique name of this part")
     add_file_options(count)
     add_column_options(count)
-    counts = commands.add_parser("counts", help="merge the counts of several parts")
+    counts = commands.add_parser("counts", help=SUMMARIES["counts"])
     actions = counts.add_subparsers(required=True, metavar="action")
     merge = add_command(
         actions, "merge", _merge, "add the counts of disjoint parts of the records", keys=COUNT_KEYS

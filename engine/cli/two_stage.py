@@ -21,7 +21,7 @@ from engine.cli.arguments import (
     records_of,
     refuse_seed_option,
 )
-from engine.cli.output import Commands, Reply, add_command
+from engine.cli.output import ATTEMPT_HELP, Commands, Reply, add_command
 from engine.common_mechanism import NestedPlanRule, coarse_or_fine, nested_choices, stepwise
 from engine.common_mechanism.selection_rule import Decision
 from engine.ledger import Ledger
@@ -43,7 +43,6 @@ def add_step_commands(commands: Commands) -> None:
         commands,
         "look",
         _look,
-        "measure the common part of several plans, before one of them is chosen",
         keys="out queries key pcost options",
     )
     look.add_argument(
@@ -67,7 +66,6 @@ def add_step_commands(commands: Commands) -> None:
         commands,
         "decide",
         _decide,
-        "record in the ledger which option is chosen after a look; costs nothing",
         keys="option row verdict shares certain",
     )
     decide.add_argument(
@@ -80,12 +78,11 @@ def add_step_commands(commands: Commands) -> None:
         "--snr", type=float, default=5.0, help="... is at least this number of standard errors"
     )
     decide.add_argument("--by", default="", help="who decides without a rule, or against it")
-    decide.add_argument("--reason", default="")
+    decide.add_argument("--reason", default="", help="why; stored in the ledger")
     finish = add_command(
         commands,
         "finish",
         _finish,
-        "measure the remaining part of the chosen option",
         keys="out queries key pcost option decide_again",
     )
     finish.add_argument(
@@ -95,13 +92,13 @@ def add_step_commands(commands: Commands) -> None:
         help="if the records differ from those of the look: refuse, or charge this step separately",
     )
     for command in (look, decide, finish):
-        command.add_argument("--ledger", type=Path, required=True)
+        command.add_argument("--ledger", type=Path, required=True, help="ledger file")
         if command is not look:
             command.add_argument("--look", required=True, metavar="KEY", help="key printed by look")
         if command is not decide:
             add_records_options(command, "records; the same in both steps")
             add_column_options(command)
-            command.add_argument("--attempt", type=int, default=1)
+            command.add_argument("--attempt", type=int, default=1, help=ATTEMPT_HELP)
             command.add_argument(
                 "--out", type=Path, required=True, help="CSV or parquet file for the answers"
             )

@@ -12,11 +12,9 @@ import csv
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import pyarrow.parquet as pq
 
 from engine._atomic_io import atomic_path
 from engine.errors import PlanError
@@ -60,13 +58,20 @@ WORKBOOK_PROPERTIES = "docProps/custom.xml"
 SIMULATED_STATUS = ("SIMULATED", "REHEARSAL")  # first column of simulated records
 
 
-def check_target(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bool = False) -> Path:
+def check_target(
+    path: PathText,
+    *,
+    keep: Iterable[PathText] = (),
+    overwrite: bool = False,
+    is_replaceable: Callable[[Path], bool] | None = None,
+) -> Path:
     """Return the absolute path of a file that may be written; call this before spending budget.
 
     Parameters
     ----------
     keep : input files that must not be overwritten: ledger (with its other files), records, plan.
     overwrite : whether to replace an earlier file of answers.
+    is_replaceable : whether a file is one that ``overwrite`` may replace; by default answers.
 
     Raises: PlanError if the path is a folder, a link, an existing other file or in a missing
     folder.
@@ -105,9 +110,9 @@ def check_target(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bo
             f"{requested} is there already, and nothing is overwritten. Give another name, or ask"
             " to overwrite."
         )
-    if not _is_answers(target):
+    if not (is_replaceable or _is_answers)(target):
         raise PlanError(
-            f"{requested} is no earlier file of answers, so that it is not overwritten. Give"
+            f"{requested} is not an earlier output of this kind, so it is not overwritten. Give"
             " another name."
         )
     return target
@@ -115,7 +120,11 @@ def check_target(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bo
 
 @contextmanager
 def new_file(
-    path: PathText, *, keep: Iterable[PathText] = (), overwrite: bool = False
+    path: PathText,
+    *,
+    keep: Iterable[PathText] = (),
+    overwrite: bool = False,
+    is_replaceable: Callable[[Path], bool] | None = None,
 ) -> Iterator[Path]:
     """Yield a temporary path; on success, rename the file to ``path``.
 
@@ -123,7 +132,7 @@ def new_file(
 
     Raises: PlanError as `check_target`, also if a file with this name was created in the meantime.
     """
-    target = check_target(path, keep=keep, overwrite=overwrite)
+    target = check_target(path, keep=keep, overwrite=overwrite, is_replaceable=is_replaceable)
     try:
         with atomic_path(target, overwrite=overwrite) as partial:
             yield partial
@@ -156,6 +165,8 @@ def _belongs_to_ledger(target: Path) -> bool:
 
 def _is_answers(target: Path) -> bool:
     """Whether a file contains answers that this project wrote."""
+    import pyarrow.parquet as pq
+
     with suppress(OSError, ValueError, zipfile.BadZipFile, csv.Error):
         with open(target, "rb") as file:
             start = file.read(4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import os
 import subprocess
@@ -30,19 +31,54 @@ DEFERRED = {
 }
 
 
-# the command line always reads files
-ARROW = {"pyarrow.compute", "pyarrow.parquet"}
-
-
-@pytest.mark.parametrize(("module", "expected"), [("engine", set()), ("engine.cli.main", ARROW)])
-def test_import_engine_loads_no_slow_packages(module: str, expected: set[str]) -> None:
-    code = f"import sys, {module}; print(*sys.modules)"
+@pytest.mark.parametrize(
+    ("code", "module"),
+    [
+        (
+            "import engine\n[getattr(engine, name) for name in engine.__all__ if name != 'plot']",
+            "engine.records.marginals",
+        ),
+        ("import engine.cli.plan, engine.cli.release", "engine.cli.arguments"),
+    ],
+)
+def test_import_of_public_names_loads_no_slow_packages(code: str, module: str) -> None:
+    code = f"import sys\n{code}\nprint(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = set(run.stdout.split())
-    assert {"engine.records.marginals", module} <= loaded
-    assert loaded & DEFERRED == expected
+    assert module in loaded
+    assert not loaded & DEFERRED
+
+
+@pytest.mark.parametrize(
+    "code", ["import engine", "from engine.cli.main import _parser\n_parser(None).format_help()"]
+)
+def test_import_engine_and_help_load_no_numpy(code: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not set(run.stdout.split()) & {"numpy", "pyarrow", "scipy", *DEFERRED}
+
+
+def test_public_names_match_imports_for_type_checkers() -> None:
+    tree = ast.parse(Path(engine.__file__).read_text(encoding="utf-8"))
+    imports = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("engine.")
+        for alias in node.names
+    }
+    assert imports == engine._MODULES
+    assert sorted(imports) == sorted(engine.__all__)
+    for name in engine.__all__:
+        assert getattr(engine, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = engine.no_such_name
 
 
 def test_threads_for_limits_blas_loaded_later() -> None:

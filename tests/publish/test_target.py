@@ -113,7 +113,7 @@ def test_overwrite_replaces_only_earlier_answers(office: Path) -> None:
         assert path.read_bytes() == content_before
         write(measurement, path, overwrite=True, **options)
         path.write_bytes(b"another file")
-        with pytest.raises(PlanError, match="no earlier file of answers"):
+        with pytest.raises(PlanError, match="earlier output"):
             write(measurement, path, overwrite=True, **options)
         assert path.read_bytes() == b"another file"
 

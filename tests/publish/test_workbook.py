@@ -177,7 +177,7 @@ def test_write_workbook_never_replaces_other_workbooks(errors, tmp_path):
         other_book.add_worksheet().write(0, 0, "ours alone")
         other_book.set_custom_property("owner", "office")
     before = other.read_bytes()
-    with pytest.raises(PlanError, match="no earlier file of answers"):
+    with pytest.raises(PlanError, match="earlier output"):
         write_workbook(errors, other, overwrite=True)
     assert other.read_bytes() == before
     tables = write_tables(errors, tmp_path / "tables.zip")
