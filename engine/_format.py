@@ -58,8 +58,8 @@ def quote_public(value: object) -> str:
 def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
     """Return a CSV text without the line ``sep=;`` of spreadsheets, and its delimiter.
 
-    Without such a line the delimiter is the most frequent one outside quotes in the header, or the
-    preferred one if it is there at all.
+    Without such a line the delimiter is ``preferred`` if the header contains it, and otherwise the
+    delimiter that is most frequent in the header outside quotes.
 
     >>> csv_start("sep=;\\nage;sex\\n"), csv_start('name;"last, first"')[1], csv_start('"a\\n, b, c";d')[1]
     (('age;sex\\n', ';'), ';', ';')

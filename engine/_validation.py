@@ -69,9 +69,10 @@ def check_choice(
     error: Refusal = WorkloadError,
     public: bool = False,
 ) -> str:
-    """Return a text that is one of those allowed.
+    """Return ``value`` if it is in ``allowed``; raise ``error`` otherwise.
 
-    The error shows the value itself if it is ``public``, as options are; see `_shown_value`.
+    ``public`` : whether the message shows the value; only for values without data, such as options.
+    Without it the message shows the type, see `_shown_value`.
 
     >>> check_choice("format", "parqet", ("csv", "parquet"))  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):

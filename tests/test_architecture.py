@@ -1,12 +1,15 @@
 """Package structure: layers, imports and the architecture document."""
 
 import ast
+import builtins
 import functools
+import io
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -199,6 +202,71 @@ def test_mechanisms_and_pages_do_not_import_each_other() -> None:
 def test_import_between_mechanisms_or_pages_is_reported(place: str, text: str) -> None:
     with planted(place, text) as file:
         assert len(forbidden_imports(file)) == 1
+
+
+def names_in(file: Path) -> Iterator[str]:
+    """Yield all names that a file defines or uses, and the parts of its path."""
+    yield from file.relative_to(ROOT).with_suffix("").parts
+    for node in ast.walk(parsed(file.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield from (node.asname or node.name).split(".")
+        elif isinstance(node, (ast.arg, ast.keyword)):
+            yield node.arg or ""
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Name):
+            yield node.id
+
+
+def texts_in(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of every line of a comment or docstring, without doctests."""
+    text = file.read_text(encoding="utf-8")
+    for node in ast.walk(parsed(text)):
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module))
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+            and isinstance(constant := node.body[0].value, ast.Constant)
+            and isinstance(constant.value, str)
+        ):
+            yield from enumerate(constant.value.split("\n"), constant.lineno)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def unknown_names(text: str, names: Collection[str]) -> list[str]:
+    """Return the names in single backticks of a line that nothing has."""
+    if text.lstrip().startswith((">>>", "...")):
+        return []
+    quoted = re.findall(r"(?<!`)`([A-Za-z_][\w.]*)(?:\(.*?\))?`(?!`)", text)
+    return [name for name in quoted if not set(name.split(".")) <= set(names)]
+
+
+def test_names_in_docstrings_and_comments_exist() -> None:
+    names = {name for file in (*SOURCES, *TESTS, *SCRIPTS) for name in names_in(file)}
+    unknown = [
+        f"{file.relative_to(ROOT)}:{line}: {name}"
+        for file in SOURCES
+        for line, text in texts_in(file)
+        for name in unknown_names(text, names | set(dir(builtins)))
+    ]
+    assert not unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("see `plan` and `no_such_name`", ["no_such_name"]),
+        ("see `engine.no_such_module`", ["engine.no_such_module"]),
+        ("``no_such_name`` is a value", []),
+        (">>> evaluate('`no_such_name` > 1')", []),
+    ],
+)
+def test_unknown_name_in_backticks_is_reported(text: str, expected: list[str]) -> None:
+    assert unknown_names(text, {"engine", "plan"}) == expected
 
 
 def compared_by_arrays(file: Path) -> list[str]:

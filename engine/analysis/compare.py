@@ -425,18 +425,12 @@ def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
 
 
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
-    exact_part = (
-        "for neighbours that replace a record"
-        if budget.neighbours == REPLACE_ONE
-        else workload.schema.exact_text
-    )
-    if exact_part:
-        return {
-            "square": 0.0,
-            "statement": (
-                f"No bound is proved {exact_part.replace('the exact', 'beside the exact', 1)}."
-            ),
-        }
+    if budget.neighbours == REPLACE_ONE:
+        unsupported = "neighbours that replace a record"
+    else:
+        unsupported = f"workloads with {exact}" if (exact := workload.schema.exact_text) else ""
+    if unsupported:
+        return {"square": 0.0, "statement": f"No lower bound is proved for {unsupported}."}
     square, method = best_bound(workload, budget.law)
     return {
         "square": square / budget.row_pcost,

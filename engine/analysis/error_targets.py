@@ -412,9 +412,10 @@ def gap_text(plan: Plan) -> str:
 
 
 def above_best(plan: Plan, bound: MechanismBound) -> str:
-    """Return the largest possible excess over the best matrix mechanism, as a percentage.
+    """Return how much higher the error can be than that of the best matrix mechanism, in percent.
 
-    The percentage is rounded up.  The text is empty if there is no bound above 0.
+    The error is the weighted RMSE of the plan.  The percentage is rounded up.  The returned text is
+    empty if the lower bound is 0.
     """
     bound_rmse = bound.rmse(plan)
     if bound_rmse <= 0.0:
@@ -425,7 +426,7 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return a sentence with the largest possible excess over the best matrix mechanism."""
+    """Return a sentence on how much higher the error can be than that of the best mechanism."""
     bound_rmse, above = bound.rmse(plan), above_best(plan, bound)
     if not above:
         return "No bound above 0 was found for all matrix mechanisms together."

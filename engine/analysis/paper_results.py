@@ -57,11 +57,14 @@ class PublishedRow:
 
 
 def standard_workload(schema: str, queries: str) -> Workload:
-    """Return a workload of the papers.
+    """Return a workload of the QuerySmasher paper.
 
-    It consists of all k-way sets of a named schema, or of 1- and 2-way queries on [n]^40.
-
-    For 2-way "affine" and "abs" queries, the 1-way queries are prefixes.
+    Parameters
+    ----------
+    schema : key of ``SCHEMAS``, or "[n]^40" for 40 attributes of size n.
+    queries : for a key of ``SCHEMAS`` a key of ``WAYS``: all sets of so many attributes.  For
+        "[n]^40" a family, on all single attributes and pairs; "affine" and "abs" are on the pairs
+        only, with prefixes on the single attributes.
 
     >>> standard_workload("[10]^40", "affine").queries
     15220

@@ -686,11 +686,12 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
             # the dual point is only nearly optimal: adding the deficit makes Sigma feasible, so the
             # bound holds for any dual point
             Sigma = Sigma + _positive(c - Sigma)
-    sizes, P = np.linalg.eigh(Sigma)
-    return sizes, P, max(0.0, 1 - bound / float(np.trace(Sigma))) if bound else 0.0
+    eigenvalues, P = np.linalg.eigh(Sigma)
+    return eigenvalues, P, max(0.0, 1 - bound / float(np.trace(Sigma))) if bound else 0.0
 
 
 def _dual(C: Sequence[Array]) -> list[Array]:
+    """Return Y_i >= 0 with sum I that maximise sum tr(C_i Y_i): the dual of the least-trace Sigma."""
     import scipy.optimize
 
     n, k = len(C), len(C[0])
@@ -698,8 +699,8 @@ def _dual(C: Sequence[Array]) -> list[Array]:
     def factors(point: Array) -> tuple[Array, Array, Array, Array, Array]:
         A = point.reshape(n, k, k)
         squares = A @ A.transpose(0, 2, 1)
-        sizes, V = np.linalg.eigh(squares.sum(axis=0))
-        r = 1 / np.sqrt(np.maximum(sizes, sizes[-1] * 1e-30))
+        eigenvalues, V = np.linalg.eigh(squares.sum(axis=0))
+        r = 1 / np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-30))
         return A, squares, (V * r) @ V.T, V, r
 
     def objective(point: Array) -> tuple[float, Array]:
@@ -715,7 +716,8 @@ def _dual(C: Sequence[Array]) -> list[Array]:
             -gradient.ravel(),
         )
 
-    # the variables are roots of the Y_i, which makes these positive without constraints
+    # Y_i = S^-1/2 A_i A_i^T S^-1/2 with S = sum A_i A_i^T is feasible for all matrices A_i, so the
+    # search over the A_i needs no constraints
     start = np.array([_positive(c, power=0.5) for c in C]).ravel()
     optimum = scipy.optimize.minimize(
         objective,
@@ -730,5 +732,5 @@ def _dual(C: Sequence[Array]) -> list[Array]:
 
 def _positive(matrix: Array, power: float = 1.0) -> Array:
     """Return the positive part of a symmetric matrix, to a power."""
-    sizes, V = np.linalg.eigh(matrix)
-    return np.asarray((V * np.maximum(sizes, 0.0) ** power) @ V.T)
+    eigenvalues, V = np.linalg.eigh(matrix)
+    return np.asarray((V * np.maximum(eigenvalues, 0.0) ** power) @ V.T)

@@ -223,8 +223,12 @@ def decide(
         raise LedgerError("To stop was decided already; only an option can follow.")
     if chosen_option != rule_option and not by.strip():
         raise PlanError(
-            f"The rule says {rule_option!r}, the option is {chosen_option!r}. Say who decides"
-            " against, or without, a rule."
+            (
+                "No rule was applied."
+                if rule_option is None
+                else f"The option {chosen_option!r} is not that of the rule, {rule_option!r}."
+            )
+            + " Give the name of the person who decided."
         )
     text = json.dumps(
         {

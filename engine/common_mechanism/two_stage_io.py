@@ -240,9 +240,10 @@ def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Draw
 def write_rest(
     file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, receipt: Receipt, drawn: Drawn
 ) -> None:
-    """Write the last step with the combined estimates.
+    """Write the second stage: the chosen option with the combined estimates.
 
-    If it leads to the next choice of a chain, it is written as the look of that choice.
+    If a further choice follows in the chain, this measurement is the look (first stage) of that
+    choice, and is written as such.
     """
     measurement = chosen_measurement(common, i, looked, dict(drawn), key="", utc="")
     if has_next_choice(common, i) and common.following is not None:

@@ -260,13 +260,19 @@ class DatasetStatus:
         )
 
     def takes(self, pcost: float, pure_epsilon: float | None = None) -> float:
-        """Return the charge of a release in the unit of this total; raise LedgerError if it has
-        none.
+        """Return the charge of a release in the unit of this total.
+
+        Raises
+        ------
+        LedgerError : the total is pure epsilon, and the release has Gaussian noise.
         """
         return float(exact(self.definition.charge(pcost, pure_epsilon)))
 
     def pays_for(self, pcost: float, pure_epsilon: float | None = None) -> int:
-        """Return how many such releases the remaining budget allows; raise LedgerError as `takes`."""
+        """Return how many such releases the remaining budget allows.
+
+        Raises the errors of `takes`.
+        """
         return int(Fraction(self.left) // exact(self.definition.charge(pcost, pure_epsilon)))
 
 

@@ -3,7 +3,7 @@
 This module stores rows; `ledger` and `balance` define their meaning.
 
 The ledger is a single file. It uses the rollback journal, never WAL, whose side file can be lost or
-left behind in a copy, and `synchronous=EXTRA`, so that a commit that returned is on the disk. A
+left behind in a copy, and ``synchronous=EXTRA``, so that a commit that returned is on the disk. A
 connection lives for one transaction: threads and processes share nothing, and a deleted or replaced
 file is detected. (A program that uses a ledger must not `open()` the file itself: on POSIX, closing
 it would release the locks of SQLite.) Decisions use verified rows only: the state verified so far

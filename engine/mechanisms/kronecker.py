@@ -738,7 +738,7 @@ def unit_seconds(cells: int) -> float:
     return 4e-4 + 5e-7 * cells**2 + 3e-9 * cells**3
 
 
-# Defaults of `engine.mechanisms.hdmm`.
+# Restarts, and largest relative gap, of a search: the defaults of `engine.mechanisms.hdmm`.
 RESTARTS, GAP = 2, 1e-5
 # Largest number of cells of the table.
 MAX_TABLE_CELLS = 100_000
@@ -747,8 +747,9 @@ MAX_TABLE_CELLS = 100_000
 def table_seconds(workload: Workload) -> float:
     """Return the expected time of the table product search, in seconds on one idle core.
 
-    The time is infinite if the search does not apply: all attributes are coupled, or the table or a
-    factor is too large.
+    The time is infinite if the search does not apply: the attributes with queries form one unit
+    (one attribute, or all coupled by affine, absolute-difference or custom queries), or the table
+    or a factor is too large.
 
     >>> from engine import Attribute, Schema
     >>> pair = Workload(Schema([Attribute.of_size(c, 4) for c in "ab"])).add(("a", "b"), "affine")

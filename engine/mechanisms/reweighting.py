@@ -439,8 +439,8 @@ MAX_STALE_STEPS = 6
 # Weights within a vector differ by at most exp(MAX_LOG_RANGE), so that no query vanishes from the
 # Gram matrix.
 MAX_LOG_RANGE = 12.0
-# Queries of the workload and cells of a table up to which a group has a weight for every query:
-# the spaces of such a group are solved densely.
+# A group has a separate weight for every query if the workload has at most so many queries and the
+# table of the group at most so many cells; its residual spaces are then solved densely.
 MAX_FULL_DOMAIN_QUERIES = 20_000
 MAX_FULL_DOMAIN_CELLS = 400
 Step = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]

@@ -66,7 +66,8 @@ class Design:
         Each array has a different shape: the header, then every component with its factors.
         """
         header = [self.origin, len(self.components), float(self.full_tables)]
-        # plan files without the fourth number charge the sum of the costs
+        # the fourth number says that the joint sensitivity is charged; plan files without it charge
+        # the sum of the costs of the components
         out: list[Any] = [[*header, 1.0] if self.joint else header]
         for c in self.components:
             out += [
@@ -80,7 +81,7 @@ class Design:
 
     @classmethod
     def from_arrays(cls, matrices: tuple[Array, ...], workload: Workload, law: str) -> Design:
-        """Rebuild a design from the arrays of `arrays`, in the same shapes.
+        """Rebuild a design from the output of `arrays`; every array has its original shape.
 
         Raises
         ------

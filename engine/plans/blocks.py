@@ -372,7 +372,7 @@ def _unweighted(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
 def joint_share(parts: Sequence[MeasuredPart]) -> float:
     """Return the joint privacy cost of strategies as a share of the sum of their costs.
 
-    ``parts`` are strategies with Gaussian noise, as for `dearest_cell`.  The share is 1 for more
+    ``parts`` are strategies with Gaussian noise, as for `joint_sensitivity`.  The share is 1 for more
     than `MAX_JOINT` strategies, where the joint cost is not computed.
     """
     if len(parts) > MAX_JOINT:

@@ -102,7 +102,10 @@ class GroupVariance:
     _cache: dict[str, Any] = field(init=False, default_factory=dict)
 
     def at_noise(self, noise: Sequence[float]) -> GroupVariance:
-        """Return the variances for another noise of every summand; ``noise`` is in counts."""
+        """Return the variances if summand i has noise of standard deviation ``noise[i]``.
+
+        ``noise`` is in counts.
+        """
         summands = tuple(
             replace(s, coefficient=n**2) for s, n in zip(self.summands, noise, strict=True)
         )

@@ -18,7 +18,7 @@ iterative proportional fitting.
 tau is chosen by Stein's unbiased risk estimate, so that a table with a few large deviations from
 the reference follows its noisy cells.
 
-If the noise of a table has a precision matrix (`noise_precision`), |That - T|^2 / v is replaced by
+If the noise of a table has a precision matrix (`metric_of`), |That - T|^2 / v is replaced by
 the squared distance in standard errors, and the problem is solved by accelerated proximal gradient
 steps.  There, tau is increased until the distance to the measured cells is at most that of linear
 shrinkage.

@@ -224,8 +224,8 @@ class Counts(Mapping[Names, np.ndarray]):
         Raises
         ------
         DataError
-            Tables have different sums, or a table has the wrong shape or type, a negative count, or
-            a count in an impossible cell.
+            There are no tables, or tables have different sums, or a table has the wrong shape or
+            type, a negative count, or a count in an impossible cell.
         SchemaError
             An attribute is not in the schema.
         """
@@ -252,6 +252,8 @@ class Counts(Mapping[Names, np.ndarray]):
                 )
             arrays[names] = array.astype(np.int64)
         totals = {int(table.sum()) for table in arrays.values()}
+        if not totals:
+            raise DataError("there are no tables; give at least one")
         if len(totals) != 1:
             raise DataError(
                 f"{len(arrays)} tables have {len(totals)} different sums; count the same records in"

@@ -758,7 +758,7 @@ _ERROR_TEXTS = {
     ): "has another table, or other columns, than before",
 }
 MAX_STATEMENT_PARTS = 400  # SELECTs in one UNION; SQLite allows 500
-# texts, as hexadecimal bytes, that `identifiers` rewrites or refuses: "7.0" and "1.2E+11"
+# identifiers, as hexadecimal bytes, that `contribution_bounding` rewrites or refuses: "7.0" and "1.2E+11"
 NUMBER_IN_BYTES = "^(2B|2D)?(3[0-9])+(2E(30)+|((2C|2E)(3[0-9])*)?(45|65)2B(3[0-9])+)$"
 _REFUSED_CODES = range(MISSING, MISSING - len(REASONS), -1)
 _PERSON, _KEY, _ROWS, _GOOD = "person", "key", "counted", "good"
@@ -935,7 +935,10 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
 
 
 def _has_numbers_as_text(table: Any) -> bool:
-    """Whether some identifiers are texts such as "7.0", which `identifiers` rewrites or refuses."""
+    """Whether some identifiers are texts such as "7.0".
+
+    `contribution_bounding` rewrites or refuses them.
+    """
     if not table[_KEY].type().is_string():
         return False
     answer = _fetched(

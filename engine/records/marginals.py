@@ -270,7 +270,7 @@ def count_marginals(
     person : column with the identifier of the person. At most `rows_per_person` rows of each person
         count, selected by a rule that depends on the rows of that person only. Rows without a
         person are refused. Both parameters default to the declaration of the schema. Identifiers
-        are integers of any type or texts, see `records.identifiers`.
+        are integers of any type or texts, see `engine.records.contribution_bounding`.
     count_column : column with the number of records of each row, for data that is aggregated
         already. All numbers of rows are then numbers of records, and a row with a refused number is
         one record. The column must not be an attribute of the schema. It must not hold sampling
@@ -459,7 +459,8 @@ class _Tally:
         if is_table(data) and not self.rules and count_in_database(self, data, progress):
             return
         n_rows_read, listen = 0, check_callback(progress)
-        # which rows of a person count depends on all attributes, not only on the counted ones
+        # which rows of a person are selected depends on all attributes, not only on those of the
+        # requested tables
         encoders = (
             self.encoders
             if self.cap is None

@@ -661,6 +661,11 @@ def _stream(reader: pa.RecordBatchReader, names: Sequence[str], rows: int) -> It
 
 
 def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """Yield batches of an Ibis table, or of another table with `to_pyarrow_batches`.
+
+    Integer and decimal columns that would be read as floats are read as texts and parsed.  Errors
+    of the table are raised again by `without_values`, so that no message contains a value.
+    """
     what = f"the {type(data).__name__}"
     if hasattr(data, "columns") and hasattr(data, "select") and names:
         check_columns(list(data.columns), names)

@@ -485,7 +485,7 @@ def counts_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Cou
 
 
 def count_for(plan: Plan, data: Any, options: RecordOptions) -> Counts:
-    """Return the exact tables that a release of a plan counts; see `counted_for`."""
+    """Return the exact tables that a release of a plan counts; see `counts_for`."""
     return count(
         plan,
         data,

@@ -146,9 +146,12 @@ def draw(
 def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.NDArray[np.int64]:
     """Return rint(B x / grid).
 
-    The charged bound on rounding errors holds up to the plan's number of records.  Above it, B x is
-    computed in integers without error and clipped to 62 bits; clipping increases no difference
-    between two answers.
+    Parameters
+    ----------
+    within : whether there are at most ``max_records`` records.  The privacy cost includes
+        floating-point rounding only up to that number.  With more records B x is computed exactly,
+        in integers, and clipped to 62 bits; clipping never increases the difference between the
+        answers of neighbours.
     """
     if within:
         return np.rint(strategy_answers(block, table).ravel() / block.grid).astype(np.int64)

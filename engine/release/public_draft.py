@@ -459,11 +459,11 @@ class _Summary:
             )
         if any(text.isspace() for text in labels):
             raise SchemaError(
-                "it has a value of blanks alone. Write it as an empty field, or correct it"
+                "it has a value that consists of blanks. Write it as an empty field, or correct it"
             )
         if len({text.strip() for text in labels}) < len(labels):
             raise SchemaError(
-                "it has values that differ in blanks at their ends alone. Correct them"
+                "some values differ only in leading or trailing blanks. Make them equal"
             )
         return Attribute.categorical(name, sorted(labels, key=self._order))
 

@@ -291,7 +291,7 @@ def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
 def _amplitude(u: Array, complement: float) -> Array:
     """Return the Jacobi amplitude am(u | 1 - complement), accurate for a small complement.
 
-    `scipy.special.ellipj` takes the parameter itself, which rounds to 1.
+    ``scipy.special.ellipj`` has the parameter 1 - complement itself, which rounds to 1.
     """
     a, b, levels = 1.0, math.sqrt(complement), list[tuple[float, float]]()
     while len(levels) < 60 and a - b > 1e-16 * a:

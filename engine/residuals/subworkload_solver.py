@@ -286,14 +286,15 @@ class AlternatingSearch:
         return float(block_norm + np.delete(diagonal, first).sum()) ** 2 * ROUNDING_MARGIN
 
 
-# prefix of the recorded status of an alternating search over parts that are coupled by factors
+# prefix of the recorded status of an alternating search over single axes that factors couple
 COUPLED_PREFIX = "in turns"
-# and of one over parts that no factor couples, where one dense search of all would have fitted
+# prefix of the status of an alternating search over sets of axes that no factor couples, used
+# although one dense search of all axes would fit in memory
 UNCOUPLED_PREFIX = "set by set"
-# expected seconds of one dense search at most: for optimal strategies, and for approximate
+# largest expected seconds of a dense search: for optimal strategies, and for approximate
 # constructions
 MAX_OPTIMAL_SEARCH_S, MAX_APPROXIMATE_SEARCH_S = 45.0, 0.35
-# expected seconds of all dense searches at tuned centers at most
+# largest expected seconds of all dense searches at tuned centers
 PATIENCE = 5.0
 
 

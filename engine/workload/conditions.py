@@ -193,7 +193,10 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
 
 
 def families(condition: Condition) -> dict[str, str | Family]:
-    """Return the single-query family of each single-attribute factor of a condition."""
+    """Return attribute name -> family with one query, for every attribute of a condition.
+
+    The family is "total" if the condition contains all cells of the attribute.
+    """
     return {
         name: (
             "total"

@@ -232,14 +232,14 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
     used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
     words, placeholders = [word(a.name) for a in attributes], _placeholders(attributes)
     if not used or (unknown := sorted(used - {*words, *placeholders})):
-        which = (
-            f"{unknown[0]!r}{near_matches(unknown[0], words)}, no attribute"
+        problem = (
+            f"has the unknown name {unknown[0]!r}{near_matches(unknown[0], words)}"
             if used
-            else "no attribute"
+            else "contains no attribute"
         )
         raise WorkloadError(
-            f'The predicate {text[:80]!r} names {which}. Write it like "age >= 30 and sex =='
-            f" 'F'\", of {', '.join(words[:10])}."
+            f"The predicate {text[:80]!r} {problem}. Use these attributes:"
+            f" {', '.join(words[:10])}. Example: \"age >= 30 and sex == 'F'\"."
         )
     return tuple(
         i

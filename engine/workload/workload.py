@@ -608,10 +608,14 @@ def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.fl
         weights = np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
         raise WorkloadError("The query weights must be numbers, one per query.") from None
-    if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
+    if weights.shape != (count,):
         raise WorkloadError(
-            f"The query weights have shape {weights.shape}; give {count:,} finite numbers, each 0"
-            " or more."
+            f"The query weights have shape {weights.shape}. Give one number per query, that is"
+            f" {count:,} numbers."
+        )
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise WorkloadError(
+            "Some query weights are negative or not finite. Give finite numbers, each 0 or more."
         )
     weights.flags.writeable = False
     return weights

@@ -160,9 +160,9 @@ def test_decide_against_rule_needs_name(ledger):
     stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     for options, words in (
         ({}, "Nothing was chosen"),
-        ({"option": 0}, "Say who decides"),
-        ({"option": 0, "verdict": FINE}, "The rule says '2-way'"),
-        ({"option": 0, "verdict": FINE, "by": "  "}, "The rule says '2-way'"),
+        ({"option": 0}, "No rule was applied"),
+        ({"option": 0, "verdict": FINE}, "not that of the rule, '2-way'"),
+        ({"option": 0, "verdict": FINE, "by": "  "}, "not that of the rule, '2-way'"),
         ({"option": "3-way", "by": "me"}, "no option '3-way'"),
     ):
         with pytest.raises(PlanError, match=words):

@@ -143,7 +143,7 @@ def test_keep_invalid_value_is_refused(options: dict[str, object], words: str) -
 
 @pytest.mark.parametrize("keep", [0.0, {2: 0.0}])
 def test_keep_group_answered_by_invariants_has_zero_error(keep: object) -> None:
-    """The relative increase of an error of 0 is undefined."""
+    """`keep` limits the relative increase of a group's error, which is 0 / 0 for these groups."""
     schema = Schema([Attribute.of_size(name, n) for name, n in (("a", 5), ("b", 8), ("c", 12))])
     schema_with_totals = schema.with_facts(invariants=[(["a"], [10] * 5)])
     workload = (

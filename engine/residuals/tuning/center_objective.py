@@ -1,7 +1,7 @@
 """Objective of tuned centers and its gradient.
 
 The objective is S, the sum of sqrt(L_B) over the residual spaces B, as a function of the centers;
-see `centers`. Residual spaces that are equal up to attribute names form one class (`SpaceKind`).
+see `engine.residuals.tuning.tune`. Residual spaces that are equal up to attribute names form one class (`SpaceKind`).
 The Gram of a class is a formula in scalars (from attributes of a part outside the space, quadratic
 in the centers) and factors (from attributes inside); derivatives are collected in reverse mode
 through optimal values, factors and scalars.
@@ -662,9 +662,9 @@ class CenterProblem:
         return total, state.finish()
 
     def optimal_center(self, role: Role, inside: int, c: float) -> Array:
-        """Return V 1 / (1^T V 1), shape (n,).
+        """Return Sigma 1 / (1^T Sigma 1), shape (n,).
 
-        V is the covariance of the optimal strategy on all cells for G + c 1 1^T.
+        Sigma is the covariance of the optimal strategy on all cells for the Gram G + c 1 1^T.
 
         ``inside`` is the number of the piece with the Gram G.
         """
@@ -706,11 +706,12 @@ class CenterProblem:
         return self._grams[part.key]
 
     def one_scalar(self, role: Role, c: float) -> Array:
-        """Return V^-1 1 / (1^T V^-1 1), shape (n,).
+        """Return Sigma 1 / (1^T Sigma 1), shape (n,).
 
-        V is optimal on all cells for G + c mean(G) 1 1^T.
-
-        G is the sum of the normalised Grams of the role's pieces.
+        Sigma is the covariance of the optimal strategy on all cells for the Gram
+        G + c mean(G) 1 1^T.  G is the sum over the pieces in which only this attribute is inside
+        the space; the Gram of every piece is divided by its trace.  The center is uniform if no
+        query depends on the total.
         """
         n = self.sizes[role]
         gram = np.zeros((n, n))

@@ -70,7 +70,7 @@ from engine.workload import Workload
 
 
 class CenterBalance:
-    """S of a separable workload, and the best center of every role given the others.
+    """S of a separable workload, and the best center of every role with all other centers fixed.
 
     Parameters
     ----------
@@ -95,15 +95,15 @@ class CenterBalance:
         self._kind = np.array([k for k, *_ in sums], dtype=np.int64)
         self._weights = np.array([weight for *_, weight in sums])
         self._counts = np.array([kind.count for kind in problem.kinds], dtype=float)
-        # L of the pieces whose centers are not tuned
+        # optimal value L of the pieces whose centers are not tuned
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return S, and for every role the c whose `whole_center` is optimal.
+        """Return S, and for every role the c with which `optimal_center` gives its best center.
 
-        All other centers are fixed.
+        The best center of a role is the one at which S is smallest with all other centers fixed.
 
-        ``centers`` have shape (n,) each.
+        ``centers`` have shape (n,).
 
         Notes
         -----
@@ -277,7 +277,12 @@ class _Search:
         self._descend(self.best)
 
     def _balance(self, balance: CenterBalance, start: dict[Role, Array]) -> None:
-        """Replace every center by the optimal one given the others, until S no longer decreases."""
+        """Replace all centers at once, every round, by the best ones for the previous round.
+
+        A center of the new round is the best one for the other centers of the previous round.  Stop
+        when the predicted decrease of S is below ``MIN_RELATIVE_GAIN`` * S, or after
+        ``MAX_BALANCE_ROUNDS`` rounds.
+        """
         self.problem.options, self.lowest = BALANCE_OPTIONS, math.inf
         centers, previous_gain = start, math.inf
         for step in range(MAX_BALANCE_ROUNDS):

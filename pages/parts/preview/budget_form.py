@@ -175,7 +175,10 @@ def _options(studio: history.RequestState, version: int) -> None:
                 key=key,
                 on_change=use_option,
                 args=(name, key),
-                help="Releases of more records are refused.",
+                help=(
+                    "The charge for rounding holds up to this many records. With more records a"
+                    " release stays private, but takes longer."
+                ),
             )
 
 

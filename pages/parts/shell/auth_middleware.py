@@ -183,7 +183,11 @@ def _ours(host: str) -> bool:
 
 
 def _sealed(send: Send, *, named: bool) -> Send:
-    """Add the headers to every response, and to a page a name for a browser that has none."""
+    """Wrap ``send``: add the security headers to every response.
+
+    An HTML page also gets a cookie that identifies the browser, unless the browser has one
+    (``named``).
+    """
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
