@@ -1,6 +1,4 @@
-"""Coarse or fine: look first at what several analyses share, then choose, and pay for the chosen
-one alone.
-"""
+"""Coarse or fine page: two-stage release with a choice between several analyses."""
 
 import streamlit as st
 
@@ -15,54 +13,43 @@ from pages.parts.shell.python_script import Script
 page_layout.require()
 
 TUTORIAL = (
-    "A **fine** analysis tells more, a **coarse** one is less noisy, and which of them is right"
-    " depends on the records. What both would release anyway is measured first: the **look**. It"
-    " shows whether the counts are large enough. Then a **rule** that you fixed before, or you"
-    " yourself, choose, and only **the rest** of the chosen analysis is measured. Look and rest"
-    " together are that analysis, at exactly its cost: **the look is free**."
+    "A **fine** analysis has more detail, a **coarse** one less noise. The part that both share,"
+    " the **look**, is measured first and shows whether the counts are large enough. A **rule** set"
+    " in advance then chooses, and only the **remainder** of that analysis is measured. Together"
+    " they cost what the analysis costs alone."
 )
 
 
-def tell(text: str) -> None:
-    """A sentence of tutorial text, unless it is switched off."""
+def draw_hint(text: str) -> None:
+    """Draw a sentence of tutorial text, unless it is switched off."""
     if st.session_state.get("tutorial", True):
         st.caption(text)
 
 
 studio = page_layout.header(
     page_layout.page("Coarse or fine"),
-    "Look at what the analyses share, then choose; the look costs nothing extra.",
+    "Measure what the analyses share, then choose; the look costs nothing extra.",
     TUTORIAL,
 )
 common: CommonPlan | None = None
 script: Script | None = None
-settled = two_stage_view.waiting()
-with (
-    st.expander("Steps 1 to 3, which are settled", key="coarse_settled")
-    if settled
-    else st.container()
-):
+is_done = two_stage_view.draw_waiting()
+with st.expander("Steps 1-3 (done)", key="coarse_settled") if is_done else st.container():
     st.header("1. Analyses")
-    tell(
-        "Choose two or more analyses of the same records, from coarse to fine. They are plans: no"
-        " record is read here."
-    )
+    draw_hint("Choose two or more analyses, from coarse to fine. No records are read.")
     chosen = candidates_form.choose(studio)
     if chosen is not None:
-        made = candidates_form.split(chosen)
-        if made is not None:
-            common, script = made
+        split = candidates_form.split(chosen)
+        if split is not None:
+            common, script = split
     st.header("2. What they share")
     if common is None:
-        st.info("What is shared is shown here once there are two plans or more.", icon="🪜")
+        st.info("Choose at least two analyses to continue.", icon="🪜")
     else:
-        tell(
-            "Grey is what every option would measure anyway. It is measured first and is a part of"
-            " what you choose."
-        )
+        draw_hint("Grey: the shared part, measured first.")
         candidates_form.shared(common)
     st.header("3. The rule")
-    tell("Fix the rule before the look: who chooses it afterwards may fit it to the noise.")
+    draw_hint("Set the rule first; choosing it after seeing results risks fitting noise.")
     settings = candidates_form.settings(common)
     if common is not None and script is not None:
         rule = candidates_form.rule(common, settings)
@@ -70,32 +57,29 @@ with (
             st.markdown(escape_markdown(figures.rule_text(rule)))
             script += coarse_code.rule_script(settings.arguments(common))
 st.header("4. Look, decide, finish")
-tell(
-    "Rehearse first: the same steps on simulated records cost nothing and tell nothing about"
-    " anyone."
-)
+draw_hint("Rehearse first: the same steps on simulated records spend nothing.")
 
 
 def rehearse() -> Script | None:
-    """Rehearsal, or what it needs first."""
+    """Draw the rehearsal, or a note that it needs analyses."""
     if common is None:
-        st.info("A rehearsal needs the analyses above.", icon="🎭")
+        st.info("Choose analyses above to rehearse.", icon="🎭")
         return None
     return rehearsal.draw(common, settings)
 
 
 def look() -> Script | None:
-    """The look for real, or what it needs first."""
+    """Draw the look at the records, or a note that it needs analyses."""
     if common is None:
         st.info(
-            "A look needs the analyses above. What was looked at before is under Earlier looks.",
+            "Choose analyses above to look. Past looks are under Earlier looks.",
             icon="🔭",
         )
         return None
     return two_stage_view.draw(common, settings)
 
 
-more = figure_view.tabs(
+step_script = figure_view.tabs(
     {
         "Rehearse": rehearse,
         two_stage_view.LOOK: look,
@@ -103,8 +87,8 @@ more = figure_view.tabs(
     },
     key=two_stage_view.STEP,
 )
-if script is not None and more is not None:
-    script += more
+if script is not None and step_script is not None:
+    script += step_script
 page_layout.footer(
     code=script.text() if script is not None else python_script.plan_code(studio),
     target=page_layout.page("Release"),

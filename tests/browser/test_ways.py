@@ -23,7 +23,7 @@ PAGE_TEXTS = {
     "Preview": "Typical error",
     "Compare": "Done: the results are below",
     "Coarse or fine": "What every option costs",
-    "Release": "Nothing rehearsed yet",
+    "Release": "No rehearsal with these",
     "Learn": "A query, smashed",
     "Guide": "A census table",
 }

@@ -188,7 +188,7 @@ def test_look_replaces_rehearsal_on_the_page(office: RunningServer, folder: Path
     )  # not the default analyses
     assert "3-way" in page.text
     page.set("coarse_snr", double_value=20.0)  # far above one record, far below 20,000 records
-    page.set("coarse_rows", int_value=1).press("coarse_rehearse").until("The rule says to stop")
+    page.set("coarse_rows", int_value=1).press("coarse_rehearse").until("The rule says stop")
     page.set("coarse_step", string_value="Look for real").set(
         "ledger_path", string_value=str(book.path)
     )
@@ -199,7 +199,7 @@ def test_look_replaces_rehearsal_on_the_page(office: RunningServer, folder: Path
     for again in (page.run(), open_browser_client(office, "coarse", page.query)):
         assert "Looked at canary" in again.text
         assert "REHEARSAL" not in again.text
-        assert "The rule says to stop" not in again.text
+        assert "The rule says stop" not in again.text
 
 
 def test_restarted_server_lists_releases(office: RunningServer, folder: Path) -> None:

@@ -1,3 +1,1 @@
-"""The page Coarse or fine: analyses and rules, rehearsal, the steps that spend, and what the ledger
-knows of them.
-"""
+"""Coarse or fine page: analyses, selection rule, rehearsal, release steps, ledger state."""

@@ -1,6 +1,4 @@
-"""Which analyses to choose from, and the rule that chooses: the first steps of the page Coarse or
-fine.
-"""
+"""Choice of the analyses, their shared part, and the settings of the selection rule."""
 
 from __future__ import annotations
 
@@ -28,25 +26,24 @@ from pages.parts.shell.error_text import (
 from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script
 
-WAYS, COARSER, CENSUS, FILES = (
-    "Tables of few or many attributes",
-    "My workload or a coarser one",
-    "Census example: bins of age",
+SIZES, COARSER, CENSUS, FILES = (
+    "Tables by number of attributes",
+    "My workload and a coarser one",
+    "Census example: age bins",
     "Plan files",
 )
-WIDE = 100  # attributes up to which singles and pairs are planned without being asked for
-KINDS = (WAYS, COARSER, CENSUS, FILES)
-UNASKED = " (uniform centers, where none were chosen, so that the analyses share what they measure)"
+MAX_DEFAULT_ATTRIBUTES = 100  # above, no analyses are selected at first
+KINDS = (SIZES, COARSER, CENSUS, FILES)
+UNIFORM_NOTE = ", with the standard (uniform) split"
 NO_SCHEMA = (
-    "There is no schema yet. Choose one on the Schema page, or take the census example or plan"
-    " files."
+    "There is no schema yet. To continue, choose one, or use the census example or plan files."
 )
-AT_ONCE, ONE_BY_ONE = "All in one choice", "One after the other, look closer while it pays"
+AT_ONCE, ONE_BY_ONE = "All in one choice", "One step at a time"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Chosen:
-    """The analyses, coarse first, with the Python that makes `common` from them."""
+class Analyses:
+    """Plans of the analyses, coarse first, with the Python code that creates `common`."""
 
     names: tuple[str, ...]
     plans: tuple[Plan, ...]
@@ -55,7 +52,7 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Numbers of the rule."""
+    """Settings of the selection rule."""
 
     share: float = 0.5
     snr: float = 5.0
@@ -63,18 +60,16 @@ class Settings:
     primary: str = ""
 
     def arguments(self, common: CommonPlan) -> dict[str, Any]:
-        """What the rule takes besides the options; in later choices of a chain the first option is
-        the primary one.
-        """
+        """Return the arguments of the rule; in a chain the first option is the primary one."""
         primary = self.primary if self.primary in common.names else 0
         return {"primary": primary, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
 
-def choose(studio: RequestState) -> Chosen | None:
-    """Draw the choice of the analyses and plan them; None while something is missing."""
-    if st.session_state.get("coarse_kind", WAYS) not in KINDS:
+def choose(studio: RequestState) -> Analyses | None:
+    """Draw the choice of the analyses and plan them; None if something is missing."""
+    if st.session_state.get("coarse_kind", SIZES) not in KINDS:
         del st.session_state["coarse_kind"]
-    kind = st.radio("Which analyses", KINDS, key="coarse_kind", persist_state="session")
+    kind = st.radio("Analyses", KINDS, key="coarse_kind", persist_state="session")
     if kind == FILES:
         return _from_files()
     if kind != CENSUS and studio.schema is None:
@@ -83,31 +78,26 @@ def choose(studio: RequestState) -> Chosen | None:
     with show_errors():
         templates, script = _templates(kind, studio)
         if not templates:
-            st.info("Choose two numbers of attributes or more, such as 1 and 2.", icon="🪜")
+            st.info("Choose at least two table sizes, such as 1 and 2.", icon="🪜")
             return None
-        even = studio.with_uniform_centers
-        how = f"{title_of(studio.mechanism)}{UNASKED if even is not studio else ''}"
-        with_what = (
-            f"the present budget of {budgets.in_words(studio.budget)}, by the mechanism {how}"
-        )
-        st.caption(
-            escape_markdown(f"All of them at {with_what}; both are chosen on the Preview page.")
-        )
-        return _planned(templates, even, script)
+        uniform = studio.with_uniform_centers
+        note = UNIFORM_NOTE if uniform is not studio else ""
+        text = f"{budgets.in_words(studio.budget)}, {title_of(studio.mechanism)}{note}"
+        st.caption(escape_markdown(f"Budget and mechanism (from Preview): {text}."))
+        return _plan_all(templates, uniform, script)
     return None
 
 
 def _templates(kind: str, studio: RequestState) -> tuple[Mapping[str, Workload], Script]:
-    if kind == WAYS:
+    if kind == SIZES:
         schema = studio.required_workload.schema
         most = min(3, len(schema))
         options = list(range(1, most + 1))
-        first = (
-            options[:2] if len(schema) <= WIDE else []
-        )  # all pairs of hundreds of attributes take long to plan
+        # all pairs of hundreds of attributes take long to plan
+        first = options[:2] if len(schema) <= MAX_DEFAULT_ATTRIBUTES else []
         key = f"coarse_ways_{most}_{bool(first)}"
-        st.session_state.setdefault(key, first)  # a page that was loaded again has its own
-        ways = st.multiselect("Attributes a table", options, key=key, persist_state="session")
+        st.session_state.setdefault(key, first)  # a reloaded page has stored values
+        ways = st.multiselect("Attributes per table", options, key=key, persist_state="session")
         return (
             (
                 common_mechanism.workloads_by_way(schema, ways),
@@ -121,8 +111,8 @@ def _templates(kind: str, studio: RequestState) -> tuple[Mapping[str, Workload],
             studio.required_workload
         ), coarse_code.coarser_script(studio)
     st.caption(
-        "Men and women of all ages together, or in 4, 9 or 23 bins of age, as for small groups of"
-        " people in a census. The paper behind it asks for half of the cells above a ratio of 20."
+        "Counts by sex and by 1, 4, 9 or 23 age bins. The paper requires half of the cells above a"
+        " ratio of 20."
     )
     return common_mechanism.census_ages(_census()), coarse_code.census()
 
@@ -132,61 +122,60 @@ def _census() -> Schema:
     return Schema.from_json(demo_data.schemas()["census"].read_bytes())
 
 
-def _planned(
+def _plan_all(
     workloads: Mapping[str, Workload], studio: RequestState, script: Script
-) -> Chosen | None:
-    """Plan one after the other, each as on the Preview page."""
-    made = []
+) -> Analyses | None:
+    """Plan the workloads one after the other, as on the Preview page."""
+    planned = []
     for name, workload in workloads.items():
-        one = plans.plan_of(replace(studio, workload=workload))
-        if one is None:
+        plan = plans.plan_of(replace(studio, workload=workload))
+        if plan is None:
             st.caption(escape_markdown(f"This plan is for '{name}'."))
             return None
-        made.append(one)
+        planned.append(plan)
     script += coarse_code.plans_script(studio.budget, coarse_code.how(studio))
-    return Chosen(names=tuple(workloads), plans=tuple(made), script=script)
+    return Analyses(names=tuple(workloads), plans=tuple(planned), script=script)
 
 
-def keep_files() -> None:
-    """Keep the uploaded plans for this session."""
-    st.session_state[
-        "coarse_plans"
-    ] = {}  # a file that cannot be read leaves no plans of earlier ones
+def store_files() -> None:
+    """Store the uploaded plans for this session."""
+    # an unreadable file also removes earlier plans
+    st.session_state["coarse_plans"] = {}
     with deferred_errors("coarse_files"):
         files = st.session_state.get("coarse_files") or []
         texts = {file.name.removesuffix(".json")[:80]: file.getvalue() for file in files}
         st.session_state["coarse_plans"] = {name: load_plan(text) for name, text in texts.items()}
 
 
-def _from_files() -> Chosen | None:
+def _from_files() -> Analyses | None:
     st.file_uploader(
-        "Two or more plan files on one schema, as downloaded on the Preview page",
+        "Plan files (two or more, same schema)",
         type=["json"],
         accept_multiple_files=True,
         key="coarse_files",
-        on_change=keep_files,
+        on_change=store_files,
         max_upload_size=100,
     )
     show_deferred_error("coarse_files")
     uploaded_plans: Mapping[str, Plan] = st.session_state.get("coarse_plans", {})
     names = sorted(uploaded_plans, key=lambda name: uploaded_plans[name].workload.queries)
     if len(names) < 2:
-        st.info("Open at least two plan files.", icon="📂")
+        st.info("Upload at least two plan files to continue.", icon="📂")
         return None
     order = st.multiselect(
         "Order, coarse first", names, default=names, key=f"coarse_order_{len(names)}"
     )
     if len(order) < 2:
-        st.info("Choose at least two of them, the coarse one first.", icon="📂")
+        st.info("Choose at least two plans, coarse first.", icon="📂")
         return None
-    return Chosen(
+    return Analyses(
         names=tuple(order),
         plans=tuple(uploaded_plans[n] for n in order),
         script=coarse_code.from_files(order),
     )
 
 
-@st.cache_resource(max_entries=8, show_spinner="Splitting into what is shared and the rest")
+@st.cache_resource(max_entries=8, show_spinner="Computing the shared part")
 def _split(
     identity: tuple[str, ...], names: tuple[str, ...], chain: bool, _plans: Sequence[Plan]
 ) -> CommonPlan:
@@ -194,21 +183,17 @@ def _split(
     return split(*_plans, names=names)
 
 
-def split(chosen: Chosen) -> tuple[CommonPlan, Script] | None:
-    """Split the analyses into what they share and the rest of each."""
+def split(chosen: Analyses) -> tuple[CommonPlan, Script] | None:
+    """Split the analyses into their shared part and the remainder of each."""
     chain = False
     if len(chosen.plans) > 2:
         how = st.radio(
-            "How to choose between more than two",
+            "Order of choices",
             [ONE_BY_ONE, AT_ONCE],
             horizontal=True,
             key="coarse_chain",
             persist_state="session",
-            help=(
-                "One after the other, each look tells more than the one before, and every way"
-                " through costs what the analysis at its end costs alone. In one choice, the look"
-                " is what all of them share."
-            ),
+            help="Step by step, each look adds detail. You pay for the last analysis only.",
         )
         chain = how == ONE_BY_ONE
     with show_errors():
@@ -219,7 +204,7 @@ def split(chosen: Chosen) -> tuple[CommonPlan, Script] | None:
 
 
 def shared(common: CommonPlan) -> None:
-    """What the options share and what it saves; of a chain, every choice."""
+    """Draw the shared part and the saving, for every choice of a chain."""
     chain = [common]
     while (after := chain[-1].following) is not None:
         chain.append(after)
@@ -231,38 +216,38 @@ def shared(common: CommonPlan) -> None:
         picture = figures.shares_picture(one, budgets.in_words)
         figure_view.picture(picture, key=f"coarse_shares_{number}", config=figure_view.EXPORT)
         st.markdown(f"**{escape_markdown(picture.alt)}**")
-        key, label = f"coarse_space_{number}_open", "What is shared, space by space"
+        key, label = f"coarse_space_{number}_open", "Shared part in detail"
         with st.expander(label, key=key, on_change="rerun") as opened:
             if opened.open:
                 figure_view.table(
                     figures.space_table(one),
                     name=f"coarse_spaces_{number}",
-                    alt="Cost of every residual space by option, and the part of it that is shared",
+                    alt="Cost and shared cost of every residual space, by option",
                 )
 
 
 def settings(common: CommonPlan | None) -> Settings:
-    """Draw the numbers of the rule."""
+    """Draw the settings of the selection rule."""
     one, two, three, four = st.columns(4, vertical_alignment="bottom")
     share = one.number_input(
-        "Share x of cells that must stand out",
+        "Share of cells that must be reliable",
         0.01,
         1.0,
         0.5,
         step=0.05,
         key="coarse_share",
         persist_state="session",
-        help="0.5 asks for half of the cells.",
+        help="0.5 means half of the cells.",
     )
     snr = two.number_input(
-        "Least signal-to-noise ratio y",
+        "Minimum signal-to-noise ratio",
         0.1,
         1e6,
         5.0,
         step=1.0,
         key="coarse_snr",
         persist_state="session",
-        help="The count of a cell, divided by the standard error of its answer.",
+        help="Count divided by its standard error.",
     )
     sigmas = three.number_input(
         "Safety margin (standard errors)",
@@ -272,7 +257,7 @@ def settings(common: CommonPlan | None) -> Settings:
         step=0.5,
         key="coarse_sigmas",
         persist_state="session",
-        help="How far counts may be from what the look says. 0 takes the look at its word.",
+        help="Uncertainty of the look to allow for; 0 ignores it.",
     )
     primary = ""
     if common is not None and common.following is None:
@@ -280,10 +265,7 @@ def settings(common: CommonPlan | None) -> Settings:
             "Primary analysis",
             common.names[:-1],
             key=f"coarse_primary_{len(common.names)}_{common.hash[:8]}",
-            help=(
-                "The analysis that must be served whatever is chosen; the options after it are"
-                " finer."
-            ),
+            help="Coarsest acceptable analysis; later ones are finer.",
         )
     return Settings(share=share, snr=snr, sigmas=sigmas, primary=primary or "")
 
@@ -294,7 +276,7 @@ def _rule(identity: str, settings: Settings, _common: CommonPlan) -> NestedPlanR
 
 
 def rule(common: CommonPlan, settings: Settings) -> NestedPlanRule | None:
-    """The rule on these options; None, with the reason on the page, when it does not fit them."""
+    """Return the rule for these options; None, with an error on the page, if it is invalid."""
     with show_errors():
         return _rule(
             f"{common.hash}|{common.look.budget.report_delta}|{common.names}", settings, common

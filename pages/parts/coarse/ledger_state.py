@@ -1,4 +1,4 @@
-"""What the ledger knows of a look: its steps, read once, and what happened in words."""
+"""State of two-stage releases in the ledger, cached and as text."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from pages.parts.jobs import job_widget
 from pages.parts.release import dataset_form, file_access
 from pages.parts.shell.error_text import error_text, escape_markdown, show_error
 
-WAITS = ("waits for a decision", "waits for the rest")
+WAITING = ("waits for a decision", "waits for the remainder")
 
 
 def look_job(book: Ledger, key: str) -> str:
-    """Name of the worker's job for a look: the same in every session."""
+    """Return the job key of a look; the same in every session."""
     return f"look|{book.path}|{key}"
 
 
 def finish_job(book: Ledger, key: str, attempt: int) -> str:
-    """Name of the worker's job for the rest of a look."""
+    """Return the job key of the remainder of a look."""
     return f"finish|{book.path}|{key}|{attempt}"
 
 
 def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
-    """Keys of the looks with these options that were spent for the dataset, in order."""
+    """Return the keys of the paid looks with these options at the dataset, in order."""
     keys: list[str] = []
     while (
         book.find(key := stepwise.look_key(common, dataset=dataset, attempt=len(keys) + 1))
@@ -47,8 +47,9 @@ def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
 
 
 def read(book: Ledger, key: str) -> Steps:
-    """The steps of a look, read again when the ledger has grown, or while what is lost may be at
-    work elsewhere.
+    """Return the steps of a look; read again if the ledger has grown or a step is lost.
+
+    A lost step may still be running in another process.
     """
     cached_steps: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault(
         "coarse_steps", {}
@@ -61,7 +62,7 @@ def read(book: Ledger, key: str) -> Steps:
 
 
 def stored(book: Ledger, key: str) -> Steps | None:
-    """The steps of a look, or the message when it was lost."""
+    """Return the steps of a look; None, with an error on the page, if it was lost."""
     try:
         return read(book, key)
     except EngineError as error:
@@ -70,12 +71,10 @@ def stored(book: Ledger, key: str) -> Steps | None:
 
 
 def unit(book: Ledger, status: DatasetStatus) -> tuple[int, str | None]:
-    """How many rows of a person the looks at a dataset may have counted, and the column that all of
-    them declare.
-    """
+    """Return the maximum rows per person of all looks, and their common person ID column."""
     rows, columns = [1], set()
     for key in stepwise.looks(book, status.dataset):
-        with suppress(EngineError):  # a lost look is told in the list of looks
+        with suppress(EngineError):  # the list of looks shows lost looks
             look = read(book, key).common.look
             rows.append(look.budget.rows_per_person)
             columns.add(look.schema.person)
@@ -83,7 +82,7 @@ def unit(book: Ledger, status: DatasetStatus) -> tuple[int, str | None]:
 
 
 def state_text(book: Ledger, key: str) -> str:
-    """A look in one line for the list, by where its last step stands."""
+    """Return one line with the state of a look, for the list."""
     utc = dataset_form.spent(book, key).utc
     try:
         steps = read(book, key)
@@ -91,60 +90,58 @@ def state_text(book: Ledger, key: str) -> str:
         while steps.finished is not None and has_next_choice(steps):
             steps = read(book, steps.finished.key)
     except EngineError:
-        return f"{utc}: lost, or still at work"
+        return f"{utc}: lost or still running"
     if steps.choice is None:
-        return f"{utc}: {names}; {WAITS[0]}"
+        return f"{utc}: {names}; {WAITING[0]}"
     if steps.choice.option == STOP:
         return f"{utc}: {names}; stopped"
-    done = WAITS[1] if steps.finished is None else "finished"
-    return f"{utc}: {names}; {steps.choice.option} was decided, {done}"
+    state = WAITING[1] if steps.finished is None else "finished"
+    return f"{utc}: {names}; {steps.choice.option} chosen, {state}"
 
 
 def waiting(path: str, dataset: str) -> list[str]:
-    """Looks at a dataset that wait for a decision or for their rest, as `state_text` tells them."""
-    with suppress(EngineError, OSError):  # the form of the ledger says what is wrong with it
+    """Return the states of the looks that wait for a decision or for the remainder."""
+    with suppress(EngineError, OSError):  # the ledger form shows the error
         if (place := file_access.readable(path)).exists():
             book = Ledger(place)
             states = [state_text(book, key) for key in stepwise.looks(book, dataset)]
-            return [text for text in states if text.endswith(WAITS)]
+            return [text for text in states if text.endswith(WAITING)]
     return []
 
 
 def has_next_choice(steps: Steps) -> bool:
-    """Whether the option taken is the look of the next choice of a chain."""
-    taken = steps.choice.option if steps.choice is not None else None
-    return steps.common.following is not None and taken == steps.common.names[-1]
+    """Return whether the chosen option is the look of the next choice of a chain."""
+    option = steps.choice.option if steps.choice is not None else None
+    return steps.common.following is not None and option == steps.common.names[-1]
 
 
-def choices(steps: Steps) -> None:
-    """The decisions so far, in words."""
+def draw_choices(steps: Steps) -> None:
+    """Draw the decisions so far."""
     for choice in steps.choices:
-        words = "To stop" if choice.option == STOP else f"'{choice.option}'"
-        who = (
-            f" by {choice.by}, against the rule ({choice.reason})"
-            if choice.by
-            else ", as the rule says,"
+        option = "Stop" if choice.option == STOP else f"'{choice.option}'"
+        author = (
+            f" by {choice.by}, against the rule ({choice.reason})" if choice.by else " by the rule"
         )
         st.success(
-            escape_markdown(f"{words} was decided{who} at {choice.utc}, ledger row {choice.seq}."),
+            escape_markdown(
+                f"{option} was chosen{author} at {choice.utc}, ledger row {choice.seq}."
+            ),
             icon="🗳️",
         )
     if steps.choice is not None and steps.choice.option == STOP:
         st.info(
-            "The look above is the release. You may still take an option, which then spends its"
-            " rest.",
+            "Only the look is released. You can still choose an option and pay its remainder.",
             icon="✋",
         )
 
 
-def look_summary(book: Ledger, key: str) -> None:
-    """What the ledger holds about a look, and what happened to the rows, for the curator only."""
+def draw_look_receipt(book: Ledger, key: str) -> None:
+    """Draw the ledger entry of a look and, for the curator only, the report on the rows."""
     receipt = dataset_form.spent(book, key)
     st.success(
         escape_markdown(
             f"Looked at {receipt.dataset} at {receipt.utc}: {texts.cost(receipt.pcost)} pcost,"
-            f" ledger row {receipt.seq}. Reloading this page, or pressing the button again, shows"
-            " this same look and spends nothing."
+            f" ledger row {receipt.seq}. Reloading the page spends nothing."
         ),
         icon="🔭",
     )
@@ -152,28 +149,26 @@ def look_summary(book: Ledger, key: str) -> None:
 
 
 def recorded_rule(book: Ledger, key: str, settings: Settings) -> Settings:
-    """The rule that was noted with the look, else the one on the page."""
-    noted = book.notes(kind="rule", key=key)
-    if not noted:
-        st.caption("No rule was noted with this look; the one on this page is applied.")
+    """Return the rule recorded with the look, or else the one on the page."""
+    notes = book.notes(kind="rule", key=key)
+    if not notes:
+        st.caption("No rule was recorded with this look; the rule on this page applies.")
         return settings
-    text = json.loads(noted[0].note)
+    text = json.loads(notes[0].note)
     primary = text["primary"] if isinstance(text["primary"], str) else ""
     st.caption(
         escape_markdown(
-            f"The rule noted with the look, in ledger row {noted[0].seq}: share {text['share']:g},"
+            f"Rule recorded with the look (ledger row {notes[0].seq}): share {text['share']:g},"
             f" ratio {text['snr']:g}, safety margin {text['sigmas']:g}."
         )
     )
     return Settings(share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary)
 
 
-def receipt(
+def draw_receipt(
     book: Ledger, steps: Steps, last: Measurement, option: str, paid: Sequence[str]
 ) -> None:
-    """What all steps spent, to the last digit: `paid` are the keys before that of the last
-    measurement.
-    """
+    """Draw the spend of all steps; `paid` are the keys before the last measurement."""
     keys = [*paid, *([last.key] if last.key not in paid else [])]
     spent = [dataset_form.spent(book, key).pcost for key in keys]
     st.success(

@@ -1,4 +1,4 @@
-"""Rehearsal of a two-stage release on simulated records: look, decision and rest."""
+"""Rehearsal of a two-stage release on simulated records."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pages.parts.shell.python_script import Script
 
 
 def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
-    """Start the rehearsed look, and drop the one before it with all that followed from it."""
+    """Start a rehearsed look and discard the previous rehearsal."""
     for old in st.session_state.pop("coarse_rehearsed", []):
         job_widget.release_job(old)
     begin(key, tasks.rehearse_look, common.to_json(), rows, seed)
 
 
 def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Start a part of the rehearsal, which keeps its numbers in a file."""
+    """Start a step of the rehearsal, which stores its result in a file."""
     st.session_state.setdefault("coarse_rehearsed", []).append(key)
     with deferred_errors("coarse_rehearsal"):
         file = private_tempdir.new_file("rehearsal")
@@ -35,11 +35,11 @@ def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
 
 
 def draw(common: CommonPlan, settings: Settings) -> Script | None:
-    """The whole way on simulated records; returns its Python."""
+    """Draw the rehearsal; return its Python code."""
     left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
     most = min(common.look.max_records, 2_000_000)
     rows = int(left.number_input("Simulated records", 1, most, min(5_000, most), key="coarse_rows"))
-    seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="coarse_seed"))
+    seed = int(middle.number_input("Random seed", 0, 2**31 - 1, 1, key="coarse_seed"))
     delta = common.look.budget.report_delta
     key = f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
     buttons.button(
@@ -59,15 +59,15 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     if done is None:
         if job_queue.find(key) is None:
             st.info(
-                "Nothing rehearsed yet with these analyses. Press the button; it costs nothing.",
+                "No rehearsal with these analyses yet.",
                 icon="🎭",
             )
         return script
     st.warning(
-        "REHEARSAL on simulated records: nothing here may be published, and nothing was spent.",
+        "REHEARSAL on simulated records: do not publish. Nothing was spent.",
         icon="🎭",
     )
-    # the look may be drawn anew under its key; what follows belongs to this draw
+    # the look may be repeated under its key; later steps belong to this run
     _step(common, done.result, settings, key=f"{key}|{done.started}", rows=rows, seed=seed, depth=0)
     return script
 
@@ -83,29 +83,28 @@ def _step(
     depth: int,
 ) -> None:
     looked = load_rehearsal(common.look, content)
-    st.subheader("What the look says" if depth == 0 else f"A closer look, number {depth + 1}")
+    st.subheader("Result of the look" if depth == 0 else f"Look {depth + 1}")
     rule = candidates_form.rule(common, settings)
     if rule is None:
         return
     decision = views.look(rule, looked, key=f"coarse_rehearsed_{depth}")
     verdict = views.verdict_option(decision, common)
-    st.subheader("The rest")
+    st.subheader("Remainder")
     index = decision.choice if decision.choice is not None else 0
     if verdict == views.STOP:
         st.info(
-            "The rule says to stop: the look is all there is. You may rehearse an option all the"
-            " same.",
+            "The rule says stop. You can still rehearse an option.",
             icon="✋",
         )
     left, right = st.columns([2, 1], vertical_alignment="bottom")
     option = left.selectbox(
-        "Go on with", common.names, index=index, key=f"coarse_go_on_{depth}_{verdict}"
+        "Option", common.names, index=index, key=f"coarse_go_on_{depth}_{verdict}"
     )
-    rest = f"{key}|{option}"
+    step_key = f"{key}|{option}"
     buttons.button(
-        "Rehearse the rest",
+        "Rehearse the remainder",
         begin,
-        rest,
+        step_key,
         tasks.rehearse_rest,
         common.to_json(),
         content,
@@ -116,15 +115,21 @@ def _step(
         place=right,
         width="stretch",
     )
-    done = job_widget.job(rest, label="Rehearsed rest")
+    done = job_widget.job(step_key, label="Rehearsed remainder")
     if done is None:
         return
     if common.following is not None and option == common.names[-1]:
         _step(
-            common.following, done.result, settings, key=rest, rows=rows, seed=seed, depth=depth + 1
+            common.following,
+            done.result,
+            settings,
+            key=step_key,
+            rows=rows,
+            seed=seed,
+            depth=depth + 1,
         )
         return
     measurement = load_rehearsal(common.options[common.position(option)], done.result)
-    st.markdown(f"**{escape_markdown(f'Rehearsed answers of {option}: look and rest together')}**")
+    st.markdown(f"**{escape_markdown(f'Rehearsed answers of {option} (look + remainder)')}**")
     records = results_view.simulated(measurement.plan.schema.to_json(), rows, seed)
     views.answers(measurement, key=f"coarse_done_{depth}", records=records)

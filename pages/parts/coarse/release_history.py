@@ -1,6 +1,4 @@
-"""What was paid for, found from the ledger alone: every release of a dataset, and looks that wait
-for somebody.
-"""
+"""Past releases of a dataset and unfinished looks, read from the ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ EARLIER = "Earlier looks"
 
 
 def draw() -> None:
-    """The ledger, its dataset, and everything that was released from it."""
+    """Draw the ledger, its dataset, and all past releases."""
     left, right = st.columns(2, gap="large")
     with left:
         book = dataset_form.ledger()
@@ -30,7 +28,7 @@ def draw() -> None:
         status = dataset_form.dataset(book)
     dataset_form.remember(status)
     if status is None:
-        st.info("There is no dataset in this ledger yet, so nothing was released.", icon="🗂️")
+        st.info("This ledger has no dataset yet.", icon="🗂️")
         return
     with show_errors():
         _looks(book, status.dataset)
@@ -40,9 +38,7 @@ def draw() -> None:
 def _releases(book: Ledger, dataset: str) -> None:
     receipts = {receipt.key: receipt for receipt in reversed(releases(book, dataset))}
     if not receipts:
-        st.info(
-            escape_markdown(f"No release of {dataset} was paid for in one step yet."), icon="📤"
-        )
+        st.info(escape_markdown(f"No one-step release of {dataset} yet."), icon="📤")
         return
     if st.session_state.get("paid") not in receipts:
         st.session_state.pop("paid", None)
@@ -60,9 +56,8 @@ def _releases(book: Ledger, dataset: str) -> None:
     release_form.receipt(book, key)
     st.caption(
         escape_markdown(
-            f"{pluralize(measured.plan.workload.queries, 'answer')} by {measured.plan.mechanism},"
-            " from the plan that is stored with them; what is planned on the other pages does not"
-            " matter here."
+            f"{pluralize(measured.plan.workload.queries, 'answer')} by {measured.plan.mechanism}"
+            " (stored plan)"
         )
     )
     results_view.views(measured, key=f"paid_{receipts[key].seq}", ledger=str(book.path))
@@ -70,15 +65,15 @@ def _releases(book: Ledger, dataset: str) -> None:
 
 def _line(receipt: Receipt) -> str:
     attempt = receipt.key.rpartition("|")[2]
-    again = f", attempt {attempt}" if attempt != "1" else ""
+    suffix = f", attempt {attempt}" if attempt != "1" else ""
     return (
-        f"{receipt.utc[:16].replace('T', ' ')}: {texts.cost(receipt.pcost)} pcost{again}, row"
+        f"{receipt.utc[:16].replace('T', ' ')}: {texts.cost(receipt.pcost)} pcost{suffix}, row"
         f" {receipt.seq}"
     )
 
 
 def _looks(book: Ledger, dataset: str) -> None:
-    """Looks of the other page that nobody has finished, each with a way there."""
+    """Draw unfinished looks, each with a button that opens it."""
     keys = stepwise.looks(book, dataset)
     open_ones = [
         (i, text)
@@ -88,7 +83,7 @@ def _looks(book: Ledger, dataset: str) -> None:
     for number, text in open_ones:
         left, right = st.columns([4, 1], vertical_alignment="center")
         left.info(escape_markdown(f"Look {number + 1} of {text}."), icon="🔭")
-        if right.button("Go on with it", key=f"paid_look_{number}", width="stretch"):
+        if right.button("Open this look", key=f"paid_look_{number}", width="stretch"):
             st.session_state["coarse_step"], st.session_state[f"coarse_open_{len(keys)}"] = (
                 EARLIER,
                 number,

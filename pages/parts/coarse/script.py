@@ -1,4 +1,4 @@
-"""The page Coarse or fine as Python: lines that make the options, and the steps of a choice."""
+"""Python code of the Coarse or fine page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pages.parts.shell.python_script import (
 
 
 def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
-    """A script from its lines and pairs of module and name."""
+    """Return a script from lines and pairs (module, name)."""
     return Script(imports=frozenset(imports), lines=lines)
 
 
 def tables_script(studio: RequestState, ways: Sequence[int]) -> Script:
-    """Make `workloads`: all tables of so many attributes."""
+    """Return code that defines `workloads` with all tables of the given sizes."""
     line = f"workloads = workloads_by_way(schema, {tuple(ways)!r})"
     return schema_script(studio.schema) + script(
         line, imports=[("engine.common_mechanism", "workloads_by_way")]
@@ -30,7 +30,7 @@ def tables_script(studio: RequestState, ways: Sequence[int]) -> Script:
 
 
 def coarser_script(studio: RequestState) -> Script:
-    """Make `workloads`: the present one and a coarser one."""
+    """Return code that defines `workloads` with the current and a coarser workload."""
     line = "workloads = coarse_and_fine(workload)"
     return workload_script(studio) + script(
         line, imports=[("engine.common_mechanism", "coarse_and_fine")]
@@ -38,7 +38,7 @@ def coarser_script(studio: RequestState) -> Script:
 
 
 def census() -> Script:
-    """Make `workloads`: the bins of age of the census example."""
+    """Return code that defines `workloads` with the age bins of the census example."""
     return script(
         'schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())',
         "workloads = census_ages(schema)",
@@ -51,7 +51,7 @@ def census() -> Script:
 
 
 def plans_script(budget: Budget, how: str) -> Script:
-    """Make `options`, a plan for each workload."""
+    """Return code that defines `options`, one plan per workload."""
     line = (
         f"options = [plan(workload, {budget_text(budget)}{how}) for workload in workloads.values()]"
     )
@@ -59,7 +59,7 @@ def plans_script(budget: Budget, how: str) -> Script:
 
 
 def from_files(names: Sequence[str]) -> Script:
-    """Make `options` from plan files, and `schema`."""
+    """Return code that loads `options` from plan files and defines `schema`."""
     return script(
         "options = [load_plan(Path(name).read_bytes()) for name in"
         f" {[f'{name}.json' for name in names]!r}]",
@@ -69,7 +69,7 @@ def from_files(names: Sequence[str]) -> Script:
 
 
 def split_script(names: Sequence[str], *, chain: bool) -> Script:
-    """Make `common`."""
+    """Return code that defines `common`."""
     split = "nested_choices" if chain else "coarse_or_fine"
     return script(
         f"common = {split}(*options, names={list(names)!r})",
@@ -79,7 +79,7 @@ def split_script(names: Sequence[str], *, chain: bool) -> Script:
 
 
 def rule_script(arguments: Mapping[str, Any]) -> Script:
-    """Make `rule`."""
+    """Return code that defines `rule`."""
     args = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return script(
         f"rule = NestedPlanRule(common=common, {args})", imports=[("engine", "NestedPlanRule")]
@@ -87,36 +87,38 @@ def rule_script(arguments: Mapping[str, Any]) -> Script:
 
 
 def rehearsal(*, rows: int, seed: int) -> Script:
-    """Look, decide and finish on simulated records."""
+    """Return code that rehearses all steps on simulated records."""
     return script(
         f"records = synthetic(schema, rows={rows}, seed={seed})",
         "looked = stepwise.look(common, records, rehearsal=True)",
         "verdict = rule.decide(looked)",
         "print(verdict.sentence)",
         "if verdict.choice is not None:",
-        "    done = stepwise.rehearse_finish(common, looked, records, option=verdict.choice)",
-        "    print(done.answers(0))",
+        "    measurement = stepwise.rehearse_finish("
+        "common, looked, records, option=verdict.choice)",
+        "    print(measurement.answers(0))",
         imports=[("engine", "stepwise"), ("demo_data.make_synthetic", "synthetic")],
     )
 
 
 def steps(*, dataset: str, ledger: str, attempt: int, columns: Mapping[str, Any]) -> Script:
-    """Look, decide and finish with `records`, for real."""
-    named = columns_text(columns)
-    again = (f", attempt={attempt}" if attempt > 1 else "") + named
+    """Return code that runs all steps on `records`."""
+    column_args = columns_text(columns)
+    look_args = (f", attempt={attempt}" if attempt > 1 else "") + column_args
     return script(
-        f"looked = stepwise.look(common, records, dataset={dataset!r}, ledger={ledger!r}{again})",
+        f"looked = stepwise.look(common, records, dataset={dataset!r},"
+        f" ledger={ledger!r}{look_args})",
         "verdict = rule.decide(looked)",
         f"choice = stepwise.decide({ledger!r}, looked.key, verdict=verdict, rule=rule.rule)",
         'if choice.option != "stop":',
-        f"    done = stepwise.finish({ledger!r}, looked.key, records{named})",
-        "    print(done.answers(0))",
+        f"    measurement = stepwise.finish({ledger!r}, looked.key, records{column_args})",
+        "    print(measurement.answers(0))",
         imports=[("engine", "stepwise")],
     )
 
 
 def how(studio: RequestState) -> str:
-    """Mechanism and options as further arguments of `plan`."""
+    """Return mechanism and options as arguments of `plan`."""
     options = "".join(
         f", {name}={value!r}" for name, value in studio.options_without_defaults.items()
     )

@@ -1,4 +1,4 @@
-"""The two steps that spend: who pays, what is spent, a typed confirmation, one job each."""
+"""Forms of the two paid steps: dataset, spend, confirmation and job."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ from pages.parts.shell.error_text import (
 def payer(
     unit: Callable[[Ledger, DatasetStatus], tuple[int, str | None]],
 ) -> tuple[Ledger, DatasetStatus, Source] | None:
-    """Draw ledger, dataset and records; None while ledger or dataset are missing.
+    """Draw ledger, dataset and records; None if ledger or dataset are missing.
 
-    ``unit`` tells how many rows of a person the steps may count, and the column that their schema
-    declares.
+    ``unit`` returns the maximum rows per person of the steps and their person ID column.
     """
     left, right = st.columns(2, gap="large")
     with left:
@@ -46,7 +45,7 @@ def payer(
         source = records_form.source(*((1, None) if status is None else unit(book, status)))
     dataset_form.remember(status)
     if status is None:
-        st.info("Declare the dataset whose budget pays.", icon="🗂️")
+        st.info("Register a dataset to continue.", icon="🗂️")
         return None
     return book, status, source
 
@@ -54,7 +53,7 @@ def payer(
 def start_look(
     book: Ledger, common: CommonPlan, dataset: str, source: Source, attempt: int, settings: Settings
 ) -> None:
-    """Start the look in a worker; pressed twice, or in two tabs, it is still one."""
+    """Start the look in a worker; repeated calls start one job only."""
     key = stepwise.look_key(common, dataset=dataset, attempt=attempt)
     job = ledger_state.look_job(book, key)
     if job_queue.is_there(job):
@@ -71,7 +70,7 @@ def start_look(
 
 
 def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_changed: str) -> None:
-    """Start the last step in a worker; pressed twice, or in two tabs, it is still one."""
+    """Start the last step in a worker; repeated calls start one job only."""
     job = ledger_state.finish_job(book, key, attempt)
     if job_queue.is_there(job):
         return
@@ -80,7 +79,7 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_change
         arguments = (str(book.path), key, path, attempt, source.columns, on_changed)
         job_widget.start(job, tasks.finish, *arguments, spends=True, copies=copies)
         job_widget.claim(job)
-        # a step that may be charged alone can have other records than its look
+        # a step that is charged separately may use other records than its look
         if on_changed == "charge":
             st.session_state.pop(release_form.RELEASED, None)
     st.session_state.pop("coarse_confirm_finish", None)
@@ -94,36 +93,33 @@ def confirm_look(
     attempt: int,
     settings: Settings,
 ) -> None:
-    """What the look spends now and in all, and the typed confirmation."""
+    """Draw the spend of the look and of every option, and the typed confirmation."""
     now = common.look.budget.pcost
     figure_view.picture(
         figures.spending_picture(status.total, status.spent, now),
         key="coarse_spending",
         config=figure_view.EXPORT,
     )
-    st.markdown("**What it spends now, and in all with each option (pcost, to the last digit)**")
+    st.markdown("**Spend now and in total, per option (pcost)**")
     figure_view.table(
         figures.spend_table(common),
         name="coarse_spends",
-        alt="Spends of the look and of the rest by option",
+        alt="Spend of look and remainder, by option",
     )
-    st.caption(
-        "The rule above is noted on the ledger together with the look, so that nobody can fit it to"
-        " what the look says."
-    )
+    st.caption("The ledger records the rule with the look.")
     if attempt > 1:
         st.warning(
-            f"These analyses were looked at for this dataset already. Attempt {attempt} draws new"
-            " noise and spends its full cost once more."
+            f"This look was already taken. Attempt {attempt} draws new noise and costs the same"
+            " again."
         )
     st.info(
         escape_markdown(
-            f"You can tell the people in these records: {common.options[-1].budget.promise}"
+            f"Promise to the people in the records: {common.options[-1].budget.promise}"
         ),
         icon="🙋",
     )
-    typed = _typed(status, "coarse_confirmation")
-    reason = _reason(status, source, typed, common, needed=figures.least_total(common))
+    confirmation = _confirmation_input(status, "coarse_confirmation")
+    reason = _reason(status, source, confirmation, common, needed=figures.least_total(common))
     left, right = st.columns([1, 2], vertical_alignment="center")
     buttons.button(
         f"Look: spend {texts.cost(now)} pcost",
@@ -142,63 +138,60 @@ def confirm_look(
         width="stretch",
     )
     if reason:
-        right.caption(escape_markdown(f"The look has to wait: {reason}"))
+        right.caption(escape_markdown(f"Look disabled: {reason}"))
     show_deferred_error("coarse_look")
 
 
-def confirm_rest(
+def confirm_remainder(
     book: Ledger, key: str, steps: Steps, option: str, status: DatasetStatus, source: Source
 ) -> None:
-    """Confirm and run the last step, what is left of the option that was taken."""
+    """Draw the confirmation of the last step, the remainder of the chosen option."""
     attempt = len(steps.lost) + 1
     for number in range(1, attempt + 1):
         if running(ledger_state.finish_job(book, key, number)):
-            show_job(ledger_state.finish_job(book, key, number), "The rest")
+            show_job(ledger_state.finish_job(book, key, number), "Remainder")
             return
-    left_over = steps.common.residuals[steps.common.position(option)]
+    remainder = steps.common.residuals[steps.common.position(option)]
     if steps.lost:
         show_error(
-            "The rest was spent for but its result was never saved (attempts"
-            f" {', '.join(map(str, steps.lost))}). It may still be at work in another program; if"
-            " not, it is lost, and drawing it again spends once more."
+            "The remainder was paid for, but its result was not saved (attempts"
+            f" {', '.join(map(str, steps.lost))}). Another program may still be running it;"
+            " otherwise it is lost, and repeating it spends again."
         )
         if not st.checkbox(
-            "Draw the rest again with new noise (spends again)", key=f"coarse_redraw_{attempt}"
+            "Repeat the remainder with new noise (spends again)", key=f"coarse_redraw_{attempt}"
         ):
             return
-    show_job(ledger_state.finish_job(book, key, attempt), "The rest")
-    st.subheader("The rest")
+    show_job(ledger_state.finish_job(book, key, attempt), "Remainder")
+    st.subheader("Remainder")
     if steps.is_interrupted:
         st.warning(
-            "This step was paid for and broke off before its result was saved. Measuring it with"
-            " the same records ends it and spends nothing more."
+            "This paid step was interrupted. Finish it with the same records; this spends nothing"
+            " more."
         )
-    charge = bool(left_over.blocks and not steps.is_interrupted) and st.checkbox(
-        "If these are other records than those looked at, charge this step alone: "
-        f"{texts.cost(max(left_over.pcost, left_over.spend))} pcost",
+    charge = bool(remainder.blocks and not steps.is_interrupted) and st.checkbox(
+        "The records have changed since the look: charge this step separately, "
+        f"{texts.cost(max(remainder.pcost, remainder.spend))} pcost",
         key=f"coarse_charge_{attempt}",
-        help=(
-            "Both steps together cost no more than the analysis only where they are of the same"
-            " records. Otherwise the rest is refused, unless you charge it as a release of its own."
-        ),
+        help=("Without this, a remainder on changed records is refused."),
     )
-    takes = (
+    spend = (
         0.0
         if steps.is_interrupted
-        else max(left_over.pcost, left_over.spend)
+        else max(remainder.pcost, remainder.spend)
         if charge
-        else left_over.spend
+        else remainder.spend
     )
     figure_view.picture(
-        figures.spending_picture(status.total, status.spent, takes),
+        figures.spending_picture(status.total, status.spent, spend),
         key="coarse_rest",
         config=figure_view.EXPORT,
     )
-    typed = _typed(status, "coarse_confirm_finish")
-    reason = _reason(status, source, typed, steps.common, needed=takes)
+    confirmation = _confirmation_input(status, "coarse_confirm_finish")
+    reason = _reason(status, source, confirmation, steps.common, needed=spend)
     left, right = st.columns([1, 2], vertical_alignment="center")
     buttons.button(
-        f"Measure the rest: spend {'at most ' if charge else ''}{texts.cost(takes)} pcost",
+        f"Measure the remainder: spend {'at most ' if charge else ''}{texts.cost(spend)} pcost",
         start_finish,
         book,
         key,
@@ -213,11 +206,11 @@ def confirm_rest(
         width="stretch",
     )
     if reason:
-        right.caption(escape_markdown(f"The rest has to wait: {reason}"))
+        right.caption(escape_markdown(f"Remainder disabled: {reason}"))
     show_deferred_error("coarse_finish")
 
 
-def _typed(status: DatasetStatus, key: str) -> str:
+def _confirmation_input(status: DatasetStatus, key: str) -> str:
     return st.text_input(
         f"Type the name of the dataset, {escape_markdown(status.dataset)}, to confirm. This cannot"
         " be undone.",
@@ -228,34 +221,31 @@ def _typed(status: DatasetStatus, key: str) -> str:
 
 
 def _reason(
-    status: DatasetStatus, source: Source, typed: str, common: CommonPlan, *, needed: float
+    status: DatasetStatus, source: Source, confirmation: str, common: CommonPlan, *, needed: float
 ) -> str:
-    """Why a step cannot start yet; empty when it can."""
+    """Return why a step cannot start yet; empty if it can."""
     try:
         status.definition.check_unit(common.look.budget)
     except EngineError as error:
         return error_text(error)
     if needed > status.left:
         return (
-            f"the dataset has {texts.remaining_text(status.left)} pcost left and at least"
-            f" {texts.cost(needed)} is needed to finish. Plan with a smaller budget on the Preview"
-            " page."
+            f"the dataset has {texts.remaining_text(status.left)} pcost left, but the cheapest"
+            f" option needs {texts.cost(needed)}. Choose a smaller budget on the Preview page."
         )
     if problem := source.problem(common.look.schema):
         return problem
-    return "" if typed.strip() == status.dataset else "type the dataset's name exactly."
+    return "" if confirmation.strip() == status.dataset else "type the dataset name."
 
 
 def running(job: str) -> bool:
-    """Whether a job goes on."""
+    """Return whether a job is running."""
     job_state = job_queue.find(job)
     return job_state is not None and job_state.running
 
 
 def show_job(job: str, label: str) -> None:
-    """Draw a job; when it ended after the ledger was read for this page, the page is drawn once
-    more.
-    """
+    """Draw a job; rerun the page once after its end, so that it reads the ledger again."""
     if job_widget.job(job, label=label) is not None and st.session_state.get("coarse_ended") != job:
         st.session_state["coarse_ended"] = job
         st.rerun()

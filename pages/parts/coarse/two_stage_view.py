@@ -1,4 +1,4 @@
-"""A choice for real: look, decide, finish, each once, found again from the ledger in any session."""
+"""Two-stage release on records: look, decision and remainder, restored from the ledger."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from engine._format import pluralize
 from engine.common_mechanism import CommonPlan, stepwise
 from engine.common_mechanism.selection_rule import Decision
 from engine.common_mechanism.two_stage_io import Steps
@@ -25,46 +26,40 @@ LOOK, EARLIER = "Look for real", "Earlier looks"  # tabs
 STEP = "coarse_step"
 
 
-def waiting() -> bool:
-    """Say first which looks at the present dataset wait, with the way to them; whether the steps
-    before are settled.
-    """
+def draw_waiting() -> bool:
+    """Draw a note about unfinished looks at the dataset; return whether steps 1-3 are done."""
     form = st.session_state
     path, dataset = form.get("ledger_path"), str(form.get("dataset") or "")
     states = ledger_state.waiting(path, dataset) if path and dataset else []
     if states and form.get(STEP) != EARLIER:
-        one = len(states) == 1
-        words = (
-            f"**{'One look' if one else f'{len(states)} looks'} at {escape_markdown(dataset)}"
-            f" {'waits' if one else 'wait'}:** "
-        )
+        heading = f"**{pluralize(len(states), 'unfinished look')} at {escape_markdown(dataset)}:** "
         with st.container(border=True):
-            st.markdown(words + "; ".join(map(escape_markdown, states)))
+            st.markdown(heading + "; ".join(map(escape_markdown, states)))
             st.button(
-                "Go to it" if one else "Go to them",
-                on_click=_go,
+                "Show the look" if len(states) == 1 else "Show the looks",
+                on_click=_show_earlier_looks,
                 key="coarse_waiting",
                 type="primary",
             )
     return form.get(STEP) == EARLIER or (bool(states) and form.get(STEP) == LOOK)
 
 
-def _go() -> None:
+def _show_earlier_looks() -> None:
     st.session_state[STEP] = EARLIER
 
 
 def draw(common: CommonPlan, settings: Settings) -> Script | None:
-    """The whole way for real with the chosen analyses; returns its Python."""
+    """Draw all steps with the chosen analyses; return their Python code."""
     rule = candidates_form.rule(common, settings)
     unit = common.look.budget.rows_per_person, common.look.schema.person
-    paying = spend_form.payer(lambda _book, _status: unit)
-    if rule is None or paying is None:
+    payer = spend_form.payer(lambda _book, _status: unit)
+    if rule is None or payer is None:
         return None
-    book, status, source = paying
+    book, status, source = payer
     keys = ledger_state.attempts(book, common, status.dataset)
-    again = bool(keys) and st.checkbox(tasks.LOOK_AGAIN, key=f"coarse_again_{len(keys)}")
-    attempt = len(keys) + 1 if again or not keys else len(keys)
-    if not keys or again:
+    repeat = bool(keys) and st.checkbox(tasks.LOOK_AGAIN, key=f"coarse_again_{len(keys)}")
+    attempt = len(keys) + 1 if repeat or not keys else len(keys)
+    if not keys or repeat:
         job = ledger_state.look_job(
             book, stepwise.look_key(common, dataset=status.dataset, attempt=attempt)
         )
@@ -81,25 +76,21 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
 
 
 def same_look(book: Ledger, key: str, source: Source) -> bool:
-    """Whether a stored look may be shown for the chosen records: not if it, or a later step, has
-    other records.
-    """
+    """Return whether a stored look and its later steps used the chosen records."""
     return ledger_state.stored(book, key) is not None and release_form.same_records(
         book, key, source, compare=tasks.same_look, advice=tasks.OTHER_LOOK
     )
 
 
 def earlier(settings: Settings) -> None:
-    """All looks at a dataset, so that any of them can be decided and finished later, in any
-    session.
-    """
-    paying = spend_form.payer(ledger_state.unit)
-    if paying is None:
+    """Draw all looks at a dataset; each can be decided and finished in any session."""
+    payer = spend_form.payer(ledger_state.unit)
+    if payer is None:
         return
-    book, status, source = paying
+    book, status, source = payer
     keys = stepwise.looks(book, status.dataset)
     if not keys:
-        st.info(escape_markdown(f"Nothing was looked at yet for {status.dataset}."), icon="🔭")
+        st.info(escape_markdown(f"No looks at {status.dataset} yet."), icon="🔭")
         return
     states = [ledger_state.state_text(book, key) for key in keys]
     open_ones = [i for i, text in enumerate(states) if "finished" not in text]
@@ -122,7 +113,7 @@ def record(
     by: str,
     reason: str,
 ) -> None:
-    """Keep the decision on the ledger; the same one pressed twice is one."""
+    """Record the decision in the ledger; repeating the same decision has no effect."""
     with deferred_errors(f"coarse_decide_{key}"):
         choice = stepwise.resume(book, key).choice
         if choice is None or choice.option != option:
@@ -139,9 +130,7 @@ def steps(
     settings: Settings,
     before: Sequence[str] = (),
 ) -> None:
-    """Everything about one look: what it says, the decision, the rest, the answers; `before` are
-    the keys before it.
-    """
+    """Draw one look: result, decision, remainder and answers; `before` are earlier keys."""
     job = ledger_state.look_job(book, key)
     if spend_form.running(job):
         spend_form.show_job(job, "Look")
@@ -150,55 +139,55 @@ def steps(
     if state is None:
         return
     number, common = len(before), state.common
-    st.subheader("What the look says" if not before else f"A closer look, number {number + 1}")
+    st.subheader("Result of the look" if not before else f"Look {number + 1}")
     if not before:
-        ledger_state.look_summary(book, key)
+        ledger_state.draw_look_receipt(book, key)
         settings = ledger_state.recorded_rule(book, key, settings)
     rule = candidates_form.rule(common, settings)
     if rule is None:
         return
     decision = views.look(rule, state.look, key=f"coarse_real_{number}")
-    st.subheader("The decision")
-    ledger_state.choices(state)
+    st.subheader("Decision")
+    ledger_state.draw_choices(state)
     if state.choice is None or state.choice.option == STOP:
         _decide(book, key, state, decision, dict(rule.rule))
         return
     if state.finished is None:
-        spend_form.confirm_rest(book, key, state, state.choice.option, status, source)
+        spend_form.confirm_remainder(book, key, state, state.choice.option, status, source)
         return
-    paid = [*before, key]
+    paid_keys = [*before, key]
     if ledger_state.has_next_choice(state):
-        steps(book, state.finished.key, status, source, settings, paid)
+        steps(book, state.finished.key, status, source, settings, paid_keys)
         return
-    ledger_state.receipt(book, state, state.finished, state.choice.option, paid)
+    ledger_state.draw_receipt(book, state, state.finished, state.choice.option, paid_keys)
     views.answers(state.finished, key=f"coarse_released_{number}")
 
 
 def _decide(
     book: Ledger, key: str, stored_steps: Steps, decision: Decision, rule: dict[str, object]
 ) -> None:
-    """The form of the decision: accept the verdict, take another option, or stop."""
+    """Draw the decision form: accept the verdict, choose another option, or stop."""
     common, verdict = stored_steps.common, views.verdict_option(decision, stored_steps.common)
-    stopped = stored_steps.choice is not None
-    options = [*common.names] if stopped else [*common.names, STOP]
-    words = {name: f"Take {name}" for name in common.names} | {
-        STOP: "Stop here; the look is all there is"
+    has_stopped = stored_steps.choice is not None
+    options = [*common.names] if has_stopped else [*common.names, STOP]
+    labels = {name: f"Choose {name}" for name in common.names} | {
+        STOP: "Stop; release only the first look"
     }
-    words[verdict] += " (the rule's verdict)"
+    labels[verdict] += " (by the rule)"
     option = st.radio(
-        "Decide",
+        "Option",
         options,
         index=options.index(verdict) if verdict in options else 0,
-        format_func=words.__getitem__,
-        key=f"coarse_decision_{stored_steps.look.utc}_{stopped}",
+        format_func=labels.__getitem__,
+        key=f"coarse_decision_{stored_steps.look.utc}_{has_stopped}",
     )
     by, reason = "", ""
     if option != verdict:
         left, right = st.columns([1, 2])
         by = left.text_input(
-            "Who decides against the rule", key=f"coarse_by_{stored_steps.look.utc}", live=True
+            "Name (required against the rule)", key=f"coarse_by_{stored_steps.look.utc}", live=True
         )
-        reason = right.text_input("Why", key=f"coarse_reason_{stored_steps.look.utc}", live=True)
+        reason = right.text_input("Reason", key=f"coarse_reason_{stored_steps.look.utc}", live=True)
     missing = option != verdict and not (by.strip() and reason.strip())
     left, right = st.columns([1, 2], vertical_alignment="center")
     buttons.button(
@@ -211,16 +200,14 @@ def _decide(
         rule,
         by,
         reason,
-        key=f"coarse_record_{stored_steps.look.utc}_{stopped}",
+        key=f"coarse_record_{stored_steps.look.utc}_{has_stopped}",
         place=left,
         type="primary",
         disabled=missing,
         width="stretch",
     )
     if missing:
-        right.caption("The decision has to wait: give a name and a reason, which the ledger keeps.")
+        right.caption("Enter a name and a reason, which the ledger records, to continue.")
     else:
-        right.caption(
-            "It is kept on the ledger, spends nothing, and only a stop can be followed by another."
-        )
+        right.caption("Spends nothing. Only a decision to stop can be changed later.")
     show_deferred_error(f"coarse_decide_{key}")

@@ -22,24 +22,24 @@ from tests.app.session import Session, wait
 def test_coarse_page_without_schema_offers_example() -> None:
     session = Session().go("coarse")
     assert "There is no schema yet" in session.text()
-    assert "shown here once there are two plans" in session.text()
+    assert "Choose at least two analyses" in session.text()
     session.set(coarse_kind=candidates_form.CENSUS)
     assert "Choice 3: Age9, or Age23?" in session.text()
     assert "schema = " in session.app.code[-1].value
     assert not session.errors()
     session.set(coarse_kind=candidates_form.FILES)
-    assert "Open at least two plan files" in session.text()
+    assert "Upload at least two plan files" in session.text()
     session.set(coarse_step=LOOK)
-    assert "A look needs the analyses above" in session.text()
+    assert "Choose analyses above to look" in session.text()
 
 
 def test_coarse_page_hides_explanations() -> None:
     session = open_page()
-    assert "the look is free" in session.text()
-    assert "Fix the rule before" in session.text()
+    assert "cost what the analysis costs alone" in session.text()
+    assert "Set the rule first" in session.text()
     session.set(tutorial=False)
-    assert "the look is free" not in session.text()
-    assert "Fix the rule before" not in session.text()
+    assert "cost what the analysis costs alone" not in session.text()
+    assert "Set the rule first" not in session.text()
 
 
 def test_coarse_page_shows_shares_and_rule() -> None:
@@ -80,7 +80,7 @@ def test_plan_files_are_options() -> None:
         name: plan(w, Budget(pcost=0.4)).to_json()
         for name, w in analyses.workloads_by_way(SCHEMA, (2, 1)).items()
     }
-    assert "Open at least two plan files" in session.text()
+    assert "Upload at least two plan files" in session.text()
     box = session.app.file_uploader(key="coarse_files")
     for name, text in texts.items():
         box.upload(f"{name}.json", text.encode(), "application/json")
@@ -91,16 +91,16 @@ def test_plan_files_are_options() -> None:
         session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json")
     )
     assert session.errors()
-    assert "Open at least two plan files" in session.text()
+    assert "Upload at least two plan files" in session.text()
 
 
 def test_rehearsal_look_and_rest_spend_nothing() -> None:
     session = open_page()
-    assert "Nothing rehearsed yet" in session.text()
+    assert "No rehearsal with these" in session.text()
     wait(session.press("coarse_rehearse"))
     assert "REHEARSAL on simulated records" in session.text()
     assert "2-way: at least" in session.text()
-    session.set(coarse_rehearsed_0_view="How many stand out")
+    session.set(coarse_rehearsed_0_view="Share of reliable cells")
     assert "How many cells stand out" in session.text()
     session.set(coarse_rehearsed_0_view="Answers of the look")
     assert list(answers_on_page(session, -1)) == ["query", "answer", "std", "low", "high"]
@@ -122,16 +122,16 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
 def test_rehearsal_below_threshold_shows_stop() -> None:
     session = wait(open_page().set(coarse_snr=1e5).press("coarse_rehearse"))
     assert "Stop: at most" in session.text()
-    assert "The rule says to stop" in session.text()
+    assert "The rule says stop" in session.text()
 
 
-@pytest.mark.parametrize("kind", [candidates_form.WAYS, candidates_form.CENSUS])
+@pytest.mark.parametrize("kind", [candidates_form.SIZES, candidates_form.CENSUS])
 def test_coarse_page_code_runs(kind: str, capsys: pytest.CaptureFixture) -> None:
     session = open_page().set(coarse_kind=kind)
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert "the rule asks for 50.0%" in capsys.readouterr().out
-    if kind == candidates_form.WAYS:
+    if kind == candidates_form.SIZES:
         common = build_common_plan()
         assert names["common"].hash == common.hash
         assert names["rule"].rule == NestedPlanRule(common=common, share=0.5, snr=5.0).rule

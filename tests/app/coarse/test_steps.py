@@ -46,7 +46,7 @@ def test_coarse_page_code_of_release_runs(
     names: dict = {}
     exec(script, names)
     assert row_kinds(ledger) == ["spend", "saved", "note:decision", "spend", "saved"]
-    assert names["done"].plan.hash == build_common_plan().options[1].hash
+    assert names["measurement"].plan.hash == build_common_plan().options[1].hash
 
 
 def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) -> None:
@@ -70,7 +70,7 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
 def test_look_with_insufficient_budget_is_disabled(ledger: Ledger, records: Path) -> None:
     session = open_look_step(ledger, records, pcost=1.2, confirmation="office")
     assert find_button(session, "coarse_look").disabled
-    assert "has 1 pcost left and at least 1.2 is needed to finish" in session.text()
+    assert "has 1 pcost left, but the cheapest option needs 1.2" in session.text()
 
 
 def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) -> None:
@@ -84,12 +84,12 @@ def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) ->
     assert "Looked at office" in session.text()
     assert "Rows read 3,000 = counted 3,000 + left out 0" in session.text()
     assert "2-way: at least" in session.text()
-    assert "(the rule's verdict)" in find_decision(session).options[1]
+    assert "(by the rule)" in find_decision(session).options[1]
     record_decision(session)
     record_decision(other)
     assert not other.errors()
     assert row_kinds(ledger)[3:] == ["note:decision"]
-    assert "'2-way' was decided, as the rule says" in session.text()
+    assert "'2-way' was chosen by the rule" in session.text()
     for one in (session, other):
         one.set(coarse_confirm_finish="office")
     session.press("coarse_finish")
@@ -114,10 +114,10 @@ def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: P
     for job in list(job_queue._JOBS):
         job_queue.forget(job)
     session = Session().go("coarse").set(ledger_path=str(ledger.path), dataset="office")
-    assert "One look at office waits:" in session.text()
+    assert "1 unfinished look at office" in session.text()
     session.press("coarse_waiting")
-    assert "One look at office waits:" not in session.text()
-    assert next(e.label for e in session.app.expander) == "Steps 1 to 3, which are settled"
+    assert "1 unfinished look at office" not in session.text()
+    assert next(e.label for e in session.app.expander) == "Steps 1-3 (done)"
     assert "1-way or 2-way; waits for a decision" in " ".join(
         session.app.selectbox(key="coarse_open_1").options
     )
@@ -126,11 +126,11 @@ def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: P
     record_decision(session)
     (note,) = (row for row in Ledger(ledger.path).rows() if row.kind == "note:decision")
     assert '"snr": 7.0' in note.note
-    assert "waits for the rest" in " ".join(session.app.selectbox(key="coarse_open_1").options)
+    assert "waits for the remainder" in " ".join(session.app.selectbox(key="coarse_open_1").options)
     again = Session().go("coarse").set(coarse_step=EARLIER, ledger_path=str(ledger.path))
     run_finish(again.set(records_path=str(records)))
     assert "exactly what this analysis alone costs" in again.text()
-    assert "decided, finished" in " ".join(again.app.selectbox(key="coarse_open_1").options)
+    assert "chosen, finished" in " ".join(again.app.selectbox(key="coarse_open_1").options)
     assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
 
@@ -142,7 +142,7 @@ def test_decision_against_rule_requires_name_and_reason(ledger: Ledger, records:
     assert find_button(session, "coarse_record_").disabled
     record_decision(enter_override(session, "1-way", "A. Reader", "totals matter most"))
     assert (
-        "'1-way' was decided by A. Reader, against the rule (totals matter most)" in session.text()
+        "'1-way' was chosen by A. Reader, against the rule (totals matter most)" in session.text()
     )
     run_finish(session)
     assert "Finished with '1-way'" in session.text()
@@ -153,12 +153,12 @@ def test_stop_decision_can_be_replaced_by_option(ledger: Ledger, records: Path) 
     session = run_look(ledger, records, snr=1e4)
     assert "Stop: at most" in session.text()
     record_decision(session)
-    assert "To stop was decided, as the rule says" in session.text()
-    assert "The look above is the release" in session.text()
+    assert "Stop was chosen by the rule" in session.text()
+    assert "Only the look is released" in session.text()
     assert len(spent_pcosts(ledger)) == 1
     assert "coarse_finish" not in [b.key for b in session.app.button]
     record_decision(enter_override(session, "2-way", "A. Reader", "requested"))
-    assert "'2-way' was decided by A. Reader" in session.text()
+    assert "'2-way' was chosen by A. Reader" in session.text()
     run_finish(session)
     assert row_kinds(ledger) == [
         "spend",
@@ -181,7 +181,7 @@ def test_look_at_invalid_records_spends_nothing(ledger: Ledger, records: Path) -
     record_decision(session)
     records.unlink()
     run_finish(wait(session.run(session.app)))
-    assert "The rest:" in session.errors()
+    assert "Remainder:" in session.errors()
     assert len(spent_pcosts(ledger)) == 1
     records.write_bytes(good)
     run_finish(wait(session.run(session.app)))
@@ -223,7 +223,7 @@ def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path)
         plan_hash=f"rest1:{common.hash}",
     )
     session.run(session.app)
-    assert "its result was never saved (attempts 1)" in session.errors()
+    assert "its result was not saved (attempts 1)" in session.errors()
     assert "coarse_finish" not in [b.key for b in session.app.button]
 
 
@@ -238,13 +238,13 @@ def test_interrupted_rest_is_finished_without_cost(
             stepwise.finish(ledger, key, records)
     session.run(session.app)
     assert "spends nothing more" in str([w.value for w in session.app.warning])
-    assert find_button(session, "coarse_finish").label == "Measure the rest: spend 0 pcost"
+    assert find_button(session, "coarse_finish").label == "Measure the remainder: spend 0 pcost"
     run_finish(session)
     assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
 
 @pytest.mark.parametrize(
-    "kind", [candidates_form.WAYS, pytest.param(candidates_form.CENSUS, marks=pytest.mark.full)]
+    "kind", [candidates_form.SIZES, pytest.param(candidates_form.CENSUS, marks=pytest.mark.full)]
 )
 def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind: str) -> None:
     if kind == candidates_form.CENSUS:
@@ -269,8 +269,8 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
     assert "look closer: at least" in session.text()
     for number in range(2, len(workloads)):
         run_finish(record_decision(session))
-        assert "look closer was decided" not in session.errors()
-        assert any(f"number {number}" in s.value for s in session.app.subheader)
+        assert "look closer chosen" not in session.errors()
+        assert any(f"Look {number}" in s.value for s in session.app.subheader)
     run_finish(record_decision(session))
     assert f"Spent in {len(workloads)} steps" in session.text()
     assert "exactly what this analysis alone costs" in session.text()
@@ -286,7 +286,7 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
     session.set(coarse_step=EARLIER)
     (line,) = session.app.selectbox(key="coarse_open_1").options
     assert " or ".join(workloads) in line
-    assert "decided, finished" in line
+    assert "chosen, finished" in line
 
 
 def test_look_job_is_marked_as_spending(

@@ -126,7 +126,7 @@ def test_ledger_lists_releases_without_a_plan(
     )
     session.press("paid_look_0")
     session.app.switch_page("pages/coarse.py")
-    assert "What the look says" in " ".join(s.value for s in session.run(session.app).app.subheader)
+    assert "Result of the look" in " ".join(s.value for s in session.run(session.app).app.subheader)
     assert len([k for k in row_kinds(ledger) if k == "spend"]) == 4
 
 
