@@ -66,7 +66,7 @@ def weights(visit: Visit, edits: int) -> list[float]:
     for k in range(edits):
         old = visit.page.evaluate(NUMBER)
         to_workload(visit)
-        visit.pick("Groups to change", "0: ")
+        visit.pick("Tables to change", "0: ")
         visit.number("New weight", f"{1000 + 500 * k}")
         out.append(seconds(visit.page, lambda: edit_and_preview(visit, "Set this weight"), old))
         visit.settle()
@@ -77,17 +77,17 @@ def families(visit: Visit, edits: int) -> list[float]:
     """One more group, of ranges or circular ranges in turn, added on the Workload page."""
     out = []
     to_workload(visit)
-    visit.choose("One set of attributes")
+    visit.choose("One table")
     names = ("range", "circular")  # large enough to show among millions of queries
     for k in range(edits):
         old = visit.page.evaluate(NUMBER) or ""
         if k:
             to_workload(visit)
-            visit.choose("One set of attributes")
-        visit.pick("Attributes of the group", "age")
-        visit.pick("Family on each attribute", names[k % len(names)])
-        visit.number("Weight of each query", f"{1000 + 500 * k}")
-        out.append(seconds(visit.page, lambda: edit_and_preview(visit, "Add this group"), old))
+            visit.choose("One table")
+        visit.pick("Attributes", "age")
+        visit.pick("Type of counts on each attribute", names[k % len(names)])
+        visit.number("Weight", f"{1000 + 500 * k}")
+        out.append(seconds(visit.page, lambda: edit_and_preview(visit, "Add this table"), old))
         visit.settle()
     return out
 
@@ -95,7 +95,7 @@ def families(visit: Visit, edits: int) -> list[float]:
 def to_workload(visit: Visit) -> None:
     """Go to the Workload page by its link, which keeps the session."""
     visit.page.get_by_role("link", name="Workload").click()
-    visit.expect_text("Groups of the workload")
+    visit.expect_text("Tables of the workload")
     visit.settle()
 
 
@@ -108,12 +108,12 @@ def edit_and_preview(visit: Visit, button: str) -> None:
 def start(visit: Visit, demo: str, more: tuple[str, ...]) -> None:
     """A fresh session on the Preview page."""
     visit.open()
-    visit.pick("Start from a demo schema", demo)
+    visit.pick("Demo schema", demo)
     visit.press("Use this schema")
     visit.press("Next: Workload")
     if more:
         visit.pick("Sets of how many attributes", *more)
-    visit.press("Add all 1-way")
+    visit.press("Add ")
     visit.press("Next: Preview")
     visit.page.wait_for_function(NUMBER, timeout=LIMIT)
     visit.settle()

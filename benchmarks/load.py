@@ -144,7 +144,7 @@ ACTIONS: dict[str, Sequence[tuple[str, Callable[[Client], Client]]]] = {
     "schema": [*switch("tutorial"), *tab("domain", ("Bins", "Size", "Labels"))],
     "workload": [
         *switch("tutorial"),
-        *tab("add_how", ("One set of attributes", "Drag a range", "Write SQL")),
+        *tab("add_how", ("One table", "Pick a range", "Write SQL")),
     ],
     "preview": [
         *look(20, 60, 0),

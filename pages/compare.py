@@ -26,7 +26,6 @@ studio = page_layout.header(
     page_layout.page("Compare"),
     "See which mechanism is most accurate for your queries.",
     TUTORIAL,
-    folded=True,
 )
 compared = run.run(studio)
 with show_errors():

@@ -37,7 +37,6 @@ studio = page_layout.header(
     page_layout.page(page_layout.BUDGETS),
     "See how accurate each number will be. No records are read.",
     TUTORIAL,
-    folded=True,
 )
 with page_layout.budget_place():  # stays in view next to the errors
     budget_form.budget(studio.budget)

@@ -1,6 +1,4 @@
-"""Workload page: which counting queries the release has to answer, and how much each of them
-matters.
-"""
+"""Workload page: counting queries to publish, and their weights."""
 
 import streamlit as st
 
@@ -14,23 +12,21 @@ from pages.parts.workload import group_form, group_table, range_form, sql_form
 page_layout.require()
 
 TUTORIAL = (
-    "A **workload** is the list of counts that people will ask for. It is made of **groups**: a set"
-    " of attributes and a **family** of queries on them, such as every cell (*marginal*),"
-    " everything at or below a value (*prefix*), or everything between two values (*range*). Noise"
-    " is shared out so that these queries come out as exact as the budget allows, so list what you"
-    " will publish and nothing else. A larger **weight** makes a group more exact at the cost of"
-    " the others."
+    "A **workload** is a list of **tables**: sets of attributes, each with a **type of counts**,"
+    " such as every cell (*marginal*), all values up to a limit (*prefix*) or between two limits"
+    " (*range*). The noise is optimized for these counts, so list only what you will publish. A"
+    " larger **weight** makes a table more accurate at the expense of the others."
 )
 FORMS = {
-    "All k-way sets": group_form.all_ways,
-    "One set of attributes": group_form.one_set,
-    "Drag a range": range_form.drag_range,
+    "All combinations": group_form.all_ways,
+    "One table": group_form.one_set,
+    "Pick a range": range_form.drag_range,
     "Write SQL": sql_form.write_sql,
 }
 
 
 def use_file() -> None:
-    """Take the workload, with its schema, from the uploaded file."""
+    """Open the uploaded workload with its schema."""
     file = st.session_state.get("workload_file")
     if file is not None:
         with deferred_errors("file"):
@@ -38,30 +34,30 @@ def use_file() -> None:
 
 
 def clear() -> None:
-    """Remove every group."""
+    """Remove all tables."""
     history.change(workload=Workload(history.current().required_workload.schema), redraw=True)
 
 
 def sizes(workload: Workload) -> None:
-    """Live counts."""
+    """Draw the numbers of tables, queries and cells."""
     cells = analysis.count_cells(workload)
     figure_view.numbers(
-        ("Groups", f"{len(workload.groups):,}", "Sets of attributes with a family of queries"),
-        ("Queries", texts.number(workload.queries), "Numbers that will be published"),
+        ("Tables", f"{len(workload.groups):,}", "Sets of attributes with their queries"),
+        ("Queries", texts.number(workload.queries), "Counts to publish"),
         (
-            "Cells to count",
+            "Table cells counted",
             texts.number(cells),
-            "Cells of the tables that the records are counted in",
+            "Cells of the tables counted from the records",
         ),
     )
 
 
 def files(workload: Workload) -> None:
-    """Import, export and clear."""
+    """Draw the upload, download and removal of the workload."""
     left, right = st.columns(2)
     with left:
         st.file_uploader(
-            "Open a workload file (it brings its schema along)",
+            "Workload file (includes its schema)",
             type=["json"],
             key="workload_file",
             on_change=use_file,
@@ -76,24 +72,23 @@ def files(workload: Workload) -> None:
             "application/json",
             on_click="ignore",
         )
-        st.button("Remove all groups", disabled=not workload.groups, on_click=clear, key="clear")
+        st.button("Remove all tables", disabled=not workload.groups, on_click=clear, key="clear")
 
 
 studio = page_layout.header(
     page_layout.page("Workload"),
-    "Say which counts will be published, before anyone looks at the records.",
+    "Choose the counts to publish.",
     TUTORIAL,
 )
 if studio.workload is None:
     st.info(
-        "There is no schema yet. Choose one on the Schema page, or open a workload file, which"
-        " brings one.",
+        "No schema yet. Choose one on the Schema page, or open a workload file.",
         icon="📋",
     )
     if st.button("← Back to Schema", key="back"):
         st.switch_page(page_layout.page("Schema").file)
     st.file_uploader(
-        "Open a workload file",
+        "Workload file (includes its schema)",
         type=["json"],
         key="workload_file",
         on_change=use_file,
@@ -105,17 +100,15 @@ sizes(studio.workload)
 st.header("Add queries")
 figure_view.tabs(FORMS, key="add_how", arguments=(studio.workload.schema,))
 group_form.show_added()
-st.header("Groups of the workload")
+st.header("Tables of the workload")
 if studio.workload.groups:
     group_table.groups(studio.workload)
 else:
-    st.info(
-        "No group yet. Add all k-way sets, one set of attributes, a range, or SQL above.", icon="🧮"
-    )
-st.header("Keep it")
+    st.info("No table yet. Add combinations, one table, a range or SQL above.", icon="🧮")
+st.header("Save or load")
 files(studio.workload)
 page_layout.footer(
     code=python_script.workload_script(studio).text(),
     target=page_layout.page("Preview"),
-    reason="" if studio.workload.groups else "add at least one group of queries first.",
+    reason="" if studio.workload.groups else "Add at least one table to continue.",
 )

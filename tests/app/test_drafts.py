@@ -37,7 +37,7 @@ def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema is not None
     assert session.studio.schema.names == ("sex", "age")
-    assert "Drafted from" not in " ".join(s.value for s in session.app.subheader)
+    assert "Draft from" not in " ".join(s.value for s in session.app.subheader)
 
 
 def test_draft_takes_chosen_missing_texts_only() -> None:
@@ -184,8 +184,8 @@ def test_failed_labelled_file_leaves_no_labelled_draft(tmp_path: Path) -> None:
 def test_draft_shows_integer_attributes() -> None:
     session = upload_schema(Session(), "code book.csv", b"name,values\nsex,F|M\nage,0-99\n")
     labels = {box.key: box.label for box in session.app.checkbox}
-    assert "whole numbers" in labels["draft_1"]
-    assert "whole numbers" not in labels["draft_0"]
+    assert "integers" in labels["draft_1"]
+    assert "integers" not in labels["draft_0"]
 
 
 def remove_upload(session: Session, key: str) -> Session:

@@ -180,7 +180,7 @@ def test_look_requires_the_person_column(ledger: Ledger, panel: Path) -> None:
     session = open_look(ledger, panel)
     assert "name the column that tells the person" in session.text()
     session.set(person_column="pid")
-    assert "for up to 3 rows a person" in session.text()
+    assert "for up to 3 rows per person" in session.text()
     assert "person='pid'" in session.app.code[-1].value
 
 
@@ -289,7 +289,7 @@ def test_budget_takes_rows_per_person_of_dataset(tmp_path: Path) -> None:
     book = Ledger.create(tmp_path / "budget.ledger")
     book.add_dataset("visits", total=Budget(pcost=1.0, rows_per_person=2))
     session = open_page("release", Budget(pcost=1.0), step="2. Release", ledger_path=str(book.path))
-    assert "for “Most rows of one person: 2” and" in session.errors()
+    assert "for “Maximum rows per person: 2” and" in session.errors()
     before = session.studio.budget
     assert before.rows_per_person == 1
     session.press("use_unit")

@@ -75,7 +75,7 @@ def test_schema_file_is_loaded(name: str) -> None:
 
 def test_new_schema_drops_groups_without_attributes() -> None:
     session = open_demo(page="schema").set(demo="census").press("Use this schema")
-    assert "12 groups no longer fit" in session.text()
+    assert "12 tables no longer fit" in session.text()
     assert len(session.studio.workload.groups) == 3
     assert len(session.press("undo").studio.workload.groups) == 15
     assert "no longer fit" not in session.text()

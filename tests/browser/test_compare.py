@@ -72,7 +72,7 @@ def test_compare_views_are_accessible_and_set_mechanism(
                 )  # the drag layer covers the point
             visit.expect_text("at this budget")
         if view == "A and B":
-            visit.pick("Group", "3: age")
+            visit.pick("Table", "3: age")
         if view == "Two plans":
             other = tmp_path / "plan.json"
             studio = census_studio(pcost=2.0)
@@ -91,6 +91,6 @@ def test_compare_views_are_accessible_and_set_mechanism(
     page.get_by_role("link", name="Preview").click()
     visit.settle()
     visit.expect_text("Mechanism: Weighted Fourier Factorizations")
-    visit.pick("Say the budget as", "pure epsilon")
+    visit.pick("Budget unit", "pure epsilon")
     visit.expect_text("keeps no budget of pure epsilon")
     visit.take_picture("compare_pure_epsilon")

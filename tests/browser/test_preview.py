@@ -43,7 +43,7 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
             page.get_by_text("Largest error (counts)"),
             page.get_by_text("Gap to the best possible"),
             page.get_by_test_id("stDataFrame"),
-            page.get_by_role("combobox", name="Group"),
+            page.get_by_role("combobox", name="Table"),
             page.get_by_text("typical error", exact=False).last,
             page.get_by_test_id("stPlotlyChart"),
         ):
@@ -61,7 +61,7 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
     # table
-    group = visit.page.get_by_role("combobox", name="Group").first
+    group = visit.page.get_by_role("combobox", name="Table").first
     before = group.input_value()
     with visit.run():
         visit.page.get_by_test_id("stDataFrame").first.click(position={"x": 15, "y": 35 * 4 + 18})
@@ -69,7 +69,7 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     clicked = group.input_value()
     visit.choose("1-way")
     expect(group).to_have_value(clicked)  # the selected group stays
-    visit.pick("Group", "0: ")
+    visit.pick("Table", "0: ")
     expect(group).not_to_have_value(clicked)
     visit.take_picture("30_group")
 
@@ -123,7 +123,7 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
 
     # ad hoc query
     visit.unfold("Check one query")
-    visit.choose("Draw on the domain")
+    visit.choose("Draw a range")
     visit.expect_text("The interval at other budgets")
     visit.drag(
         (0.2561, 0.5), (0.5, 0.6), chart=2

@@ -1,10 +1,10 @@
-"""One entry of the browser's history a page, so that back and forward go from page to page.
+"""Browser history with one entry per page.
 
-Streamlit makes an entry for every change of an address, also for those that a page makes by itself.
-A script in the head of the page lets what changes in an address take the place of its entry, unless
-a person chose something that the address says, such as a lesson.  When a page is left Streamlit
-forgets that choice first, in an entry of its own; that is left out, since the entry of the next
-page follows at once.
+Streamlit adds an entry for every change of the address, also for changes that a page makes itself.
+A script in the head of the page replaces the entry instead, unless the user made a choice that is
+part of the address, such as a lesson.  Before Streamlit leaves a page it removes that choice from
+the address; the script ignores this change, because the entry of the next page follows.  The script
+also scrolls a new page to its top.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from pages.parts.shell.streamlit_internals import PAGE_TITLE
 SCRIPT = """<script>
 (() => {
   const push = history.pushState.bind(history), replace = history.replaceState.bind(history);
-  const chosen = (address) => {
-    const said = new URLSearchParams(address.search);
-    OURS.forEach((name) => said.delete(name));
-    return said.toString();
+  const choices = (address) => {
+    const params = new URLSearchParams(address.search);
+    OURS.forEach((name) => params.delete(name));
+    return params.toString();
   };
   history.pushState = (data, title, url) => {
     const now = new URL(location.href), next = new URL(url ?? "", now);
-    const before = chosen(now), after = chosen(next), same = now.pathname === next.pathname;
+    const before = choices(now), after = choices(next), same = now.pathname === next.pathname;
     if (same && before && !after) return;
+    if (!same) document.querySelector("[data-testid=stMain]")?.scrollTo(0, 0);
     (same && (!before || before === after) ? replace : push)(data, title, url);
   };
 })();
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
-# what a browser says to be sent less than the whole page as it is
-LESS = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
+# request headers that allow a compressed, cached or partial response
+PARTIAL_RESPONSE_HEADERS = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
 
 
 class OneEntry:
-    """ASGI middleware that writes the script into the head of the page of the app."""
+    """ASGI middleware that adds the script to the head of the page of the app."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -48,12 +49,16 @@ class OneEntry:
         ):
             await self.app(scope, receive, send)
             return
-        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in LESS]
-        await self.app({**scope, "headers": headers}, receive, _written(send))
+        headers = [
+            (name, value)
+            for name, value in scope["headers"]
+            if name.lower() not in PARTIAL_RESPONSE_HEADERS
+        ]
+        await self.app({**scope, "headers": headers}, receive, _add_script(send))
 
 
-def _written(send: Send) -> Send:
-    """Add the script to a page, which is then longer than it was said to be."""
+def _add_script(send: Send) -> Send:
+    """Add the script to HTML responses and remove their content length."""
     page = False
 
     async def answer(message: Message) -> None:
@@ -66,7 +71,9 @@ def _written(send: Send) -> Send:
             if page:
                 message = {
                     **message,
-                    "headers": [one for one in message["headers"] if one[0] != b"content-length"],
+                    "headers": [
+                        header for header in message["headers"] if header[0] != b"content-length"
+                    ],
                 }
         elif page:
             message = {

@@ -1,4 +1,4 @@
-"""The languages of a budget, and whom it protects, as all forms say them."""
+"""Units of a privacy budget and labels of the privacy unit, for all pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pages.parts.shell import history
 from pages.parts.shell.error_text import deferred_errors
 
 PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
-RISK = "guessing risk"
+RISK = "attacker's success rate"
 MAKERS: dict[str, Callable[..., Budget]] = {
     APPROX: Budget.approx,
     RISK: lambda percent, **whom: Budget.gdp(mu_of_guess(percent), **whom),
@@ -26,51 +26,45 @@ MAKERS: dict[str, Callable[..., Budget]] = {
 }
 UNITS = {
     RISK: (
-        "How often, in percent, somebody who knows everybody else guesses right whether one person"
-        " is in the data; a coin flip is right 50% of the time."
+        "How often (%) an attacker who knows all other records guesses right whether a person is"
+        " in the data; 50% is pure chance."
     ),
-    PCOST: "Privacy cost: 1 / variance of the noise that one count alone would get.",
+    PCOST: "Privacy cost: 1 / noise variance of a single count.",
     RHO: "rho of zero-concentrated differential privacy (zCDP).",
-    MU: (
-        "mu of Gaussian differential privacy: 1 / standard deviation of the noise that one count"
-        " alone would get."
-    ),
-    APPROX: "(epsilon, delta) differential privacy; delta is well below 1 / number of records.",
-    PURE: (
-        "epsilon differential privacy with delta 0: a kind of its own, which only Laplace noise"
-        " keeps. Mechanisms that draw Gaussian noise do not apply."
-    ),
+    MU: "mu of Gaussian differential privacy: 1 / noise standard deviation of a single count.",
+    APPROX: "(epsilon, delta) differential privacy. Choose delta well below 1 / number of records.",
+    PURE: "epsilon differential privacy with delta 0. Only mechanisms with Laplace noise apply.",
 }
-AGAINST = {"add_remove": "is in the data or not", "replace_one": "has these values or any others"}
-ROWS_LABEL = "Most rows of one person"
-AGAINST_LABEL = "Nobody can tell whether a person"
-LEAST = 1e-7  # smaller numbers of a budget are not written out
-UNIT = "budget_unit"  # where the language is kept that was chosen
+AGAINST = {"add_remove": "a person's presence", "replace_one": "a person's values"}
+ROWS_LABEL = "Maximum rows per person"
+AGAINST_LABEL = "Protect"
+SMALLEST_SHOWN = 1e-7  # smaller numbers of a budget are shown as "under 1e-07"
+UNIT = "budget_unit"  # key of the widget
 
 
 def unit_of(budget: Budget) -> dict[str, Any]:
-    """Whom a budget protects, as the arguments that every way of saying a budget takes."""
+    """Return the privacy unit of a budget, as arguments of the constructors in `MAKERS`."""
     return {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
 
 
 def language() -> str:
-    """The language that this person says budgets in."""
+    """Return the unit chosen in this session."""
     chosen: str = st.session_state.get(UNIT, APPROX)
     return chosen
 
 
 def headline(budget: Budget, unit: str) -> str:
-    """A budget in one language, in a few signs.
+    """Return a budget in one unit, in short form.
 
     >>> headline(Budget(pcost=1.0), APPROX), headline(Budget(pcost=1.0), RHO), headline(Budget.pure(1.0), PCOST)
     ('ε 4.887', 'rho 0.5', 'ε 1')
     >>> headline(Budget(pcost=1.0), RISK)
-    'risk 69.2%'
+    'success rate 69.2%'
     >>> headline(Budget(pcost=1e-15), APPROX), headline(Budget(pcost=1e-15), RHO)
     ('ε under 1e-07', 'rho under 1e-07')
     """
     if unit == RISK:
-        return f"risk {budget.guess:g}%"
+        return f"success rate {budget.guess:g}%"
     if budget.pure_epsilon is not None:
         return f"ε {_written(budget.pure_epsilon)}"
     word = "ε" if unit in (APPROX, PURE) else unit
@@ -78,44 +72,41 @@ def headline(budget: Budget, unit: str) -> str:
 
 
 def _written(value: float) -> str:
-    """A number of a budget, which is never shown as 0: that would say that nothing is given away."""
-    return cost(value) if value >= LEAST else f"under {LEAST:g}"
+    """Return a number of a budget as text; never 0, which would mean perfect privacy."""
+    return cost(value) if value >= SMALLEST_SHOWN else f"under {SMALLEST_SHOWN:g}"
 
 
 @lru_cache(maxsize=256)
 def _epsilon(budget: Budget) -> float:
-    """Epsilon at the delta of the budget, which takes a search that every page would do for every
-    draw.
-    """
+    """Epsilon at the delta of the budget; cached because every draw of a page needs this search."""
     return budget.epsilon(budget.report_delta)
 
 
 def in_words(budget: Budget) -> str:
-    """A budget in the language that was chosen, with whom it protects where that is not one row,
-    there or not.
+    """Return a budget in the chosen unit, with the privacy unit unless it is the default.
 
     >>> in_words(Budget(pcost=1.0)), in_words(Budget.pure(1.0, rows_per_person=3))
-    ('ε 4.887', 'ε 1, for up to 3 rows a person')
+    ('ε 4.887', 'ε 1, for up to 3 rows per person')
     """
     rows = (
-        f", for up to {budget.rows_per_person:,} rows a person"
+        f", for up to {budget.rows_per_person:,} rows per person"
         if budget.rows_per_person > 1
         else ""
     )
     return (
         headline(budget, language())
         + rows
-        + (", replaced by any others" if budget.neighbours != "add_remove" else "")
+        + (", protecting values" if budget.neighbours != "add_remove" else "")
     )
 
 
 def summary(studio: history.RequestState) -> str:
-    """One line about everything chosen so far, as plain text."""
+    """Return one line about schema, workload and budget, as plain text."""
     if studio.workload is None:
-        return "Nothing chosen yet. Start with a schema."
+        return "No project yet. Start by choosing a schema."
     schema, workload = studio.workload.schema, studio.workload
     counts = (
-        f"{pluralize(len(workload.groups), 'group')},"
+        f"{pluralize(len(workload.groups), 'table')},"
         f" {pluralize(workload.queries, 'query', 'queries')}"
     )
     centers = (
@@ -129,27 +120,25 @@ def summary(studio: history.RequestState) -> str:
 
 
 def choose_language() -> str:
-    """Draw the choice of the language that budgets are said in, the same on every page."""
+    """Draw the choice of the budget unit, which applies to all pages."""
     pure = history.current().budget.pure_epsilon is not None
-    if pure != (language() == PURE):  # undo, or a file, brought the other kind of budget
+    if pure != (language() == PURE):  # undo or a file changed the guarantee
         st.session_state[UNIT] = PURE if pure else APPROX
     return st.selectbox(
-        "Say the budget as",
+        "Budget unit",
         list(MAKERS),
         key=UNIT,
         persist_state="session",
         on_change=_use_language,
         help=(
-            "All pages say it so. Which is chosen changes no noise; only pure epsilon is another"
-            " kind of budget."
+            "Used on every page. The unit does not change the noise, except pure epsilon, which is"
+            " a different guarantee."
         ),
     )
 
 
 def _use_language() -> None:
-    """Take another language; pure epsilon is another kind of budget, so that choosing it changes
-    the budget itself.
-    """
+    """Convert the budget if the guarantee changes between pure and approximate."""
     current, unit = history.current().budget, st.session_state[UNIT]
     with deferred_errors("budget"):
         if unit == PURE and current.pure_epsilon is None:
@@ -159,10 +148,10 @@ def _use_language() -> None:
 
 
 def other_units(budget: Budget) -> str:
-    """A budget in all languages, as plain text.
+    """Return a budget in all units, as plain text.
 
     >>> other_units(Budget(pcost=1.0))
-    'epsilon 4.887 at delta 1e-06 · guessed right 69.2% of the time · pcost 1 · rho 0.5 · mu 1'
+    'epsilon 4.887 at delta 1e-06 · attacker right at most 69.2% of the time · pcost 1 · rho 0.5 · mu 1'
     """
     pure = budget.pure_epsilon
     epsilon = (
@@ -171,13 +160,13 @@ def other_units(budget: Budget) -> str:
         else f"pure epsilon {_written(pure)}"
     )
     return (
-        f"{epsilon} · guessed right {budget.guess:g}% of the time · "
-        f"pcost {_written(budget.pcost)} · rho {_written(budget.rho)} · mu {_written(budget.mu)}"
+        f"{epsilon} · attacker right at most {budget.guess:g}% of the time · pcost"
+        f" {_written(budget.pcost)} · rho {_written(budget.rho)} · mu {_written(budget.mu)}"
     )
 
 
 def numbers_of(budget: Budget, unit: str) -> list[float]:
-    """A budget in a language: what its maker takes."""
+    """Return a budget in one unit: the arguments of its constructor in `MAKERS`."""
     if unit == APPROX:
         return [_epsilon(budget), budget.report_delta]
     if unit == RISK:
@@ -193,6 +182,6 @@ def numbers_of(budget: Budget, unit: str) -> list[float]:
 
 
 def kind_of_total(language: str) -> str | None:
-    """What a total counts that is said in a language; the ledger's own choice where that is right."""
-    # mu, and epsilon with delta, are numbers on the curve of Gaussian noise
+    """Return the privacy definition of a total in one unit; None for the default of the ledger."""
+    # mu and (epsilon, delta) lie on the privacy curve of Gaussian noise
     return "gdp" if language in (MU, APPROX, RISK) else None

@@ -1,4 +1,4 @@
-"""Text for the screen: engine messages and public names shown as they are, never as markup."""
+"""Text on screen: engine messages in the labels of the app, escaped Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.errors import EngineError
 _ADDRESS = re.compile(r"://|www\.|\w@")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
 
-# Python argument -> the field of the app; an argument that has no field is described
+# Python argument -> label in the app; an argument without a field is described
 LABELS = {
     "SheetFile": "“Sheet of the workbook”",
     "centers=uniform": "“How totals are passed down: evenly, as in the paper”",
@@ -22,7 +22,7 @@ LABELS = {
     "centers": "“How totals are passed down: {}”",
     "clip": "“clip”",
     "count_column": "“A column holds the number of records in each row: {}”",
-    "doubtful_cv": "“Publishable up to (CV %)”",
+    "doubtful_cv": "“Maximum CV to publish (%)”",
     "fit=scale": "the same plan at another budget",
     "fit": "“Tables are: {}”",
     "ignore": "“Leave it out: {}”",
@@ -30,66 +30,64 @@ LABELS = {
     "max_records": "the largest number of records of the plan",
     "memory_limit": "the memory limit of the server",
     "missing": "“missing”",
-    "neighbours=add_remove": "“Nobody can tell whether a person is in the data or not”",
-    "neighbours=replace_one": "“Nobody can tell whether a person has these values or any others”",
-    "neighbours": "“Nobody can tell whether a person: {}”",
+    "neighbours=add_remove": "“Protect: a person's presence”",
+    "neighbours=replace_one": "“Protect: a person's values”",
+    "neighbours": "“Protect: {}”",
     "on_changed": "“If these are other records than those looked at, charge this step alone”",
     "on_refused=drop": "a smaller file",
     "on_refused": "the treatment of refused rows",
     "other": "“other”",
     "rehearsal=False": "the step “2. Release”",
     "rehearsal=True": "the step “1. Rehearse”",
-    "rows_per_person": "“Most rows of one person: {}”",
+    "rows_per_person": "“Maximum rows per person: {}”",
     "split_by_person=True": "the command counts merge",
     "split_by_person": "the command counts merge",
-    "suppressed_cv": "“Doubtful up to (CV %)”",
+    "suppressed_cv": "“Maximum CV with a warning (%)”",
     "time_limit": "the time limit of the search",
 }
 
 
 def in_labels(message: object) -> str:
-    """Return the text of a message or an error with the labels of the app instead of Python
-    arguments.
+    """Return a message with the labels of the app in place of Python arguments.
 
     >>> in_labels("Plan for rows_per_person=3, or correct rows_per_person.")
-    'Plan for “Most rows of one person: 3”, or correct “Most rows of one person”.'
+    'Plan for “Maximum rows per person: 3”, or correct “Maximum rows per person”.'
     """
     return translate_arguments(str(message), LABELS, ", ".join)
 
 
 def escape_markdown(text: str) -> str:
-    r"""Text for a place that reads Markdown, with every mark escaped: a name can then draw no
-    picture and no link.
+    r"""Escape text for Markdown, so that a name cannot draw a picture or a link.
 
-    A word joiner, which is not seen, stops bare addresses from becoming links.
+    An invisible word joiner stops bare addresses from becoming links.
 
     >>> escape_markdown("a*b ![x](y)")
     'a\\*b \\!\\[x\\]\\(y\\)'
     """
     text = _ADDRESS.sub(
-        lambda found: f"{found[0][:-1]}\u2060{found[0][-1]}", " ".join(text.split())
+        lambda match: f"{match[0][:-1]}\u2060{match[0][-1]}", " ".join(text.split())
     )
     return _MARKUP.sub(r"\\\1", text)
 
 
 def show_error(message: str) -> None:
-    """Show a message of the engine."""
+    """Show an error message of the engine."""
     st.error(escape_markdown(in_labels(message)), icon="⚠️")
 
 
 def error_text(error: Exception) -> str:
-    """The message of an engine error, or what to do when memory ran out unforeseen."""
+    """Return the message of an engine error, or advice after a MemoryError."""
     if isinstance(error, EngineError):
         return in_labels(error)
     return (
-        "This needs more memory than there is. Use attributes with fewer cells, or ask fewer"
-        " queries at once."
+        "This needs more memory than the server has. Use attributes with fewer cells, or fewer"
+        " queries."
     )
 
 
 @contextmanager
 def show_errors() -> Iterator[None]:
-    """Show an engine error at the place where it happens while the page is drawn."""
+    """Show an engine error that occurs while the page is drawn."""
     try:
         yield
     except (EngineError, MemoryError) as error:
@@ -98,9 +96,7 @@ def show_errors() -> Iterator[None]:
 
 @contextmanager
 def deferred_errors(place: str) -> Iterator[None]:
-    """Keep an engine error of a callback for `show_deferred_error` at the same place; success
-    clears it.
-    """
+    """Store an engine error of a callback for `show_deferred_error`; success clears it."""
     messages = st.session_state.setdefault("trouble", {})
     messages.pop(place, None)
     try:
@@ -110,6 +106,6 @@ def deferred_errors(place: str) -> Iterator[None]:
 
 
 def show_deferred_error(place: str) -> None:
-    """Show the error that the last callback of this place left, if any."""
+    """Show the error of the last callback with this key, if any."""
     if message := st.session_state.get("trouble", {}).get(place):
         show_error(message)

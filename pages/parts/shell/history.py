@@ -1,8 +1,8 @@
-"""What a person has chosen so far, as one frozen value with undo and redo.
+"""Request of the session as one frozen value, with undo and redo.
 
 A page never changes the state while it draws: widgets call `commit` from a callback, and the page
 then draws what `current` returns.  Every widget that shows a part of the state has `version()` in
-its key, so that undo, redo and loading a file draw it afresh.
+its key, so that undo, redo and loading a file reset it.
 """
 
 from __future__ import annotations
@@ -14,38 +14,36 @@ from typing import Any
 import streamlit as st
 
 from engine.errors import EngineError
+from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import streamlit_internals
 from pages.parts.shell.request_state import RequestState as RequestState
 
-LIMIT = 200  # steps that undo remembers
+MAX_UNDO_STEPS = 200
 KEY = "history"
-TARGETS, DROPPED = (
-    "targets",
-    "targets_dropped",
-)  # of single groups: the option, and whether a change took it away
+# option with error targets of single tables; key that says whether a change removed it
+TARGETS, DROPPED = "targets", "targets_dropped"
+DEFAULT_BUDGET = Budget.approx(1.0, 1e-6)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class History:
-    """States before and after the present one; `version` counts the changes that did not come from
-    a widget.
-    """
+    """Present, past and future states; `version` counts the changes that no widget caused."""
 
-    present: RequestState = field(default_factory=RequestState)
+    present: RequestState = field(default_factory=lambda: RequestState(budget=DEFAULT_BUDGET))
     past: tuple[RequestState, ...] = ()
     future: tuple[RequestState, ...] = ()
     version: int = 0
 
     def push(self, studio: RequestState, *, redraw: bool) -> History:
-        """The history after one more step; a step that changes nothing is none."""
+        """Return the history with one more state, unless it equals the present one."""
         if studio.key == self.present.key:
             return self
-        past = (*self.past, self.present)[-LIMIT:]
+        past = (*self.past, self.present)[-MAX_UNDO_STEPS:]
         return History(present=studio, past=past, version=self.version + redraw)
 
     def undo(self) -> History:
-        """The history one step back."""
+        """Return the history one step back."""
         if not self.past:
             return self
         future = (self.present, *self.future)
@@ -54,7 +52,7 @@ class History:
         )
 
     def redo(self) -> History:
-        """The history one step forward."""
+        """Return the history one step forward."""
         if not self.future:
             return self
         past = (*self.past, self.present)
@@ -64,23 +62,23 @@ class History:
 
 
 def history() -> History:
-    """The history of this session."""
+    """Return the history of this session."""
     stack: History = st.session_state.setdefault(KEY, History())
     return stack
 
 
 def current() -> RequestState:
-    """What is chosen now."""
+    """Return the present request."""
     return history().present
 
 
 def version() -> int:
-    """Part of the key of every widget that shows a part of the state."""
+    """Return the number for the keys of widgets that show a part of the state."""
     return history().version
 
 
 def commit(studio: RequestState, *, redraw: bool = False) -> None:
-    """Make `studio` the present state; `redraw` when the widgets on screen do not show it yet."""
+    """Make `studio` the present state; `redraw` resets the widgets that show the state."""
     before = current()
     committed = studio.after(before)
     if TARGETS in before.options and TARGETS not in committed.options:
@@ -94,12 +92,12 @@ def change(*, redraw: bool = False, **fields: Any) -> None:
 
 
 def start_with(studio: RequestState) -> None:
-    """Begin the session with a state that came from outside."""
+    """Start the session with a loaded state."""
     st.session_state[KEY] = History(present=studio)
 
 
 def undo() -> None:
-    """Go one step back; messages about the step that is taken back go with it."""
+    """Go one step back and remove messages about the undone step."""
     note_dropped_groups(())
     st.session_state["trouble"] = {}
     st.session_state[KEY] = history().undo()
@@ -112,9 +110,7 @@ def redo() -> None:
 
 
 def renamed_attributes(old: Schema, new: Schema) -> dict[str, str]:
-    """Attributes whose name alone changed between two schemas of the same length: old name -> new
-    name.
-    """
+    """Return the attributes of which only the name changed, old name -> new name."""
     if len(old) != len(new):
         return {}
     pairs = zip(old.names, new.names, strict=True)
@@ -126,39 +122,36 @@ def renamed_attributes(old: Schema, new: Schema) -> dict[str, str]:
 
 
 def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[str, ...]]:
-    """The workload on a changed schema, and the reasons why groups had to be left out."""
+    """Return the workload on a changed schema, and why groups were removed."""
     names = renamed_attributes(workload.schema, schema)
-    retained, lost = Workload(schema), []
+    fitted, reasons = Workload(schema), []
     for group in workload.groups:
         attributes = [names.get(name, name) for name in group.attributes]
         family = group.family
         if isinstance(family, Mapping):
             family = {names.get(name, name): one for name, one in family.items()}
         try:
-            retained = retained.add(attributes, family, group.weight, group.query_weights)
+            fitted = fitted.add(attributes, family, group.weight, group.query_weights)
         except EngineError as error:
-            lost.append(f"{' × '.join(group.attributes)}: {error}")
-    return retained, tuple(lost)
+            reasons.append(f"{' × '.join(group.attributes)}: {error}")
+    return fitted, tuple(reasons)
 
 
 def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
-    """Commit a schema and keep every group that still fits it; what was lost is told on the next
-    draw.
+    """Commit a schema with the groups that still fit it; the page then lists the removed groups.
 
-    The budget protects as many rows of a person as the schema newly declares.
+    A new maximum of rows per person in the schema also applies to the budget.
     """
     before, budget = current().workload, current().budget
-    workload, lost = (Workload(schema), ()) if before is None else fit_workload(before, schema)
+    workload, reasons = (Workload(schema), ()) if before is None else fit_workload(before, schema)
     if schema.rows_per_person != (None if before is None else before.schema.rows_per_person):
         budget = replace(budget, rows_per_person=schema.rows_per_person or 1)
     change(workload=workload, budget=budget, redraw=redraw)
-    note_dropped_groups(lost)
+    note_dropped_groups(reasons)
 
 
 def enter(page: str) -> None:
-    """Note which page is drawn; what belonged to the page before it alone is forgotten, uploads
-    above all.
-    """
+    """Store the current page; a change of page deletes the state and uploads of the last page."""
     if st.session_state.get("page", page) != page:
         page_state().clear()
         streamlit_internals.remove_uploads()
@@ -166,17 +159,17 @@ def enter(page: str) -> None:
 
 
 def page_state() -> dict[str, Any]:
-    """What is kept until another page is drawn."""
+    """Return the state of the current page, which another page deletes."""
     values: dict[str, Any] = st.session_state.setdefault("only_here", {})
     return values
 
 
 def note_dropped_groups(reasons: Iterable[str]) -> None:
-    """Keep what has to be told about groups that were left out."""
+    """Store the reasons why groups were removed."""
     st.session_state["lost"] = tuple(reasons)
 
 
 def dropped_groups() -> tuple[str, ...]:
-    """Reasons why groups were left out by the last change of the schema."""
-    names: tuple[str, ...] = st.session_state.get("lost", ())
-    return names
+    """Return why the last change of the schema removed groups."""
+    reasons: tuple[str, ...] = st.session_state.get("lost", ())
+    return reasons

@@ -1,6 +1,4 @@
-"""The frame of every page: header with a one-line summary, sidebar, tutorial text, next button,
-Python code.
-"""
+"""Layout of every page: header, sidebar, next button, Python code."""
 
 from __future__ import annotations
 
@@ -10,15 +8,14 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from engine._format import cost
-from engine.privacy import Budget
+from engine._format import cost, pluralize
 from pages.parts.shell import budgets, buttons, history, permalink, session_restore
 from pages.parts.shell.error_text import escape_markdown, in_labels, show_error
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageInfo:
-    """One page: its file, its title and the emoji in front of it."""
+    """One page: its file, title and emoji."""
 
     file: str
     title: str
@@ -39,22 +36,26 @@ PAGES = (
 
 
 def page(title: str) -> PageInfo:
-    """The page of this title."""
+    """Return the page with this title."""
     return next(p for p in PAGES if p.title == title)
 
 
 STEPS = (("Schema",), ("Workload",), ("Preview",), ("Compare", "Coarse or fine"), ("Release",))
-PREVIEWED = "previewed"  # what was chosen when a plan of it was looked at
+PREVIEWED = "previewed"  # key of the last request whose plan was shown
 BUDGETS = "Preview"  # the page with the form for the budget
 _PLACE: ContextVar[DeltaGenerator] = ContextVar("place")
-_DRAWN: ContextVar[bool] = ContextVar(
-    "drawn", default=False
-)  # whether the frame is there while a page draws itself
+# whether the layout is drawn around the current page
+_DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
+# less space above the title than Streamlit leaves
+STYLE = """<style>
+[data-testid=stMainBlockContainer] {padding-top: 2.5rem}
+[data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
+</style>"""
 
 
 def start() -> None:
     """Draw the sidebar and the chosen page."""
-    st.set_page_config(page_title="DP query workbench", page_icon="🔐", layout="wide")
+    st.set_page_config(page_title="DP query app", page_icon="🔐", layout="wide")
     pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is PAGES[0]) for p in PAGES]
     chosen = st.navigation(pages)
     history.enter(chosen.title)
@@ -72,10 +73,10 @@ def start() -> None:
 
 
 def require() -> None:
-    """Start the frame when a page was opened without it.
+    """Draw the layout when a page was opened without it.
 
-    Before the frame ran for the first time, Streamlit takes the folder `pages` for its older kind
-    of navigation, and the address of a page leads to the bare page.
+    Before `start` ran for the first time, Streamlit treats the folder `pages` as legacy navigation,
+    and the address of a page opens the bare page.
     """
     if not _DRAWN.get():
         start()
@@ -83,17 +84,17 @@ def require() -> None:
 
 
 def sidebar() -> None:
-    """The budget, what is chosen so far, undo and redo, and the tutorial switch."""
+    """Draw the budget, undo and redo, and the switch for explanations."""
     studio, steps = history.current(), history.history()
     with st.sidebar:
-        st.caption("Privacy budget of this plan")
         place = st.container()
         with place:
-            if st.session_state["page"] != BUDGETS:
-                budget_shown(studio.budget)
+            if studio.workload is None:
+                st.caption(budgets.summary(studio))
+            elif st.session_state["page"] != BUDGETS:
+                _show_budget(studio)
         _PLACE.set(place)
         gauge()
-        st.caption(escape_markdown(budgets.summary(studio)))
         back, forth = st.columns(2)
         back.button(
             "↩ Undo", key="undo", on_click=history.undo, disabled=not steps.past, width="stretch"
@@ -105,33 +106,27 @@ def sidebar() -> None:
             "Explain each step",
             value=True,
             key="tutorial",
-            help="Switch the explanations on every page off.",
+            help="Show an explanation at the top of every page.",
         )
 
 
 def budget_place() -> DeltaGenerator:
-    """Where the page that changes the budget draws its form: it stays in view however far the page
-    is scrolled.
-    """
+    """Return the container in the sidebar for the budget form, which stays in view."""
     return _PLACE.get()
 
 
-def budget_shown(budget: Budget) -> None:
-    """The budget as this person says budgets, and what that is in other terms."""
+def _show_budget(studio: history.RequestState) -> None:
+    """Draw the budget in the chosen unit; other units and the summary are in the tooltip."""
+    budget = studio.budget
     st.metric(
-        "Privacy cost",
+        "Privacy budget",
         budgets.headline(budget, budgets.language()),
-        help=(
-            "What everything released may tell about one person at most. The Preview page says it"
-            " in other words, and what it protects from."
-        ),
-        label_visibility="collapsed",
+        help=escape_markdown(f"{budgets.other_units(budget)} · {budgets.summary(studio)}"),
     )
-    st.caption(escape_markdown(budgets.other_units(budget)))
 
 
 def gauge() -> None:
-    """How much of the chosen dataset's budget is spent; nothing before a dataset is chosen."""
+    """Draw the spent share of the chosen dataset's budget, if a dataset is chosen."""
     status = st.session_state.get("dataset_status")
     if status is None:
         return
@@ -142,50 +137,33 @@ def gauge() -> None:
     st.progress(min(status.spent / status.total, 1.0), text=escape_markdown(words))
 
 
-def header(
-    info: PageInfo, lead: str, tutorial: str, *, folded: bool = False
-) -> history.RequestState:
-    """Draw title, summary and tutorial text, both in a fold where results come first; return what
-    is chosen so far.
-    """
+def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestState:
+    """Draw title, path and summary, which opens the explanation; return the current request."""
     studio = history.current()
-    st.title(f"{info.icon} {info.title}")
-    if not folded:
+    st.html(STYLE)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.title(f"{info.icon} {info.title}", anchor=False, width="content")
+        st.caption(path(studio, info.title))
+    if tutorial and st.session_state.get("tutorial", True):
+        st.expander(lead, icon="💡", type="compact").markdown(tutorial)
+    else:
         st.markdown(lead)
-    st.caption(path(studio, info.title))
-    if st.session_state.get("tutorial", True):
-        if folded:
-            st.expander(lead, icon="💡", type="compact").markdown(tutorial)
-        else:
-            show_tutorial(info, tutorial)
     if damaged := st.session_state.get("address_trouble"):
         show_error(damaged)
-    if missed := history.dropped_groups():
+    if reasons := history.dropped_groups():
         with st.container(border=True):
             st.warning(
-                f"{len(missed):,} groups no longer fit the schema and were left out. Undo brings"
-                " them back."
+                f"{pluralize(len(reasons), 'table')} no longer fit the schema and"
+                f" {'was' if len(reasons) == 1 else 'were'} removed. Undo restores them."
             )
-            for reason in missed[:5]:
+            for reason in reasons[:5]:
                 st.caption(escape_markdown(in_labels(reason)))
-            buttons.button("Understood", history.note_dropped_groups, (), key="forget_lost")
+            buttons.button("Dismiss", history.note_dropped_groups, (), key="forget_lost")
     return studio
 
 
-def show_tutorial(info: PageInfo, tutorial: str) -> None:
-    """What a page is for: in view when it is new to the person, folded when one comes back to it."""
-    cache, seen = history.page_state(), st.session_state.setdefault("explained", set())
-    # as it was when the page was entered, so that the box does not fold under the hands of its
-    # reader
-    if cache.setdefault("known", info.title in seen):
-        st.expander("What this page is for", icon="💡").markdown(tutorial)
-    else:
-        st.info(tutorial, icon="💡")
-    seen.add(info.title)
-
-
 def path(studio: history.RequestState, here: str) -> str:
-    """The way from a schema to a release: what is done, and where this page is on it."""
+    """Return the steps from schema to release, completed steps checked and this page in bold."""
     ready = {
         "Schema": studio.workload is not None,
         "Workload": studio.workload is not None and bool(studio.workload.groups),
@@ -199,19 +177,19 @@ def path(studio: history.RequestState, here: str) -> str:
 
 
 def previewed(studio: history.RequestState) -> None:
-    """Note that there is a plan of what is chosen, so that the way to the release shows it."""
+    """Mark the step Preview as completed for this request."""
     st.session_state[PREVIEWED] = studio
 
 
 def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:
-    """Draw the Python code of the page and the button to the next page, or the reason why it has to
-    wait.
-    """
+    """Draw the Python code of the page and the button to the next page, or why it is disabled."""
     with st.expander("As Python"):
-        st.caption("The same with the engine alone. Nothing on this page needs the app.")
-        st.code(code, language=None, wrap_lines=True)  # some colours of Python are too pale to read
+        st.caption("This page as a Python script, without the app.")
+        # some colors of Python highlighting have too little contrast
+        st.code(code, language=None, wrap_lines=True)
     if target is None:
         return
+    reason = reason[:1].upper() + reason[1:]
     left, right = st.columns([1, 3], vertical_alignment="center")
     label = f"Next: {target.title} →"
     if left.button(
@@ -224,4 +202,4 @@ def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:
     ):
         st.switch_page(target.file)
     if reason:
-        right.caption(f"Next has to wait: {reason}")
+        right.caption(reason)

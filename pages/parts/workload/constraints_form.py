@@ -1,4 +1,4 @@
-"""Public facts about the records: combinations that nobody can have, and totals that are exact."""
+"""Forms for structural zeros and published totals."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_
 from pages.parts.workload import draft_form
 from pages.parts.workload.schema_table import text_lines
 
-MAX_UPLOAD = 10  # megabytes
+MAX_UPLOAD_MB = 10
 
 
 def use_rules(key: str) -> None:
-    """Take the rules for impossible cells."""
+    """Use the rules for impossible combinations."""
     with deferred_errors("rules"):
         rules = text_lines(st.session_state[key])
         history.choose_schema(
@@ -26,29 +26,29 @@ def use_rules(key: str) -> None:
 
 
 def rules(schema: Schema) -> None:
-    """Combinations that nobody can have."""
+    """Draw the field for impossible combinations."""
     st.text_area(
-        "Combinations that nobody can have, one rule a line (empty: all are possible)",
+        "Impossible combinations, one rule per line (optional)",
         "\n".join(schema.impossible),
         key=(key := f"rules_{history.version()}"),
         on_change=use_rules,
         args=(key,),
         placeholder="age < 15 and married == 'yes'",
         help=(
-            "Published tables are exactly 0 there, and rows that break a rule are left out of every"
-            " count. Take rules from laws and questionnaires, never from the records."
+            "These cells are published as 0, and rows that break a rule are dropped. Take rules from"
+            " laws and questionnaires, never from the records."
         ),
     )
     show_deferred_error("rules")
 
 
 def use_text(key: str) -> None:
-    """Take exact totals as they were written."""
+    """Use the published totals in the text field."""
     _use(st.session_state[key])
 
 
 def use_file(key: str) -> None:
-    """Add exact totals from a file to those that are there."""
+    """Add published totals from a file to the text field."""
     file = st.session_state.get(key)
     if file is not None:
         with deferred_errors("exact"):
@@ -64,34 +64,34 @@ def _use(text: str) -> None:
 
 
 def exact(schema: Schema) -> None:
-    """Totals that are public and exact already."""
+    """Draw the fields for published totals."""
     st.text_area(
-        "Totals that are published already, as CSV with a header, an empty line between tables"
-        " (empty: none)",
+        "Totals already published (CSV; blank line between tables)",
         public_text(schema),
         key=(key := f"exact_{history.version()}"),
         on_change=use_text,
         args=(key,),
         placeholder="region,people\nnorth,310\nsouth,242",
         help=(
-            "Every release keeps them to the digit and spends nothing on them. The records must"
-            " agree with them. Take them from what is published, never from the records."
+            "Every release repeats these totals without noise and spends no budget on them. They"
+            " must equal the totals of the records. Take them from publications, never from the"
+            " records."
         ),
     )
     st.file_uploader(
-        "Or add a table from a CSV file or a sheet",
+        "Published totals from a file (CSV or Excel)",
         type=["csv", *SHEET_ENDINGS],
         key=(upload := f"exact_file_{history.version()}"),
         on_change=use_file,
         args=(upload,),
-        max_upload_size=MAX_UPLOAD,
+        max_upload_size=MAX_UPLOAD_MB,
     )
     show_deferred_error("exact")
     if schema.invariants:
         st.warning(
             escape_markdown(
-                f"Nothing protects what {schema.exact_text} say. Releases are then subspace"
-                " differential privacy, which is weaker than the plain one, and say so."
+                f"{schema.exact_text[:1].upper()}{schema.exact_text[1:]} are published without"
+                " protection. Releases satisfy subspace differential privacy, a weaker guarantee."
             ),
             icon="⚖️",
         )

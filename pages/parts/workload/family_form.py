@@ -1,6 +1,4 @@
-"""Choosing a query family: its word, its meaning, and a small form for the families that have
-parameters.
-"""
+"""Form for a query family and its parameters."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ from pages.parts.workload.schema_table import text_lines
 BY_NAME = {family.name: family for family in FAMILIES}
 SINGLE = [family.name for family in FAMILIES if family.arity == 1]
 CONDITION = (
-    "Comparisons with constants, in lists, and, or, not; sums and abs() of coded attributes. Names"
-    " with spaces or signs go in backticks, such as `` `pay grade` >= 3 ``."
+    "Comparisons with constants, in, and, or, not; sums and abs() of coded attributes. Quote names"
+    " with spaces in backticks: `` `pay grade` >= 3 ``."
 )
 JOINT = [family.name for family in FAMILIES if family.arity != 1]
 
 
 def meaning(name: str) -> str:
-    """Word and meaning of a family, for a list to choose from.
+    """Return name and meaning of a family.
 
     >>> meaning("prefix")
     'prefix: How many records are at or below each value?'
@@ -34,53 +32,51 @@ def meaning(name: str) -> str:
 
 
 def choose(label: str, names: Sequence[str], key: str) -> str | Family:
-    """Draw a list of families and the form of the chosen one; return what `Workload.add` takes."""
+    """Draw the choice of a family with its parameters; return it for `Workload.add`."""
     name = st.selectbox(label, names, format_func=meaning, key=key)
     return FORMS[name](key) if name in FORMS else name
 
 
 def _width(key: str) -> Family:
-    return Width(
-        st.number_input("Width of the window, in cells", min_value=1, value=5, key=f"{key}_width")
-    )
+    return Width(st.number_input("Window width (cells)", min_value=1, value=5, key=f"{key}_width"))
 
 
 def _random(key: str) -> Family:
     left, middle, right = st.columns(3)
-    p = left.number_input("Share of cells in a query (p)", value=0.3, step=0.05, key=f"{key}_p")
+    p = left.number_input("Share of cells per query (p)", value=0.3, step=0.05, key=f"{key}_p")
     count = middle.number_input(
         "Number of queries",
         min_value=1,
         value=None,
         key=f"{key}_count",
-        placeholder="3 times the cells",
+        placeholder="3 per cell",
     )
-    seed = right.number_input("Seed of the choice", min_value=0, value=0, key=f"{key}_seed")
+    seed = right.number_input("Random seed", min_value=0, value=0, key=f"{key}_seed")
     return Random(p=p, count=count, seed=seed)
 
 
 def _custom(key: str) -> Family:
-    how = st.radio(
-        "Your own queries", ["Conditions", "Matrix file"], horizontal=True, key=f"{key}_how"
-    )
+    how = st.radio("Input method", ["Conditions", "Matrix file"], horizontal=True, key=f"{key}_how")
     if how == "Conditions":
         text = st.text_area(
-            "Conditions, one query a line",
+            "Conditions, one query per line",
             key=f"{key}_text",
             placeholder="age >= 30 and sex == 'F'\nage + hours <= 60",
             help=CONDITION,
         )
         return Custom(predicates=text_lines(text or ""))
     file = st.file_uploader(
-        "CSV of numbers or NumPy file: one row a query, one column a cell, the last attribute"
-        " varying fastest",
+        "Query matrix (CSV or NumPy)",
         type=["csv", "npy"],
         key=f"{key}_file",
-        help="A CSV has no header. A NumPy file holds one array, saved with numpy.save.",
+        help=(
+            "One row per query, one column per cell, last attribute varying fastest. CSV without"
+            " header, or one array saved with numpy.save."
+        ),
         max_upload_size=MAX_FILE // 1_000_000,
     )
     if file is None:
-        raise WorkloadError("No matrix file was chosen yet. Upload one, or write conditions.")
+        raise WorkloadError("No matrix file yet. Upload one, or write conditions.")
     return Custom(matrix=read_matrix(file.getvalue(), PurePath(file.name).name))
 
 

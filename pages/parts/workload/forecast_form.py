@@ -1,6 +1,4 @@
-"""What new groups would bring, told before they are added: the time to plan them, what is too dear,
-and the errors.
-"""
+"""Forecast of planning time, cost and errors of new groups before they are added."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ from math import prod
 import streamlit as st
 
 from engine import analysis
-from engine._format import pluralize
 from engine._values import cached_on_value
 from engine.errors import EngineError
 from engine.mechanisms.base import Forecast
@@ -21,21 +18,19 @@ from pages.parts.shell import budgets, history
 from pages.parts.shell.error_text import error_text, escape_markdown
 from pages.parts.shell.history import RequestState
 
-LIVE = 3_000  # groups up to which new ones are forecast while a form is filled in
-WIDE = 1_000  # cells of queries without structure, from which on a forecast alone takes seconds
+MAX_FORECAST_GROUPS = 3_000  # larger workloads are not forecast while a form is filled in
+MAX_CUSTOM_CELLS = 1_000  # custom families with more cells take seconds to forecast
 
 
 def new_groups(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
-    """The groups that are new to a workload."""
+    """Return the groups that the workload does not contain."""
     existing = _families_by_set(workload)
     return tuple(group for group in groups if group.key not in existing.get(group.attributes, ()))
 
 
 @cached_on_value
 def _families_by_set(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
-    """What is asked of each set of attributes; sets that are asked the same share it, or it would
-    be most of a plan.
-    """
+    """Return the family keys per set of attributes; equal sets share one object to save memory."""
     existing: dict[tuple[str, ...], frozenset[Hashable]] = {}
     shared: dict[frozenset[Hashable], frozenset[Hashable]] = {}
     for group in workload.groups:
@@ -44,43 +39,41 @@ def _families_by_set(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashabl
     return existing
 
 
-def before_adding(groups: Sequence[Group]) -> None:
-    """Say what planning will take with new groups and how exact all would be, or what could be
-    added instead.
-    """
+def before_adding(groups: Sequence[Group]) -> bool:
+    """Draw planning time and errors with the groups added; return whether any group is new."""
     studio = history.current()
-    workload, new = studio.required_workload, new_groups(studio.required_workload, groups)
-    if len(new) < len(groups):
-        st.caption(
-            f"{pluralize(len(groups) - len(new), 'group')} of these {len(groups):,} asked already;"
-            " none twice."
-        )
-    if not new:
-        return
-    if len(new) + len(workload.groups) > LIVE or any(map(_wide, new)):
-        st.caption(
-            "It is too large to be forecast while you choose. The Preview page says what planning"
-            " it takes."
-        )
+    new = new_groups(studio.required_workload, groups)
+    if groups and not new:
+        st.caption("Already in the workload. Raise its weight to make it more accurate.")
+    elif len(new) < len(groups):
+        st.caption(f"{len(groups) - len(new):,} of {len(groups):,} tables are already included.")
+    if new:
+        _show_forecast(studio, new)
+    return bool(new)
+
+
+def _show_forecast(studio: RequestState, new: Sequence[Group]) -> None:
+    """Draw planning time and errors with new groups, or cheaper alternatives."""
+    workload = studio.required_workload
+    if len(new) + len(workload.groups) > MAX_FORECAST_GROUPS or any(
+        map(_has_large_custom_family, new)
+    ):
+        st.caption("Too large for a live forecast. The Preview page estimates the planning time.")
         return
     extended = replace(studio, workload=Workload(workload.schema, (*workload.groups, *new)))
     try:
         expected = _expected(extended.request_key, len(new), extended, studio)
     except EngineError as error:
-        st.caption(escape_markdown(f"Planning could not start with it: {error_text(error)}"))
+        st.caption(escape_markdown(f"Cannot be planned: {error_text(error)}"))
         return
     if cost_warnings.is_too_costly(expected):
         st.warning(
-            escape_markdown(
-                f"With what is asked already, planning takes {cost_warnings.words(expected)}."
-            ),
+            escape_markdown(f"Planning would take {cost_warnings.words(expected)}."),
             icon="⏳",
         )
         cost_warnings.show_costly_groups(extended, new=len(new))
         return
-    st.caption(
-        escape_markdown(f"Planning it takes about {cost_warnings.duration(expected.seconds)}.")
-    )
+    st.caption(escape_markdown(f"Planning takes about {cost_warnings.duration(expected.seconds)}."))
     after = plans.plan_of_form(extended)
     if after is not None:
         before = plans.quick_plan(studio) if workload.groups else None
@@ -91,15 +84,16 @@ def before_adding(groups: Sequence[Group]) -> None:
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _expected(question: str, new: int, _whole: RequestState, _studio: RequestState) -> Forecast:
-    """What planning takes with the last groups of a question, worked out once, however often the
-    page is drawn.
-    """
-    added = _whole.required_workload.groups[-new:]
+def _expected(key: str, new: int, _extended: RequestState, _studio: RequestState) -> Forecast:
+    """Return the forecast for a request with its last `new` groups; cached across reruns."""
+    added = _extended.required_workload.groups[-new:]
     return analysis.forecast_added(
-        replace(_studio.request, options=_whole.options_without_defaults), added
+        replace(_studio.request, options=_extended.options_without_defaults), added
     )
 
 
-def _wide(group: Group) -> bool:
-    return any(isinstance(part.family, Custom) and prod(part.sizes) > WIDE for part in group.parts)
+def _has_large_custom_family(group: Group) -> bool:
+    return any(
+        isinstance(part.family, Custom) and prod(part.sizes) > MAX_CUSTOM_CELLS
+        for part in group.parts
+    )

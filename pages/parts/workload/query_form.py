@@ -1,4 +1,4 @@
-"""A query of one's own: cells chosen attribute by attribute, or a condition in words."""
+"""Form for a single query, by cells or by a condition."""
 
 from __future__ import annotations
 
@@ -12,34 +12,31 @@ from pages.parts.shell.error_text import escape_markdown
 from pages.parts.workload import range_form
 from pages.parts.workload.family_form import CONDITION
 
-MAX_CELLS = 4_000_000  # cells of the table that a query is written on
+MAX_CELLS = 4_000_000  # cells of the table of a query
 MAX_LABELS = 2_000
-DRAW = "Draw on the domain"
+DRAW = "Draw a range"
 
 
 def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
-    """Draw the form and return the query, None while it is not complete; `show_picture` lets it be
-    drawn on the domain.
-    """
-    ways = ["Choose cells", *([DRAW] if drawn else []), "Write a condition"]
-    how = st.radio("How to say it", ways, horizontal=True, key=f"{key}_how")
+    """Draw the form and return the query, None while incomplete; `drawn` offers a range on a chart."""
+    methods = ["Choose cells", *([DRAW] if drawn else []), "Write a condition"]
+    how = st.radio("Input method", methods, horizontal=True, key=f"{key}_how")
     if how == DRAW:
-        runs = range_form.choose(schema)
-        if schema.cells(runs) > MAX_CELLS:
+        ranges = range_form.choose(schema)
+        if schema.cells(ranges) > MAX_CELLS:
             st.info(
-                f"These attributes have {texts.number(schema.cells(runs))} cells; choose one of"
-                " them."
+                f"These attributes have {texts.number(schema.cells(ranges))} cells. Choose one."
             )
             return None
-        return analysis.run_query(schema, runs) if runs else None
+        return analysis.run_query(schema, ranges) if ranges else None
     names = st.multiselect(
         "Attributes",
         schema.names,
         key=f"{key}_names",
-        help="None asks for the number of all records.",
+        help="Without attributes: the total count.",
     )
     if schema.cells(names) > MAX_CELLS:
-        st.info(f"These attributes have {texts.number(schema.cells(names))} cells; choose fewer.")
+        st.info(f"These attributes have {texts.number(schema.cells(names))} cells. Choose fewer.")
         return None
     if how == "Choose cells":
         columns = st.columns(max(1, min(3, len(names))))
@@ -55,10 +52,7 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
         help=CONDITION,
     )
     if not text.strip():
-        st.caption(
-            "Write a condition; it is asked on the attributes that it names, or on those chosen"
-            " above."
-        )
+        st.caption("Write a condition on the selected attributes, or on any if none is selected.")
         return None
     return (
         analysis.parse_query(schema, names, text)
@@ -88,6 +82,6 @@ def _cells(attribute: Attribute, key: str) -> list[int]:
             st.number_input(f"{name}: first cell", 0, attribute.size - 1, 0, key=f"{key}_first")
         )
         last = int(
-            st.number_input(f"last cell of {name}", first, attribute.size - 1, key=f"{key}_last")
+            st.number_input(f"{name}: last cell", first, attribute.size - 1, key=f"{key}_last")
         )
     return list(range(first, last + 1))

@@ -1,4 +1,4 @@
-"""Choosing a range by dragging a box over the cells, or with sliders: both move the same ends."""
+"""Form for a range, by dragging a box over the cells or with sliders."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import escape_markdown, show_deferred_error, show_errors
 from pages.parts.workload import forecast_form, group_form
 
-MAX_LABELS = 2_000  # cells that a slider may have
+MAX_LABELS = 2_000  # cells of a slider
 CHART = "range_cells"
-DRAWN = (  # the ends that were drawn, and how often: sliders with a new key start at them
-    "range_drawn"
-)
+# endpoints of the last box, and the number of boxes, which is part of the key of the sliders
+DRAWN = "range_drawn"
 
 
 def take_box(schema: Schema, names: tuple[str, ...]) -> None:
-    """Move the ends to the box that was drawn on the picture."""
+    """Move the endpoints to the box drawn on the chart."""
     boxes = st.session_state[f"chart_{CHART}"].selection.box
     if boxes:
         drawn, moves = st.session_state.get(DRAWN, ({}, 0))
@@ -33,14 +32,12 @@ def take_box(schema: Schema, names: tuple[str, ...]) -> None:
 
 
 def choose(schema: Schema) -> dict[str, tuple[int, int]]:
-    """Draw the cells of one or two attributes and return the chosen run of each; nothing when none
-    is named.
-    """
+    """Draw the cells of one or two attributes and return the chosen range of each."""
     default_names = [a.name for a in schema.attributes if a.kind == "numeric" and a.size > 1][
         :1
     ] or [schema.names[0]]
     names = st.multiselect(
-        "Attributes of the range",
+        "Attributes",
         schema.names,
         default=default_names,
         max_selections=2,
@@ -53,7 +50,7 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
     for column, name in zip(st.columns(len(names)), names, strict=True):
         with column:
             chosen[name] = _ends(schema[name])
-    st.caption("Drag over the picture, or move the ends above with the mouse or the arrow keys.")
+    st.caption("Drag over the chart, or move the sliders.")
     figure_view.picture(
         figures.range_picture(schema, chosen),
         key=CHART,
@@ -67,9 +64,7 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
 
 
 def drag_range(schema: Schema) -> None:
-    """Draw the cells of one or two attributes, the chosen range in words, and the button that adds
-    it.
-    """
+    """Draw the form for a range, its description, and the button that adds it."""
     chosen = choose(schema)
     if not chosen:
         return
@@ -77,11 +72,8 @@ def drag_range(schema: Schema) -> None:
         weight = group_form.weight_form("range_weight")
         addition = box_workload(schema, chosen, weight)
         cells = pluralize(schema.cells(chosen), "cell")
-        st.markdown(
-            f"**The range: {escape_markdown(addition.describe(0))}** (one query on a table of"
-            f" {cells})"
-        )
-        forecast_form.before_adding(addition.groups)
+        st.markdown(f"**Range: {escape_markdown(addition.describe(0))}** (1 query, {cells})")
+        is_new = forecast_form.before_adding(addition.groups)
         buttons.button(
             "Add this range",
             group_form.add_groups,
@@ -89,6 +81,7 @@ def drag_range(schema: Schema) -> None:
             "range",
             key="add_range",
             type="primary",
+            disabled=not is_new,
         )
     show_deferred_error("group")
 
@@ -98,7 +91,7 @@ def _key(attribute: Attribute) -> str:
 
 
 def _ends(attribute: Attribute) -> tuple[int, int]:
-    """Draw the two ends of the range of one attribute and return them."""
+    """Draw the endpoints of the range of one attribute and return them."""
     drawn, moves = st.session_state.get(DRAWN, ({}, 0))
     first, last = drawn.get(_key(attribute), (attribute.size // 4, attribute.size // 2))
     key = f"{_key(attribute)}_{moves}"
@@ -110,7 +103,7 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
         return 0, 0
     if attribute.size <= MAX_LABELS:
         cells, label = range(attribute.size), f"Range of {escape_markdown(attribute.name)}"
-        # a slider reads its texts as Markdown
+        # sliders render labels as Markdown
         ends: tuple[int, int] = st.select_slider(
             label,
             cells,
@@ -126,5 +119,5 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
     high = st.number_input(
         f"Last cell of {escape_markdown(attribute.name)}", 0, most, last, key=f"{key}_last"
     )
-    st.caption(f"The cells have the numbers 0 to {texts.number(most)}.")
+    st.caption(f"Cells are numbered 0 to {texts.number(most)}.")
     return min(low, high), max(low, high)

@@ -1,6 +1,4 @@
-"""The scale that noise is read on: an expected number of records, asked once, and the thresholds of
-the office.
-"""
+"""Form for the expected record count and the CV thresholds of publication."""
 
 from __future__ import annotations
 
@@ -14,27 +12,21 @@ RECORDS, PUBLISHABLE, DOUBTFUL = "scale_records", "scale_publishable", "scale_do
 
 
 def scale() -> NoiseScale | None:
-    """Draw what noise is set against; None until a number of records is given."""
+    """Draw the form; return None without a record count."""
     left, middle, right = st.columns([2, 1, 1], vertical_alignment="bottom")
     records = left.number_input(
-        "Expected number of records (public)",
+        "Expected record count (public)",
         min_value=1,
         value=None,
         key=RECORDS,
         placeholder="such as 48,842",
         persist_state="session",
-        help=(
-            "A number that may be known, such as the size of the population. It is asked once, and"
-            " never read from the records."
-        ),
+        help=("A public number, such as the population size; never read from the records."),
     )
-    publishable = _percent(middle, "Publishable up to (CV %)", 15.0, PUBLISHABLE)
-    doubtful = _percent(right, "Doubtful up to (CV %)", 30.0, DOUBTFUL)
+    publishable = _percent(middle, "Maximum CV to publish (%)", 15.0, PUBLISHABLE)
+    doubtful = _percent(right, "Maximum CV with a warning (%)", 30.0, DOUBTFUL)
     if records is None:
-        st.caption(
-            "Give it to see which answers are publishable, which are doubtful and which are mere"
-            " noise."
-        )
+        st.caption("Enter the expected record count to rate each answer.")
         return None
     with show_errors():
         return NoiseScale(records=records, publishable=publishable / 100, doubtful=doubtful / 100)
@@ -42,12 +34,12 @@ def scale() -> NoiseScale | None:
 
 
 def entered_scale() -> NoiseScale | None:
-    """The scale, where a number of records was given on any page."""
+    """Return the scale, if a record count was entered on any page."""
     return other_page_scale() if st.session_state.get(RECORDS) else None
 
 
 def other_page_scale() -> NoiseScale | None:
-    """The scale that was given on another page; for answers only its thresholds matter."""
+    """Return the scale entered on another page; answers need only its thresholds."""
     form = st.session_state
     with show_errors():
         return NoiseScale(
@@ -68,5 +60,5 @@ def _percent(place: DeltaGenerator, label: str, start: float, key: str) -> float
         format="%g",
         key=key,
         persist_state="session",
-        help="Coefficient of variation: the standard error over the answer, in percent.",
+        help="Coefficient of variation: standard error / answer, in percent.",
     )

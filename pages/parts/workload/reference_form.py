@@ -1,4 +1,4 @@
-"""A reference for rehearsals of what will be published: public records, or simulated ones."""
+"""Form for the records of a rehearsal: public or simulated."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Reference = bytes | tuple[int, int]
 
 
 def choose(key: str) -> Reference | None:
-    """Draw the choice; return the bytes of a file, or how many records to simulate and the seed."""
+    """Draw the choice; return a file, or number and seed of simulated records."""
     how = st.radio("Reference", [SIMULATED, PUBLIC], horizontal=True, key=f"{key}_reference")
     if how == PUBLIC:
         file = st.file_uploader(
-            "Public records, coded as the schema says", type=["csv"], key=f"{key}_file"
+            "Public records (coded as in the schema)", type=["csv"], key=f"{key}_file"
         )
         return None if file is None else file.getvalue()
     left, right, _ = st.columns([1, 1, 2])
@@ -24,12 +24,12 @@ def choose(key: str) -> Reference | None:
 
 
 def digest(reference: Reference | None) -> str:
-    """A name for a reference, the same for the same one."""
+    """Return a digest of a reference."""
     return sha256(reference).hexdigest() if isinstance(reference, bytes) else str(reference)
 
 
 def lines(reference: Reference | None) -> tuple[set[tuple[str, str]], tuple[str, ...]]:
-    """The same as Python: what is imported, and the lines that make it."""
+    """Return imports and lines of Python that create the reference."""
     if not isinstance(reference, tuple):
         return set(), ('reference = "public.csv"',)
     code = f"reference = synthetic(schema, {reference[0]}, {reference[1]})"

@@ -1,4 +1,4 @@
-"""The schema as an editable table: rows of texts, and the schema that edited rows describe."""
+"""Conversion between a schema and the rows of the editable grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = dict[str, str]
 
 
 def rows(schema: Schema) -> list[Row]:
-    """One row of texts per attribute, under all columns of the schema's CSV form.
+    """Return one row of texts per attribute, with the columns of the schema's CSV form.
 
     >>> rows(Schema([Attribute.categorical("sex", ["F", "M"])]))[0]["labels"]
     'F|M'
@@ -28,8 +28,7 @@ def rows(schema: Schema) -> list[Row]:
 
 
 def apply_edits(schema: Schema, edits: Mapping[str, Any]) -> Schema:
-    """The schema after the edits that a data editor reports; raises SchemaError when they make
-    none.
+    """Return the schema after the edits of a data editor; raises SchemaError for invalid edits.
 
     Parameters
     ----------
@@ -45,21 +44,21 @@ def apply_edits(schema: Schema, edits: Mapping[str, Any]) -> Schema:
     attributes = []
     for number, row in enumerate(table, 1):
         if not any(row[key] for key in ALL_KEYS if key not in ("kind", *TRUE_OR_FALSE)):
-            continue  # the editor shows a new row before anything is written into it
+            continue  # a new row of the editor is empty at first
         try:
             attributes.append(attribute_from_texts(row))
         except SchemaError as error:
             name = f" ({row['name'][:60]})" if row["name"] else ""
-            raise SchemaError(f"row {number} of the table{name}: {error}") from None
+            raise SchemaError(f"Row {number}{name}: {error}") from None
     if not attributes:
         raise SchemaError(
-            "a schema needs at least one attribute; add one before you delete the last"
+            "A schema needs at least one attribute. Add one before you delete the last one."
         )
     return replace(schema, attributes=tuple(attributes))
 
 
 def append_attribute(schema: Schema | None, attribute: Attribute) -> Schema:
-    """The schema with one attribute more."""
+    """Return the schema with an added attribute."""
     return (
         Schema([attribute])
         if schema is None
@@ -68,12 +67,12 @@ def append_attribute(schema: Schema | None, attribute: Attribute) -> Schema:
 
 
 def read_schema(name: str, content: bytes) -> Schema:
-    """The schema in an uploaded JSON or CSV file."""
+    """Return the schema in an uploaded JSON or CSV file."""
     return Schema.from_csv(content) if name.lower().endswith(".csv") else Schema.from_json(content)
 
 
 def text_lines(text: str) -> list[str]:
-    """Texts written one a line; blank lines are left out.
+    """Return the nonblank lines of a text.
 
     >>> text_lines("F\\n M \\n\\n")
     ['F', 'M']
@@ -82,7 +81,7 @@ def text_lines(text: str) -> list[str]:
 
 
 def split_texts(text: str) -> list[str]:
-    """Texts joined by |; empty ones are left out.
+    """Return the nonempty texts separated by |.
 
     >>> split_texts("NA | . ||")
     ['NA', '.']
@@ -91,7 +90,7 @@ def split_texts(text: str) -> list[str]:
 
 
 def edge_numbers(text: str) -> list[float]:
-    """Bin edges written as numbers with commas or spaces, or as first:last:step.
+    """Return bin edges written as numbers, with commas or spaces, or as first:last:step.
 
     >>> edge_numbers("0, 18 65")
     [0.0, 18.0, 65.0]
@@ -105,21 +104,20 @@ def edge_numbers(text: str) -> list[float]:
         return [float(part) for part in text.replace(",", " ").split()]
     except ValueError:
         raise SchemaError(
-            f"the edges {text[:60]!r} cannot be read; write numbers such as 0, 18, 65, 120 or"
-            " first:last:step"
+            f"Bin edges {text[:60]!r} are not numbers. Write 0, 18, 65, 120 or first:last:step."
         ) from None
 
 
 def _even(first: float, last: float, step: float) -> list[float]:
     if not step > 0 or not first < last or (last - first) / step > 100_000:
         raise SchemaError(
-            f"the edges {first:g}:{last:g}:{step:g} make no bins; give first < last and a step"
-            " above 0"
+            f"Bin edges {first:g}:{last:g}:{step:g} contain no bin, or too many. Give first < last"
+            " and a step above 0."
         )
     bins = round((last - first) / step)
     if abs(first + bins * step - last) > 1e-9 * max(abs(first), abs(last)):
         raise SchemaError(
-            f"steps of {step:g} from {first:g} do not end at {last:g}; choose a step that does"
+            f"Steps of {step:g} from {first:g} do not end at {last:g}. Choose another step."
         )
     return [*(first + i * step for i in range(bins)), last]
 

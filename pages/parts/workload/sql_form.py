@@ -1,6 +1,4 @@
-"""Writing SQL that becomes query groups, checked while it is written; nothing is run and no table
-is read.
-"""
+"""Form that translates SQL into query groups; the SQL is parsed, never run."""
 
 from __future__ import annotations
 
@@ -16,48 +14,46 @@ from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import escape_markdown, show_deferred_error, show_errors
 from pages.parts.workload import forecast_form, group_form
 
-MAX_READINGS = 20  # conditions whose reading is shown
-MAX_SHOWN = 200  # groups of a text that are listed
+MAX_READINGS = 20  # conditions listed
+MAX_SHOWN = 200  # groups listed
 
 
 @dataclass(frozen=True, kw_only=True)
 class SqlRequest:
-    """The statements as `engine.workload.sql.workload_from_sql` takes them."""
+    """SQL statements for `engine.workload.sql.workload_from_sql`."""
 
     text: str
 
     def workload(self, schema: Schema) -> Workload:
-        """The groups that the statements ask for; raises WorkloadError."""
+        """Return the groups of the statements; raises WorkloadError."""
         return workload_from_sql(schema, self.text)
 
     def readings(self, schema: Schema) -> list[tuple[str, str]]:
-        """The conditions as written and as read; raises WorkloadError."""
+        """Return the conditions as written and as parsed; raises WorkloadError."""
         return sql_readings(schema, self.text)
 
 
 def use_example(text: str) -> None:
-    """Put the example into the field."""
+    """Fill the field with the example."""
     st.session_state["sql_text"] = text
 
 
 def write_sql(schema: Schema) -> None:
-    """Draw the text field, what its statements would add, and the button that adds it."""
+    """Draw the SQL field, the resulting groups, and the button that adds them."""
     offer = example(schema)
     text = st.text_area(
-        "SQL, statements separated by ;",
+        "SQL (statements separated by ;)",
         key="sql_text",
         height=150,
         placeholder=offer,
         help=(
-            "SELECT with attributes and COUNT(*), FROM one table of any name, WHERE with"
-            " comparisons of attributes with constants, GROUP BY with CUBE, ROLLUP and GROUPING"
-            " SETS. It is read, never run."
+            "SELECT attributes and COUNT(*) FROM any name; WHERE compares attributes with"
+            " constants; GROUP BY allows CUBE, ROLLUP and GROUPING SETS. The SQL is never run."
         ),
     )
     request = SqlRequest(text=text or "")
     if not request.text.strip():
-        st.caption("What the SQL asks for is shown here before anything is added.")
-        buttons.button("Use an example", use_example, offer, key="sql_example")
+        buttons.button("Insert an example", use_example, offer, key="sql_example")
         return
     with show_errors():
         _check(schema, request)
@@ -68,7 +64,7 @@ def _check(schema: Schema, request: SqlRequest) -> None:
     workload, readings = request.workload(schema), request.readings(schema)
     cells = pluralize(analysis.count_cells(workload), "cell")
     st.markdown(
-        f"**This adds {pluralize(len(workload.groups), 'group')} with"
+        f"**This adds {pluralize(len(workload.groups), 'table')} with"
         f" {pluralize(workload.queries, 'query', 'queries')} on {cells}.** First:"
         f" {escape_markdown(workload.describe(0))}. Last:"
         f" {escape_markdown(workload.describe(workload.queries - 1))}."
@@ -84,23 +80,24 @@ def _check(schema: Schema, request: SqlRequest) -> None:
         )
     weight = group_form.weight_form("sql_weight")
     groups = tuple(replace(group, weight=weight) for group in workload.groups)
-    forecast_form.before_adding(groups)
+    is_new = forecast_form.before_adding(groups)
     buttons.button(
-        f"Add {pluralize(len(groups), 'group')} from SQL",
+        f"Add {pluralize(len(groups), 'table')} from SQL",
         group_form.add_groups,
         groups,
         "sql",
         key="add_sql",
         type="primary",
+        disabled=not is_new,
     )
     shown = range(min(MAX_SHOWN, len(groups)))
     figure_view.table(
         analysis.workload_table(workload, shown),
         name="groups_from_sql",
-        alt="Groups that the SQL would add",
+        alt="Tables that the SQL would add",
         full_table=lambda: analysis.workload_table(workload),
     )
     if len(groups) > MAX_SHOWN:
-        st.caption(f"The first {MAX_SHOWN:,} groups are listed.")
+        st.caption(f"The first {MAX_SHOWN:,} tables are listed.")
     if len(groups) == 1:
         group_form.picture(schema, groups[0], key="sql_picture")

@@ -182,7 +182,7 @@ def test_pure_epsilon_budget_works_on_pages() -> None:
     session.set(budget_unit="pure epsilon")
     assert session.studio.budget == Budget.pure(1.0)
     assert "keeps no budget of pure epsilon" in session.errors()
-    assert session.go("compare", compare_chosen=["laplace"]).metrics()["Privacy cost"] == "ε 1"
+    assert session.go("compare", compare_chosen=["laplace"]).metrics()["Privacy budget"] == "ε 1"
     session.go("preview")
     assert "pure epsilon 1" in session.text()
     version = session.app.session_state["history"].version

@@ -9,7 +9,7 @@ from engine.analysis import error_targets as fitness
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
-from pages.parts.shell import permalink
+from pages.parts.shell import history, permalink
 from pages.parts.shell.history import RequestState
 from tests.app.preview.sessions import open_preview
 from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
@@ -18,7 +18,7 @@ from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
 def test_preview_shows_numbers_of_the_plan() -> None:
     session, reference = (
         Session().set(demo="cps").press("Use this schema").press("next"),
-        demo_plan(centers="tuned"),
+        demo_plan(pcost=history.DEFAULT_BUDGET.pcost, centers="tuned"),
     )
     wait(session.set(ways_ask="Cumulative tables", ways=[1, 2]).press("add_ways").press("next"))
     assert session.metrics()["Typical error (counts)"] == format_number(reference.rmse)
@@ -67,7 +67,7 @@ def test_preview_states_epsilon_at_requested_delta() -> None:
         ("mu", "mu", 0.0),
         ("epsilon, delta", "delta", 2.0),
         ("epsilon, delta", "epsilon", 0.0),
-        ("guessing risk", "attacker's success rate (%)", 50.0),
+        ("attacker's success rate", "attacker's success rate (%)", 50.0),
     ],
 )
 def test_invalid_budget_is_refused(unit: str, key: str, value: float) -> None:
@@ -142,7 +142,7 @@ def test_long_planning_waits_for_button_and_cancels() -> None:
     session = Session(plan=permalink.packed(studio)).go("preview")
     assert "Planning this takes about" in session.text()
     assert "Typical error (counts)" not in session.metrics()
-    assert "there is no plan yet" in session.text()
+    assert "no plan yet" in session.text()
     session.press("plan_now")
     session.press("Cancel")
     for _ in range(100):

@@ -77,7 +77,7 @@ def test_unreachable_target_shows_error() -> None:
 
 def test_drawn_query_sets_budget_for_its_interval() -> None:
     session, reference = open_demo("survey"), demo_plan("survey")
-    session.set(fold_probe=True, probe_how="Draw on the domain", range_names_10=["age"])
+    session.set(fold_probe=True, probe_how="Draw a range", range_names_10=["age"])
     session.run(session.app.select_slider(key="range_age_82_0").set_range(10, 20))
     tensor = [float(10 <= i <= 20) for i in range(82)]
     error = reference.variance_of(("age",), tensor) ** 0.5
@@ -139,7 +139,7 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     session.press("what_if_drop").press("what_if_keep")  # remaining groups have the same targets
     assert session.studio.options["targets"] == targets[:3]
     assert not session.errors()
-    session.go("workload").set(add_how="One set of attributes").press("add_total").go("preview")
+    session.go("workload").set(add_how="One table").press("add_total").go("preview")
     assert session.studio.options == UNIFORM
     assert "removed the error targets" in session.text()
     session.press("undo")

@@ -141,4 +141,4 @@ def test_settings_hold_paths_and_are_private(
     assert set(json.loads(file.read_text())["mine"]) == {"pages", "ledgers", "used"}
     for content in ("", "[]", "{", "[" * 100_000):
         file.write_text(content)
-        assert "Privacy cost" in reload_page(session).metrics()
+        assert "Privacy budget" in reload_page(session).metrics()

@@ -47,7 +47,7 @@ def test_plan_code_rebuilds_all_groups() -> None:
 
 def test_page_code_rebuilds_added_groups() -> None:
     session = open_workload(add_how="Write SQL").set(sql_text=example(SURVEY)).press("add_sql")
-    session.set(add_how="Drag a range").press("add_range")
+    session.set(add_how="Pick a range").press("add_range")
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert names["workload"] == session.studio.workload

@@ -27,7 +27,7 @@ def set_and_press(session: Session, button: str, **fields: object) -> Session:
 
 def test_weight_set_with_click_is_used() -> None:
     session = open_demo("survey", (1,), page="workload").set(
-        add_how="One set of attributes", group_names=["age", "vote"]
+        add_how="One table", group_names=["age", "vote"]
     )
     set_and_press(session, "add_group", group_weight=2.5)
     assert session.studio.workload.groups[-1].weight == 2.5
@@ -76,8 +76,8 @@ def test_click_with_invalid_new_values_does_nothing() -> None:
 def test_removed_button_forgets_its_click() -> None:
     session = open_demo("survey", (1,), page="workload").set(ways=[2])
     before = session.studio.workload.groups
-    set_and_press(session, "add_ways", add_how="One set of attributes")
-    session.set(add_how="All k-way sets")
+    set_and_press(session, "add_ways", add_how="One table")
+    session.set(add_how="All combinations")
     assert any(button.key == "add_ways" and not button.disabled for button in session.app.button)
     assert session.studio.workload.groups == before
 

@@ -17,7 +17,7 @@ from engine.workload.families import Random as RandomSets
 from engine.workload.sql import workload_from_sql
 from engine.workload.workload import make_group
 from pages.parts.shell import permalink
-from pages.parts.shell.history import LIMIT, History, RequestState
+from pages.parts.shell.history import MAX_UNDO_STEPS, History, RequestState
 from tests.app.session import Session
 
 SCHEMA = Schema(
@@ -147,10 +147,10 @@ def test_random_edits_are_undone_and_redone(seed: int) -> None:
 
 def test_history_keeps_limited_number_of_steps() -> None:
     history = History(present=RequestState(workload=Workload(SCHEMA)))
-    for k in range(LIMIT + 20):
+    for k in range(MAX_UNDO_STEPS + 20):
         history = history.push(replace(history.present, budget=Budget(pcost=1.0 + k)), redraw=False)
-    assert len(history.past) == LIMIT
-    for _ in range(LIMIT + 20):
+    assert len(history.past) == MAX_UNDO_STEPS
+    for _ in range(MAX_UNDO_STEPS + 20):
         history = history.undo()
     assert history.present.budget == Budget(pcost=20.0)
 
@@ -165,9 +165,9 @@ def test_session_edits_can_be_undone_and_redone() -> None:
             ["ways", "range", "sql", "remove", "weigh"] if groups else ["ways", "range", "sql"]
         )
         if step == "ways":
-            session.set(add_how="All k-way sets", ways=[1, 2]).press("add_ways")
+            session.set(add_how="All combinations", ways=[1, 2]).press("add_ways")
         elif step == "range":
-            session.set(add_how="Drag a range").press("add_range")
+            session.set(add_how="Pick a range").press("add_range")
         elif step == "sql":
             session.set(
                 add_how="Write SQL",

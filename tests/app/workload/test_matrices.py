@@ -79,7 +79,7 @@ def test_invalid_matrix_files_are_refused(content: bytes, words: str) -> None:
 def test_uploaded_matrix_needs_one_column_per_cell(
     name: str, three_columns: bytes, two_rows: bytes
 ) -> None:
-    session = open_workload("census", add_how="One set of attributes").set(group_names=["sex"])
+    session = open_workload("census", add_how="One table").set(group_names=["sex"])
     session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
     assert "No matrix file" in session.errors()
     session.run(session.app.file_uploader(key="joint_file").upload(name, three_columns, ""))

@@ -15,10 +15,10 @@ from tests.app.workload.sessions import SURVEY, open_workload
 
 
 def test_range_is_set_with_sliders() -> None:
-    session = open_workload(add_how="Drag a range")
+    session = open_workload(add_how="Pick a range")
     ends = next(s for s in session.app.select_slider if s.key == "range_age_82_0")
     session.run(ends.set_value((2, 21)))
-    assert "The range: 20 <= age < 40" in session.text()
+    assert "Range: 20 <= age < 40" in session.text()
     session.set(range_weight=3.0).press("add_range")
     (group,) = session.studio.workload.groups
     assert group.to_dict() == box_workload(SURVEY, {"age": (2, 21)}, 3.0).groups[0].to_dict()
@@ -36,7 +36,7 @@ def test_range_form_supports_all_attribute_sizes() -> None:
             "s.json", json.dumps(names).encode(), "text/plain"
         )
     )
-    session.press("next").set(add_how="Drag a range")
+    session.press("next").set(add_how="Pick a range")
     for name in names:
         session.set(range_names_4=[name])
         assert not session.errors()
