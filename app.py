@@ -1,18 +1,17 @@
-"""The workbench in the browser: `streamlit run app.py`.
+"""Entry point of the app: `streamlit run app.py`.
 
-Streamlit serves `app`, which asks the guard before anything else, and runs this file for every
-session as its script: the frame around the pages.  Worker processes, which import the main module
-again, find neither.
+Streamlit serves `app`, behind the access check, and runs this file as the script of every session.
+Worker processes import the main module again; `__name__` then matches neither branch.
 """
 
 
 def main() -> None:
-    """Make the workers ready, then draw the frame with the chosen page."""
-    from pages.parts.jobs import worker_process as workers
-    from pages.parts.shell import page_layout as frame
+    """Start the workers, then draw the chosen page in its layout."""
+    from pages.parts.jobs import worker_process
+    from pages.parts.shell import page_layout
 
-    workers.warm()
-    frame.start()
+    worker_process.warm()
+    page_layout.start()
 
 
 if __name__ == "__main__":
@@ -23,15 +22,16 @@ elif __name__ == "app":
     import streamlit as st
     from starlette.middleware import Middleware
 
-    from pages.parts.jobs import server_lifecycle as serve
-    from pages.parts.shell import auth_middleware as guard
-    from pages.parts.shell import browser_history as entries
-    from pages.parts.shell import streamlit_internals
+    from pages.parts.jobs import server_lifecycle
+    from pages.parts.shell import auth_middleware, browser_history, streamlit_internals
 
     try:
         streamlit_internals.check()
     except streamlit_internals.UnsupportedStreamlitError as error:
         sys.exit(str(error))
-    token = guard.start_token()
-    guarded = [Middleware(guard.Guard, token=token), Middleware(entries.OneEntry)]
-    app = st.App(__file__, middleware=guarded, lifespan=serve.lifespan(token))
+    token = auth_middleware.start_token()
+    middleware = [
+        Middleware(auth_middleware.Guard, token=token),
+        Middleware(browser_history.OneEntry),
+    ]
+    app = st.App(__file__, middleware=middleware, lifespan=server_lifecycle.lifespan(token))

@@ -1,4 +1,4 @@
-"""The pages of the workbench, one thin file each: read widgets, one engine call, draw.
+"""Pages of the app, one file each: read widgets, call the engine once, draw.
 
-Streamlit runs the files beside this one as scripts; what they share is in `pages.parts`.
+Streamlit runs these files as scripts; `pages.parts` contains their shared code.
 """

@@ -100,19 +100,19 @@ def test_public_table_draft_requires_declaration() -> None:
 def test_records_uploaded_as_schema_are_refused() -> None:
     session = upload_schema(Session(), "survey.csv", demo_data.tables()["survey"].read_bytes())
     assert session.studio.schema is None
-    assert "looks like a file of records" in session.text()
-    assert any(b.label == "Template with these columns" for b in session.app.get("download_button"))
+    assert "looks like a records file" in session.text()
+    assert any(b.label == "Download template" for b in session.app.get("download_button"))
     state = session.app.session_state["only_here"]
 
     assert max(map(len, state["columns_of_records"])) < 30  # names, no values
     session = upload_schema(session, "schema.csv", demo_schema("survey").to_csv().encode())
     assert session.studio.schema == demo_schema("survey")
-    assert "looks like a file of records" not in session.text()
+    assert "looks like a records file" not in session.text()
 
 
 def test_records_with_semicolons_are_refused() -> None:
     session = upload_schema(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
-    assert "it names 3 columns" in session.text()
+    assert "with 3 columns" in session.text()
     assert list(session.app.session_state["only_here"]["columns_of_records"]) == [
         "Kennung",
         "Größe",
@@ -151,7 +151,7 @@ def test_workbooks_are_read_as_schema_and_totals() -> None:
     session.set(draft_hold="codes", draft_agreed=True).press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
     upload_schema(session, "records.xlsx", write_workbook([["age", "sex"], [31, "F"]]))
-    assert "looks like a file of records: it names 2 columns" in session.text()
+    assert "looks like a records file with 2 columns" in session.text()
     upload_schema(session, "broken.ods", b"no workbook")
     assert "'broken.ods' cannot be read" in session.errors()
     assert not list(private_tempdir.folder().glob("sheet_*"))
@@ -197,11 +197,15 @@ def remove_upload(session: Session, key: str) -> Session:
 def test_removed_file_leaves_no_draft(key: str, content: bytes) -> None:
     session = Session().set(draft_is_public=True)
     session.run(session.app.file_uploader(key=key).upload("code book.csv", content, "text/csv"))
-    is_template = any(b.label.startswith("Template") for b in session.app.get("download_button"))
+    is_template = any(
+        b.label.startswith("Download template") for b in session.app.get("download_button")
+    )
     assert is_template or any(b.key == "use_draft" for b in session.app.button)
     remove_upload(session, key)
     assert not any(b.key == "use_draft" for b in session.app.button)
-    assert not any(b.label.startswith("Template") for b in session.app.get("download_button"))
+    assert not any(
+        b.label.startswith("Download template") for b in session.app.get("download_button")
+    )
 
 
 def test_removed_file_leaves_no_error_or_sheets() -> None:
@@ -214,7 +218,7 @@ def test_removed_file_leaves_no_error_or_sheets() -> None:
             pd.DataFrame({"x": [1]}).to_excel(book, sheet_name=name, index=False)
     upload_schema(session, "x.xlsx", file.getvalue())
     (box,) = (box for box in session.app.selectbox if box.key == "draft_sheet_name")
-    assert f"by “{box.label}”" in session.errors()
+    assert f"in “{box.label}”" in session.errors()
     remove_upload(session, "schema_file")
     assert not any(box.key == "draft_sheet_name" for box in session.app.selectbox)
 
@@ -265,7 +269,7 @@ def test_records_of_any_text_format_are_refused(name: str, content: str) -> None
     session = upload_schema(Session(), name, content.encode())
     assert session.studio.schema is None
     assert not session.errors()
-    assert "looks like a file of records" in session.text()
+    assert "looks like a records file" in session.text()
     assert session.app.session_state["only_here"]["columns_of_records"] == ("age", "sex")
 
 

@@ -120,11 +120,11 @@ ROWS = Schema([Attribute.of_size(name, 2) for name in ("a", "b", "c")])
 @pytest.mark.parametrize(
     ("edits", "row"),
     [
-        ({"edited_rows": {2: {"size": "two"}}}, "row 3"),
-        ({"edited_rows": {2: {"size": "two"}}, "deleted_rows": [0]}, "row 2"),
+        ({"edited_rows": {2: {"size": "two"}}}, "Row 3"),
+        ({"edited_rows": {2: {"size": "two"}}, "deleted_rows": [0]}, "Row 2"),
         (
             {"added_rows": [{"kind": "numeric"}, {"name": "d", "kind": "numeric", "edges": "2|1"}]},
-            "row 5",
+            "Row 5",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def test_compare_views_are_accessible_and_set_mechanism(
     assert '<svg class="main-svg" xmlns="http://www.w3.org/2000/svg"' in (
         drawn := saved.value.path().read_text("utf-8")
     )
-    assert f'width="{figure_view.TEXT_WIDTH}"' in drawn  # width of a text column
+    assert f'width="{figure_view.EXPORT_WIDTH}"' in drawn  # width of a text column
     assert (
         len(ElementTree.fromstring(drawn).findall(".//{http://www.w3.org/2000/svg}text")) > 5
     )  # valid SVG

@@ -95,7 +95,7 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     page.get_by_role("button", name="e", exact=True).first.wait_for(state="hidden")
     visit.settle()  # the page must not move under the pointer
     visit.press("a", exact=True)
-    visit.unfold("The same as a table")
+    visit.unfold("Show data")
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Download CSV").first.click()
     visit.settle()

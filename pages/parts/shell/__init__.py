@@ -1,5 +1,4 @@
-"""What every page stands in: its frame, state with undo, address, words, drawing of pictures, and
-the same as Python.
+"""Layout, state, permalinks, charts and Python scripts shared by all pages.
 
-To touch: a page is one file in `pages` and one entry in ``frame.PAGES``.
+A new page is one file in `pages` and one entry in ``page_layout.PAGES``.
 """

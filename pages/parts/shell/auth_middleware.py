@@ -1,11 +1,9 @@
-"""Who may talk to the server: asked before Streamlit sees a request, on every path, the WebSocket
-included.
+"""Access check of every request before Streamlit, including WebSockets.
 
-A request passes when its Host is exactly one of ours, its Origin, where a browser names one, is
-that same host, and it brings the token of this start: as the strict cookie that the printed address
-is exchanged for, or as ``Authorization: Bearer`` from a proxy.  Streamlit's own checks take any
-port of localhost and any https page on it for friends, and look up this machine's address on the
-internet before they refuse a stranger.
+A request passes if its Host is an allowed host, its Origin, if any, is the same host, and it has
+the token of this start: as the strict cookie that the printed address sets, or as ``Authorization:
+Bearer`` from a proxy.  Streamlit's own checks accept any port of localhost and any https page on
+it, and look up the external address of this machine before they refuse a request.
 """
 
 from __future__ import annotations
@@ -20,19 +18,13 @@ from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit import config
 
-VARIABLE, SHORTEST = "DP_WORKBENCH_TOKEN", 32
+VARIABLE, MIN_TOKEN_LENGTH = "DP_WORKBENCH_TOKEN", 32
 LOOPBACK = ("127.0.0.1", "localhost")
-BROWSER, YEAR = (
-    "workbench-browser",
-    365 * 24 * 3600,
-)  # a name for each browser, to find again where it was
-NO_KEY = (
-    "The address of this workbench has a key in it. Open the one that was printed where the"
-    " workbench was started."
-)
+BROWSER = "workbench-browser"  # cookie with a name of the browser, for `session_restore`
+COOKIE_LIFETIME_S = 365 * 24 * 3600
+NO_KEY = "This address lacks the access key. Open the address printed when the app was started."
 HEADERS = {
-    # every request of a page goes to its own server, so that no name or picture can make a browser
-    # ask another host
+    # pages load from their own server only, so that no text can make a browser contact another host
     "content-security-policy": (
         "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; "
         "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
@@ -46,7 +38,7 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware that refuses everybody but the person who was given the printed address."""
+    """ASGI middleware that refuses requests without the token of the printed address."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.app, self.token = app, token
@@ -55,23 +47,23 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        told = {
+        request_headers = {
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in scope["headers"]
         }
         answer = (
             send
             if scope["type"] == "websocket"
-            else _sealed(send, named=f"{BROWSER}=" in told.get("cookie", ""))
+            else _add_headers(send, has_name=f"{BROWSER}=" in request_headers.get("cookie", ""))
         )
-        reason = refusal(told, safe=scope.get("method") in ("GET", "HEAD"))
-        if not reason and scope["type"] == "http" and (page := self._exchanged(scope)):
+        reason = refusal(request_headers, safe=scope.get("method") in ("GET", "HEAD"))
+        if not reason and scope["type"] == "http" and (page := self._set_cookie_page(scope)):
             await page(scope, receive, answer)
             return
-        if not reason and not self._knows(told):
+        if not reason and not self._has_token(request_headers):
             reason = NO_KEY
         if not reason:
-            # it is our own: Streamlit would compare it with addresses that it asks the internet for
+            # the origin is checked; Streamlit would look up external addresses to compare it
             headers = [
                 (name, value) for name, value in scope["headers"] if name.lower() != b"origin"
             ]
@@ -81,21 +73,18 @@ class Guard:
         else:
             await PlainTextResponse(reason, status_code=403)(scope, receive, answer)
 
-    def _exchanged(self, scope: Scope) -> HTMLResponse | None:
-        """The answer to an address with the right token: the cookie, and the same address without
-        the token.
-        """
+    def _set_cookie_page(self, scope: Scope) -> HTMLResponse | None:
+        """For an address with the token: a page that sets the cookie and removes the token."""
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if not any(name == "token" and self._same(value) for name, value in pairs):
+        if not any(name == "token" and self._is_token(value) for name, value in pairs):
             return None
         rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         place = quote("/" + scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
-        # a redirect from a link elsewhere would not bring a strict cookie along; a page of our own
-        # does
-        shown = place.replace("&", "&amp;")
+        # after a redirect from another site, browsers omit strict cookies; a page of ours keeps them
+        target = place.replace("&", "&amp;")
         page = HTMLResponse(
             '<!doctype html><title>Opening</title><meta http-equiv="refresh"'
-            f' content="0;url={shown}">'
+            f' content="0;url={target}">'
         )
         page.headers["cache-control"] = "no-store"
         secure = scope["scheme"] == "https"
@@ -104,29 +93,28 @@ class Guard:
         )
         return page
 
-    def _knows(self, headers: Mapping[str, str]) -> bool:
-        # browsers send the cookies of every port along, and other programs write what strict
-        # parsers stop at
+    def _has_token(self, headers: Mapping[str, str]) -> bool:
+        # browsers send cookies of all ports, and strict parsers stop at cookies of other programs
         cookies = [pair.partition("=") for pair in headers.get("cookie", "").split(";")]
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         tokens = [value.strip() for name, _, value in cookies if name.strip() == cookie_name()]
-        return any(map(self._same, [*tokens, bearer] if kind.lower() == "bearer" else tokens))
+        return any(map(self._is_token, [*tokens, bearer] if kind.lower() == "bearer" else tokens))
 
-    def _same(self, token: str) -> bool:
+    def _is_token(self, token: str) -> bool:
         return secrets.compare_digest(token.encode(), self.token.encode())
 
 
 def refusal(headers: Mapping[str, str], *, safe: bool) -> str:
-    """Why a request with these headers is refused whatever key it brings; empty when it is not.
+    """Return why a request is refused regardless of its token, or an empty text.
 
-    `safe` says that it changes nothing: a GET, where browsers need not name the page that asks.
+    `safe` requests change nothing: GET and HEAD, for which browsers may omit the origin.
     """
     host, origin = headers.get("host", "").lower(), headers.get("origin")
-    if not _ours(host):
-        return "This workbench does not answer under this host name."
+    if not _is_allowed(host):
+        return "The app does not answer under this host name."
     if origin is None:
         if not safe:
-            return "A request that may change something has to name its origin."
+            return "A request that may change something needs an Origin header."
     elif (
         urlsplit(origin).scheme not in ("http", "https")
         or origin.lower() != f"{urlsplit(origin).scheme}://{host}"
@@ -141,71 +129,66 @@ def refusal(headers: Mapping[str, str], *, safe: bool) -> str:
 
 
 def cookie_name() -> str:
-    """The name of the cookie; browsers send cookies to every port of a host, so it has the port in
-    it.
-    """
+    """Return the cookie's name, with the port, because browsers send cookies to all ports."""
     return f"workbench-{config.get_option('server.port')}"
 
 
 def start_token() -> str:
-    """The token of this start; stops the start when strangers could reach it under any name.
+    """Return the token of this start, random or from the variable DP_WORKBENCH_TOKEN.
 
-    It is made anew at each start, or taken from the variable DP_WORKBENCH_TOKEN.
+    Stops the start if the server would answer under any host name.
     """
     names, address = config.get_option("server.allowedHosts"), config.get_option("server.address")
     if not names or any("*" in name for name in names):
-        raise SystemExit(
-            "server.allowedHosts must name the hosts of the workbench one by one, without '*'."
-        )
+        raise SystemExit("server.allowedHosts must list every host of the app, without '*'.")
     if address not in LOOPBACK and not set(names) - set(LOOPBACK):
         raise SystemExit(
-            f"The workbench was told to listen on {address}. Name the host that people will open,"
-            " for instance --server.allowedHosts workbench.example.org, and put a proxy with"
-            " log-in in front of it; see the guide 'Behind a proxy'."
+            f"The app listens on {address}. Give the host name that people open, such as"
+            " --server.allowedHosts dp.example.org, and put a proxy with log-in in front of the"
+            " app; see the guide 'Behind a proxy'."
         )
     token = os.environ.get(VARIABLE, "")
-    if token and not (len(token) >= SHORTEST and re.fullmatch(r"[A-Za-z0-9_-]+", token)):
-        raise SystemExit(f"{VARIABLE} must have {SHORTEST} or more letters and digits.")
+    if token and not (len(token) >= MIN_TOKEN_LENGTH and re.fullmatch(r"[A-Za-z0-9_-]+", token)):
+        raise SystemExit(f"{VARIABLE} must have {MIN_TOKEN_LENGTH} or more letters and digits.")
     return token or secrets.token_urlsafe(32)
 
 
-def _ours(host: str) -> bool:
-    """Whether a Host header is one of ours: on this machine with our port, elsewhere with the port
-    of any proxy.
-    """
+def _is_allowed(host: str) -> bool:
+    """Whether a Host header is allowed: loopback with our port, other hosts with any port."""
     name, _, port = host.partition(":")
-    if name not in [known.lower() for known in config.get_option("server.allowedHosts")]:
+    if name not in [allowed.lower() for allowed in config.get_option("server.allowedHosts")]:
         return False
     if name not in LOOPBACK:
         return not port or port.isdigit()
-    ours = str(config.get_option("server.port"))
-    return port == ours or (not port and ours in ("80", "443"))
+    server_port = str(config.get_option("server.port"))
+    return port == server_port or (not port and server_port in ("80", "443"))
 
 
-def _sealed(send: Send, *, named: bool) -> Send:
+def _add_headers(send: Send, *, has_name: bool) -> Send:
     """Wrap ``send``: add the security headers to every response.
 
-    An HTML page also gets a cookie that identifies the browser, unless the browser has one
-    (``named``).
+    An HTML page also gets a cookie with a name for the browser, unless the browser has one.
     """
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
-            sealed = {name.encode(): value.encode() for name, value in HEADERS.items()}
+            security_headers = {name.encode(): value.encode() for name, value in HEADERS.items()}
             headers = [
-                (name, value) for name, value in message["headers"] if name.lower() not in sealed
+                (name, value)
+                for name, value in message["headers"]
+                if name.lower() not in security_headers
             ]
             if (
-                not named
+                not has_name
                 and message["status"] == 200
                 and dict(headers).get(b"content-type", b"").startswith(b"text/html")
             ):
                 cookie = (
                     f"{BROWSER}={secrets.token_urlsafe(24)}; HttpOnly; Path=/; SameSite=strict;"
-                    f" Max-Age={YEAR}"
+                    f" Max-Age={COOKIE_LIFETIME_S}"
                 )
                 headers.append((b"set-cookie", cookie.encode()))
-            message = {**message, "headers": [*headers, *sealed.items()]}
+            message = {**message, "headers": [*headers, *security_headers.items()]}
         await send(message)
 
     return answer

@@ -4,7 +4,7 @@ Streamlit adds an entry for every change of the address, also for changes that a
 A script in the head of the page replaces the entry instead, unless the user made a choice that is
 part of the address, such as a lesson.  Before Streamlit leaves a page it removes that choice from
 the address; the script ignores this change, because the entry of the next page follows.  The script
-also scrolls a new page to its top.
+also scrolls a new page to its top; a style sheet makes the header compact.
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ SCRIPT = """<script>
   };
 })();
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
+# less space around the title of a page
+STYLE = b"""<style>
+[data-testid=stMainBlockContainer] {padding-top: 2.5rem}
+[data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
+</style>"""
 # request headers that allow a compressed, cached or partial response
 PARTIAL_RESPONSE_HEADERS = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
 
 
 class OneEntry:
-    """ASGI middleware that adds the script to the head of the page of the app."""
+    """ASGI middleware that adds the script and the style sheet to the head of the app."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -58,7 +63,7 @@ class OneEntry:
 
 
 def _add_script(send: Send) -> Send:
-    """Add the script to HTML responses and remove their content length."""
+    """Add script and style sheet to HTML responses and remove their content length."""
     page = False
 
     async def answer(message: Message) -> None:
@@ -78,7 +83,9 @@ def _add_script(send: Send) -> Send:
         elif page:
             message = {
                 **message,
-                "body": message.get("body", b"").replace(PAGE_TITLE, SCRIPT + PAGE_TITLE, 1),
+                "body": message.get("body", b"").replace(
+                    PAGE_TITLE, SCRIPT + STYLE + PAGE_TITLE, 1
+                ),
             }
         await send(message)
 

@@ -1,9 +1,7 @@
-"""Clicks take what was chosen last: a value that is typed just before a button is pressed is in
-what the button does.
+"""Buttons that act on the latest values of all fields.
 
-Streamlit calls what a button was handed when it was drawn.  Who types a number and presses at once
-has both on the way before the page was drawn with the number, and the old one would be taken,
-without a word.
+Streamlit calls a button with the arguments of its last draw.  If a number is typed just before the
+click, both arrive before the page is redrawn, and the button would silently use the old number.
 """
 
 from __future__ import annotations
@@ -20,19 +18,15 @@ from pages.parts.shell import history
 from pages.parts.shell.streamlit_internals import RerunException, field_values
 
 Action = Callable[..., None]
-PRESSED, DUE, OURS = (
-    "pressed",
-    "due",
-    "only_here",
-)  # a button whose values were old; what waits for the next drawing
-AGAIN = (
-    "Something was changed just before you pressed, so nothing was spent. Look at what is chosen,"
-    " and press again."
+# keys of the page state: button clicked with outdated values; action for the next draw
+PRESSED, DUE = "pressed", "due"
+PAGE_STATE = "only_here"  # key of the page state itself
+VALUES_CHANGED = (
+    "A value changed just before your click. Nothing was spent. Check it and try again."
 )
-PLAIN = (str, int, float, bool, type(None))
-_DRAWN: ContextVar[dict[str, Any] | None] = ContextVar(
-    "chosen_when_drawn", default=None
-)  # one for a whole page
+COMPARABLE = (str, int, float, bool, type(None))
+# field values at the last draw, shared by all buttons of a page
+_DRAWN: ContextVar[dict[str, Any] | None] = ContextVar("drawn_values", default=None)
 
 
 def button(
@@ -45,25 +39,25 @@ def button(
     spends: bool = False,
     **looks: Any,
 ) -> None:
-    """Draw a button that does the action with what it is given when all that was chosen is drawn.
+    """Draw a button that calls the action with arguments from the latest field values.
 
-    Where a value has changed since, the page is drawn first, and then the action takes what the
-    button was given anew. A button that is ``disabled`` by then does nothing, and one that
-    ``spends`` waits for another press.
+    If a value has changed since the last draw, the page is redrawn first, and the action gets the
+    new arguments. A button that is ``disabled`` after the redraw does nothing; one that ``spends``
+    budget needs a second click.
     """
     drawn, cache = _DRAWN.get(), history.page_state()
-    held = _chosen() if drawn is None else drawn
+    values = _field_values() if drawn is None else drawn
     if cache.get(PRESSED) == key:
         del cache[PRESSED]
         if spends:
-            st.toast(AGAIN, icon="✋")
+            st.toast(VALUES_CHANGED, icon="✋")
         elif not disabled:
             cache[DUE] = action, args
             st.rerun()
 
     def call() -> None:
-        now = _chosen(key)
-        if any(now.get(name, value) != value for name, value in held.items()):
+        now = _field_values(key)
+        if any(now.get(name, value) != value for name, value in values.items()):
             history.page_state()[PRESSED] = key
         else:
             history.page_state().pop(PRESSED, None)
@@ -75,43 +69,44 @@ def button(
 
 @contextmanager
 def run_pending() -> Iterator[None]:
-    """Within, a page is drawn, and first of all done what a button is due to do, as Streamlit does.
+    """Call the postponed action of a button, then draw a page in the `with` statement.
 
-    A button that is not drawn again has nothing to do any more, whenever it may come back.
+    A postponed action is dropped if its button is not redrawn.
     """
     if pending := history.page_state().pop(DUE, None):
         action, args = pending
         action(*args)
-    held: dict[str, Any] = {}
-    token, drawn = _DRAWN.set(held), True
+    values: dict[str, Any] = {}
+    token, is_complete = _DRAWN.set(values), True
     try:
         yield
-    except RerunException:  # the page is drawn anew at once, and its button may stand further down
-        drawn = False
+    except RerunException:  # the page is redrawn, and the button may follow
+        is_complete = False
         raise
     finally:
         _DRAWN.reset(token)
-        held |= (
-            _chosen()
-        )  # once for all buttons; what a person changes from here on is new to each of them
-        if drawn:
+        # once for all buttons; later changes count as new for each of them
+        values |= _field_values()
+        if is_complete:
             history.page_state().pop(PRESSED, None)
 
 
-def _chosen(but: str = OURS) -> dict[str, Any]:
-    """What is chosen in all fields of the page, by their keys; read at once, which no other click
-    interrupts.
-    """
-    values = {key: _plain(value) for key, value in field_values().items() if key not in (but, OURS)}
+def _field_values(except_key: str = PAGE_STATE) -> dict[str, Any]:
+    """Return the values of all fields by key, read in one step so that no click interrupts."""
+    values = {
+        key: _comparable(value)
+        for key, value in field_values().items()
+        if key not in (except_key, PAGE_STATE)
+    }
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
-    """A value that can be compared; None for what no field holds."""
-    if isinstance(value, PLAIN):
+def _comparable(value: Any) -> Any:
+    """Return a value that can be compared; None if it is not the value of a field."""
+    if isinstance(value, COMPARABLE):
         return value
     if isinstance(value, (list, tuple)):
-        return tuple(map(_plain, value))
-    if isinstance(value, dict) and "edited_rows" in value:  # of a table that is edited
+        return tuple(map(_comparable, value))
+    if isinstance(value, dict) and "edited_rows" in value:  # data editor
         return repr(value)
     return getattr(value, "file_id", None)

@@ -1,4 +1,4 @@
-"""Drawing a picture with everything that belongs to it: alt text, note, table, CSV."""
+"""Charts with alternative text, note, data table and downloads."""
 
 from __future__ import annotations
 
@@ -18,23 +18,17 @@ if TYPE_CHECKING:
 
     from engine._format import Frame
 
-OPEN = "open_tabs"  # key of tabs -> the one that was open last
-SHORT = 8  # rows that need no height of their own
-ONE_LINE, LINES = (
-    19,
-    66,
-)  # letters of a name that stand in one line; pixels of a row where they stand in several
-QUERY, QUERY_LINE = (
-    180,
-    25,
-)  # pixels of the words of a query; letters of them that stand in one line
-TEXT_WIDTH, TEXT_HEIGHT = (
-    640,
-    400,
-)  # pixels of a figure that is exported: as wide as the text of a page in print
+OPEN = "open_tabs"  # session state: key of tabs -> last open tab
+SHORT = 8  # rows of a table without fixed height
+NAME_CHARACTERS_PER_LINE = 19
+QUERY_CHARACTERS_PER_LINE = 25
+TALL_ROW_HEIGHT = 66  # pixels of a row with several lines
+QUERY_WIDTH = 180  # pixels
+EXPORT_WIDTH, EXPORT_HEIGHT = 640, 400  # pixels of an exported figure, as wide as printed text
 QUALITY = ("publishable", "doubtful", "noise", "relative error")
-SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns that are shares
+SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns in percent
 OPTIMUM = "certified optimum"
+# columns with four decimals
 FINE = (
     "ratio",
     "worst ratio",
@@ -43,9 +37,9 @@ FINE = (
     "ours / paper",
     OPTIMUM,
     f"{OPTIMUM} / paper",
-)  # columns whose third and fourth digits matter
+)
 
-# what a table is written to: the words on the button, the ending, the kind, how, and what for
+# label of the button, file extension, MIME type, writer, tooltip
 FILES = (
     ("Download CSV", "csv", "text/csv", csv_text, None),
     (
@@ -53,20 +47,20 @@ FILES = (
         "tex",
         "text/x-tex",
         latex_text,
-        "The same table for a paper, with the package booktabs",
+        "LaTeX table (package booktabs)",
     ),
 )
 
-# buttons of a picture that needs none for moving about in it
+# toolbar of a chart without zoom
 EXPORT = {"modeBarButtons": [["toImage"]]}
 
 
 def tabs(
     views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()
 ) -> Any:
-    """Draw tabs of which only the open one is computed; return what its function returns.
+    """Draw tabs, compute only the open one, and return its result.
 
-    The one that was open is open again when a person comes back to the page.
+    The last open tab is open again after a change of page.
     """
     result, last = None, st.session_state.setdefault(OPEN, {})
     if key not in st.session_state and last.get(key) in views:
@@ -84,9 +78,7 @@ def tabs(
 def folds(
     views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tuple[Any, ...] = ()
 ) -> None:
-    """Draw one fold a view, key -> (what it says, how to draw it), of which only open ones are
-    computed.
-    """
+    """Draw one expander per view, key -> (label, function); compute only open ones."""
     for key, (label, view) in views.items():
         with st.expander(label, key=f"fold_{key}", on_change="rerun") as fold:
             if fold.open:
@@ -95,9 +87,7 @@ def folds(
 
 
 def numbers(*values: tuple[str, str, str]) -> None:
-    """Draw headline numbers side by side, each as what it is, its value and its meaning; each as
-    wide as it needs.
-    """
+    """Draw headline numbers in a row, each as (label, value, tooltip)."""
     with st.container(horizontal=True, gap="medium"):
         for label, value, meaning in values:
             st.metric(label, value, help=meaning, width="content")
@@ -110,14 +100,12 @@ def chart(
     config: Mapping[str, Any] | None = None,
     height: int | Literal["content"] = "content",
 ) -> Callable[..., Any]:
-    """Return what draws the figure of a picture, with a button that saves it as wide as the text of
-    a printed page.
-    """
+    """Return the function that draws the figure, with a button to save it as SVG."""
     image = {
         "format": "svg",
         "filename": key,
-        "width": TEXT_WIDTH,
-        "height": drawing.figure.layout.height or TEXT_HEIGHT,
+        "width": EXPORT_WIDTH,
+        "height": drawing.figure.layout.height or EXPORT_HEIGHT,
     }
     return partial(
         st.plotly_chart,
@@ -139,9 +127,7 @@ def picture(
     height: int | Literal["content"] = "content",
     titled: bool = True,
 ) -> None:
-    """Draw a figure of the engine, its note, and its table with a download; `on_select` hears of
-    what is chosen.
-    """
+    """Draw a figure with its note, data table and downloads; `on_select` handles selections."""
     if titled:
         st.markdown(f"**{escape_markdown(drawing.title)}**")
     draw = chart(drawing, key=key, config=config, height=height)
@@ -151,8 +137,8 @@ def picture(
         draw(on_select=on_select, selection_mode=selects)
     if drawing.note:
         st.caption(escape_markdown(drawing.note))
-    with st.expander("The same as a table", key=f"twin_{key}", on_change="rerun") as twin:
-        if twin.open:
+    with st.expander("Show data", key=f"twin_{key}", on_change="rerun") as fold:
+        if fold.open:
             table(drawing.table, name=key, alt=drawing.title)
 
 
@@ -165,13 +151,14 @@ def table(
     full_table: Callable[[], Frame] | None = None,
     shares: Collection[str] = (),
 ) -> None:
-    """Draw a table with its CSV download; `whole` makes the table to download when only a part is
-    drawn.
+    """Draw a table with its downloads; `full_table` returns the download if a part is drawn.
 
-    ``shares`` are columns to write as percentages, beside those that always are.
+    ``shares`` are further columns in percent.
     """
     tall: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
-    long = "query" in frame and frame["query"].astype(str).str.len().max() > QUERY_LINE
+    long = (
+        "query" in frame and frame["query"].astype(str).str.len().max() > QUERY_CHARACTERS_PER_LINE
+    )
     st.dataframe(
         frame,
         hide_index=True,
@@ -179,18 +166,18 @@ def table(
         height=tall,
         column_config=_columns(frame, shares),
         placeholder="",
-        row_height=LINES if long else None,
+        row_height=TALL_ROW_HEIGHT if long else None,
     )
     downloads(full_table or (lambda: frame), name=name)
 
 
 def downloads(full_table: Callable[[], Frame], *, name: str) -> None:
-    """Draw the buttons that write a table to a file, for spreadsheets and for papers."""
+    """Draw the buttons that download a table as CSV and LaTeX."""
     with st.container(horizontal=True):
         for label, ending, mime, write, meaning in FILES:
             st.download_button(
                 label,
-                data=partial(_written, full_table, write),
+                data=partial(_file_bytes, full_table, write),
                 file_name=f"{name}.{ending}",
                 mime=mime,
                 key=f"{ending}_{name}",
@@ -199,7 +186,7 @@ def downloads(full_table: Callable[[], Frame], *, name: str) -> None:
             )
 
 
-def _written(full_table: Callable[[], Frame], write: Callable[[Frame], str]) -> bytes:
+def _file_bytes(full_table: Callable[[], Frame], write: Callable[[Frame], str]) -> bytes:
     return write(full_table()).encode()
 
 
@@ -213,11 +200,9 @@ def choice(
     pick: Callable[[int], None],
     height: int,
 ) -> None:
-    """Draw a table of groups of which one is chosen by a click; `pick` hears its row; `bar` is a
-    column of sizes.
-    """
+    """Draw a table of groups with selectable rows and bars; `pick` gets the selected row."""
 
-    def picked() -> None:
+    def on_select() -> None:
         rows = st.session_state[key].selection.rows
         if rows:
             pick(rows[0])
@@ -242,15 +227,15 @@ def choice(
         height=height,
         column_config=columns,
         key=key,
-        on_select=picked,
+        on_select=on_select,
         selection_mode="single-row",
-        row_height=LINES if longest > ONE_LINE else None,
+        row_height=TALL_ROW_HEIGHT if longest > NAME_CHARACTERS_PER_LINE else None,
         selection_default={"selection": {"rows": [row] if row is not None else []}},
     )
 
 
 def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConfig]:
-    """Number formats by meaning: whole numbers with separators, errors in counts with four digits."""
+    """Return the column formats: separators for integers, two to four decimals for others."""
     formats: dict[str, ColumnConfig] = {}
     labels = {"std": "standard error", "low": "interval from", "high": "interval to"}
     for column, kind in zip(map(str, frame.columns), frame.dtypes, strict=True):
@@ -269,10 +254,8 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
             )
         elif column == "attributes":
             formats[column] = st.column_config.TextColumn(width="medium")
-        elif (
-            column == "query"
-        ):  # numbers stand beside it on a narrow screen, too; on a wide one it takes what is left
-            formats[column] = st.column_config.TextColumn(width=QUERY)
+        elif column == "query":  # narrow enough for the numbers next to it on a phone
+            formats[column] = st.column_config.TextColumn(width=QUERY_WIDTH)
         elif kind.kind in "iu":
             formats[column] = st.column_config.NumberColumn(format="localized")
     return formats

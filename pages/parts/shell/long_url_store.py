@@ -1,9 +1,7 @@
-"""Designs that are too long for an address: kept on the server, each under a short name that the
-address holds.
+"""Store on the server for requests that are too long for an address.
 
-A design is the public schema, the workload, the budget and the mechanism, as in a short address;
-never data, datasets or ledgers.  Its name is drawn by chance, so that nobody finds a design whose
-address was not handed on.
+A stored request has the public schema, workload, budget and mechanism, as in a short address; never
+data, datasets or ledgers.  The address contains its name, which is random and thus not guessable.
 """
 
 from __future__ import annotations
@@ -19,16 +17,14 @@ from engine._atomic_io import atomic_file
 from engine.errors import PlanError
 from pages.parts.shell import session_restore
 
-MAX_DESIGNS = 200  # designs; those that were looked at longest ago go first
+MAX_REQUESTS = 200  # the least recently used ones are deleted first
 MAX_TEXT = 64_000_000  # characters
 SUFFIX = ".design"
 _NAME = re.compile(r"[A-Za-z0-9_-]{16}")
 
 
 def keep(text: str) -> str:
-    """Keep a design and return its name; an empty one where it is too long, or the folder cannot be
-    written.
-    """
+    """Store a request and return its name; empty if it is too long or the folder is read-only."""
     name = secrets.token_urlsafe(12)
     if len(text) > MAX_TEXT:
         return ""
@@ -38,14 +34,14 @@ def keep(text: str) -> str:
         with atomic_file(folder / f"{name}{SUFFIX}", overwrite=True) as file:
             file.write(zlib.compress(text.encode(), 1))
         files = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
-        for old in files[:-MAX_DESIGNS]:
+        for old in files[:-MAX_REQUESTS]:
             old.unlink(missing_ok=True)
         return name
     return ""
 
 
 def find(name: str) -> bytes:
-    """The design of this name; raises PlanError when there is none."""
+    """Return the request with this name; raises PlanError if it does not exist."""
     path = _folder() / f"{name}{SUFFIX}"
     with suppress(OSError, zlib.error):
         if _NAME.fullmatch(name):
@@ -53,8 +49,7 @@ def find(name: str) -> bytes:
             os.utime(path)
             return text
     raise PlanError(
-        "The plan that this address names is not on this server, or no longer. Open a plan or"
-        " workload file instead."
+        "This server does not have the plan of this address. Open a plan or workload file instead."
     )
 
 

@@ -46,11 +46,6 @@ BUDGETS = "Preview"  # the page with the form for the budget
 _PLACE: ContextVar[DeltaGenerator] = ContextVar("place")
 # whether the layout is drawn around the current page
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
-# less space above the title than Streamlit leaves
-STYLE = """<style>
-[data-testid=stMainBlockContainer] {padding-top: 2.5rem}
-[data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
-</style>"""
 
 
 def start() -> None:
@@ -140,7 +135,6 @@ def gauge() -> None:
 def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestState:
     """Draw title, path and summary, which opens the explanation; return the current request."""
     studio = history.current()
-    st.html(STYLE)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.title(f"{info.icon} {info.title}", anchor=False, width="content")
         st.caption(path(studio, info.title))

@@ -1,8 +1,7 @@
-"""The present request inside the page's address, so that a refresh, a bookmark or a second tab
-brings it back.
+"""Permalink: the request in the address of the page, for reloads and bookmarks.
 
-The address holds the public schema, the workload, the budget and the mechanism, or where that is
-too long a name under which the server keeps them; never data, datasets or ledgers.
+The address contains the public schema, workload, budget and mechanism, or the name of a stored
+request if that is too long; never data, datasets or ledgers.
 """
 
 from __future__ import annotations
@@ -21,18 +20,16 @@ from pages.parts.shell import history, long_url_store, session_restore
 from pages.parts.shell.history import RequestState
 
 NAME = "plan"
-MAX_LENGTH = 12_000  # longer addresses are cut by some browsers and proxies
+MAX_LENGTH = 12_000  # some browsers and proxies cut longer addresses
 MAX_TEXT = 5_000_000
-MAX_QUESTION = (
-    1_000_000  # characters; a longer one would not fit into an address however well it is packed
-)
-_HELD: WeakValueDictionary[str, Workload] = WeakValueDictionary()
-NAMED = "~"  # what a name begins with that stands for a design on the server
-OURS = (NAME, session_restore.NAME)  # what every page keeps in its address
+MAX_QUESTION = 1_000_000  # characters; more would not fit into an address after compression
+_WORKLOADS: WeakValueDictionary[str, Workload] = WeakValueDictionary()
+NAMED = "~"  # prefix of names in `long_url_store`
+OURS = (NAME, session_restore.NAME)  # query parameters of every page
 
 
 def packed(studio: RequestState) -> str:
-    """The state as text for an address.
+    """Return the request as text for an address.
 
     >>> unpacked(packed(RequestState())).budget.pcost
     1.0
@@ -45,32 +42,27 @@ def _compressed(text: str) -> str:
 
 
 def unpacked(text: str) -> RequestState:
-    """Inverse of `packed`; raises PlanError when the text is damaged."""
+    """Inverse of `packed`; raises PlanError if the text is damaged."""
     try:
         unpacker = zlib.decompressobj()
         text_bytes = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)
     except (ValueError, binascii.Error, zlib.error):
-        raise PlanError(
-            "The plan in the address of this page is damaged. Open a plan file instead."
-        ) from None
+        raise PlanError("The plan in this address is damaged. Open a plan file instead.") from None
     return _shared(RequestState.from_json(text_bytes))
 
 
 def _shared(studio: RequestState) -> RequestState:
-    """The same state with the workload that others who ask the same hold already: what is known of
-    it is known there.
+    """Replace the workload by an equal one of another session, to share its caches.
 
-    Workloads hold no data, and go when nobody holds them.
+    Workloads contain no data, and are deleted with their last session.
     """
     if studio.workload is None:
         return studio
-    return replace(studio, workload=_HELD.setdefault(studio.request_key, studio.workload))
+    return replace(studio, workload=_WORKLOADS.setdefault(studio.request_key, studio.workload))
 
 
 def restore() -> None:
-    """Take the request from the address when a session starts; a damaged one is told about on the
-    page.
-    """
+    """Open the request of the address when a session starts; report damage on the page."""
     text = st.query_params.get(NAME)
     if history.KEY in st.session_state or not text:
         return
@@ -87,7 +79,7 @@ def restore() -> None:
 
 
 def keep() -> None:
-    """Write the present request, or its name, into the address, unless it is empty."""
+    """Write the request, or the name of the stored one, into the address, unless it is empty."""
     studio = history.current()
     text = "" if studio.workload is None else _packed_once(studio)
     if not text:

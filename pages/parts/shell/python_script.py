@@ -1,4 +1,4 @@
-"""The same work as Python: text that runs with the engine alone and makes the same plan."""
+"""Python scripts that repeat the work of a page with the engine alone."""
 
 from __future__ import annotations
 
@@ -16,20 +16,15 @@ from engine.workload import Attribute, Custom, Family, Group, Schema, Workload
 from engine.workload.families import default_family
 from pages.parts.shell.history import RequestState
 
-MAX_LINES = (
-    40  # longer schemas and workloads are read from the file that the page offers for download
-)
+MAX_LINES = 40  # longer schemas and workloads are read from a downloaded file
 MAX_TEXT = 4000
-DEFAULT_FAMILIES = (
-    "prefix",
-    "marginal",
-    "range",
-)  # families that all k-way sets may ask of numeric attributes
+# families of numeric attributes that a call of `all_ways` can express
+DEFAULT_FAMILIES = ("prefix", "marginal", "range")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """Imports as pairs of module and name (no name: the module itself), and the lines after them."""
+    """Imports as pairs of module and name (empty: the module itself), and lines of code."""
 
     imports: frozenset[tuple[str, str]] = frozenset()
     lines: tuple[str, ...] = ()
@@ -38,7 +33,7 @@ class Script:
         return Script(imports=self.imports | other.imports, lines=self.lines + other.lines)
 
     def text(self) -> str:
-        """The script, imports first."""
+        """Return the script, imports first."""
         modules = sorted(
             {module for module, _ in self.imports}, key=lambda m: (bool(self._names(m)), m)
         )
@@ -53,7 +48,7 @@ class Script:
 
 
 def _script(lines: str, **imports: str) -> Script:
-    """A script from its lines and from module="Name Name" pairs; "__" in a module stands for a dot."""
+    """Create a script from lines and module="Name Name" pairs, with "__" for a dot."""
     pairs = {
         (m.replace("__", "."), name)
         for m, names in imports.items()
@@ -63,7 +58,7 @@ def _script(lines: str, **imports: str) -> Script:
 
 
 def schema_script(schema: Schema | None) -> Script:
-    """Make `schema`."""
+    """Return the script that creates `schema`."""
     if schema is None:
         return _script("schema = Schema([])  # choose or build a schema first", engine="Schema")
     name = _demo_name(schema)
@@ -85,15 +80,15 @@ def schema_script(schema: Schema | None) -> Script:
 
 
 def workload_script(studio: RequestState) -> Script:
-    """Make `schema` and `workload`."""
+    """Return the script that creates `schema` and `workload`."""
     head = schema_script(studio.schema)
     if studio.workload is None:
         return head
-    ways, numeric, rest = _leading_ways(studio.workload)
+    ways, numeric, n_leading = _leading_ways(studio.workload)
     each = f'{{a.name: "{numeric}" for a in schema.attributes if a.kind == "numeric"}}'
     family = f", family={each}" if numeric != DEFAULT_FAMILIES[0] else ""
     start = f"Workload.all_ways(schema, ways={ways!r}{family})" if ways else "Workload(schema)"
-    groups = studio.workload.groups[rest:]
+    groups = studio.workload.groups[n_leading:]
     in_file = len(groups) > MAX_LINES or any(map(_bulky, groups))
     lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in groups]
     if in_file or _long(lines):
@@ -110,7 +105,7 @@ def workload_script(studio: RequestState) -> Script:
 
 
 def budget_text(budget: Budget) -> str:
-    """The expression that makes a budget.
+    """Return the expression that creates a budget.
 
     >>> budget_text(Budget.pure(2.0)), budget_text(Budget.zcdp(0.5))
     ('Budget.pure(2.0)', 'Budget(pcost=1.0)')
@@ -126,7 +121,7 @@ def budget_text(budget: Budget) -> str:
 
 
 def plan_script(studio: RequestState) -> Script:
-    """Make `made`, the plan."""
+    """Return the script that creates the plan."""
     options = "".join(
         f", {name}={value!r}" for name, value in studio.options_without_defaults.items()
     )
@@ -141,7 +136,7 @@ def plan_script(studio: RequestState) -> Script:
 
 
 def plan_code(studio: RequestState) -> str:
-    """Make the plan and print what it promises."""
+    """Return the code that creates the plan and prints its errors."""
     return (
         plan_script(studio)
         + Script(lines=("print(made.rmse, made.certificate)", "print(made.by_group())"))
@@ -157,7 +152,7 @@ def release_code(
     attempt: int,
     columns: Mapping[str, Any],
 ) -> str:
-    """Measure the plan on records and write the answers."""
+    """Return the code that measures the plan and writes the answers."""
     which = (f", attempt={attempt}" if attempt > 1 else "") + columns_text(columns)
     lines = (
         f"measured = measure(made, records, dataset={dataset!r}, ledger={ledger!r}{which})\n"
@@ -168,9 +163,7 @@ def release_code(
 
 
 def records_script(path: str, name: str, encoding: str = "", sheet: str = "") -> Script:
-    """Make `records`: a table that the settings name, or a file, with its encoding or sheet where
-    one is given.
-    """
+    """Return the script that creates `records`: a named table, or a file with encoding or sheet."""
     if name:
         return _script(f"records = named_table({name!r})", engine__records="named_table")
     place = repr(path.strip() or "records.csv")
@@ -184,12 +177,12 @@ def records_script(path: str, name: str, encoding: str = "", sheet: str = "") ->
 
 
 def columns_text(columns: Mapping[str, Any]) -> str:
-    """What the columns of a file are that the schema does not know, as further arguments."""
+    """Return the columns outside the schema as further arguments."""
     return "".join(f", {name}={value!r}" for name, value in columns.items() if value)
 
 
 def rehearsal_code(studio: RequestState, *, rows: int, seed: int) -> str:
-    """Rehearse the plan on simulated records."""
+    """Return the code that rehearses the plan on simulated records."""
     lines = (
         f"records = synthetic(schema, rows={rows}, seed={seed})\n"
         "measured = measure(made, records, rehearsal=True)\nprint(measured.answers(0))"
@@ -235,9 +228,7 @@ def _attribute(attribute: Attribute) -> str:
 
 @cached_on_value
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
-    """Ways k such that the workload begins with all k-way sets in order, what they ask of numeric
-    attributes, and the number of groups they make.
-    """
+    """Return the ways k of the leading `all_ways` groups, their numeric family, and their number."""
     schema = workload.schema
     for numeric in DEFAULT_FAMILIES:
         families = {
@@ -257,15 +248,15 @@ def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
 
 
 def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
-    """Whether a group is what `Workload.all_ways` makes of these attributes."""
-    plainly = group.attributes == names and group.weight == 1.0 and group.query_weights is None
-    if not plainly or not isinstance(group.family, Mapping) or len(group.family) != len(names):
+    """Whether a group equals the group of `Workload.all_ways` on these attributes."""
+    is_plain = group.attributes == names and group.weight == 1.0 and group.query_weights is None
+    if not is_plain or not isinstance(group.family, Mapping) or len(group.family) != len(names):
         return False
     return all(group.family.get(name) == families[name] for name in names)
 
 
 def _bulky(group: Group) -> bool:
-    """Whether a group holds more numbers than belong into a line."""
+    """Whether a group has too many numbers for a line of code."""
     families = group.family.values() if isinstance(group.family, Mapping) else [group.family]
     sizes = [
         f.matrix.size

@@ -1,4 +1,4 @@
-"""One request in the making, and what the workload decides of it where the person left it open."""
+"""Request of a session: schema, workload, budget, mechanism and options."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ from engine.mechanisms.registry import DefaultOptions, default_options
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 
-CENTERS, PAPER = (
-    "centers",
-    "uniform",
-)  # the option that is filled in, and what it is where `plan` is told nothing
+CENTERS, PAPER = "centers", "uniform"  # option with a workload-dependent default; value of `plan`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestState:
-    """One request in the making: public schema, workload, budget, mechanism with its options.  It
-    holds no data.
+    """Public schema, workload, budget and mechanism with its options.  It contains no data.
 
-    `options` are those that the person chose; where they leave centers open, the workload decides:
-    see `taken`.
+    `options` are the chosen ones; without centers, the workload determines them, see
+    `default_options`.
     """
 
     workload: Workload | None = None
@@ -43,21 +39,19 @@ class RequestState:
 
     @property
     def schema(self) -> Schema | None:
-        """The public schema, None before one was chosen."""
+        """The public schema, None if none is chosen."""
         return self.workload.schema if self.workload is not None else None
 
     @property
     def required_workload(self) -> Workload:
-        """The workload where there has to be one; raises PlanError before a schema was chosen."""
+        """The workload; raises PlanError if no schema is chosen."""
         if self.workload is None:
             raise PlanError("There is no schema yet. Choose one on the Schema page.")
         return self.workload
 
     @property
     def request(self) -> Request:
-        """What its plan is made from, for changes that the engine knows; raises PlanError before
-        there is a schema.
-        """
+        """The arguments of `plan`, for changes by the engine; raises PlanError without a schema."""
         return Request(
             workload=self.required_workload,
             budget=self.budget,
@@ -66,9 +60,7 @@ class RequestState:
         )
 
     def with_request(self, request: Request) -> RequestState:
-        """The state that asks for a changed request; what is left open stays open where the options
-        are the same.
-        """
+        """Return the state of a changed request; equal options keep their default centers."""
         studio = RequestState(
             workload=request.workload,
             budget=request.budget,
@@ -82,28 +74,24 @@ class RequestState:
         ).after(self)
 
     def with_options(self, options: Mapping[str, Any]) -> RequestState:
-        """This state with options as `plan` takes them; the centers are left open where they come
-        out the same.
-        """
-        rest = {name: value for name, value in options.items() if name != CENTERS}
-        left = replace(self, options=rest)
+        """Return this state with options of `plan`, without centers that equal the default."""
+        other_options = {name: value for name, value in options.items() if name != CENTERS}
+        left = replace(self, options=other_options)
         centers = options.get(CENTERS, PAPER)
         return (
             left
             if left.options_without_defaults.get(CENTERS, PAPER) == centers
-            else replace(self, options={**rest, CENTERS: centers})
+            else replace(self, options={**other_options, CENTERS: centers})
         )
 
     @property
     def centers_are_open(self) -> bool:
-        """Whether the workload decides on the centers."""
+        """Whether the workload determines the centers."""
         return CENTERS not in self.options
 
     @property
     def with_uniform_centers(self) -> RequestState:
-        """This state with uniform centers where they are left open: only plans with the same
-        centers share spaces.
-        """
+        """This state with uniform instead of default centers, so that plans share spaces."""
         if (
             not self.centers_are_open
             or "keep" in self.options
@@ -114,7 +102,7 @@ class RequestState:
 
     @cached_property
     def default_options(self) -> DefaultOptions:
-        """The options with what was left open filled in, and why."""
+        """The options with defaults, and the reason for the defaults."""
         if self.workload is None or not self.workload.groups:
             return DefaultOptions(options=self.options)
         options = json.dumps(dict(self.options), sort_keys=True)
@@ -122,14 +110,12 @@ class RequestState:
 
     @property
     def options_without_defaults(self) -> Mapping[str, Any]:
-        """The options as `plan` takes them, without the centers that it takes by itself."""
+        """The options of `plan`, without its own default centers."""
         options = self.default_options.options
         return {name: value for name, value in options.items() if (name, value) != (CENTERS, PAPER)}
 
     def after(self, before: RequestState) -> RequestState:
-        """This state, with targets of single groups only as far as its groups are those that had
-        them before.
-        """
+        """Return this state after `before`, without error targets of changed groups."""
         if (
             before.workload is None
             or self.workload is None
@@ -141,17 +127,13 @@ class RequestState:
 
     @property
     def request_json(self) -> str:
-        """Everything but the budget as text, whole: a text means the same plan wherever it is
-        opened.
-
-        It is long with many groups, and undo remembers many states: none of them keeps it.
-        """
+        """Everything but the budget as text; not cached, because undo stores many states."""
         workload_json = "null" if self.workload is None else self.workload.to_json()
         return f'{self._rest[:-1]}, "workload": {workload_json}}}'
 
     @cached_property
     def request_key(self) -> str:
-        """A short name of everything but the budget, by content."""
+        """Digest of everything but the budget."""
         digest = "" if self.workload is None else workload_digest(self.workload)
         return hashlib.sha256(f"{self._rest}{digest}".encode()).hexdigest()
 
@@ -164,18 +146,18 @@ class RequestState:
 
     @cached_property
     def workload_budget_key(self) -> str:
-        """A short name of the workload and the budget, by content."""
+        """Digest of workload and budget."""
         return f"{workload_digest(self.required_workload)}{json.dumps(self.budget.to_dict())}"
 
     @cached_property
     def key(self) -> str:
-        """A short name of the whole state, by content."""
+        """Digest of the state."""
         return hashlib.sha256(
             f"{self.request_key}{json.dumps(self.budget.to_dict())}".encode()
         ).hexdigest()
 
     def to_json(self) -> str:
-        """The whole state as text; equal texts mean equal states."""
+        """Return the state as text; equal texts mean equal states."""
         return (
             f'{{"budget": {json.dumps(self.budget.to_dict(), sort_keys=True)}, "question":'
             f" {self.request_json}}}"
@@ -183,7 +165,7 @@ class RequestState:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RequestState:
-        """Inverse of `to_json`; raises PlanError when the text is something else."""
+        """Inverse of `to_json`; raises PlanError for other texts."""
         try:
             document = parse_json(text, constants=True)
             question, budget = document["question"], document["budget"]
@@ -193,7 +175,7 @@ class RequestState:
                 question["options"],
             )
         except (ValueError, KeyError, TypeError):
-            raise PlanError("This is no saved request. Export it again.") from None
+            raise PlanError("This is not a saved request. Export it again.") from None
         if not isinstance(mechanism, str) or not isinstance(options, dict):
             raise PlanError("The mechanism of the saved request is damaged. Export it again.")
         workload = None if workload_data is None else Workload.from_dict(workload_data)
@@ -206,5 +188,5 @@ class RequestState:
 def _default_options(question: str, _studio: RequestState) -> DefaultOptions:
     try:
         return default_options(_studio.required_workload, _studio.mechanism, _studio.options)
-    except PlanError:  # options that are none: planning says so
+    except PlanError:  # invalid options are reported by planning
         return DefaultOptions(options=_studio.options)

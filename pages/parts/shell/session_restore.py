@@ -1,9 +1,7 @@
-"""Where a person was: ledgers opened before, and for every page in a browser its ledger, dataset,
-tab and release.
+"""Session state that survives a reload: ledgers, dataset, tab and release.
 
-It stands in the user's settings folder, readable by its owner only, so that a reload or a restart
-finds it; never in an address, which people hand on.  An address holds a name of no meaning, which
-says something only to the browser that it was given to.
+The state is in the settings folder of the user, readable by its owner only; never in an address,
+which people share.  An address contains a random name that is valid only in the same browser.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from engine._atomic_io import atomic_file
 from pages.parts.shell.auth_middleware import BROWSER
 
 VARIABLE, NAME = "DP_WORKBENCH_SETTINGS", "at"
+# keys of the session state with texts
 SESSION_TEXTS = (
     "ledger_path",
     "dataset",
@@ -33,24 +32,21 @@ SESSION_TEXTS = (
     "coarse_step",
     "coarse_kind",
     "coarse_chain",
-)  # texts of the session
-CHOSEN = tuple(
-    f"coarse_ways_{most}_{few}" for most in (2, 3) for few in (True, False)
-)  # and lists of whole numbers
-BROWSERS, PAGES, LEDGERS = 50, 100, 10  # how many are remembered, and how many of each browser
+)
+# keys of the session state with lists of integers
+SESSION_LISTS = tuple(f"coarse_ways_{most}_{few}" for most in (2, 3) for few in (True, False))
+MAX_BROWSERS, MAX_PAGES, MAX_LEDGERS = 50, 100, 10  # pages and ledgers per browser
 _LOCK = threading.Lock()
 
 
 def browser() -> str:
-    """Name of the browser of this session; empty where there is none."""
+    """Return the name of the browser of this session, empty without a cookie."""
     cookie = st.context.cookies.get(BROWSER)
     return hashlib.sha256(cookie.encode()).hexdigest()[:32] if isinstance(cookie, str) else ""
 
 
 def restore() -> None:
-    """When a session begins, put back what the page with this address showed, else the ledger
-    opened last.
-    """
+    """Restore the state of this address when a session starts, else the last ledger."""
     if st.session_state.setdefault("placed", False) or not browser():
         return
     st.session_state["placed"] = True
@@ -61,18 +57,18 @@ def restore() -> None:
         page = {"ledger_path": next(iter(ledgers()), "")}
     else:
         st.session_state["place_name"] = name
-    for name in (*SESSION_TEXTS, *CHOSEN):
+    for name in (*SESSION_TEXTS, *SESSION_LISTS):
         if page.get(name) and _fits(name, page[name]):
             st.session_state.setdefault(name, page[name])
 
 
 def keep() -> None:
-    """Remember where this page is, when that has changed."""
+    """Store the state of this page if it has changed."""
     if (name := st.session_state.get("place_name")) and st.query_params.get(NAME) != name:
         st.query_params[NAME] = name
-    now = {name: st.session_state.get(name) for name in (*SESSION_TEXTS, *CHOSEN)}
+    now = {name: st.session_state.get(name) for name in (*SESSION_TEXTS, *SESSION_LISTS)}
     now = {name: value for name, value in now.items() if _fits(name, value)}
-    # a widget that is not on this page forgets its value, not where the person was
+    # a widget that is not on this page has lost its value, but the stored one is still valid
     now = st.session_state.get("place", {}) | now
     if not browser() or not now.get("ledger_path") or now == st.session_state.get("place"):
         return
@@ -81,40 +77,40 @@ def keep() -> None:
     st.query_params[NAME] = name
     with _LOCK:
         entries = _read()
-        mine = entries.pop(browser(), {"pages": {}, "ledgers": []})
-        mine["pages"].pop(name, None)
-        mine["pages"] = dict([*mine["pages"].items(), (name, now)][-PAGES:])
-        mine["used"] = time.time()
-        _write(dict([*entries.items(), (browser(), mine)][-BROWSERS:]))
+        entry = entries.pop(browser(), {"pages": {}, "ledgers": []})
+        entry["pages"].pop(name, None)
+        entry["pages"] = dict([*entry["pages"].items(), (name, now)][-MAX_PAGES:])
+        entry["used"] = time.time()
+        _write(dict([*entries.items(), (browser(), entry)][-MAX_BROWSERS:]))
 
 
 def _fits(name: str, value: object) -> bool:
-    if name in CHOSEN:
+    if name in SESSION_LISTS:
         return isinstance(value, list) and all(ways in (1, 2, 3) for ways in value)
     return isinstance(value, str)
 
 
 def remember_ledger(ledger: str) -> None:
-    """Remember a ledger that this browser has opened."""
+    """Store the path of a ledger that this browser has opened."""
     if not browser() or st.session_state.get("opened") == ledger:
         return
     st.session_state["opened"] = ledger
     with _LOCK:
         entries = _read()
-        mine = entries.pop(browser(), {"pages": {}, "ledgers": []})
-        mine["ledgers"] = [ledger, *(other for other in mine["ledgers"] if other != ledger)][
-            :LEDGERS
+        entry = entries.pop(browser(), {"pages": {}, "ledgers": []})
+        entry["ledgers"] = [ledger, *(other for other in entry["ledgers"] if other != ledger)][
+            :MAX_LEDGERS
         ]
-        _write(dict([*entries.items(), (browser(), mine)][-BROWSERS:]))
+        _write(dict([*entries.items(), (browser(), entry)][-MAX_BROWSERS:]))
 
 
 def ledgers() -> list[str]:
-    """Ledgers that this browser has opened and that are there, the last one first."""
+    """Return the existing ledgers that this browser has opened, the last one first."""
     return [path for path in _read().get(browser(), {}).get("ledgers", []) if Path(path).exists()]
 
 
 def folder() -> Path:
-    """The user's settings folder."""
+    """Return the settings folder of the user."""
     return Path(os.environ.get(VARIABLE) or platformdirs.user_config_dir("dp-query-workbench"))
 
 
@@ -123,7 +119,7 @@ def _file() -> Path:
 
 
 def _read() -> dict[str, Any]:
-    """What is remembered, by browser; nothing when it cannot be read."""
+    """Return the stored states by browser; empty if the file cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
         entries = json.loads(_file().read_text(encoding="utf-8"))
         if isinstance(entries, dict):
@@ -132,7 +128,7 @@ def _read() -> dict[str, Any]:
 
 
 def _write(entries: dict[str, Any]) -> None:
-    """Remember it; a settings folder that cannot be written is no reason to stop."""
+    """Write the states; ignore a settings folder that is read-only."""
     with suppress(OSError):
         _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with atomic_file(_file(), overwrite=True) as file:

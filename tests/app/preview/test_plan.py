@@ -31,7 +31,9 @@ def test_preview_shows_numbers_of_the_plan() -> None:
         assert session.metrics()["Typical error (counts)"] == format_number(
             demo_plan(pcost=4.0, centers="tuned").rmse
         )
-    assert reference.rmse == pytest.approx(2 * demo_plan(pcost=4.0, centers="tuned").rmse, rel=1e-6)
+    ratio = (4.0 / history.DEFAULT_BUDGET.pcost) ** 0.5
+    expected = ratio * demo_plan(pcost=4.0, centers="tuned").rmse
+    assert reference.rmse == pytest.approx(expected, rel=1e-6)
     version = session.app.session_state["history"].version
     session.set(budget_unit="epsilon, delta").set(**{f"budget_epsilon_{version}": 1.0})
     assert session.studio.budget == Budget.approx(1.0, 1e-6)

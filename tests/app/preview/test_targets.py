@@ -101,7 +101,7 @@ def test_query_without_cells_needs_no_budget(session: Session) -> None:
 
 def test_noise_is_shown_relative_to_record_count(session: Session) -> None:
     session.set(fold_usable=True)
-    assert "Give it to see" in session.text()
+    assert "Enter the expected" in session.text()
     session.set(scale_records=50_000)
     scale = NoiseScale(records=50_000)
     assert quality_text(demo_plan(), scale) in session.text()

@@ -104,14 +104,14 @@ def test_long_request_is_stored_under_short_name() -> None:
     for wrong in ("~AAAAAAAAAAAAAAAA", "~", f"~../designs/{file.stem}", f"~{file.stem[:-1]}"):
         again = Session(plan=wrong)
         assert again.studio.workload is None
-        assert "is not on this server" in again.errors()
+        assert "does not have the plan" in again.errors()
 
 
 def test_stored_requests_are_limited_in_number(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(session_restore.VARIABLE, str(tmp_path))
-    monkeypatch.setattr(long_url_store, "MAX_DESIGNS", 3)
+    monkeypatch.setattr(long_url_store, "MAX_REQUESTS", 3)
     names = [long_url_store.keep(f"text {i}") for i in range(5)]
     left = {file.stem for file in (tmp_path / "designs").iterdir()}
     assert len(left) == 3

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from engine.ledger import Ledger
 from engine.privacy import Budget
-from pages.parts.shell.buttons import AGAIN
+from pages.parts.shell.buttons import VALUES_CHANGED
 from tests.app.release.sessions import SURVEY, open_release
 from tests.app.session import Session, open_demo, wait
 
@@ -31,7 +31,7 @@ def test_weight_set_with_click_is_used() -> None:
     )
     set_and_press(session, "add_group", group_weight=2.5)
     assert session.studio.workload.groups[-1].weight == 2.5
-    assert "1 group added" in session.text()
+    assert "1 table added" in session.text()
     before = len(session.studio.workload.groups)
     session.run(session.app)  # adds the group only once
     assert len(session.studio.workload.groups) == before
@@ -88,7 +88,7 @@ def test_release_of_changed_records_spends_nothing(tmp_path: Path) -> None:
     shutil.copy(SURVEY, other)
     session = open_release(book).set(confirmation="survey")
     set_and_press(session, "release", records_path=str(other))
-    assert [toast.value for toast in session.app.toast] == [AGAIN]
+    assert [toast.value for toast in session.app.toast] == [VALUES_CHANGED]
     assert book.status("survey").spent == 0.0
     session.set(confirmation="survey").press("release")
     wait(session)

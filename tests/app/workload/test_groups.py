@@ -85,8 +85,8 @@ def test_invalid_groups_are_refused_with_reason() -> None:
 @pytest.mark.parametrize(
     ("query_type", "family", "example"),
     [
-        ("Tables", "marginal", "records have income = "),
-        ("Cumulative tables", "prefix", "records have income < "),
+        ("Tables", "marginal", "records with income = "),
+        ("Cumulative tables", "prefix", "records with income < "),
         ("Ranges", "range", " <= income < "),
     ],
 )
