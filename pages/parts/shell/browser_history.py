@@ -33,10 +33,10 @@ SCRIPT = """<script>
   };
 })();
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
-# less space around the title of a page
+# less space around the title of a page; #root outranks the classes of Streamlit
 STYLE = b"""<style>
-[data-testid=stMainBlockContainer] {padding-top: 2.5rem}
-[data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
+#root [data-testid=stMainBlockContainer] {padding-top: 2.5rem}
+#root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
 </style>"""
 # request headers that allow a compressed, cached or partial response
 PARTIAL_RESPONSE_HEADERS = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
