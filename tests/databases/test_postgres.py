@@ -298,9 +298,9 @@ def test_cancelled_query_is_stopped_and_spends_nothing(
 
 COUNT_SLOW = f"""
 from engine.records import count_marginals
-from pages.parts.jobs.record_sources import opened
+from pages.parts.jobs.record_sources import open_source
 from tests.databases.samples import SCHEMA, SETS
-with opened("{NAMED}slow") as table:
+with open_source("{NAMED}slow") as table:
     count_marginals(table, SCHEMA, SETS, on_refused="drop")
 """
 
