@@ -400,18 +400,14 @@ class Registry:
                 )
             if not inside and has_identity_gram(part, weights):
                 return float(np.sum(center(part.sizes[0], centers[0]) ** 2))
-            if (
-                centers[0] is None
-                and (interval_gram := wide_interval_gram(part, weights)) is not None
-            ):
+            pi = center(part.sizes[0], centers[0])
+            if (interval_gram := wide_interval_gram(part, weights)) is not None:
                 if inside:
                     return self._intern(
                         IntervalFactor(sizes=sizes, matrix=IntervalMatrix(gram=interval_gram))
                     )
-                uniform = center(part.sizes[0], None)
-                return float(uniform @ gram_product(interval_gram, uniform))
+                return float(pi @ gram_product(interval_gram, pi))
             gram = part.family.gram(part.sizes, weights)
-            pi = center(part.sizes[0], centers[0])
             N, query_trace = basis(part.sizes[0]), float(np.trace(gram))
             if not inside:
                 # not pi^T G pi: where terms cancel, the sum has an error of 1e-16 of its terms
@@ -489,10 +485,11 @@ class Registry:
 
 
 def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
-    """Return the Gram of a part of prefixes, suffixes or ranges on one wide attribute, or None."""
+    """Return the Gram of a marginal, prefixes, suffixes or ranges on one wide attribute, or None."""
     if len(part.sizes) > 1 or weights is not None or not is_wide(part.sizes[0]):
         return None
-    kind = {"prefix": "prefix", "suffix": "suffix", "range": "ranges"}.get(part.family.name)
+    kinds = {"marginal": "marginal", "prefix": "prefix", "suffix": "suffix", "range": "ranges"}
+    kind = kinds.get(part.family.name)
     return None if kind is None else IntervalGram(cells=part.sizes[0], **{kind: 1.0})
 
 

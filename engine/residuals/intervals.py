@@ -67,6 +67,7 @@ class IntervalGram:
     ----------
     cells : number of cells of the attribute, at least 2.
     marginal, prefix, suffix, ranges : weight of every query of that kind, at least 0.
+    total : weight of the total; above -(prefix + ranges + suffix / 2n).
 
     >>> mix = IntervalGram(cells=3, prefix=1.0) + 2.0 * IntervalGram(cells=3, ranges=1.0)
     >>> mix.prefix, mix.ranges, mix.dense()[0].tolist()
@@ -78,6 +79,7 @@ class IntervalGram:
     prefix: float = 0.0
     suffix: float = 0.0
     ranges: float = 0.0
+    total: float = 0.0
 
     def __post_init__(self) -> None:
         weights = (self.marginal, self.prefix, self.suffix, self.ranges)
@@ -98,6 +100,7 @@ class IntervalGram:
             prefix=self.prefix + other.prefix,
             suffix=self.suffix + other.suffix,
             ranges=self.ranges + other.ranges,
+            total=self.total + other.total,
         )
 
     def __mul__(self, scale: float) -> IntervalGram:
@@ -107,6 +110,7 @@ class IntervalGram:
             prefix=self.prefix * scale,
             suffix=self.suffix * scale,
             ranges=self.ranges * scale,
+            total=self.total * scale,
         )
 
     __rmul__ = __mul__
@@ -120,6 +124,7 @@ class IntervalGram:
             + self.prefix * (self.cells - high)
             + self.suffix * (low + 1.0)
             + self.ranges * (low + 1.0) * (self.cells - high)
+            + self.total
         )
         return gram
 
@@ -181,12 +186,18 @@ class IntervalSpace:
     def low_rank(self) -> tuple[Array, Array]:
         """Columns U, shape (m, r), and the matrix S, shape (r, r), of the low-rank term."""
         gram, ones = self.gram, np.ones(self.dimension)
+        # the last difference of the complete attribute is the total
+        last = np.zeros(self.dimension)
+        last[-1] = 1.0
         if self.whole and gram.suffix > 0.0:
             # suffix j is z_n - z_(j-1): the sum of their squares couples the last difference to all
-            last = np.zeros(self.dimension)
-            last[-1] = 1.0
-            S = [[-gram.ranges, -gram.suffix], [-gram.suffix, gram.suffix * (gram.cells + 1)]]
+            corner = gram.suffix * (gram.cells + 1) + gram.total
+            S = [[-gram.ranges, -gram.suffix], [-gram.suffix, corner]]
             return np.column_stack([ones, last]), np.array(S)
+        if self.whole and gram.total != 0.0:
+            if gram.ranges > 0.0:
+                return np.column_stack([ones, last]), np.diag([-gram.ranges, gram.total])
+            return last[:, None], np.array([[gram.total]])
         if gram.ranges > 0.0:
             return ones[:, None], np.array([[-gram.ranges]])
         return np.zeros((self.dimension, 0)), np.zeros((0, 0))
@@ -204,7 +215,7 @@ class IntervalSpace:
         gram, n = self.gram, self.cells
         i = np.arange(1.0, n + 1.0)
         diagonal = gram.marginal + gram.prefix * (n + 1 - i) + gram.suffix * i
-        diagonal = diagonal + gram.ranges * i * (n + 1 - i)
+        diagonal = diagonal + gram.ranges * i * (n + 1 - i) + gram.total
         if self.whole:
             return diagonal
         # (e_i - pi)^T W^T W (e_i - pi) through the sums W pi of every kind of query
@@ -241,7 +252,11 @@ def gram_product(gram: IntervalGram, x: Array) -> Array:
     # sum over j of min(i, j) (n + 1 - max(i, j)) x_j
     ranges = (n + 1 - k) * sums(k * x) + k * (tails((n + 1 - k) * x) - (n + 1 - k) * x)
     return np.asarray(
-        gram.marginal * x + gram.prefix * prefixes + gram.suffix * suffixes + gram.ranges * ranges
+        gram.marginal * x
+        + gram.prefix * prefixes
+        + gram.suffix * suffixes
+        + gram.ranges * ranges
+        + gram.total * np.sum(x, axis=-1, keepdims=True)
     )
 
 
@@ -356,6 +371,7 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
     # on the whole attribute the suffixes' sum of squares is at least |z|^2 / (2 n)
     floor = gram.prefix + gram.ranges * (n + 1 - m)
     floor += gram.suffix / (2.0 * n if space.whole else 1.0)
+    floor += min(gram.total, 0.0) if space.whole else 0.0
     high = 4.0 / (float(mass.min()) * (4.0 * gram.marginal + floor))
     if floor > 0.0:
         neighbours = 1.0 / mass[:-1] + 1.0 / mass[1:]
@@ -619,6 +635,16 @@ class IntervalSolution:
                 terms += (has_end * u[:, high] - has_start * u[:, low]) ** 2 / sweep.sigma
             out += np.sum(sweep.w * terms, axis=0)
         return np.asarray(np.maximum(out, 0.0) * self.norms.max())
+
+    def total_covariances(self) -> Array:
+        """Return the covariances of the cells with the total of the whole attribute, shape (n,)."""
+        if not self.space.whole:
+            raise ValueError("A residual space does not determine the total.")
+        n = self.space.cells
+        prefixes = self.prefix_variances()
+        rest = np.zeros(n)
+        rest[:-1] = self.range_variances(np.arange(1, n), np.full(n - 1, n - 1))
+        return np.diff(0.5 * (prefixes + prefixes[-1] - rest), prepend=0.0)
 
     def covariance(self) -> Array:
         """Return the covariance of the estimated differences at privacy cost 1, shape (m, m).

@@ -143,12 +143,18 @@ def _table_differences(potentials: Array) -> Array:
     return np.diff(potentials, axis=0, prepend=zero, append=zero)
 
 
-def interval_solution(gram: IntervalGram, options: Options, dual: Array | None = None) -> Solution:
+def interval_solution(
+    gram: IntervalGram,
+    options: Options,
+    dual: Array | None = None,
+    center: Array | None = None,
+) -> Solution:
     """Return the optimal strategy of interval queries, with its certificate.
 
-    Weights of an earlier search, shape (n,), are evaluated without another search.
+    Weights of an earlier search, shape (n,), are evaluated without another search.  The center has
+    shape (n,), None for uniform.
     """
-    space = IntervalSpace(gram=gram)
+    space = IntervalSpace(gram=gram, center=center)
     if dual is None:
         solution = solve(
             space, gap=options.gap, evaluations=options.evaluations, deadline=options.deadline

@@ -535,7 +535,7 @@ class SubworkloadSolver:
         key = (factor, *map(digest, centers))
         if key not in self._solved:
             if self._is_structured(factor, centers):
-                self._solved[key] = self._structured(factor)
+                self._solved[key] = self._structured(factor, centers[0])
             else:
                 self._solved[key] = self._solution(factor, centers)
         return self._solved[key]
@@ -544,20 +544,16 @@ class SubworkloadSolver:
         """Return whether a factor of one wide attribute is solved without its matrix."""
         if isinstance(factor, IdentityFactor):
             return centers[0] is None
-        if (
-            not isinstance(factor, IntervalFactor)
-            or centers[0] is not None
-            or self.method != "optimal"
-        ):
+        if not isinstance(factor, IntervalFactor) or self.method != "optimal":
             return False
         # weights of a stored plan of an older search are one per orbit of cells
         return not self.recorded or len(self.recorded[0][0]) == factor.sizes[0]
 
-    def _structured(self, factor: Factor) -> Solution:
+    def _structured(self, factor: Factor, pi: Array | None) -> Solution:
         record = None if self.recorded is None else self.recorded.pop(0)
         if isinstance(factor, IntervalFactor):
             solution = interval_solution(
-                factor.matrix.gram, self.options, None if record is None else record[0]
+                factor.matrix.gram, self.options, None if record is None else record[0], pi
             )
         else:
             solution = marginal_solution(factor.sizes[0])

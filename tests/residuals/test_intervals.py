@@ -26,6 +26,10 @@ MIXES = {
     "marginal": {"marginal": 3.0},
     "prefix and suffix": {"prefix": 1.0, "suffix": 0.5},
     "all four": {"marginal": 0.7, "prefix": 1.0, "suffix": 2.0, "ranges": 0.1},
+    "prefix and total": {"prefix": 1.0, "total": 5.0},
+    "prefix without total": {"prefix": 1.0, "total": -0.7},
+    "suffix and total": {"suffix": 1.0, "total": 3.0},
+    "range and total": {"ranges": 1.0, "total": 40.0},
     "mostly marginal": {"marginal": 1e6, "prefix": 1e-6},
     "mostly range": {"marginal": 1e-6, "ranges": 1e6},
 }
@@ -286,3 +290,16 @@ def test_strategy_of_too_many_cells_is_refused():
     space = space_of(MAX_STRATEGY_CELLS + 1, "marginal")
     with pytest.raises(LimitExceeded, match="bins"):
         evaluate(space, np.ones(space.cells)).strategy()
+
+
+@pytest.mark.parametrize("mix", ["prefix and total", "range and total", "all four"])
+def test_total_covariances_equal_dense_covariance(mix):
+    solution = evaluate(space_of(9, mix, with_total=True), random_weights(9))
+    cells = np.eye(9) - np.eye(9, k=-1)
+    expected = cells @ solution.covariance()[:, -1]
+    np.testing.assert_allclose(solution.total_covariances(), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_total_covariances_on_residual_space_are_refused():
+    with pytest.raises(ValueError, match="total"):
+        solve(space_of(5, "prefix")).total_covariances()

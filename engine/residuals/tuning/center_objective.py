@@ -39,16 +39,26 @@ from engine.residuals.decomposition import (
     Factor,
     GroupContribution,
     IdentityFactor,
+    IntervalFactor,
     add_factors,
     assemble,
     has_identity_gram,
     part_rows,
     queried_spaces,
     rows_bytes,
+    wide_interval_gram,
 )
 from engine.residuals.dual_solver import DualProblem, Options
+from engine.residuals.intervals import (
+    IntervalGram,
+    IntervalMatrix,
+    IntervalSolution,
+    IntervalSpace,
+    gram_product,
+    solve,
+)
 from engine.residuals.marginals import marginal_solution
-from engine.residuals.operators import ScaledIdentity
+from engine.residuals.operators import ScaledIdentity, is_wide
 from engine.residuals.strategy_search import dense_bytes, step_seconds
 from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
@@ -132,6 +142,9 @@ class Evaluation:
             piece = self.problem.pieces[number]
             if self.problem.has_closed_form(piece):
                 square = 1.0 / self.problem.sizes[piece.roles[0]]
+            elif (interval_gram := self.problem.interval_gram(piece)) is not None:
+                pi = self.center(piece.roles[0])
+                square = float(pi @ gram_product(interval_gram, pi))
             elif len(piece.roles) == 1:
                 pi = self.center(piece.roles[0])
                 square = float(pi @ self.problem.gram(piece.part) @ pi)
@@ -156,6 +169,8 @@ class Evaluation:
                 class_gram: Factor = IdentityFactor(
                     sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1)
                 )
+            elif (interval_gram := self.problem.interval_gram(piece)) is not None:
+                class_gram = IntervalFactor(sizes=sizes, matrix=IntervalMatrix(gram=interval_gram))
             elif len(piece.roles) == 1:
                 N = basis(sizes[0])
                 class_gram = Factor(sizes=sizes, matrix=N.T @ self.problem.gram(piece.part) @ N)
@@ -255,6 +270,11 @@ class Evaluation:
                 value = marginal_solution(piece.part.sizes[0]).value
                 self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
                 return self.solved[number]
+            if self.problem.interval_gram(piece) is not None:
+                # centers of wide attributes are fixed points, without derivatives
+                value = self.problem.interval_value(number, self.centers.get(piece.roles[0]))
+                self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
+                return self.solved[number]
             centers = [self.centers.get(piece.roles[i]) for i in piece.inside]
             self.solved[number] = self.problem.dual(number, self.factor(number), centers)
         return self.solved[number]
@@ -277,7 +297,7 @@ class Evaluation:
         """
         for number, change in self.by_scalar.items():
             piece = self.problem.pieces[number]
-            if self.problem.has_closed_form(piece):
+            if self.problem.has_closed_form(piece) or self.problem.interval_gram(piece) is not None:
                 continue
             if len(piece.roles) == 1:
                 role = piece.roles[0]
@@ -328,6 +348,8 @@ FORECAST_EVALUATIONS = 30
 FORECAST_JOINT_STEPS = 20
 # seconds of one evaluation above which a space is searched term by term
 MAX_SPACE_STEP_S = 2.0
+# expected seconds of one evaluation of interval queries on a wide attribute, per cell
+INTERVAL_SECONDS_PER_CELL = 3e-6
 COARSE_OPTIONS = Options(gap=1e-4, evaluations=60)
 
 
@@ -478,19 +500,20 @@ class CenterProblem:
         Resources are reserved from the smallest class up.
         """
         fitting: dict[Any, bool] = {}
-        # marginals on a wide attribute need matrices only if its other queries do
+        # intervals on a wide attribute need matrices only if its other queries do
         dense = {
             self.roles[group.attributes[a]]
             for group in firsts
             for part in group.parts
-            if not has_identity_gram(part)
+            if wide_interval_gram(part) is None
             for a in part.axes
         }
+        self._dense_roles = dense
         for group in sorted(firsts, key=lambda g: max((p.cells for p in g.parts), default=0)):
             for part in group.parts:
                 key, n, rank = self._part_key(group, part), part.cells, min(part.count, part.cells)
-                if key not in fitting and has_identity_gram(part) and key[1][0] not in dense:
-                    fitting[key] = True
+                if key not in fitting and wide_interval_gram(part) and key[1][0] not in dense:
+                    fitting[key] = self._reserve(0, 0, INTERVAL_SECONDS_PER_CELL * n)
                 elif key not in fitting:
                     peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
                     step = step_seconds(rank, n)
@@ -557,7 +580,12 @@ class CenterProblem:
                     (len(space_kind.terms) + 4) * d + 3 * cells
                 )
                 slow = too_slow(sizes)
-                space_kind.separate = not self._reserve(0, peak, step_seconds(d, cells)) or slow
+                wide = any(
+                    is_wide(self.sizes[r]) for r in space_kind.roles if self._is_structured(r)
+                )
+                space_kind.separate = (
+                    wide or not self._reserve(0, peak, step_seconds(d, cells)) or slow
+                )
         return kinds
 
     def _pattern(self, group: Group, ranks: Sequence[int]) -> list[Any]:
@@ -609,7 +637,7 @@ class CenterProblem:
     def _compute_is_zero(self, piece: Piece) -> bool:
         if any(piece.part.sizes[i] == 1 for i in piece.inside):
             return True
-        if len(piece.part.sizes) > 1 or has_identity_gram(piece.part):
+        if len(piece.part.sizes) > 1 or wide_interval_gram(piece.part) is not None:
             return False
         gram = self.gram(piece.part)
         N = basis(piece.part.sizes[0])
@@ -623,6 +651,8 @@ class CenterProblem:
                     return False
                 if has_identity_gram(piece.part):
                     continue
+                if wide_interval_gram(piece.part) is not None:
+                    return False
                 gram = self.gram(piece.part)
                 if not np.allclose(
                     gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()
@@ -634,6 +664,39 @@ class CenterProblem:
         """Return whether a piece is a marginal on one wide attribute with the uniform center."""
         return has_identity_gram(piece.part) and piece.roles[0] not in self.tuned
 
+    def _is_structured(self, role: Role) -> bool:
+        return is_wide(self.sizes[role]) and role not in self._dense_roles
+
+    @property
+    def structured_roles(self) -> set[Role]:
+        """Tuned roles with interval queries only on a wide attribute."""
+        return {role for role in self.tuned if self._is_structured(role)}
+
+    def interval_gram(self, piece: Piece) -> IntervalGram | None:
+        """Return the Gram of a piece on a wide attribute with interval queries only, or None."""
+        if len(piece.roles) > 1 or not self._is_structured(piece.roles[0]):
+            return None
+        return wide_interval_gram(piece.part)
+
+    def interval_value(self, number: int, pi: Array | None) -> float:
+        """Return L of an interval piece with a center, shape (n,)."""
+        gram = self.interval_gram(self.pieces[number])
+        assert gram is not None
+        return self._solve_interval(number, IntervalSpace(gram=gram, center=pi)).bound
+
+    def _solve_interval(self, key: Any, space: IntervalSpace) -> IntervalSolution:
+        self.allowance.check()
+        solution = solve(
+            space,
+            gap=self.options.gap,
+            evaluations=self.options.evaluations,
+            deadline=self.allowance.deadline,
+            start=self._starts.get(key),
+        )
+        self.allowance.check()
+        self._starts[key] = solution.dual
+        return solution
+
     def rows(self, part: Part) -> Array:
         """Return rows with the Gram of a joint part, shape (rows, *sizes)."""
         if part.key not in self._rows:
@@ -642,8 +705,8 @@ class CenterProblem:
 
     def gram_trace(self, part: Part) -> float:
         """Return the trace of the Gram of a part, the reference for rounding."""
-        if has_identity_gram(part):
-            return float(part.cells)
+        if (gram := wide_interval_gram(part)) is not None:
+            return float(IntervalSpace(gram=gram, whole=True).cell_traces().sum())
         return float(
             np.trace(self.gram(part)) if len(part.sizes) == 1 else np.sum(self.rows(part) ** 2)
         )
@@ -670,6 +733,12 @@ class CenterProblem:
         """
         self.allowance.check()
         n = self.sizes[role]
+        if (gram := self.interval_gram(self.pieces[inside])) is not None:
+            # a lower bound on the eigenvalues of the Gram in difference coordinates
+            floor = gram.prefix + gram.ranges + gram.suffix / (2.0 * n)
+            whole = IntervalSpace(gram=replace(gram, total=max(c, -0.9 * floor)), whole=True)
+            covariances = self._solve_interval(("whole", role), whole).total_covariances()
+            return np.asarray(covariances / covariances.sum())
         factor = Factor(sizes=(n,), matrix=self.gram(self.pieces[inside].part) + c)
         with threads_for(n):
             problem = DualProblem(lift=FullDomain(n), factor=factor)

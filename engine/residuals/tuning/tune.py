@@ -52,10 +52,17 @@ from engine._arrays import Array, Index
 from engine.progress import Listener
 from engine.residuals.basis import UNIFORM, Role, Split, basis
 from engine.residuals.cache import SolveCache
-from engine.residuals.decomposition import Factor, IdentityFactor, Subworkload
+from engine.residuals.decomposition import Factor, IdentityFactor, IntervalFactor, Subworkload
 from engine.residuals.dual_solver import Options
 from engine.residuals.strategy_search import eigen_seconds, step_seconds
-from engine.residuals.tuning.center_objective import Allowance, CenterProblem, Evaluation, too_slow
+from engine.residuals.tuning.center_objective import (
+    FORECAST_EVALUATIONS,
+    INTERVAL_SECONDS_PER_CELL,
+    Allowance,
+    CenterProblem,
+    Evaluation,
+    too_slow,
+)
 from engine.residuals.tuning.complements import (
     ComplementProblem,
     affordable,
@@ -232,6 +239,10 @@ def tuned_centers(
     returned.
     """
     problem = CenterProblem(workload, watch, allowance)
+    if not separable_pieces(problem):
+        # wide attributes with interval queries are tuned by fixed points only
+        structured = problem.structured_roles
+        problem.tuned = [role for role in problem.tuned if role not in structured]
     if not problem.tuned or any(g.query_weights is not None for g in workload.groups):
         return {}
     search = _Search(problem)
@@ -478,10 +489,13 @@ def split_seconds(
                 else MIXED_SPACE_STEPS
             )
             seconds += steps * _step(sub, factors)
-        elif len(sub.sizes) == 1 and not isinstance(
-            factors[sub.terms[0].factors[0][1]], IdentityFactor
-        ):
-            seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
+        elif len(sub.sizes) == 1:
+            factor = factors[sub.terms[0].factors[0][1]]
+            if isinstance(factor, IntervalFactor):
+                step = FORECAST_EVALUATIONS * INTERVAL_SECONDS_PER_CELL * sub.sizes[0]
+                seconds += SEPARABLE_STEPS / 4.0 * step
+            elif not isinstance(factor, IdentityFactor):
+                seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
     return seconds
 
 

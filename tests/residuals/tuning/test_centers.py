@@ -10,7 +10,7 @@ import pytest
 from engine.errors import Cancelled
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
-from engine.residuals import Options, basis
+from engine.residuals import Options, basis, operators
 from engine.residuals.tuning.center_objective import Allowance, CenterProblem, Evaluation
 from engine.residuals.tuning.complements import ComplementProblem
 from engine.residuals.tuning.tune import (
@@ -307,3 +307,61 @@ def test_tuned_centers_progress_false_cancels(monkeypatch: pytest.MonkeyPatch) -
             centers="tuned",
             progress=lambda done, text: "centers" not in text,
         )
+
+
+@pytest.mark.parametrize("family", ["prefix", "suffix", "range"])
+def test_tuned_centers_wide_attribute_equal_dense_ones(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = (
+        Workload(sizes(40, 3, 4))
+        .add(("n0",), family)
+        .add(("n0", "n1"), {"n0": family, "n1": "marginal"})
+        .add(("n0", "n2"), {"n0": family, "n2": "marginal"}, weight=2.0)
+    )
+    dense = tuned_centers(workload, ignore_progress)["n0"]
+    problem = CenterProblem(workload, ignore_progress)
+    problem.options = Options(gap=1e-7, evaluations=300)
+    role = problem.roles["n0"]
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 30)
+    structured = tuned_centers(workload, ignore_progress)["n0"]
+    monkeypatch.undo()
+    values = [problem.evaluate({role: pi})[0] for pi in (dense, structured)]
+    np.testing.assert_allclose(structured, dense, atol=1e-4)
+    assert values[1] == pytest.approx(values[0], rel=1e-8)
+    assert values[1] < 0.99 * problem.evaluate({})[0]
+
+
+def test_tuned_centers_wide_attribute_beside_other_queries_are_uniform(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 30)
+    workload = (
+        Workload(sizes(30, 5)).add("n0", "prefix").add("n0").add(("n0", "n1"), "prefix").add("n1")
+    )
+    centers = tuned_centers(workload, ignore_progress)
+    assert "n0" not in centers
+    assert "n1" in centers
+
+
+def test_plan_tuned_wide_attribute_is_certified_and_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 30)
+    limit_unions(monkeypatch)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    workload = Workload(sizes(30, 3)).add("n0", "prefix")
+    workload = workload.add(("n0", "n1"), {"n0": "prefix", "n1": "marginal"})
+    result = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
+    assert "n0" in result.split.centers
+    assert result.weighted_rmse < 0.99 * plan(workload, Budget(pcost=1.0)).weighted_rmse
+    assert result.certificate.gap < 1e-4
+    assert load_plan(result.to_json()).certificate == result.certificate
+    precision = sum(
+        rows.T @ rows / block.noise**2
+        for block in result.blocks.values()
+        for rows in [block_rows(result.schema, block)]
+    )
+    assert np.diagonal(precision).max() <= 1.0 + 1e-9
+    covariance = np.linalg.inv(precision)
+    for number, rows in enumerate(workload_rows(workload)):
+        expected = np.einsum("qc,cd,qd->q", rows, covariance, rows)
+        np.testing.assert_allclose(result.variances(number), expected, rtol=1e-6)
