@@ -55,7 +55,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from engine._arrays import Array
-from engine._format import format_number, pluralize, quote_public, set_name
+from engine._format import format_number, markdown, pluralize, quote_public, set_name
 from engine._untrusted import (
     MAX_JSON_MEMORY,
     MAX_MEMBERS,
@@ -73,6 +73,7 @@ from engine.analysis.error_targets import claim_text
 from engine.errors import PlanError
 from engine.ledger import Ledger, Receipt
 from engine.plans import Block, Plan
+from engine.privacy import ADD_REMOVE, REPLACE_ONE
 from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import new_file
 from engine.publish.report import MARK, write_answers
@@ -336,6 +337,7 @@ def max_bytes_of(plan: Plan) -> dict[str, int]:
     return {
         "plan.json": MAX_PLAN,
         "check.py": MAX_SMALL,
+        README: MAX_SMALL + names,
         "report.html": (
             20 * FIXED_BYTES + 100 * sum(_text_bytes(g, labels) + BLOCK_BYTES for g in groups)
         ),
@@ -624,6 +626,7 @@ PACKAGE_FORMAT = "release/5"
 MAX_CSV_ANSWERS = 1_000_000
 REPORT_ANSWERS = 40  # answers per group in the report
 REPORT_GROUPS = 12  # groups with answers in the report
+REPORT_ROWS = 300  # rows of a table in the report
 STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}
@@ -631,28 +634,95 @@ table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .75rem;border-bottom:1px solid #ccc;text-align:right}
 th:first-child,td:first-child{text-align:left}
 .mark{border:3px solid #b34700;padding:.5rem 1rem;font-weight:bold}
-code{overflow-wrap:anywhere}
+td{overflow-wrap:anywhere}
+svg{width:100%;font-size:13px;fill:currentColor;stroke-width:2}
+path{stroke:#1f77b4}
+.zero{stroke:#888;stroke-width:1}
+circle{fill:#1f77b4}
 @media print{body{margin:0}}
 """
 CERTIFICATE, SIGNATURE = "certificate.json", "signature.json"
-CHECK = '''"""Recompute everything that this release says from its integers and its plan, and compare; reads no record.
+CHECK = '''"""Verify this release; reads no records.
 
-    python check.py                     with the project that made the release installed
-    python check.py PUBLIC_KEY          the key of the ledger that must have signed it
+    python check.py                     recompute all answers from the plan and the released integers
+    python check.py PUBLIC_KEY          also require the signature of the ledger with this key
 
-Without the project: measurements.json says what the integers in measurements.npz are.
+Recomputing needs the Python package dp-query-workbench. Without it, only the digests of the files are
+compared, and the exit code is 2. measurements.json describes the integers in measurements.npz.
 """
 
+import hashlib
+import json
 import sys
 from pathlib import Path
 
-from engine.publish import verify_package
 
-sys.stdout.reconfigure(errors="backslashreplace")  # names of attributes may have signs that a terminal does not have
-problems = verify_package(Path(__file__).parent, public_key=sys.argv[1] if len(sys.argv) > 1 else None)
-print("\\n".join(problems) or "Every file, field, answer, standard error and interval is what plan and integers give.")
-sys.exit(1 if problems else 0)
+def check_digests(folder):
+    certificate = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
+    problems = []
+    for name, digest in sorted(certificate["files"].items()):
+        file = folder / Path(name).name
+        if not file.is_file():
+            problems.append(f"{name} is missing")
+        elif hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            problems.append(f"{name} was changed")
+    return problems
+
+
+def main():
+    # names of attributes may have characters that a terminal cannot print
+    sys.stdout.reconfigure(errors="backslashreplace")
+    folder = Path(__file__).parent
+    try:
+        from engine.publish import verify_package
+    except ImportError:
+        problems = check_digests(folder)
+        print("\\n".join(problems) or "Every file has the digest that certificate.json states.")
+        print("Signature and answers were not checked. Install the Python package dp-query-workbench to check them.")
+        return 1 if problems else 2
+    problems = verify_package(folder, public_key=sys.argv[1] if len(sys.argv) > 1 else None)
+    success = "Every file, field, answer, standard error and interval is what plan and integers give."
+    print("\\n".join(problems) or success)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
 '''
+
+README = "README.md"
+_README_FILES = {
+    "answers.parquet": "all answers with standard errors and intervals",
+    "answers.csv": "the same as text",
+    "report.html": "a report to read in a browser",
+    "certificate.json": "privacy guarantee, charged budget, and the SHA-256 of every file",
+    "signature.json": "the ledger's signature of the certificate, if there is a ledger",
+    "plan.json": "schema, queries, budget, mechanism and strategy",
+    "measurements.json": "the equations of the released integers in measurements.npz",
+    "check.py": "verifies the package: `python check.py`",
+}
+_README_COLUMNS = {
+    "attributes, family, query": "what is counted",
+    "answer": "unbiased noisy count; it may be negative and has decimals",
+    "std": "standard error of the answer, in counts",
+    "low, high": "limits of the confidence interval, in counts",
+}
+
+
+def readme(measurement: Measurement, confidence: float) -> str:
+    """Return the text of README.md in a release package."""
+    plan = measurement.plan
+    title = MARK if measurement.rehearsal else f"Release of {markdown(measurement.dataset)}"
+    files = dict(_README_FILES)
+    if plan.workload.queries > MAX_CSV_ANSWERS:
+        del files["answers.csv"]
+    lines = [f"# {title}", "", markdown(plan.schema.promise(plan.budget)), ""]
+    lines += [markdown(plan.meaning), "", "## Files", ""]
+    lines += [f"- `{name}`: {text}" for name, text in files.items()]
+    lines += ["", "## Columns of the answers", ""]
+    lines += [f"- {name}: {text}" for name, text in _README_COLUMNS.items()]
+    lines += ["", f"Intervals have confidence level {confidence:g}."]
+    return "\n".join(lines) + "\n"
 
 
 def write_package(
@@ -697,6 +767,8 @@ def write_package(
         files = [folder / "plan.json", folder / "check.py", folder / "answers.parquet"]
         files[0].write_text(plan.to_json(), encoding="utf-8")
         files[1].write_text(CHECK, encoding="utf-8")
+        files.append(folder / README)
+        files[-1].write_bytes(readme(measurement, confidence).encode())
         files += write_measurements(measurement, folder)
         write_answers(
             measurement, files[2], confidence=confidence, progress=lambda f, t: tell(0.5 * f, t)
@@ -810,7 +882,7 @@ def report_html(
     measurement: Measurement, *, receipt: Receipt | None = None, confidence: float = 0.95
 ) -> str:
     """Return a readable report as one HTML page without external resources."""
-    from engine.figures import Picture, answers_picture, budget_picture, spread_picture
+    from engine.figures import answers_picture, budget_picture, spread_picture
 
     plan, seal = measurement.plan, certificate(measurement, receipt, confidence)
     title = "Rehearsal report" if measurement.rehearsal else f"Release of {measurement.dataset}"
@@ -827,28 +899,21 @@ def report_html(
         f" {html.escape(plan.schema.promise(plan.budget))}</p>"
     )
     parts += ["<h2>Privacy</h2>", promise, f"<p>{html.escape(plan.meaning)}</p>", _facts(seal)]
-    parts += ["<h2>How exact</h2>", f"<p>{html.escape(claim_text(plan))}</p>"]
-    pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
-    for number in range(min(REPORT_GROUPS, len(plan.workload.groups))):
-        answers = measurement.answers(number, 0, REPORT_ANSWERS, confidence)
-        picture = answers_picture(answers, rehearsal=measurement.rehearsal)
-        names = set_name(plan.workload.groups[number].attributes)
-        pictures.append(
-            Picture(
-                title=f"Answers on {names}",
-                figure=picture.figure,
-                table=picture.table,
-                alt=picture.alt,
-                note=picture.note,
-            )
-        )
-    parts += [_picture(p, first=i == 0, number=i) for i, p in enumerate(pictures[:2])]
-    parts += ["<h2>Errors of every group</h2>", _table(group_table(plan).head(500))]
+    parts += [
+        "<h2>How exact</h2>",
+        f"<p>{html.escape(claim_text(plan))} {html.escape(seal['bound'])}</p>",
+    ]
+    parts += [_picture(p) for p in (spread_picture(plan, plan.rmse), budget_picture(plan))]
+    parts += ["<h2>Errors of every group</h2>", _table(group_table(plan).head(REPORT_ROWS))]
     parts.append(
         f"<h2>Answers</h2><p>The first {REPORT_ANSWERS} of a group are shown; answers.parquet has"
         " all of them.</p>"
     )
-    parts += [_picture(p, first=False, number=i + 2) for i, p in enumerate(pictures[2:])]
+    for number, group in enumerate(plan.workload.groups[:REPORT_GROUPS]):
+        answers = measurement.answers(number, 0, REPORT_ANSWERS, confidence)
+        picture = answers_picture(answers, rehearsal=measurement.rehearsal)
+        picture = replace(picture, title=f"Answers on {set_name(group.attributes)}")
+        parts.append(_picture(picture, _interval_chart(answers)))
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
     return (
         "<!doctype html><html"
@@ -856,26 +921,84 @@ def report_html(
     )
 
 
-def _picture(picture: Picture, *, first: bool, number: int) -> str:
-    drawn = picture.figure.to_html(
-        full_html=False,
-        include_plotlyjs=first,
-        config={"displaylogo": False},
-        div_id=f"figure-{number}",
-    )
+def _picture(picture: Picture, chart: str = "") -> str:
+    """Return title, optional chart, text and table of a picture."""
     title, alt, note = (html.escape(text) for text in (picture.title, picture.alt, picture.note))
+    table = _table(picture.table.head(REPORT_ROWS))
+    if not chart:
+        return f"<h3>{title}</h3><p>{alt} {note}</p>{table}"
     return (
-        f'<h3>{title}</h3><figure role="group" aria-label="{alt}">{drawn}<figcaption>{alt}'
+        f'<h3>{title}</h3><figure role="group" aria-label="{alt}">{chart}<figcaption>{alt}'
         f" {note}</figcaption></figure><details><summary>The same as a"
-        f" table</summary>{_table(picture.table.head(500))}</details>"
+        f" table</summary>{table}</details>"
     )
+
+
+def _interval_chart(answers: pd.DataFrame) -> str:
+    """Return an SVG drawing of answers with intervals, one row per answer."""
+    low, high = min(0.0, answers["low"].min()), max(1.0, answers["high"].max())
+    if not math.isfinite(high - low):
+        return ""
+    left, width, row_height = 300, 500, 18
+
+    def at(value: float) -> str:
+        return f"{left + width * (value - low) / (high - low):.1f}"
+
+    height = row_height * len(answers) + row_height
+    rows = [f'<path class=zero d="M{at(0.0)} 0V{height - row_height}"/>']
+    columns = (answers[name].tolist() for name in ("query", "answer", "low", "high"))
+    for i, (query, answer, start, end) in enumerate(zip(*columns, strict=True)):
+        y = row_height * i + row_height // 2
+        label = str(query)
+        label = label if len(label) <= 40 else f"{label[:39]}…"
+        rows.append(
+            f'<text x="{left - 10}" y="{y + 5}" text-anchor="end">{html.escape(label)}</text>'
+            f'<path d="M{at(start)} {y}H{at(end)}"/>'
+            f'<circle cx="{at(answer)}" cy="{y}" r="3"/>'
+        )
+    for value, anchor in ((low, "start"), (high, "end")):
+        text = f"{format_number(value)} counts"
+        rows.append(f'<text x="{at(value)}" y="{height - 4}" text-anchor="{anchor}">{text}</text>')
+    return f'<svg viewBox="0 0 {left + width + 10} {height}">{"".join(rows)}</svg>'
+
+
+_NEIGHBOURS = {
+    ADD_REMOVE: "one person added or removed",
+    REPLACE_ONE: "one person replaced by another",
+}
+# fields of the certificate in the report; sentences above the table state the others
+_FACTS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "status": ("Status", str),
+    "dataset": ("Dataset", str),
+    "key": ("Key of the release", str),
+    "utc": ("Time of the release (UTC)", str),
+    "mechanism": ("Mechanism", str),
+    "noise": ("Noise", str),
+    "neighbours": ("Neighbouring datasets", lambda name: _NEIGHBOURS[name]),
+    "rows_per_person": ("Rows of one person, at most", lambda rows: f"{rows:,}"),
+    "pcost": ("Privacy cost", format_number),
+    "rho": ("rho of zero-concentrated DP", format_number),
+    "pure_epsilon": ("epsilon of pure DP", format_number),
+    "max_records": ("Number of records, at most", lambda records: f"{records:,}"),
+    "queries": ("Number of answers", lambda queries: f"{queries:,}"),
+    "rmse_counts": ("Typical standard error (counts)", format_number),
+    "lower_bound_counts": ("Lower bound on this error (counts)", format_number),
+    "confidence": ("Confidence level of the intervals", lambda share: f"{share:g}"),
+    "kept": ("Limits on the error of groups", str),
+    "exact": ("Public tables that are exact", lambda sets: "; ".join(map(set_name, sets))),
+    "plan_hash": ("SHA-256 of the plan", str),
+}
 
 
 def _facts(seal: dict[str, Any]) -> str:
     import pandas as pd
 
-    rows = {k: v for k, v in seal.items() if not isinstance(v, dict) and v not in ("", None)}
-    return _table(pd.DataFrame({"what": list(rows), "value": [str(v) for v in rows.values()]}))
+    rows = [
+        (label, text(seal[key]))
+        for key, (label, text) in _FACTS.items()
+        if seal.get(key) not in ("", None)
+    ]
+    return _table(pd.DataFrame(rows, columns=["Property", "Value"]))
 
 
 def _table(frame: pd.DataFrame) -> str:

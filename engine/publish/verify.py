@@ -34,6 +34,7 @@ from engine.publish.release_package import (
     MAX_PLAN,
     MAX_SMALL,
     NAMES,
+    README,
     SIGNATURE,
     PackageFiles,
     certificate,
@@ -41,6 +42,7 @@ from engine.publish.release_package import (
     open_answers,
     package_files,
     read_measurements,
+    readme,
 )
 from engine.publish.report import MARK, answer_batches
 from engine.publish.tables_package import HOW, MAX_TABLE_ROWS, PLAN, TABLES_FORMAT, tables_files
@@ -267,7 +269,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     problems += [f"{name} is not there" for name in sorted(digests.keys() - set(files.names))]
     problems += [
         f"{name} is no part of a release"
-        for name in sorted(digests.keys() - REQUIRED_FILES - {"answers.csv"})
+        for name in sorted(digests.keys() - REQUIRED_FILES - {"answers.csv", README})
     ]
     listed = {*digests, CERTIFICATE, SIGNATURE}
     problems += [f"{name} is not in the certificate" for name in files.names if name not in listed]
@@ -318,6 +320,10 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     if receipt is not None and receipt.utc != found.utc:
         problems.append("the certificate tells two times of the spend")
     problems += _answer_problems(found, seal["confidence"], files, limits, "answers.csv" in digests)
+    if README in digests:
+        expected_text = readme(found, seal["confidence"]).encode()
+        if files.path(README).read_bytes() != expected_text:
+            problems.append(f"{README} is not what plan and integers give")
     if ledger is not None:
         if receipt is None:
             problems.append("the certificate names no spend to look for in the ledger")
