@@ -1,4 +1,4 @@
-"""Learn page: lessons that can be checked, each with a picture to play with and questions."""
+"""Learn page: lessons with interactive pictures and questions."""
 
 import streamlit as st
 
@@ -8,15 +8,13 @@ from pages.parts.shell import figure_view, page_layout, python_script
 page_layout.require()
 
 TUTORIAL = (
-    "Each lesson has a few sentences, a **picture to play with** that grows step by step, and"
-    " **three questions** that you can check at once. All numbers are worked out by the engine"
-    " while you look, none is typed in; *As Python* below shows how. The address of the page holds"
-    " the lesson and your choices, so that you can hand it on. Your answers stay in this session"
-    " and are gone when it ends; nothing leaves this machine and no budget is spent."
+    "Each lesson has an **interactive picture** in steps and **three questions**. To share a lesson"
+    " with your settings, copy the address of this page. Your answers are deleted when the session"
+    " ends. No budget is spent."
 )
 
 studio = page_layout.header(
-    page_layout.page("Learn"), "Short lessons about what the studio does, and why it may.", TUTORIAL
+    page_layout.page("Learn"), "Ten short lessons on the theory behind this app.", TUTORIAL
 )
 url_state.follow([lesson.tab for lesson in LESSONS], [lesson.name for lesson in LESSONS])
 left, right = st.columns([2, 1], vertical_alignment="center")
@@ -26,7 +24,7 @@ instructing = right.toggle(
     "Instructor view",
     key=quiz.INSTRUCTOR,
     persist_state="session",
-    help="Shows learning goals, expected numbers, all answers and points to discuss.",
+    help="Shows learning goals, expected numbers, answers and discussion questions.",
 )
 if instructing:
     quiz.overview(LESSONS)

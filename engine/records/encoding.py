@@ -202,7 +202,7 @@ def clock_of(ending: str, form: str) -> Clock | None:
 
 REASONS = (
     "missing",
-    "outside the public domain",
+    "outside the schema",
     "not a number",
     "not a whole number",
     "of a type that is neither text nor number",

@@ -296,15 +296,19 @@ class Intake:
 
         >>> rows = {"rows_in": 9, "counted": 6, "refused": 1, "reasons": {}}
         >>> intake = Intake(**rows, people=4, over_cap=2, people_over_cap=1)
-        >>> intake.describe()  # doctest: +NORMALIZE_WHITESPACE
-        'Rows read 9 = counted 6 + left out 1 + beyond the cap 2, which cost 1 of 4 persons some of
-        their rows.'
+        >>> intake.describe()
+        'Rows read 9 = counted 6 + dropped 1 + over the cap 2 (1 of 4 persons).'
         """
-        text = f"Rows read {self.rows_in:,} = counted {self.counted:,} + left out {self.refused:,}"
+        text = f"Rows read {self.rows_in:,} = counted {self.counted:,} + dropped {self.refused:,}"
         if self.people is None:
             return f"{text}."
-        cost = f"which cost {self.people_over_cap:,} of {self.people:,} persons some of their rows"
-        return f"{text} + beyond the cap {self.over_cap:,}, {cost}."
+        persons = f"{self.people_over_cap:,} of {self.people:,} persons"
+        return f"{text} + over the cap {self.over_cap:,} ({persons})."
+
+    @property
+    def many_dropped(self) -> bool:
+        """Whether more than 1% of the rows do not fit the schema."""
+        return self.refused > 0.01 * self.rows_in
 
 
 def left_out(on_refused: str | None) -> None:

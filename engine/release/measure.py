@@ -97,7 +97,7 @@ def measure(
         be published.
     seed : seed of the noise of a rehearsal; the same seed, plan and records give the same result.
         A release has no seed.
-    on_refused : a release drops rows outside the public domain ("drop"), each by its values alone;
+    on_refused : a release drops rows outside the schema ("drop"), each by its values alone;
         `check_records` reports them first.  A rehearsal refuses the table ("error") by default.
     person : column of the person of a row, by default the one in the schema.  At most
         ``plan.budget.rows_per_person`` rows of each person are counted, selected by that person's

@@ -45,7 +45,7 @@ def share_server_objects() -> Iterator[None]:
         patch.setattr(PagesManager, "uses_pages_directory", False)
         patch.setattr(local_script_runner, "require_widgets_deltas", wait_for_script)
         # without a time limit the results do not depend on the speed of the machine
-        patch.setattr(plans, "PATIENCE", CEILING)
+        patch.setattr(plans, "PAGE_LIMIT_S", CEILING)
         yield
 
 

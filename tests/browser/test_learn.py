@@ -49,7 +49,7 @@ def test_lessons_are_accessible_and_work_by_keyboard(visit: Visit) -> None:
         if page.evaluate("document.activeElement.textContent").startswith("Check answer 1"):
             break
     page.keyboard.press("Enter")
-    visit.expect_text("Not this one:")
+    visit.expect_text("Not quite:")
     visit.settle()
     check_last_step(visit, 2)
 
@@ -113,23 +113,23 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     wrong = next(c for c in question.choices if not c.right)
     visit.choose(wrong.text)
     visit.press("Check answer 1")
-    visit.expect_text("Not this one:")
+    visit.expect_text("Not quite:")
     visit.check_accessibility("learn_wrong")
     visit.choose(question.answer.text)
     visit.press("Check answer 1")
-    visit.expect_text(f"Answered 1 of {every} questions, 1 of them right.")
+    visit.expect_text(f"1 of {every} questions answered, 1 correct.")
     page.get_by_text("Instructor view").click()
     visit.settle()
-    page.get_by_text("All lessons at a glance").click()
+    page.get_by_text("All lessons").click()
     visit.expect_text("For instructors")
     visit.check_accessibility("learn_instructor")
-    visit.press("Next lesson: 2. Apart")
+    visit.press("Next lesson: 2. Orthogonality")
     visit.expect_text(LESSONS[1].title)
-    visit.press("Open this plan in the studio")
+    visit.press("Open plan in Preview")
     visit.expect_text("Typical error")
     visit.expect_text("4 groups, 12 queries")
     page.get_by_role("link", name="Learn").click()
-    visit.expect_text(f"Answered 1 of {every} questions, 1 of them right.")
+    visit.expect_text(f"1 of {every} questions answered, 1 correct.")
 
     # the guide
     with visit.run():

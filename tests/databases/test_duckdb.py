@@ -129,7 +129,7 @@ def test_slow_database_counts_fewer_tables_per_statement(
 def test_count_column_in_database_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = survey(500).assign(n=np.arange(500) % 7 - 1)
     expected = count_marginals(frame, SCHEMA, SETS, on_refused="drop", count_column="n")
-    assert expected.refused["n"]["outside the public domain"] > 50
+    assert expected.refused["n"]["outside the schema"] > 50
     Traffic(monkeypatch)
     assert have_equal_counts(
         count_marginals(

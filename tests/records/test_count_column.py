@@ -62,14 +62,12 @@ def test_count_column_weights_rows(tmp_path: Path) -> None:
 def test_invalid_row_counts_are_refused() -> None:
     wrong = counted_table().astype({"n": object})
     wrong.loc[0, "n"], wrong.loc[2, "n"], wrong.loc[3, "sex"] = -1, 2.5, "X"
-    with pytest.raises(
-        DataError, match="column 'n': 1 outside the public domain, 1 not a whole number"
-    ):
+    with pytest.raises(DataError, match="column 'n': 1 outside the schema, 1 not a whole number"):
         count_marginals(wrong, SCHEMA, [("age",)], count_column="n")
     counts = count_marginals(wrong, SCHEMA, [("sex", "age")], count_column="n", on_refused="drop")
     assert counts.refused == {
-        "sex": {"outside the public domain": 7},
-        "n": {"outside the public domain": 1, "not a whole number": 1},
+        "sex": {"outside the schema": 7},
+        "n": {"outside the schema": 1, "not a whole number": 1},
     }
     assert (counts.records, counts.rows_refused) == (N.sum() - 3 - 7 - 7, 9)
 

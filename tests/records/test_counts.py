@@ -28,7 +28,7 @@ def test_sum_of_shards_equals_counts_of_all() -> None:
     assert total.records == 300
     frame.loc[0, "code"] = 9
     dropped = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")
-    assert (dropped + dropped).refused == {"code": {"outside the public domain": 2}}
+    assert (dropped + dropped).refused == {"code": {"outside the schema": 2}}
     with pytest.raises(DataError, match="different"):
         total + count_marginals(frame, SCHEMA, [("sex",)])
     with pytest.raises(TypeError):

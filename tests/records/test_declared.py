@@ -334,7 +334,7 @@ def test_declared_schema_counts_are_equal_in_every_format(source: str, tmp_path:
     assert counts.refused == {
         "age": {"missing": 2},
         "pay": {"missing": 1, "not a number": 2},
-        "day": {"outside the public domain": 1},
+        "day": {"outside the schema": 1},
     }
     fit = {one.column: one for one in records_fit(SCHEMA, data)}
     assert (fit["age"].missing, fit["age"].refused, fit["day"].missing, fit["day"].refused) == (

@@ -66,7 +66,7 @@ def test_refusal_message_names_column_reason_and_rows(tmp_path: Path) -> None:
         assert text.startswith(
             "5 of 10 rows do not fit the schema: column 'age': 1 missing, 2 not a number; "
         )
-        assert "column 'code': 3 outside the public domain" in text
+        assert "column 'code': 3 outside the schema" in text
         assert_hides_values(caught.value)
         counts = count_marginals(
             KINDS[kind](frame, tmp_path), SCHEMA, [("age", "code")], on_refused="drop"
@@ -74,7 +74,7 @@ def test_refusal_message_names_column_reason_and_rows(tmp_path: Path) -> None:
         assert (counts.records, counts.rows_refused, counts.rows_in) == (5, 5, 10)
         assert counts.refused == {
             "age": {"missing": 1, "not a number": 2},
-            "code": {"outside the public domain": 3},
+            "code": {"outside the schema": 3},
         }
     # a column that no table needs is not checked
     assert count_marginals(frame, SCHEMA, [("sex",)]).records == 10

@@ -35,7 +35,7 @@ CASES: dict[str, tuple[Attribute, list[tuple[Any, int]], list[Any], dict[str, in
         MONTHS,
         [(TIMES[0], 0), (TIMES[1], 1)],
         [TIMES[2], SECRET, ""],
-        {"not a date": 1, "outside the public domain": 1, "missing": 1},
+        {"not a date": 1, "outside the schema": 1, "missing": 1},
     ),
     "INTEGER": (
         Attribute.of_size("x", 3),
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[Attribute, list[tuple[Any, int]], list[Any], dict[str, in
         {
             "not a number": 1,
             "not a whole number": 1,
-            "outside the public domain": 1,
+            "outside the schema": 1,
             "of a type that is neither text nor number": 1,
             "missing": 1,
         },
@@ -53,19 +53,19 @@ CASES: dict[str, tuple[Attribute, list[tuple[Any, int]], list[Any], dict[str, in
         Attribute.numeric("x", [0, 1, 2]),
         [(0.5, 0), (1, 1)],
         [SECRET, 1e400],
-        {"not a number": 1, "outside the public domain": 1},
+        {"not a number": 1, "outside the schema": 1},
     ),
     "DECIMAL(10, 2)": (
         Attribute.categorical("x", ["1.50", "2.5"]),
         [(1.5, 0), (2.5, 1)],
         [SECRET, 3],
-        {"outside the public domain": 2},
+        {"outside the schema": 2},
     ),
     "BOOLEAN": (
         Attribute.categorical("x", ["False", "True"]),
         [(0, 0), (1, 1)],
         [SECRET, 7],
-        {"outside the public domain": 2},
+        {"outside the schema": 2},
     ),
 }
 

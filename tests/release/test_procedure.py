@@ -55,8 +55,8 @@ def test_check_records_reports_refused_rows_without_spending(
     report = check_records(small_plan, bad)
     assert (report.rows_in, report.counted, report.refused) == (3002, 3000, 2)
     assert report.reasons == {
-        "a": {"outside the public domain": 1},
-        "c": {"outside the public domain": 1},
+        "a": {"outside the schema": 1},
+        "c": {"outside the schema": 1},
     }
     assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "dataset"]
     seen = []

@@ -352,6 +352,6 @@ def test_attribute_with_one_cell_is_checked(ledger: Ledger) -> None:
     one_plan = plan(Workload(adults).add(("age", "sex"), "marginal"), Budget(pcost=0.5))
     seen = []
     measure(one_plan, people, dataset="survey", ledger=ledger, intake=seen.append)
-    assert (seen[0].counted, seen[0].reasons) == (2, {"age": {"outside the public domain": 1}})
+    assert (seen[0].counted, seen[0].reasons) == (2, {"age": {"outside the schema": 1}})
     with pytest.raises(DataError, match="age"):
         measure(one_plan, people, rehearsal=True)

@@ -59,7 +59,7 @@ def test_rehearsal_files_are_removed_with_session(tmp_path: Path) -> None:
         page.press("rehearse").until("REHEARSAL on simulated")
         assert len(private_files(tmp_path / "t")) == 1
         assert private_files(tmp_path / "t") != [file]
-        page.set("rehearsal_view", string_value="Tables to publish").press("rehearsal_publish")
+        page.set("rehearsal_view", string_value="Published tables").press("rehearsal_publish")
         page.until("All tables sum to")
         outputs = private_files(tmp_path / "t")
         assert sorted(one.suffix for one in outputs) == ["", ".csv", ".parquet", ".xlsx", ".zip"]

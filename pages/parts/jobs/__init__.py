@@ -1,5 +1,4 @@
-"""Work in processes of its own, watched on the page: the jobs, what they call, and plans made at
-once or in a worker.
+"""Background jobs in worker processes, and plans.
 
-To touch: one engine call is one function in `tasks`.
+Every function in `tasks` makes one engine call.
 """

@@ -1,6 +1,4 @@
-"""Work that would take too long or too much memory: which groups make it so, and buttons that mend
-it.
-"""
+"""Warnings about expensive plans: the costly tables and remedies."""
 
 from __future__ import annotations
 
@@ -18,18 +16,18 @@ from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
 from pages.parts.shell.history import RequestState
 
-MEMORY_LIMIT = 4e9  # bytes that planning may take
-PATIENCE = 300.0  # seconds of planning from which on the page says what makes it so dear
+MEMORY_LIMIT = 4e9  # bytes
+LONG_PLANNING_S = 300.0  # longer planning shows the costly tables
 PLACE = "remedy"
 
 
 def is_too_costly(expected: Forecast) -> bool:
-    """Whether a forecast is beyond what a person would wait for."""
-    return expected.seconds > PATIENCE or expected.memory > MEMORY_LIMIT
+    """Whether a forecast exceeds the limits for planning."""
+    return expected.seconds > LONG_PLANNING_S or expected.memory > MEMORY_LIMIT
 
 
 def words(expected: Forecast) -> str:
-    """Time and memory of a forecast.
+    """Time and memory of a forecast as text.
 
     >>> words(Forecast(seconds=9720.0, memory=5.76e9, text=""))
     'about 2.7 hours and up to 5.76 GB of memory'
@@ -41,7 +39,7 @@ def words(expected: Forecast) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Time in words.
+    """Time as text.
 
     >>> duration(0.2), duration(600), duration(7200)
     ('1 second', '10 minutes', '2.0 hours')
@@ -52,10 +50,9 @@ def duration(seconds: float) -> str:
 
 
 def show_costly_groups(studio: RequestState, *, new: int = 0) -> None:
-    """Name the groups that make a plan too dear, each with what can be done about it; the last
-    `new` are not added yet.
+    """Draw the tables that make planning expensive, with remedies; the last `new` are not added.
 
-    A press takes the whole state with the group mended, so that new groups are added at once.
+    A button applies its remedy and adds the new tables at once.
     """
     costly = _costly_groups(studio.request_key, studio)
     for group in costly:
@@ -64,27 +61,28 @@ def show_costly_groups(studio: RequestState, *, new: int = 0) -> None:
         who = (
             escape_markdown(_name(costly_group))
             if group >= first_new
-            else f"group {group}: {escape_markdown(_name(costly_group))}"
+            else f"table {group}: {escape_markdown(_name(costly_group))}"
         )
-        st.markdown(f"**What makes it so dear is {who}.**")
+        st.markdown(f"**Most of the planning time comes from {who}.**")
         st.caption(
-            "A joint family is quick alone; together with other queries on its attributes all their"
-            " cells have to be planned at once. Each button says what planning would take then."
+            "Its queries and the other queries on its attributes must be planned together. Each"
+            " button shows its planning time."
             if any(len(part.axes) > 1 for part in costly_group.parts)
-            else (
-                "Its attributes have too many cells to be planned at once. Each button says what"
-                " planning would take."
-            )
+            else "Its attributes have too many cells. Each button shows its planning time."
         )
-        alone = new == 1 and group >= first_new  # to leave out what is not there yet is no remedy
-        mended = [
+        # removing the only new table is not a remedy
+        is_only_new = new == 1 and group >= first_new
+        remedies = [
             (label, change)
-            for label, change in _mended(studio, group)
-            if not alone or change.group is not None
+            for label, change in _remedies(studio, group)
+            if not is_only_new or change.group is not None
         ]
-        word = "Add: " if new else ""
+        prefix = "Add: " if new else ""
         _buttons(
-            [(f"{word}{label}", studio.with_request(change.request)) for label, change in mended],
+            [
+                (f"{prefix}{label}", studio.with_request(change.request))
+                for label, change in remedies
+            ],
             f"group_{group}",
         )
     if costly:
@@ -94,34 +92,38 @@ def show_costly_groups(studio: RequestState, *, new: int = 0) -> None:
 def _buttons(choices: Sequence[tuple[str, RequestState]], name: str) -> None:
     with st.container(horizontal=True):
         for number, (label, changed) in enumerate(choices):
-            buttons.button(label, _take, changed, key=f"remedy_{name}_{number}")
+            buttons.button(label, _apply, changed, key=f"remedy_{name}_{number}")
 
 
-def _take(changed: RequestState) -> None:
+def _apply(changed: RequestState) -> None:
     with deferred_errors(PLACE):
         history.commit(changed, redraw=True)
 
 
-@st.cache_resource(max_entries=8, show_spinner="Looking for what makes it so dear")
+@st.cache_resource(max_entries=8, show_spinner="Finding the tables that take longest")
 def _costly_groups(key: str, _studio: RequestState) -> tuple[int, ...]:
-    return costly_groups(_studio.request, seconds=PATIENCE, memory=MEMORY_LIMIT)
+    return costly_groups(_studio.request, seconds=LONG_PLANNING_S, memory=MEMORY_LIMIT)
 
 
-def _mended(studio: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
-    """The remedies that apply to a group and make it cheaper, each with what planning takes then."""
-    return _mendings(f"{group}|{studio.request_key}", studio, group)
+def _remedies(studio: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
+    """Remedies that apply to a group, labelled with their planning time."""
+    return _cached_remedies(f"{group}|{studio.request_key}", studio, group)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _mendings(key: str, _studio: RequestState, _group: int) -> list[tuple[str, ChangedRequest]]:
+def _cached_remedies(
+    key: str, _studio: RequestState, _group: int
+) -> list[tuple[str, ChangedRequest]]:
     changes = []
     for remedy in REMEDIES:
         try:
             change = remedy.apply(_studio.request, _group, "")
-            takes = forecast(change.request.workload, _studio.mechanism, **change.request.options)
+            expected = forecast(
+                change.request.workload, _studio.mechanism, **change.request.options
+            )
         except NotApplicable:
             continue
-        changes.append((f"{remedy.label(_studio.request)} ({duration(takes.seconds)})", change))
+        changes.append((f"{remedy.label(_studio.request)} ({duration(expected.seconds)})", change))
     return changes
 
 

@@ -1,10 +1,8 @@
-"""Work in processes of its own: one job a key for all sessions, as many workers as cores, the
-others in a queue.
+"""Job queue: one job per key for all sessions, one worker per core.
 
-What is known of a job is one value, so that a result is there whenever the job says that it is
-done.  A job belongs to the holders that asked for it: when all of them have left, it is stopped and
-forgotten with its files.  This module and `tasks` are imported by the workers; neither knows
-Streamlit.
+The status of a job is one immutable value, so that a finished job always has its result.  A job is
+stopped and removed with its files when all sessions that hold it have ended.  Workers import this
+module and `tasks`; neither imports Streamlit.
 """
 
 from __future__ import annotations
@@ -24,15 +22,13 @@ from pages.parts.jobs.status import Status
 from pages.parts.jobs.worker_process import finish, launch
 
 WORKERS = cores()
-GRACE = (
-    20.0  # seconds for a page that lost its line, or was loaded again, to come back for its jobs
-)
-STOPPED = "It was stopped; nothing was changed."
+RECONNECT_S = 20.0  # time for a reloaded page to reconnect to its jobs
+STOPPED = "Nothing was changed."
 
 
 @dataclass(kw_only=True, eq=False)
 class _Job:
-    """One piece of work, known to this module alone: whoever kept it would keep its result."""
+    """A job; private, because a reference to it keeps its result in memory."""
 
     status: Status
     function: Callable[..., Any]
@@ -48,11 +44,11 @@ class _Job:
 
     @property
     def share(self) -> int:
-        """Workers that it takes: work that runs processes itself takes one a core."""
+        """Number of workers that the job occupies: all, if it starts processes itself."""
         return WORKERS if self.gentle else 1
 
-    def hear(self, kind: str, *content: Any) -> None:
-        """Take one message of the work."""
+    def update(self, kind: str, *content: Any) -> None:
+        """Update the status from a message of the worker."""
         if kind == "progress":
             self.status = replace(self.status, fraction=content[0], text=content[1])
         elif kind == "done":
@@ -79,18 +75,16 @@ def start(
     copies: Iterable[Path] = (),
     files: Iterable[Path] = (),
 ) -> Status:
-    """Start the work of this key, or wait for a worker; one that goes on or is done already is left
-    as it is.
+    """Start or queue the job of this key, unless it is already waiting, running or done.
 
     Parameters
     ----------
-    spends : budget; such work goes before all that waits, is never killed, and stops only while
-        nothing was spent.
-    gentle : it runs processes itself and only waits for them, in a thread; asked to stop, it ends
-        them.
-    stays : it goes on when all of its holders have left, as for a file that somebody asked for.
-    copies : files for the work alone, removed when it ends, however it ends.
-    files : files that belong to the result, removed when the job is forgotten.
+    spends : the job spends budget.  It is first in the queue, is never killed, and can be
+        cancelled only before the spend.
+    gentle : the job starts processes itself.  It runs in a thread and ends them if cancelled.
+    stays : the job continues after its holders have left, for example an export.
+    copies : input files, removed when the job ends.
+    files : files of the result, removed with the job.
     """
     with _LOCK:
         if is_there(key):
@@ -111,26 +105,26 @@ def start(
 
 
 def find(key: str) -> Status | None:
-    """What is known of the job of this key, if it was started and not forgotten."""
+    """Status of the job of this key; None if there is none."""
     job = _JOBS.get(key)
     return job.status if job is not None else None
 
 
 def is_there(key: str) -> bool:
-    """Whether the work of this key waits, runs or is done."""
+    """Whether the job of this key is waiting, running or done."""
     job = find(key)
     return job is not None and (job.running or job.done)
 
 
 def before(key: str) -> int:
-    """How many jobs stand in the queue before this one."""
+    """Number of queued jobs ahead of this one."""
     with _LOCK:
         waiting = _queue()
         return waiting.index(key) if key in waiting else 0
 
 
 def cancel(key: str) -> None:
-    """Stop the work: at once when it spends nothing, before the spend otherwise."""
+    """Cancel a job: immediately, or, if it spends budget, only before the spend."""
     with _LOCK:
         job = _JOBS.get(key)
         if job is None or not job.status.running:
@@ -146,14 +140,14 @@ def cancel(key: str) -> None:
 
 
 def forget(key: str) -> None:
-    """Drop a job that has ended, with its result and its files."""
+    """Remove a finished job with its result and files."""
     with _LOCK:
         if key in _JOBS and not _JOBS[key].status.running:
             _remove(_JOBS.pop(key).files)
 
 
 def hold(key: str, holder: str) -> None:
-    """Note that somebody wants this job."""
+    """Add a holder to a job."""
     with _LOCK:
         if holder and key in _JOBS:
             _JOBS[key].holders.add(holder)
@@ -161,7 +155,7 @@ def hold(key: str, holder: str) -> None:
 
 
 def release_job(key: str, holder: str) -> None:
-    """Stop and forget the job of this key, unless somebody else holds it."""
+    """Remove a holder from a job; without holders, stop and remove the job."""
     with _LOCK:
         job = _JOBS.get(key)
         if job is not None and holder in job.holders:
@@ -174,30 +168,28 @@ def release_job(key: str, holder: str) -> None:
 
 
 def leave(holder: str) -> None:
-    """Let go of all jobs of a holder, a moment later, so that a page that comes back finds them."""
+    """Release all jobs of a holder after a delay, in which a reloaded page can reconnect."""
 
-    def left() -> None:
+    def release_all() -> None:
         for key in list(_JOBS):
             release_job(key, holder)
 
-    timer = threading.Timer(GRACE, left)
+    timer = threading.Timer(RECONNECT_S, release_all)
     timer.daemon = True
     timer.start()
 
 
 def _queue() -> list[str]:
-    """Keys of the jobs that wait, in the order of their turns: those that spend first."""
+    """Keys of the waiting jobs in order: jobs that spend budget first."""
     waiting = [key for key, job in _JOBS.items() if job.status.state == "waiting"]
     return sorted(waiting, key=lambda key: not _JOBS[key].status.spends)
 
 
 def _begin_next() -> None:
-    """Start what waits while there are workers; whoever is first is never passed by smaller work."""
+    """Start waiting jobs while workers are free, strictly in order."""
     for key in _queue():
         job = _JOBS[key]
-        busy = sum(
-            other.share for other in _JOBS.values() if other.stop is not None
-        )  # a worker ends after its work
+        busy = sum(other.share for other in _JOBS.values() if other.stop is not None)
         if busy and busy + job.share > WORKERS:
             return
         job.status = replace(job.status, state="running")
@@ -209,13 +201,11 @@ def _begin_next() -> None:
             job.process, job.stop, receiver = launch(
                 job.function, job.arguments, outlives=job.status.spends
             )
-        except (
-            OSError,
-            EOFError,
-        ):  # no process or no memory is left, or the fork server was killed just now
-            words = "A worker could not be started. Close other programs, or try again."
-            job.status = replace(job.status, state="died", error=words)
-            _end(key, job)  # which goes on with the queue
+        # no process or memory left, or the fork server was killed
+        except (OSError, EOFError):
+            message = "A worker could not be started. Close other programs, or try again."
+            job.status = replace(job.status, state="died", error=message)
+            _end(key, job)  # starts the next job
             return
         threading.Thread(target=_listen, args=(key, job, receiver), daemon=True).start()
 
@@ -224,34 +214,33 @@ def _listen(key: str, job: _Job, receiver: Connection) -> None:
     try:
         with receiver, suppress(EOFError, OSError):
             while True:
-                job.hear(*receiver.recv())
+                job.update(*receiver.recv())
     finally:
         job.process.join()
         if job.status.running:
             stopped, code = job.stop is not None and job.stop.is_set(), job.process.exitcode
-            error = STOPPED if stopped else _last_words(code)
+            error = STOPPED if stopped else _exit_message(code)
             job.status = replace(job.status, state="cancelled" if stopped else "died", error=error)
         _end(key, job)
 
 
 def _run_here(key: str, job: _Job) -> None:
     def progress(fraction: float, text: str) -> bool:
-        job.hear("progress", fraction, text)
+        job.update("progress", fraction, text)
         return job.stop is not None and not job.stop.is_set()
 
     try:
-        finish(job.function, job.arguments, progress, job.hear)
+        finish(job.function, job.arguments, progress, job.update)
     finally:
-        if (
-            job.status.running
-        ):  # an error nobody foresaw: its text could hold anything, and is not shown
-            words = "The work ended without a result. Try again."
-            job.status = replace(job.status, state="died", error=words)
+        if job.status.running:
+            # the text of an unexpected error may contain private values
+            message = "The job ended without a result. Try again."
+            job.status = replace(job.status, state="died", error=message)
         _end(key, job)
 
 
 def _end(key: str, job: _Job) -> None:
-    """Clear up after a job and give its worker to the next one."""
+    """Clean up after a job and start the next one."""
     with _LOCK:
         _remove(job.copies)
         job.arguments, job.process, job.stop = (), None, None
@@ -262,13 +251,13 @@ def _end(key: str, job: _Job) -> None:
         _begin_next()
 
 
-def _last_words(code: int | None) -> str:
-    killed = (
+def _exit_message(code: int | None) -> str:
+    reason = (
         "it ran out of memory or was killed"
         if code is not None and code < 0
         else f"exit code {code}"
     )
-    return f"The work ended without a result ({killed}). Make the request smaller, or try again."
+    return f"The job ended without a result ({reason}). Make the request smaller, or try again."
 
 
 def _remove(files: Iterable[Path]) -> None:

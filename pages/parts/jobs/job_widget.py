@@ -1,6 +1,4 @@
-"""Watching a job on the page: a progress bar that moves by itself, a cancel button, and what came
-of it.
-"""
+"""Job widget: progress bar, cancel button, result and report on the rows."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from engine._format import pluralize
 from pages.parts.jobs import job_queue
 from pages.parts.jobs.status import Status
 from pages.parts.shell import buttons, history
@@ -21,30 +20,29 @@ ROWS = "rows_read"
 
 @st.cache_resource(scope="session", on_release=job_queue.leave, show_spinner=False)
 def _holder() -> str:
-    """A name for this session, which lets go of its jobs when it ends."""
+    """Name of this session as a holder; releases its jobs when the session ends."""
     return secrets.token_hex(8)
 
 
 def start(key: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """Start a job for this session; see `work.start`."""
+    """Start a job for this session; see `job_queue.start`."""
     job_queue.start(key, function, *arguments, holder=_holder(), **options)
 
 
 def release_job(key: str) -> None:
-    """Say that this session has no more use for a job."""
+    """Release a job that this session no longer needs."""
     job_queue.release_job(key, _holder())
 
 
 def claim(key: str) -> None:
-    """Note that this session asked for a job that reads records; what happened to the rows is told
-    nobody else.
-    """
+    """Record that this session started a job; no other session sees its report on the rows."""
     history.page_state()[ROWS] = (key, None)
 
 
 def rows_read(key: str) -> None:
-    """Say what happened to the rows that a job of this session read; the job forgets it, and so
-    does the next page.
+    """Draw the report on the rows of a job of this session.
+
+    The job forgets the report; the page keeps it until another page is opened.
     """
     cached_rows = history.page_state().get(ROWS)
     if cached_rows is None or cached_rows[0] != key:
@@ -58,29 +56,27 @@ def rows_read(key: str) -> None:
 
 
 def show_rows(rows: Mapping[str, Any]) -> None:
-    """What happened to the rows, and what the curator must know of them."""
-    st.caption(
-        escape_markdown(
-            f"{rows['text']} These exact numbers are private: for you, in this session only, and in"
-            " no release."
-        )
-    )
+    """Draw the private report on the rows: an amber box if many were dropped."""
+    lines = [f"{rows['text']} Private: only you see these numbers, in this session."]
     for column, reasons in rows["reasons"].items():
-        st.caption(
-            escape_markdown(
-                f"{column}: "
-                + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
-            )
-        )
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
+        lines.append(f"{column}: {counts}")
+    if rows["many_dropped"]:
+        st.warning("  \n".join(map(escape_markdown, lines)), icon="⚠️")
+    else:
+        for line in lines:
+            st.caption(escape_markdown(line))
     for text in rows["warnings"]:
         st.warning(escape_markdown(in_labels(text)))
 
 
 def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> Status | None:
-    """Draw the job of this key and return it once it is done; None while there is nothing to use.
+    """Draw the job of this key; return it once it is done, else None.
 
-    A quiet one takes a line while it runs, for work that a page can do without.  One that streams
-    draws the page afresh whenever it is further, for pages that show what there is so far.
+    Parameters
+    ----------
+    quiet : one line instead of a progress bar, for optional results.
+    stream : run the page again after progress, for pages with intermediate results.
     """
     job_queue.hold(key, _holder())
     job_state = job_queue.find(key)
@@ -119,10 +115,12 @@ def _bar(key: str, label: str, shown: float | None) -> None:
     left, right = st.columns([5, 1], vertical_alignment="center")
     ahead = job_queue.before(key)
     message = (
-        f"waits for a worker, {ahead} before it" if job_state.state == "waiting" else job_state.text
+        f"waiting for a worker, {pluralize(ahead, 'job')} ahead"
+        if job_state.state == "waiting"
+        else job_state.text
     )
-    words = f"{label}: {message} ({job_state.seconds:.0f} s)"
-    left.progress(min(max(job_state.fraction, 0.0), 1.0), text=escape_markdown(words))
+    text = f"{label}: {message} ({job_state.seconds:.0f} s)"
+    left.progress(min(max(job_state.fraction, 0.0), 1.0), text=escape_markdown(text))
     buttons.button(
         "Cancel",
         job_queue.cancel,

@@ -1,8 +1,6 @@
-"""Plans for all sessions, by their content, up to a number of bytes; they hold no data, so that
-sharing tells nothing.
+"""Plan cache of all sessions (least recently used, limited in bytes).
 
-Whoever asks for a plan that somebody else has asked for gets the same one, and the one that was not
-used for longest goes first, however many people there are.
+Plans contain no data, so that sessions can share them.
 """
 
 from __future__ import annotations
@@ -16,59 +14,49 @@ from engine._values import cached_on_value, size_in_bytes
 from engine.plans import Plan
 from engine.residuals.cache import LruCache
 
-BYTES = 64 * 2**20
-LARGE = 600 * 2**20  # for those that would not leave room for any other: the last of them
-TABLES, GROUP = (
-    40 * 2**10,
-    2**10,
-)  # bytes of the tables that are made when a plan is looked at, and of a group in them
-_TURNS = tuple(threading.Lock() for _ in range(64))
+CACHE_BYTES = 64 * 2**20
+LARGE_PLAN_BYTES = 600 * 2**20  # second cache, for plans that exceed the first
+DISPLAY_BYTES, GROUP_BYTES = 40 * 2**10, 2**10  # tables that a page computes from a plan
+_LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
 @st.cache_resource(show_spinner=False)
 def _plans() -> LruCache[Plan]:
-    return LruCache(BYTES)
+    return LruCache(CACHE_BYTES)
 
 
 @st.cache_resource(show_spinner=False)
 def _large() -> LruCache[Plan]:
-    return LruCache(LARGE)
+    return LruCache(LARGE_PLAN_BYTES)
 
 
 @cached_on_value
 def plan_bytes(plan: Plan, shared_with: Plan | None = None) -> int:
-    """Bytes that a plan takes, with what it computes when it is looked at, and without what another
-    plan holds too.
-    """
-    _ = (
-        plan.totals,
-        plan.largest,
-    )  # the first look computes them, from the variances that are most of what it holds
+    """Bytes of a plan with its lazily computed values, without arrays shared with another plan."""
+    _ = plan.totals, plan.largest  # compute the lazy values, which are most of the bytes
     groups = plan.workload.groups
-    # names and words of a group take less than is counted for it, and to look through a hundred
-    # thousand takes seconds
+    # a fixed size per group, because measuring 100,000 groups takes seconds
     parts = {id(part): part for group in groups for part in group.parts}
     weights = [group.query_weights for group in groups if group.query_weights is not None]
     return (
         size_in_bytes([plan, *parts.values(), weights], shared_with, excluded=groups)
-        + TABLES
-        + GROUP * len(groups)
+        + DISPLAY_BYTES
+        + GROUP_BYTES * len(groups)
     )
 
 
 def cached_plan(key: str) -> Plan | None:
-    """The plan of this key, if it is there."""
+    """Cached plan of this key; None if there is none."""
     entry = _plans().get(key)
     return _large().get(key) if entry is None else entry
 
 
 def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None) -> Plan:
-    """The plan of this key, made when it is not there; sessions that ask at once wait for the
-    first.
+    """Cached plan of this key, computed once even if several sessions need it.
 
-    What it shares with the plan that it is made from, `like`, is there once, and counted once.
+    Arrays shared with the plan `like`, from which it is derived, are counted once.
     """
-    with _TURNS[hash(key) % len(_TURNS)]:
+    with _LOCKS[hash(key) % len(_LOCKS)]:
         plan = cached_plan(key)
         if plan is None:
             plan = make()

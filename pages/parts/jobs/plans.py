@@ -1,8 +1,6 @@
-"""From the present state to its plan: at once when that is quick, in a worker with a forecast when
-it is not.
+"""Plan of the current request: immediately, or in a worker after a forecast.
 
-Another budget changes the noise of a plan and nothing else, so that what was searched once is not
-searched again.
+A different budget only rescales the noise, so that the search is not repeated.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.shell.history import RequestState
 
-AT_ONCE = 1.5  # seconds of forecast up to which a plan is made while the page waits
-FORESEEN = "foreseen"  # the plan that a form asked about last
-PATIENCE = 3.0  # seconds after which a plan that was forecast to be quick goes on in a worker
+QUICK_S = 1.5  # plans with a shorter forecast are computed while the page waits
+FORM_PLAN = "foreseen"  # session key: the last plan of a form
+PAGE_LIMIT_S = 3.0  # after this time a quick plan moves to a worker
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _forecast(question: str, _studio: RequestState) -> Forecast:
+def _forecast(request: str, _studio: RequestState) -> Forecast:
     return _studio.default_options.expected or forecast(
         _studio.required_workload,
         _studio.mechanism,
@@ -46,22 +44,19 @@ def _plan(studio: RequestState) -> Plan:
         studio.mechanism,
         **studio.options_without_defaults,
         memory_limit=MEMORY_LIMIT,
-        progress=lambda fraction, text: time.monotonic() - start_s < PATIENCE,
+        progress=lambda fraction, text: time.monotonic() - start_s < PAGE_LIMIT_S,
     )
 
 
 def _searched(studio: RequestState) -> str:
-    """Key of a plan that a worker searched for this question at any budget of this kind."""
+    """Cache key of the plan for this request at any budget of the same kind."""
     return f"searched|{studio.budget.law}|{studio.request_key}"
 
 
 def plan_of(studio: RequestState) -> Plan | None:
-    """Draw what there is to say about making the plan, and return it when it is there."""
+    """Return the plan; without one, draw the forecast, the progress or what is missing."""
     if studio.workload is None or not studio.workload.groups:
-        st.info(
-            "There is nothing to plan yet: choose a schema and add queries on the Workload page.",
-            icon="🧮",
-        )
+        st.info("To continue, choose a schema and add queries on Workload.", icon="🧮")
         return None
     with show_errors():
         if (quick := quick_plan(studio)) is not None:
@@ -71,40 +66,36 @@ def plan_of(studio: RequestState) -> Plan | None:
             job_widget.job(key, label="Planning")
             _offer(key, studio, _expected(studio))
             return None
-        return _waited(studio, "Planning", quiet=False)
+        return _worker_plan(studio, "Planning", quiet=False)
     return None
 
 
 def plan_of_form(studio: RequestState) -> Plan | None:
-    """The plan of a state that a form only asks about: at once when that is quick, else when the
-    person asks for it.
-    """
+    """Plan of a form that is not submitted yet: immediately if quick, else by a button."""
     with show_errors():
         if (quick := quick_plan(studio)) is not None:
             return quick
         key = _job(studio)
-        old = st.session_state.get(FORESEEN, key)
+        old = st.session_state.get(FORM_PLAN, key)
         if old not in (key, _job(history.current())):
             job_widget.release_job(old)
-        st.session_state[FORESEEN] = key
+        st.session_state[FORM_PLAN] = key
         if job_queue.is_there(key):
-            return _waited(studio, "Foretelling how exact they would be", quiet=True)
-        job_widget.job(key, label="Foretelling", quiet=True)
-        buttons.button("How exact would they be?", _start, key, studio, key="foresee")
+            return _worker_plan(studio, "Forecasting accuracy", quiet=True)
+        job_widget.job(key, label="Forecast", quiet=True)
+        buttons.button("Forecast accuracy", _start, key, studio, key="foresee")
     return None
 
 
 def quick_plan(studio: RequestState) -> Plan | None:
-    """The plan of a state where it is there, or quick to make; one that is not as quick as forecast
-    is started.
-    """
+    """Plan if it is cached or quick; a plan that exceeds the time limit moves to a worker."""
     if (cached_plan := plan_cache.cached_plan(studio.key)) is not None:
         return cached_plan
     if (searched := plan_cache.cached_plan(_searched(studio))) is not None:
         return plan_cache.plan_of_key(
             studio.key, lambda: at_budget(searched, studio.budget), like=searched
         )
-    if job_queue.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
+    if job_queue.find(_job(studio)) is None and _expected(studio).seconds <= QUICK_S:
         try:
             return keep(studio, lambda: _plan(studio))
         except Cancelled:
@@ -112,8 +103,8 @@ def quick_plan(studio: RequestState) -> Plan | None:
     return None
 
 
-def _waited(studio: RequestState, label: str, *, quiet: bool) -> Plan | None:
-    """The plan that a worker makes, once it is there."""
+def _worker_plan(studio: RequestState, label: str, *, quiet: bool) -> Plan | None:
+    """Plan of a worker once it is done; draws its progress."""
     job_result = job_widget.job(_job(studio), label=label, quiet=quiet)
     if job_result is None:
         return None
@@ -121,7 +112,7 @@ def _waited(studio: RequestState, label: str, *, quiet: bool) -> Plan | None:
 
 
 def keep(studio: RequestState, make: Callable[[], Plan]) -> Plan:
-    """The plan of a state, kept for other budgets as well."""
+    """Cached plan of a request, also cached for other budgets."""
     plan = plan_cache.plan_of_key(studio.key, make)
     return plan_cache.plan_of_key(_searched(studio), lambda: plan)
 
@@ -135,32 +126,33 @@ def _expected(studio: RequestState) -> Forecast:
 
 
 def begin(studio: RequestState) -> None:
-    """Start a plan that `plan_of` would offer to start, because the person asked for it elsewhere."""
+    """Start a slow plan that another page requests."""
     expected, key = _expected(studio), _job(studio)
     if (
         plan_cache.cached_plan(_searched(studio)) is None
-        and expected.seconds > AT_ONCE
+        and expected.seconds > QUICK_S
         and expected.memory <= MEMORY_LIMIT
     ):
         _start(key, studio)
 
 
 def _offer(key: str, studio: RequestState, expected: Forecast) -> None:
-    """Say what planning will take, before it starts, and what makes it long where that can be
-    mended.
-    """
+    """Draw the forecast of planning, the costly tables, and the button that starts it."""
     st.warning(
-        escape_markdown(f"Planning this takes {cost_warnings.words(expected)} ({expected.text})."),
+        escape_markdown(f"Planning takes {cost_warnings.words(expected)} ({expected.text})."),
         icon="⏳",
     )
     too_large = expected.memory > MEMORY_LIMIT
+    limit_gb = format_number(MEMORY_LIMIT / 1e9)
     reason = (
-        f"It would pass the limit of {format_number(MEMORY_LIMIT / 1e9)} GB." if too_large else None
+        f"To continue, make the workload smaller: the memory limit is {limit_gb} GB."
+        if too_large
+        else None
     )
     if cost_warnings.is_too_costly(expected) and studio is history.current():
         cost_warnings.show_costly_groups(studio)
     buttons.button(
-        "Plan it now",
+        "Compute plan",
         _start,
         key,
         studio,
@@ -170,7 +162,7 @@ def _offer(key: str, studio: RequestState, expected: Forecast) -> None:
         help=reason,
     )
     if reason:
-        st.caption(f"Planning has to wait: {reason}")
+        st.caption(reason)
 
 
 def _start(key: str, studio: RequestState) -> None:

@@ -1,8 +1,7 @@
-"""One folder of this server for what nobody else may read and nothing may leave behind: copies of
-records, results.
+"""Private temporary folder of the server, for copies of records and for results.
 
-It is readable by its owner only, holds a lock as long as the server lives, and goes with it.
-Folders of servers that were killed are swept by the next one that starts.
+Only its owner can read it.  It is locked while the server runs and removed at its end; the next
+server removes folders of killed servers.
 """
 
 from __future__ import annotations
@@ -20,53 +19,48 @@ from typing import IO
 
 try:
     import fcntl
-except (
-    ImportError
-):  # there is no such lock on Windows, where a file that is open cannot be removed anyway
+except ImportError:  # Windows, where open files cannot be removed anyway
     fcntl = None  # type: ignore[assignment]
 
 PREFIX, LOCK = "dp-workbench-", "lock"
-_HELD: list[IO[str]] = []  # the lock, open until the process ends, however it ends
-LATEST = 4  # jobs whose state is kept
-YOUNG = 60.0  # seconds in which a folder may still be on its way to its lock
+_LOCKS: list[IO[str]] = []  # the lock file, open until the process ends
+MAX_CHECKPOINTS = 4
+LOCK_DELAY_S = 60.0  # maximum age of a folder that has no lock yet
 
 
 @cache
 def folder() -> Path:
-    """The folder of this server, made when it is first needed."""
-    place = Path(tempfile.mkdtemp(prefix=PREFIX))  # which makes it for its owner alone
-    _HELD.append(open(place / LOCK, "w"))  # noqa: SIM115
+    """Folder of this server, created at the first call with access for its owner only."""
+    place = Path(tempfile.mkdtemp(prefix=PREFIX))
+    _LOCKS.append(open(place / LOCK, "w"))  # noqa: SIM115
     if fcntl is not None:
-        fcntl.flock(_HELD[-1], fcntl.LOCK_EX)
+        fcntl.flock(_LOCKS[-1], fcntl.LOCK_EX)
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return place
 
 
 def new_file(kind: str, suffix: str = "") -> Path:
-    """An empty file with a name of its own."""
+    """Create an empty file with a unique name."""
     handle, path = tempfile.mkstemp(prefix=f"{kind}_", suffix=suffix, dir=folder())
     os.close(handle)
     return Path(path)
 
 
 def checkpoint_folder(job: str) -> Path:
-    """The folder of what a job has reached, which stays when the job is stopped; those of the
-    latest few are there.
-    """
+    """Checkpoint folder of a job, which remains when the job is stopped; old ones are removed."""
     places = folder() / "reached"
     places.mkdir(exist_ok=True)
     job_folder = places / sha256(job.encode()).hexdigest()[:16]
     job_folder.mkdir(exist_ok=True)
     os.utime(job_folder)
-    for old in sorted(places.iterdir(), key=lambda place: place.stat().st_mtime)[:-LATEST]:
-        shutil.rmtree(
-            old, ignore_errors=True
-        )  # one that is in use is made anew when the next step is kept
+    by_age = sorted(places.iterdir(), key=lambda place: place.stat().st_mtime)
+    for old in by_age[:-MAX_CHECKPOINTS]:
+        shutil.rmtree(old, ignore_errors=True)  # a running job creates its folder again
     return job_folder
 
 
 def sweep() -> None:
-    """Remove what servers that are gone have left behind."""
+    """Remove folders of servers that no longer run."""
     for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             if _is_mine(place) and not _is_used(place):
@@ -84,7 +78,7 @@ def _is_mine(place: Path) -> bool:
 
 def _is_used(place: Path) -> bool:
     if not (place / LOCK).exists():
-        return time.time() - place.stat().st_mtime < YOUNG
+        return time.time() - place.stat().st_mtime < LOCK_DELAY_S
     with open(place / LOCK) as lock:
         if fcntl is not None:
             try:

@@ -1,6 +1,4 @@
-"""The worker's part of published tables: from a stored measurement to the files that are handed
-out.
-"""
+"""Tasks of the workers for published tables."""
 
 from __future__ import annotations
 
@@ -37,17 +35,18 @@ def publish_tables(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Publish tables with their errors, write the files, and return what a page shows of them.
+    """Publish tables with their errors and write the files; return their summary for the page.
 
-    `source` is a ledger and a key, or the plan and the file of a rehearsal.  `records` contains
-    whether to draw synthetic records, and their number; without a number it is the total of the
-    tables.  The folder `checkpoint_folder` holds the checkpoint of an interrupted call and is
-    removed at the end.
+    Parameters
+    ----------
+    source : a ledger and a key, or the plan and the file of a rehearsal.
+    records : whether to draw simulated records, and their number (default: the tables' total).
+    reached : folder for the checkpoint of an interrupted call, removed at the end.
     """
     measurement, quality_rule = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
     for place in places.values():
-        place.unlink(missing_ok=True)  # it only held the name
+        place.unlink(missing_ok=True)  # an empty placeholder
     tables = publish(
         measurement, fit, integer=integer, progress=_part(progress, 0.0, 0.3), resume=reached
     )
@@ -79,7 +78,7 @@ def publish_tables(
         out["acceptance"] = acceptance(errors, drawn)
     for place in places.values():
         if place.exists():
-            place.chmod(0o600)  # written anew, with the rights that a file gets which is handed out
+            place.chmod(0o600)  # the writers create files with default permissions
     if reached is not None:
         shutil.rmtree(reached, ignore_errors=True)
     return out
@@ -94,10 +93,9 @@ def weigh(
     *,
     progress: Progress,
 ) -> tuple[str, float, float]:
-    """Choose weights for published tables; return the workload that has them, and the errors
-    without and with them.
+    """Choose weights for published tables; return the weighted workload and both errors.
 
-    `reference` is a public CSV file, or how many records to simulate and the seed.
+    `reference` is a public CSV file, or the number of simulated records and a seed.
     """
     workload_value, spent = Workload.from_json(workload), Budget.from_dict(budget)
     with _records(workload_value, reference) as records:
@@ -121,7 +119,7 @@ def weigh(
 
 @contextmanager
 def _records(workload: Workload, reference: bytes | tuple[int, int]) -> Iterator[Any]:
-    """What a reference stands for, as the engine takes it."""
+    """Records of a reference, as a file or a data frame."""
     if not isinstance(reference, bytes):
         yield synthetic(workload.schema, *reference)
         return

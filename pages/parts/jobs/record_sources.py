@@ -1,6 +1,4 @@
-"""Records that are more than a path: tables that the settings of the server name, text in an
-encoding, sheets.
-"""
+"""Text forms of record sources: database tables, encoded text files, sheets."""
 
 from __future__ import annotations
 
@@ -12,23 +10,22 @@ from urllib.parse import quote, unquote
 
 from engine.records import SheetFile, TextFile, named_table
 
-NAMED = "source:"  # before a name; full paths, which is what files are given by, begin otherwise
-TEXT = "text:"  # before an encoding, a colon, and the path of a file in it
-SHEET = "sheet:"  # before the quoted name of a sheet, a colon, and the path of the workbook
+NAMED = "source:"  # "source:NAME"
+TEXT = "text:"  # "text:ENCODING:PATH"
+SHEET = "sheet:"  # "sheet:QUOTED NAME:PATH"
 
 
 def sheet_of(path: object, sheet: str) -> str:
-    """Return the text by which `remember_ledger` reads one sheet of a workbook."""
+    """Return the text form of a sheet of a workbook, for `open_source`."""
     return f"{SHEET}{quote(sheet, safe='')}:{path}"
 
 
 @contextmanager
 def open_source(data: str) -> Iterator[Any]:
-    """The path of a file, alone or with its encoding or sheet, and the named table while it is
-    counted.
+    """Open a source; a path is returned unchanged.
 
-    Whoever ends this process ends what the database does for it, too, as Ctrl-C does: by itself it
-    would go on.
+    While a database table is open, SIGTERM raises KeyboardInterrupt, which also ends the database
+    query.
     """
     if data.startswith(TEXT):
         encoding, _, path = data.removeprefix(TEXT).partition(":")
@@ -47,5 +44,5 @@ def open_source(data: str) -> Iterator[Any]:
         yield table
     finally:
         signal.signal(signal.SIGTERM, before)
-        with suppress(Exception):  # nothing is left to close of a connection that broke
+        with suppress(Exception):  # a broken connection cannot be closed
             table.get_backend().disconnect()

@@ -1,6 +1,4 @@
-"""The life of the server: what it sweeps at its start, the address it prints, sessions that end
-while nobody asks.
-"""
+"""Server start and end: cleanup, printed address, expired sessions, memory."""
 
 from __future__ import annotations
 
@@ -22,36 +20,31 @@ from pages.parts.jobs import private_tempdir
 from pages.parts.shell import streamlit_internals
 from pages.parts.shell.auth_middleware import LOOPBACK
 
-EVERY = 5.0  # seconds between two looks for sessions whose page is gone
+SESSION_CHECK_S = 5.0  # interval between checks for expired sessions
 M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3  # of glibc's malloc.h
-# as many as cores are asked for; by itself, glibc keeps what threads freed in eight pools a core
-ARENAS = 2
-LARGE = (
-    2**18
-    # bytes from which on an array goes back to the machine as soon as it is freed; glibc would raise it
-)
+MALLOC_ARENAS = 2  # glibc's default of eight per core keeps freed memory
+MMAP_BYTES = 2**18  # larger arrays are returned to the system when freed
 
 
 def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """What `st.App` runs around the life of the server."""
+    """Return the lifespan function for `st.App`."""
 
     @asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
         keep_values_out_of_logs()
         streamlit_internals.skip_timer_reruns_of_running_scripts()
-        allocator("mallopt", M_ARENA_MAX, ARENAS)
-        allocator("mallopt", M_MMAP_THRESHOLD, LARGE)
+        allocator("mallopt", M_ARENA_MAX, MALLOC_ARENAS)
+        allocator("mallopt", M_MMAP_THRESHOLD, MMAP_BYTES)
         private_tempdir.sweep()
         gc.collect()
-        # programs stay as they are: looking through them each time takes as long as drawing a page
+        # exclude loaded modules from garbage collection, which takes as long as drawing a page
         gc.freeze()
         ending = asyncio.create_task(_end_sessions())
         names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]
         scheme = "https" if names or config.get_option("server.sslCertFile") else "http"
         host = names[0] if names else f"{LOOPBACK[0]}:{config.get_option('server.port')}"
         print(
-            f"\n  Open the workbench at {scheme}://{host}/?token={token}\n  Keep this address to"
-            " yourself.\n",
+            f"\n  Open the app at {scheme}://{host}/?token={token}\n  Keep this address private.\n",
             flush=True,
         )
         yield
@@ -61,13 +54,11 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
 
 
 def keep_values_out_of_logs() -> None:
-    """From now on, log of an exception its kind and the place in the program: its text may hold
-    values or paths.
-    """
-    make = logging.getLogRecordFactory()
+    """Log only the type and the line of exceptions; their text may contain values or paths."""
+    create_record = logging.getLogRecordFactory()
 
-    def quiet(*args: Any, **named: Any) -> logging.LogRecord:
-        record = make(*args, **named)
+    def redact(*args: Any, **named: Any) -> logging.LogRecord:
+        record = create_record(*args, **named)
         kind, _, trace = record.exc_info or (None, None, None)
         if kind is not None:
             frames = traceback.extract_tb(trace)
@@ -78,17 +69,15 @@ def keep_values_out_of_logs() -> None:
             record.exc_info = record.exc_text = None
         return record
 
-    logging.setLogRecordFactory(quiet)
-    threading.excepthook = lambda told: logging.getLogger(__name__).error(
+    logging.setLogRecordFactory(redact)
+    threading.excepthook = lambda error: logging.getLogger(__name__).error(
         "A thread ended",
-        exc_info=(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback),
+        exc_info=(error.exc_type, error.exc_value or error.exc_type(), error.exc_traceback),
     )
 
 
 def allocator(name: str, *args: int) -> bool:
-    """Call one of glibc's own functions of its allocator; False where there is none, as on a Mac,
-    or it failed.
-    """
+    """Call an allocator function of glibc; False if it does not exist or fails."""
     try:
         return bool(getattr(ctypes.CDLL(None), name)(*args))
     except (AttributeError, OSError, TypeError):
@@ -96,10 +85,9 @@ def allocator(name: str, *args: int) -> bool:
 
 
 def release_memory() -> None:
-    """Collect what nobody can reach any more, and give its memory back to the machine."""
+    """Collect garbage and return free memory to the system."""
     gc.collect()
-    # tables that are drawn come from an allocator of its own
-    pa.default_memory_pool().release_unused()
+    pa.default_memory_pool().release_unused()  # Arrow has a separate allocator
     allocator("malloc_trim", 0)
 
 
@@ -111,7 +99,7 @@ async def _end_sessions() -> None:
     """
     before = 0
     while True:
-        await asyncio.sleep(EVERY)
+        await asyncio.sleep(SESSION_CHECK_S)
         now = streamlit_internals.end_expired_sessions()
         if now < before:
             release_memory()

@@ -1,4 +1,4 @@
-"""What is known of a job, as one value."""
+"""Status of a job."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What is known of a job at one moment.
+    """Status of a job at one moment.
 
-    `state` is "waiting", "running", "done", "failed", "cancelled" or "died"; `result` is there
-    exactly when it is done, `error` says in words how it ended otherwise.
+    Attributes
+    ----------
+    state : "waiting", "running", "done", "failed", "cancelled" or "died".
+    result : of a job in the state "done".
+    error : message of a job that ended without a result.
     """
 
     state: str
@@ -25,15 +28,15 @@ class Status:
 
     @property
     def running(self) -> bool:
-        """Whether the work goes on, or waits for its turn."""
+        """Whether the job is running or waiting."""
         return self.state in ("waiting", "running")
 
     @property
     def done(self) -> bool:
-        """Whether the result is there."""
+        """Whether the job has a result."""
         return self.state == "done"
 
     @property
     def seconds(self) -> float:
-        """Seconds since it was asked for."""
+        """Seconds since the start was requested."""
         return time.monotonic() - self.started

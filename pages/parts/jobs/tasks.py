@@ -1,4 +1,4 @@
-"""What the workers do: one engine call each, with plain values in and out."""
+"""Tasks of the workers: one engine call each, with plain arguments and results."""
 
 from __future__ import annotations
 
@@ -26,16 +26,13 @@ from engine.workload import Workload
 from pages.parts.jobs.record_sources import open_source
 
 Progress = Callable[[float, str], bool]
-AGAIN = "Release once more with new noise (spends again)"
-OTHER_RECORDS = (
-    f"To release these records, tick '{AGAIN}', or declare another dataset, with a budget of its"
-    " own, and choose it."
-)
+AGAIN = "Release again with new noise (spends again)"
+OTHER_RECORDS = f"To release these records, tick “{AGAIN}”, or register another dataset."
 
-LOOK_AGAIN = "Look once more with new noise (spends again)"
+LOOK_AGAIN = "Look again with new noise (spends again)"
 OTHER_LOOK = (
-    f"To look at these records, tick '{LOOK_AGAIN}', or declare another dataset, with a budget of"
-    " its own, and choose it. The stored look is under 'Earlier looks'."
+    f"To look at these records, tick “{LOOK_AGAIN}”, or register them as another dataset. The"
+    " stored look is under 'Earlier looks'."
 )
 
 
@@ -47,7 +44,7 @@ def make_plan(
     *,
     progress: Progress,
 ) -> str:
-    """Plan, and return the plan as text."""
+    """Plan a workload; return the plan as JSON."""
     request_workload = Workload.from_json(workload)
     return plan(
         request_workload, Budget.from_dict(budget), mechanism, **options, progress=progress
@@ -62,9 +59,9 @@ def compare_all(
     *,
     progress: Progress,
 ) -> tuple[Comparison, dict[str, tuple[str, Mapping[str, Any]]]]:
-    """Compare mechanisms; return what was found and the choices by their labels.
+    """Compare mechanisms; return the comparison and the choices by label.
 
-    What came of each mechanism is kept, so that one more mechanism costs one more plan.
+    The engine caches the result of each mechanism.
     """
     request_workload = Workload.from_json(workload)
     result = comparison(
@@ -78,13 +75,13 @@ def compare_all(
 
 
 def published(number: int, *, progress: Progress) -> float:
-    """Plan a row of the published tables and return its RMSE at privacy cost 1."""
+    """Plan a row of the papers' tables; return its RMSE at privacy cost 1."""
     return plan(ROWS[number].workload(), Budget(pcost=1.0), progress=progress).rmse
 
 
 def find_bound(workload: str, law: str, *, progress: Progress) -> MechanismBound:
-    """Search what no matrix mechanism can go below on a workload."""
-    progress(0.1, "Searching a bound that holds for every matrix mechanism")
+    """Lower bound on the error of every matrix mechanism on a workload."""
+    progress(0.1, "Computing the limit for every matrix mechanism")
     return mechanism_bound(Workload.from_json(workload), law)
 
 
@@ -98,7 +95,7 @@ def solve_targets(
     *,
     progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Solve targets of single groups; return the budget, the options, and the plan as text."""
+    """Solve error targets of groups; return the budget, the options and the plan as JSON."""
     request = Request(
         workload=Workload.from_json(workload),
         budget=Budget.from_dict(budget),
@@ -114,7 +111,7 @@ def solve_targets(
 
 
 def rehearse(plan_text: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
-    """Measure a plan on simulated records, keep the numbers in a file, and return that."""
+    """Measure a plan on simulated records and save the result; return the file."""
     loaded = load_plan(plan_text)
     save_rehearsal(
         measure(loaded, synthetic(loaded.schema, rows, seed), rehearsal=True, progress=progress),
@@ -133,19 +130,17 @@ def release(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure a plan on records: count, spend, draw, save in one call; return the key and what
-    happened to the rows.
-    """
-    seen: list[Intake] = []
+    """Release a plan on records; return its key and the report on the rows."""
+    intakes: list[Intake] = []
     options = {"dataset": dataset, "ledger": ledger, "attempt": attempt, **columns}
     try:
         with open_source(data) as records:
             measurement = measure(
-                load_plan(plan_text), records, progress=progress, intake=seen.append, **options
+                load_plan(plan_text), records, progress=progress, intake=intakes.append, **options
             )
     except OtherRecords as error:
         raise OtherRecords(error.fact, OTHER_RECORDS) from None
-    return {"key": measurement.key, "rows": _rows(seen[0]) if seen else None}
+    return {"key": measurement.key, "rows": _rows(intakes[0]) if intakes else None}
 
 
 def check(
@@ -157,7 +152,7 @@ def check(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Return how records fit a plan and its schema, for the curator's eyes only; spends nothing."""
+    """Check how records fit a plan and its schema, for the curator only; spends nothing."""
     book, loaded = Ledger(ledger), load_plan(plan_text)
     first, then = (
         (lambda f, text: progress(0.4 * f, text)),
@@ -165,18 +160,16 @@ def check(
     )
     with open_source(data) as records:
         fits = records_fit(loaded.schema, records, progress=first)
-        has_same_records = check_records(
+        intake = check_records(
             loaded, records, dataset=dataset, ledger=book, **columns, progress=then
         )
-    return _rows(has_same_records) | {"columns": [_fit(one) for one in fits]}
+    return _rows(intake) | {"columns": [_fit(one) for one in fits]}
 
 
 def same_records(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Return why a stored release was not measured on these records; empty if it was.  Spends
-    nothing.
-    """
+    """Difference between a release's records and these, "" if none; spends nothing."""
     try:
         with open_source(data) as records:
             compare_records(ledger, key, records, **columns, progress=progress)
@@ -188,9 +181,7 @@ def same_records(
 def same_look(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Return why a stored look has other records than these; empty if it has the same.  Spends
-    nothing.
-    """
+    """Difference between a look's records and these, "" if none; spends nothing."""
     try:
         with open_source(data) as records:
             stepwise.compare_records(ledger, key, records, **columns, progress=progress)
@@ -209,9 +200,7 @@ def export(
     *,
     progress: Progress,
 ) -> str:
-    """Write all answers of a stored release, or its package, to a file of a new name and return its
-    path.
-    """
+    """Write all answers or the package of a stored release to a file; return its path."""
     book = Ledger(ledger)
     measurement = load_measurement(book, key)
     with new_file(path, keep=[ledger, *keep], overwrite=overwrite) as partial:
@@ -243,7 +232,7 @@ def coverage(
 
 
 def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
-    """Look at simulated records, keep the numbers in a file, and return that."""
+    """Measure a look on simulated records and save it; return the file."""
     shared = CommonPlan.from_json(common)
     records = synthetic(shared.look.schema, rows, seed)
     save_rehearsal(stepwise.look(shared, records, rehearsal=True, progress=progress), file)
@@ -253,12 +242,10 @@ def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Pro
 def rehearse_rest(
     common: str, looked: str, rows: int, seed: int, option: str, file: str, *, progress: Progress
 ) -> str:
-    """Measure what is left of an option on simulated records, after the look in a file; return a
-    file like it.
-    """
+    """Measure the remainder of an option on simulated records after a saved look; return a file."""
     shared = CommonPlan.from_json(common)
     records = synthetic(shared.look.schema, rows, seed)
-    progress(0.2, "Measuring the rest")
+    progress(0.2, "Measuring the remainder")
     measurement = stepwise.rehearse_finish(
         shared, load_rehearsal(shared.look, looked), records, option=option
     )
@@ -277,18 +264,17 @@ def look(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure what options share: count, spend, draw, save in one call; return the key and what
-    happened to the rows.
+    """Release the look; return its key and the report on the rows.
 
-    The rule that was fixed before is noted on the ledger before anyone sees the look.
+    The decision rule is written to the ledger before anyone sees the look.
     """
-    seen: list[Intake] = []
+    intakes: list[Intake] = []
     shared, book = CommonPlan.from_json(common), Ledger(ledger)
     is_paid = book.find(stepwise.look_key(shared, dataset=dataset, attempt=attempt)) is not None
     options = {"dataset": dataset, "ledger": book, "attempt": attempt, **columns}
     with open_source(data) as records:
         measurement = stepwise.look(
-            shared, records, progress=progress, intake=seen.append, **options
+            shared, records, progress=progress, intake=intakes.append, **options
         )
     if not is_paid:
         book.note(
@@ -297,7 +283,7 @@ def look(
             text=json.dumps(dict(rule), sort_keys=True),
             key=measurement.key,
         )
-    return {"key": measurement.key, "rows": _rows(seen[0]) if seen else None}
+    return {"key": measurement.key, "rows": _rows(intakes[0]) if intakes else None}
 
 
 def finish(
@@ -310,33 +296,28 @@ def finish(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure what is left of the option that was chosen for a look; return the key and what
-    happened to the rows.
-    """
-    seen: list[Intake] = []
+    """Release the remainder of the chosen option; return its key and the report on the rows."""
+    intakes: list[Intake] = []
     options = {"attempt": attempt, "on_changed": on_changed, **columns}
     with open_source(data) as records:
         measurement = stepwise.finish(
-            ledger, key, records, progress=progress, intake=seen.append, **options
+            ledger, key, records, progress=progress, intake=intakes.append, **options
         )
-    return {"key": measurement.key, "rows": _rows(seen[0]) if seen else None}
+    return {"key": measurement.key, "rows": _rows(intakes[0]) if intakes else None}
 
 
 def _fit(one: ColumnFit) -> dict[str, Any]:
-    """How one column fits, under headings for people."""
+    """One row of the table on how columns fit."""
     if not one.there:
-        return {
-            "Column": one.column,
-            "Values that the schema does not know": "the records have no such column",
-        }
+        return {"Column": one.column, "Frequent unlisted values": "the file has no such column"}
     return {
         "Column": one.column,
-        "Known": one.in_domain,
+        "Listed": one.in_domain,
         "Missing": one.missing,
-        "Not known": one.unknown,
-        "Collected": one.missing + one.unknown - one.refused,
-        "Left out": one.refused,
-        "Values that the schema does not know": ", ".join(
+        "Unlisted": one.unknown,
+        "Recoded": one.missing + one.unknown - one.refused,
+        "Dropped": one.refused,
+        "Frequent unlisted values": ", ".join(
             f"{value} ({rows:,})" for value, rows in one.values.items()
         ),
     }
@@ -347,4 +328,5 @@ def _rows(intake: Intake) -> dict[str, Any]:
         "text": intake.describe(),
         "reasons": {name: dict(rows_by_reason) for name, rows_by_reason in intake.reasons.items()},
         "warnings": intake.warnings,
+        "many_dropped": intake.many_dropped,
     }

@@ -1,6 +1,4 @@
-"""The worker's side: a process that steps back before the pages, tells its progress, and never
-writes to the log.
-"""
+"""Worker process: low priority, progress messages, no log output."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ from typing import Any
 from engine._workers import PRELOADED
 from engine.errors import EngineError
 
-# fork would copy a server that has threads; a fork server is clean, and has imported what else
-# every worker would
+# fork is unsafe in a server with threads; the fork server preloads the imports of all workers
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
 _CONTEXT = (
     multiprocessing.get_context("forkserver")
@@ -30,20 +27,17 @@ _CONTEXT = (
     else multiprocessing.get_context("spawn")
 )
 _CONTEXT.set_forkserver_preload(["pages.parts.jobs.tasks", "pandas", *PRELOADED])
-POLITE = 10  # how far workers step back before the pages, which people wait for
-_EVERY = 0.1  # seconds between two progress messages
-# A workload of a hundred thousand groups is a million small objects, none of them garbage: looking
-# through them for garbage as often as Python does by itself took half of the time of a page that
-# draws such a workload first.
-_COLLECT = 100_000, 20, 20
+NICENESS = 10  # pages have priority over workers
+_PROGRESS_INTERVAL_S = 0.1
+# A workload of 100,000 groups has a million small objects. With Python's default thresholds,
+# garbage collection takes half of the time of the first page that draws it.
+_GC_THRESHOLDS = 100_000, 20, 20
 
 
 @cache
 def warm() -> None:
-    """Make the server ready, once: with its fork server, so that the first job need not wait for
-    imports.
-    """
-    gc.set_threshold(*_COLLECT)
+    """Start the fork server, so that the first job does not wait for imports."""
+    gc.set_threshold(*_GC_THRESHOLDS)
     if _FORKSERVER:
         threading.Thread(target=forkserver.ensure_running, daemon=True).start()
 
@@ -51,10 +45,9 @@ def warm() -> None:
 def launch(
     function: Callable[..., Any], arguments: tuple[Any, ...], *, outlives: bool
 ) -> tuple[BaseProcess, Event, Connection]:
-    """Start a worker; return it, the event that asks it to stop, and the end of the pipe that hears
-    it.
+    """Start a worker; return the process, its stop event and the receiving end of its pipe.
 
-    `outlives` says that the server waits for it when it ends, instead of ending it.
+    With `outlives`, a server that ends waits for the worker instead of killing it.
     """
     stop = _CONTEXT.Event()
     receiver, sender = _CONTEXT.Pipe(duplex=False)
@@ -69,17 +62,17 @@ def launch(
 def _run(
     sender: Connection, stop: Event, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
-    """Run in the worker: call the function and send what comes of it."""
-    # a traceback could carry values of records, or names of files, into the server's log
+    """Call the function in the worker and send its result."""
+    # tracebacks may contain values of records or file names
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if hasattr(os, "nice"):
-        os.nice(POLITE)
+        os.nice(NICENESS)
     last = 0.0
 
     def progress(fraction: float, text: str) -> bool:
         nonlocal last
         now = time.monotonic()
-        if now - last >= _EVERY:
+        if now - last >= _PROGRESS_INTERVAL_S:
             last = now
             sender.send(("progress", fraction, text))
         return not stop.is_set()
@@ -91,18 +84,18 @@ def finish(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     progress: Callable[[float, str], bool],
-    tell: Callable[..., None],
+    send: Callable[..., None],
 ) -> None:
-    """Call the function and tell what comes of it."""
+    """Call the function and send its result or error."""
     try:
         result = function(*arguments, progress=progress)
     except EngineError as error:
-        tell("failed", str(error))
+        send("failed", str(error))
     except OSError as error:
-        tell(
+        send(
             "failed", f"A file could not be read or written: {error.strerror or 'unknown reason'}."
         )
     except MemoryError:
-        tell("failed", "It needs more memory than there is. Make the request smaller.")
+        send("failed", "Not enough memory. Make the request smaller.")
     else:
-        tell("done", result)
+        send("done", result)

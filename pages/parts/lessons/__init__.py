@@ -1,7 +1,4 @@
-"""The Learn page: what a lesson is, and the lessons themselves, in order.
-
-To touch: a lesson is one file, with its ``LESSON``, and one name in ``LESSONS``.
-"""
+"""Lessons of the Learn page, in order."""
 
 from pages.parts.lessons import (
     attack,

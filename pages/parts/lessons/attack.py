@@ -1,4 +1,4 @@
-"""Lesson 7: exact answers give people away, noisy ones do not."""
+"""Lesson 7: reconstruction attack on exact and on noisy answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.lessons.examples import PERSONS, spread_of_answers
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.lessons.lesson import (
-    EVENLY,
+    UNIFORM,
     Formula,
     Lesson,
     LessonPicture,
@@ -28,34 +28,31 @@ from pages.parts.shell.history import RequestState
 NAME = "attack"
 COUNTS = tuple(range(2, PERSONS + 1))
 COSTS = (0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
-HEARD = "learn_heard"
+NOISY_ANSWERS = "learn_heard"  # session key
 STEPS = (
     (
-        "Sixteen persons said yes or no in confidence. **Exact answers** are published: how many of"
-        " a group said yes. Add answers until nothing is hidden."
+        "Sixteen persons replied yes or no in confidence. **Exact counts** of yes in groups are"
+        " published. Add answers until the attack finds every reply."
     ),
-    (
-        "**The same answers with noise**, all of them together at one budget: the same attack now"
-        " fails."
-    ),
+    "**The same answers with noise**, within one budget: the attack fails.",
 )
 
 
 def noisy_answers(count: int, budget: Budget) -> Array:
-    """The noisy answers on screen, shape (count,); other questions or another budget draw new ones."""
-    cached: tuple[int, Budget, Array] | None = st.session_state.get(HEARD)
+    """Noisy answers on screen, shape (count,); changed settings draw new ones."""
+    cached: tuple[int, Budget, Array] | None = st.session_state.get(NOISY_ANSWERS)
     if cached is None or cached[:2] != (count, budget):
-        cached = st.session_state[HEARD] = (count, budget, published_answers(count, budget))
+        cached = st.session_state[NOISY_ANSWERS] = (count, budget, published_answers(count, budget))
     return cached[2]
 
 
 def publish_again() -> None:
-    """Forget the noisy answers on screen, so that new ones are drawn."""
-    st.session_state.pop(HEARD, None)
+    """Discard the noisy answers on screen, so that new ones are drawn."""
+    st.session_state.pop(NOISY_ANSWERS, None)
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw what an attacker makes of exact answers, then of noisy ones."""
+    """Draw the attack on exact answers, then on noisy ones."""
     left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
     count = dial(
         left.select_slider, "Published answers", COUNTS, of=NAME, name="answers", default=4
@@ -69,17 +66,17 @@ def picture(step: int) -> LessonPicture:
         budget = Budget(pcost=budget.pcost)
     attack = reconstruct_replies(noisy_answers(count, budget) if step else published_answers(count))
     shown = show_picture(lessons.attack_picture(attack), "attack")
-    words_of_answers = ", ".join(format_number(float(answer)) for answer in attack.answers)
+    answers_text = ", ".join(format_number(float(answer)) for answer in attack.answers)
     st.markdown(
-        f"Published: {words_of_answers}. The attacker has **{attack.right} of {PERSONS}** right."
+        f"Published: {answers_text}. The attacker finds **{attack.right} of {PERSONS}** replies."
     )
     if step:
         guess = lessons.guess_text(neighbours(budget))
         st.markdown(
             "Each answer has a standard error of"
-            f" **{format_number(spread_of_answers(count, budget))} counts**. Whatever the attack,"
-            f" of one person nobody is right more than **{guess}** of the time if yes and no are as"
-            " likely, others' replies known or not."
+            f" **{format_number(spread_of_answers(count, budget))} counts**. Any attack finds one"
+            f" person's reply at most **{guess}** of the time, even with all other replies (50% is"
+            " pure chance)."
         )
     schema = Schema([Attribute.of_size("person", PERSONS)])
     workload = Workload(schema).add(
@@ -93,16 +90,18 @@ def picture(step: int) -> LessonPicture:
         engine__lessons="published_answers reconstruct_replies",
     )
     return LessonPicture(
-        studio=RequestState(workload=workload, budget=budget, options=EVENLY),
+        studio=RequestState(workload=workload, budget=budget, options=UNIFORM),
         script=script,
         pictures=(shown,),
     )
 
 
 def expected() -> dict[str, str]:
-    """How many replies exact answers give away, and what noise leaves."""
+    """Numbers of replies found with exact answers, and limits with noise."""
     exact = {
-        f"Right with {n} exact answers": str(reconstruct_replies(published_answers(n)).right)
+        f"Replies found with {n} exact answers": str(
+            reconstruct_replies(published_answers(n)).right
+        )
         for n in (4, 8, 16)
     }
     one = Budget(pcost=1.0)
@@ -120,10 +119,9 @@ LESSON = Lesson(
     title="An attack, and why noise stops it",
     words=(
         "Counts look harmless: no name, no single reply. But **every exact answer is an equation**,"
-        " and enough equations have one solution. Here the attacker knows who the sixteen persons"
-        " are and which groups were counted, and solves for what each of them said. Leaving out"
-        " names does not stop that, nor does rounding a little. **Noise that is paid for by a"
-        " budget** limits every attack, those included that nobody has thought of yet."
+        " and enough equations have one solution. The attacker knows who is in which group and"
+        " solves for every reply. Removing names or rounding does not prevent this. **Noise within"
+        " a privacy budget** limits every attack, including future ones."
     ),
     steps=STEPS,
     picture=picture,
@@ -131,16 +129,12 @@ LESSON = Lesson(
         Formula(
             latex=r"A x = y, \qquad \operatorname{rank} A = n \;\Rightarrow\; x = A^{-1} y",
             plain="A x = y; with rank n, x = A⁻¹ y",
-            words=(
-                "A tells who is in which group, y are the exact answers, x the replies: 1 is yes."
-            ),
+            words=("A: group membership, y: exact answers, x: replies (1 is yes)."),
         ),
         Formula(
             latex=r"\sigma^2 = \frac{\max_p \sum_r A_{rp}^2}{\mathrm{pcost}}",
             plain="σ² = (most groups that one person is in) / pcost",
-            words=(
-                "Variance of every noisy answer: more answers at the same budget are noisier ones."
-            ),
+            words="Variance of each noisy answer: more answers at the same budget are noisier.",
         ),
     ),
     questions=(
@@ -148,66 +142,54 @@ LESSON = Lesson(
             "Why does the attack succeed with 16 exact answers about 16 persons?",
             (
                 "Because each answer is about one person.",
-                "Each is about eight persons or all. The equations do it.",
+                "Each is about eight persons or all. The equations reveal the replies.",
             ),
             (
                 "✓ Because 16 independent equations have one solution.",
-                (
-                    "Every answer adds an equation; when there are as many as persons, nothing is"
-                    " left open."
-                ),
+                "Each answer adds an equation; 16 of them determine all 16 replies.",
             ),
             (
                 "Because the attacker was lucky.",
-                "There is no chance in it: exact answers are attacked the same always.",
+                "Exact answers involve no chance: the attack always has the same result.",
             ),
         ),
         question(
-            "More noisy answers are published at the same budget. What happens to the limit on"
-            " guessing one reply?",
+            "More noisy answers are published at the same budget. How does the limit on guessing"
+            " one reply change?",
             (
                 "It rises: the attacker has more equations.",
-                "Each of them is noisier, just enough to make up for it.",
+                "Each equation is noisier, which compensates exactly.",
             ),
             (
-                "✓ It stays.",
-                (
-                    "The budget is for all answers together. Each becomes noisier when there are"
-                    " more of them."
-                ),
+                "✓ It stays the same.",
+                "The budget covers all answers together; more answers are noisier.",
             ),
             (
                 "It falls.",
-                (
-                    "All answers together tell as much of one person as the budget allows, few or"
-                    " many."
-                ),
+                "The budget determines the limit, for few answers or many.",
             ),
         ),
         question(
-            "Would it help to leave out all names and to publish only groups of eight?",
+            "Would it help to remove all names and to publish only groups of eight?",
             (
                 "✓ No: the attack uses neither names nor small groups.",
-                (
-                    "It needs to know who is in which group, and that may be public or guessed from"
-                    " other data."
-                ),
+                "It uses group membership, which may be public or known from other data.",
             ),
             (
-                "Yes: nobody can be told apart in a group.",
-                "In one group. Several groups that overlap tell them apart.",
+                "Yes: persons in a group cannot be distinguished.",
+                "Not in one group. Several overlapping groups distinguish them.",
             ),
-            ("Yes, if the groups overlap.", "Overlap is what the equations are made of."),
+            ("Yes, if the groups overlap.", "Overlapping groups make the attack possible."),
         ),
     ),
     expected=expected,
     goals=(
-        "Explain why enough exact answers reveal every record, however harmless each of them is.",
-        "Say what a budget promises against attacks that are not known yet.",
+        "Explain why enough exact answers reveal every record.",
+        "State what a budget guarantees against unknown attacks.",
     ),
     discussion=(
-        "Fifteen answers are enough here. What does the attacker know besides?",
+        "Fifteen answers are enough here. What else does the attacker know?",
         "At which budget does the attack succeed again? What is the standard error there?",
-        "Which data about you could serve as the list of who is in which group?",
+        "Which data about you could reveal your groups?",
     ),
 )

@@ -1,4 +1,4 @@
-"""Lesson 5: a proof that nobody can do better."""
+"""Lesson 5: lower bounds on the error of every strategy."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ from pages.parts.shell.history import RequestState
 NAME = "bounds"
 SHARES = tuple(range(0, 101, 10))
 MEANINGS = {
-    "range": "every range",
-    "prefix": "everything up to a cell",
-    "circular": "every range on a circle",
-    "marginal": "every cell",
+    "range": "all ranges",
+    "prefix": "all prefixes",
+    "circular": "all ranges on a circle",
+    "marginal": "all cells",
 }
 STEPS = (
-    "All strategies, and the **singular value bound**: the same weight for every cell.",
-    (
-        "**Other weights**: move them from equal to best. Each position proves a bound, and each of"
-        " them is true."
-    ),
+    "All strategies, and the **singular value bound**: equal weights for all cells.",
+    "**Other weights**: move them from equal to best. Each position proves a valid bound.",
 )
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw all strategies and the bound that the chosen weights prove."""
+    """Draw all strategies and the bound of the chosen weights."""
     one, two, three = st.columns([2, 1, 2])
     names = tuple(FAMILIES)
     name = dial(
@@ -87,14 +84,13 @@ def expected() -> dict[str, str]:
 LESSON = Lesson(
     name=NAME,
     tab="5. The bound",
-    title="The bound nobody can beat",
+    title="Lower bounds",
     words=(
-        "How do you know that a strategy is good? Not by trying others: there are infinitely many."
-        " A **bound** is a number that no strategy of the same cost can be below, proved without"
-        " looking at any strategy. The **singular value bound** needs only the queries. It gives"
-        " every cell the same weight. **Other weights prove other bounds**, each of them true; the"
-        " best weights prove one that the best strategy reaches. Then strategy and weights certify"
-        " each other, and the search is over."
+        "How do you know that a strategy is good? There are infinitely many others. A **lower"
+        " bound** is an error that no strategy of the same cost can be below; it is proved from the"
+        " queries alone. The **singular value bound** gives all cells the same weight. **Other"
+        " weights give other valid bounds**; the best weights give the error of the best strategy."
+        " Then strategy and weights certify each other."
     ),
     steps=STEPS,
     picture=picture,
@@ -104,14 +100,13 @@ LESSON = Lesson(
             r"\frac{\left(\operatorname{tr}\,(W D_w W^{\mathsf T})^{1/2}\right)^2}{\sum_c w_c}",
             plain="sum of variances ≥ (tr (W D_w Wᵀ)^½)² / (pcost · sum of w)",
             words=(
-                "True for any weights w of the cells that are not negative; W holds the queries,"
-                " D_w the weights."
+                "For any nonnegative weights w of the cells; W: queries, D_w: diagonal matrix of w."
             ),
         ),
         Formula(
             latex=r"w_c = \tfrac1n \;\Rightarrow\; \frac{(s_1 + \dots + s_n)^2}{n}",
             plain="equal weights: (s1 + … + sn)² / n",
-            words="Equal weights give the singular value bound; s are the singular values of W.",
+            words="Singular value bound (equal weights); s: singular values of W.",
         ),
     ),
     questions=(
@@ -119,63 +114,51 @@ LESSON = Lesson(
             "A strategy is 1% above the singular value bound. What follows?",
             (
                 "A strategy that is 1% better exists.",
-                (
-                    "Perhaps not: the bound may lie below everything that can be reached, as it"
-                    " does for ranges."
-                ),
+                "Not necessarily: no strategy may reach the bound, as for ranges.",
             ),
             (
                 "✓ No strategy of the same cost is more than 1% better.",
-                (
-                    "A bound limits all strategies, found or not. Better weights may show a smaller"
-                    " gap."
-                ),
+                "The bound limits all strategies. Better weights may show a smaller gap.",
             ),
             (
                 "The strategy is optimal.",
-                "Only when strategy and bound meet. For ranges on a circle they do.",
+                "Only if its error equals the bound, as for ranges on a circle.",
             ),
         ),
         question(
-            "Two choices of weights prove bounds of 1.20 and 1.25 for the same queries. Which one"
-            " is true?",
-            ("Only the larger one.", "Both are proved. The larger one says more."),
+            "Two choices of weights give bounds of 1.20 and 1.25 for the same queries. Which one is"
+            " valid?",
+            ("Only the larger one.", "Both are valid. The larger one is more informative."),
             (
                 "✓ Both.",
-                (
-                    "Nothing is below 1.25, so that nothing is below 1.20 either. The larger one is"
-                    " the better."
-                ),
+                "If no error is below 1.25, none is below 1.20. The larger bound is better.",
             ),
             (
-                "The average of both.",
-                "It is true as well, but only because it is below the larger one.",
+                "Only the average of both.",
+                "It is valid because it is below the larger one, but so are both bounds.",
             ),
         ),
         question(
-            "For which queries are equal weights already the best ones?",
+            "For which queries are equal weights optimal?",
             (
                 "✓ For ranges on a circle.",
-                "Every cell looks like every other one, so that no cell deserves more weight.",
+                "By symmetry, no cell needs more weight than another.",
             ),
             ("For all ranges.", "Cells in the middle are in more ranges than those at the ends."),
             (
-                "For everything up to a cell.",
-                "The first cell is in every query, the last one in a single one.",
+                "For all prefixes.",
+                "The first cell is in all queries, the last one only in one.",
             ),
         ),
     ),
     expected=expected,
     goals=(
-        "Tell an upper limit (a strategy) from a lower limit (a bound) on the error.",
-        "Use a certificate: a strategy and weights whose numbers meet.",
+        "Distinguish an upper limit (a strategy) from a lower limit (a bound) on the error.",
+        "Use a certificate of optimality: a strategy and weights with equal values.",
     ),
     discussion=(
-        "For ranges on a circle equal weights are already the best. Which symmetry is behind it?",
+        "For ranges on a circle, equal weights are optimal. Which symmetry is the reason?",
         "For prefixes, which cells should get more weight?",
-        (
-            "The studio shows such a gap for every plan. What does a gap of 3% tell you, and what"
-            " does it not tell?"
-        ),
+        "The app shows such a gap for every plan. What does a gap of 3% mean, and what not?",
     ),
 )

@@ -1,4 +1,4 @@
-"""Lesson 10: tuned centers, and the proof of how little is left."""
+"""Lesson 10: tuned centers and the remaining gap to the bound."""
 
 from __future__ import annotations
 
@@ -16,40 +16,34 @@ from pages.parts.shell import history, python_script
 from pages.parts.shell.history import RequestState
 
 NAME = "centers"
-MEANINGS = {"prefix": "everything up to a cell", "range": "every range"}
+MEANINGS = {"prefix": "all prefixes", "range": "all ranges"}
 STEPS = (
-    (
-        "**Equal and tuned centers** over the bound that no mechanism can go below, at the same"
-        " budget."
-    ),
-    (
-        "**A tuned center**: how a query on two attributes passes its total down to the table of"
-        " one of them."
-    ),
-    "**What is left**, and what it can come from.",
+    "Errors of **uniform and tuned centers** relative to the bound, at the same budget.",
+    "**A tuned center**: the weights that split a query between two tables.",
+    "**The remaining gap** and its possible causes.",
 )
 
 
 def user_plans(workload: Workload, budget: Budget) -> CentersExample:
-    """Both plans of the own workload and its bound, made once."""
+    """Both plans of the user's workload and its bound, cached."""
     key = (history.current().request_key, budget)
     cached = history.page_state().get("centered")
     if cached is None or cached[0] != key:
-        with st.spinner("Planning your own workload twice and looking for a bound"):
+        with st.spinner("Planning your workload with both centers and computing the bound"):
             cached = history.page_state()["centered"] = (key, centers_example(workload, budget))
     example: CentersExample = cached[1]
     return example
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw both splits over the bound, and a tuned center."""
+    """Draw both splits relative to the bound, and a tuned center."""
     mine = user_workload(NAME)
     if mine is None:
         left, right = st.columns(2)
         name = dial(left.radio, "Queries on all pairs", QUERY_KINDS, of=NAME, name="queries", default="prefix",
                     format_func=MEANINGS.get, horizontal=True)  # fmt: skip
         cells = dial(
-            right.select_slider, "Cells of each attribute", CELLS, of=NAME, name="cells", default=10
+            right.select_slider, "Cells per attribute", CELLS, of=NAME, name="cells", default=10
         )
         workload, budget = pairs_workload(name, cells), Budget(pcost=1.0)
         example = centered_pairs(name, cells)
@@ -80,27 +74,26 @@ def picture(step: int) -> LessonPicture:
 
 
 def expected() -> dict[str, str]:
-    """What tuning wins and what is left on all pairs."""
+    """Gain of tuning and remaining gap for all pairs."""
     examples = {
         (name, cells): centered_pairs(name, cells) for name in QUERY_KINDS for cells in (4, 10)
     }
     return {
-        f"{MEANINGS[name]}, {cells} cells: won, and left": f"{one.won:.2%}, {one.left:.2%}"
+        f"{MEANINGS[name]}, {cells} cells: gain, gap": f"{one.won:.2%}, {one.left:.2%}"
         for (name, cells), one in examples.items()
     }
 
 
 LESSON = Lesson(
     name=NAME,
-    tab="10. The last bit",
-    title="Tuned centers, and what is left to win",
+    tab="10. Tuned centers",
+    title="Tuned centers and the remaining gap",
     words=(
-        "To split a query on two attributes, its total has to be passed down to the smaller tables."
-        " The paper passes it down **in equal shares**, one for every cell. Any other shares that"
-        " add up to 1, a **center**, split the query just as exactly, and some make everything"
-        " cheaper. The studio **searches for the best ones**. How does it know that it may stop? By"
-        " a **bound** for all mechanisms whatever: what is left above it is the most that anybody"
-        " could still win."
+        "The paper splits a query on two attributes with **uniform** weights, the same for every"
+        " cell. Any other weights that add up to 1, a **center**, also split the query exactly, and"
+        " some give smaller errors. This app **searches for the best ones**. It stops when the plan"
+        " is close to a **lower bound** for all mechanisms: the gap is the most that any mechanism"
+        " could still improve."
     ),
     steps=STEPS,
     picture=picture,
@@ -111,69 +104,62 @@ LESSON = Lesson(
                 r" \pi_c = 1"
             ),
             plain="I = (I - π 1ᵀ) + π 1ᵀ, with the sum of π equal to 1",
-            words="A center splits every query exactly; the paper takes π = 1/n in every cell.",
+            words="Every center splits queries exactly; the paper uses π = 1/n in every cell.",
         ),
         Formula(
             latex=r"\text{bound} \;\le\; \text{optimum} \;\le\; \text{plan}",
             plain="bound ≤ optimum ≤ plan",
-            words="The optimum itself is known only when plan and bound meet.",
+            words="The optimum is known only if plan and bound are equal.",
         ),
     ),
     questions=(
         question(
-            "A plan is 0.2% above the bound for all mechanisms. What can be said about the"
-            " optimum?",
-            ("It is the plan.", "Only if plan and bound met."),
-            ("It is the bound.", "A bound is what cannot be passed, not what can be reached."),
+            "A plan is 0.2% above the bound for all mechanisms. Where is the optimum?",
+            ("At the plan.", "Only if plan and bound are equal."),
+            ("At the bound.", "Not necessarily: a bound may be impossible to reach."),
             (
-                "✓ It lies between both.",
-                "The bound is proved and the plan can be run; the optimum is not above it.",
+                "✓ Between both.",
+                "No mechanism is below the bound, and the plan is a mechanism.",
             ),
         ),
         question(
-            "Why do tuned centers not change that answers are right on average?",
+            "Why do answers remain unbiased with tuned centers?",
             (
-                "✓ The pieces still add up to the query, exactly.",
-                (
-                    "Any center with sum 1 splits every query without remainder, so that nothing is"
-                    " left out."
-                ),
+                "✓ The pieces still add up exactly to the query.",
+                "Any center with sum 1 splits every query without remainder.",
             ),
-            ("Because the change is small.", "Bias would be wrong however small. There is none."),
+            ("The change is small.", "Even a small bias is a bias. Here it is zero."),
             (
-                "Because the noise is larger.",
-                "It is smaller on the whole, and noise has nothing to do with bias.",
+                "The noise is larger.",
+                "It is smaller overall, and noise with mean zero adds no bias.",
             ),
         ),
         question(
-            "For which tables are equal centers the best ones already?",
+            "For which tables are uniform centers optimal?",
             (
-                "For everything up to a cell.",
-                "There the ends play another part than the middle: look at the picture.",
+                "For all prefixes.",
+                "The ends differ from the middle: see the picture.",
             ),
             (
                 "✓ For tables of single cells, such as sex by region.",
-                "Every category looks like every other one, so that none deserves a larger share.",
+                "By symmetry, no category needs a larger weight than another.",
             ),
             (
                 "For none.",
-                "Where all cells are alike to the queries, equal shares are the best ones.",
+                "If all cells have the same role in the queries, uniform weights are optimal.",
             ),
         ),
     ),
     expected=expected,
     goals=(
-        "Say what a center is, and why every center splits queries exactly.",
-        "Read a gap to a bound as the most that could still be won, not as an error.",
+        "Define a center, and explain why every center splits queries exactly.",
+        "Read a gap to a bound as the possible improvement, not as an error.",
     ),
     discussion=(
         (
-            "With 4 cells nothing is left, with 10 or 12 a little. What does the studio do on small"
-            " domains that it cannot do on large ones?"
+            "With 4 cells the gap is zero, with 10 or 12 it is small. What can the app do for small"
+            " domains only?"
         ),
-        (
-            "Would you rather look for a better plan or for a better bound? How would you see which"
-            " of them is loose?"
-        ),
+        "Would you look for a better plan or a better bound? How do you see which is loose?",
     ),
 )

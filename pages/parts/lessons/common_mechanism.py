@@ -1,4 +1,4 @@
-"""Lesson 6: look at what two analyses share, then decide."""
+"""Lesson 6: common mechanism of a coarse and a fine analysis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.lessons.examples import yes_or_no
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.lessons.lesson import (
-    EVENLY,
+    UNIFORM,
     Formula,
     Lesson,
     LessonPicture,
@@ -22,21 +22,15 @@ from pages.parts.lessons.url_state import dial
 from pages.parts.shell.history import RequestState
 
 NAME = "coarse"
-FINE = ("all pairs", "the whole table")
+FINE = ("all pairs", "full table")
 STEPS = (
-    (
-        "Look first, decide then: with **what both share**, and with a **separate look** as exact"
-        " as that."
-    ),
-    (
-        "**How much is saved**, and how many numbers the look has. Change the questions and the"
-        " fine analysis."
-    ),
+    "Look first, then decide: with a **shared look** or an equally accurate **separate look**.",
+    "**Saved budget** and size of the look. Change the questions and the fine analysis.",
 )
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the cost of looking first and deciding then."""
+    """Draw the cost of a look followed by the chosen analysis."""
     left, right = st.columns(2)
     sizes = (2, 3, 4, 5, 6, 7)
     questions = dial(
@@ -54,13 +48,10 @@ def picture(step: int) -> LessonPicture:
         one.metric(
             "Budget saved (pcost)",
             f"{analyses.shared.saved:.2%}",
-            help=(
-                "pcost of a separate look as exact as the shared one, as a share of the pcost of"
-                " the fine analysis"
-            ),
+            help="pcost of an equally accurate separate look, relative to the fine analysis",
         )
         two.metric(
-            "Numbers in the shared look",
+            "Size of the shared look",
             f"{analyses.shared.common.rank:,}",
             help="Independent noisy numbers",
         )
@@ -76,7 +67,7 @@ print(result.spends())""",
         engine__lessons="two_analyses",
     )
     return LessonPicture(
-        studio=RequestState(workload=workload, budget=budget, options=EVENLY),
+        studio=RequestState(workload=workload, budget=budget, options=UNIFORM),
         script=script,
         pictures=(shown,),
     )
@@ -88,7 +79,7 @@ def _workload(questions: int) -> Workload:
 
 
 def expected() -> dict[str, str]:
-    """Shares that are saved."""
+    """Saved shares of the budget."""
     cases = ((3, 2), (7, 2), (7, 7))
     analyses = {
         case: two_analyses(case[0], fine_ways=case[1], budget=Budget(pcost=1.0)) for case in cases
@@ -104,11 +95,11 @@ LESSON = Lesson(
     tab="6. Coarse or fine",
     title="Coarse or fine",
     words=(
-        "A **coarse** analysis asks how many said yes to each question. A **fine** one asks for"
-        " tables of several questions, which is worth it only if the counts are large enough. Both"
-        " contain the same information up to a point: their **common mechanism**. Run it first and"
-        " look. Then run **the rest** of the analysis that you choose. Look and rest together are"
-        " exactly that analysis, at exactly its cost, so that **the look is free**."
+        "A **coarse** analysis counts the yes replies to each question. A **fine** analysis counts"
+        " combinations of replies, which is useful only if the counts are large enough. Both share"
+        " information: their **common mechanism**. Release it first as a look, then release the"
+        " **remainder** of the analysis that you choose. Together they are exactly that analysis,"
+        " at its cost, so that **the look is free**."
     ),
     steps=STEPS,
     picture=picture,
@@ -119,87 +110,66 @@ LESSON = Lesson(
                 r" M_{\text{fine}}"
             ),
             plain="common ≼ coarse and common ≼ fine",
-            words="Both analyses can tell everything that their common mechanism says.",
+            words="Both analyses contain all information of their common mechanism.",
         ),
         Formula(
             latex=(
-                r"\mathrm{pcost}(\text{look}) + \mathrm{pcost}(\text{rest}) ="
+                r"\mathrm{pcost}(\text{look}) + \mathrm{pcost}(\text{remainder}) ="
                 r" \mathrm{pcost}(\text{analysis})"
             ),
-            plain="pcost(look) + pcost(rest) = pcost(analysis)",
-            words=(
-                "For either analysis: the look is a part of it, and the rest is what it says beyond"
-                " the look."
-            ),
+            plain="pcost(look) + pcost(remainder) = pcost(analysis)",
+            words="For either analysis, which consists of the look and its remainder.",
         ),
     ),
     questions=(
         question(
-            "You ran the shared look and then chose the fine analysis. What did you spend in all?",
+            "You release the shared look, then choose the fine analysis. What is the total cost?",
             (
-                "The look and the whole fine analysis.",
-                (
-                    "That is the price of a separate look. The shared one is a part of the fine"
-                    " analysis."
-                ),
+                "The look plus the fine analysis.",
+                "That is for a separate look. The shared look is part of the fine analysis.",
             ),
-            ("Nothing but the look.", "The rest of the fine analysis reads the records again."),
+            ("Only the look.", "The remainder of the fine analysis reads the records again."),
             (
                 "✓ Exactly the cost of the fine analysis.",
-                "Look and rest add up to it, and they say exactly as much.",
+                "Look and remainder together are the fine analysis.",
             ),
         ),
         question(
-            "When must the rule be fixed that decides between coarse and fine?",
+            "When must the rule for choosing between coarse and fine be set?",
             (
                 "✓ Before the look.",
-                (
-                    "A rule that is made up after seeing the numbers can be bent to them, and"
-                    " nobody could check it."
-                ),
+                "A rule chosen after seeing the numbers risks fitting their noise.",
             ),
-            ("After the look.", "Then the decision follows the noise that one has seen."),
+            ("After the look.", "Then the decision may follow the noise."),
             (
                 "It does not matter.",
-                "For privacy it does not, as the look is paid for. For honest statistics it does.",
+                "Not for privacy, because the look is paid for. For valid statistics it does.",
             ),
         ),
         question(
-            "The whole table takes the place of all pairs as the fine analysis, with seven"
-            " questions. What is saved?",
+            "With seven questions, the fine analysis changes from all pairs to the full table. How"
+            " much is saved?",
             (
                 "More.",
-                (
-                    "Compare both on seven questions: a table of 128 cells says little about each"
-                    " question."
-                ),
+                "Compare both in the picture: a table of 128 cells is inaccurate per question.",
             ),
             (
                 "✓ Less.",
-                (
-                    "At the same budget the whole table tells each question less exactly, so that"
-                    " the two share less."
-                ),
+                "At the same budget, the full table is less accurate for each question.",
             ),
             (
                 "The same.",
-                (
-                    "What is shared depends on how exactly the fine analysis tells the coarse"
-                    " questions."
-                ),
+                "The saving depends on the accuracy of the fine analysis for each question.",
             ),
         ),
     ),
     expected=expected,
     goals=(
-        "Explain what two analyses share, and why a look at it costs nothing extra.",
-        "Compare with a separate look, which takes its cost away from the analysis.",
+        "Explain what two analyses share, and why the shared look has no extra cost.",
+        "Compare it with a separate look, whose cost is added to the analysis.",
     ),
     discussion=(
-        (
-            "With the whole table as the fine analysis, less is saved when there are more"
-            " questions. Why?"
-        ),
-        "Which rule would you fix before the look: how large must counts be for the fine analysis?",
+        "With the full table as the fine analysis, more questions save less. Why?",
+        "Which rule would you set: how large must counts be for the fine analysis?",
     ),
 )

@@ -1,7 +1,6 @@
-"""A lesson: plain words, an interactive picture in steps, questions with feedback, and what an
-instructor wants to see.
+"""Content of a lesson: text, interactive picture, questions, instructor notes.
 
-To write one: a `Lesson` in a file of its own, and its name in ``LESSONS``.
+A new lesson is a `Lesson` in a separate file, listed in ``LESSONS``.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from pages.parts.shell import figure_view, python_script
 from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script
 
-EVENLY = {"centers": "uniform"}  # options of a lesson about the split of the paper
+UNIFORM = {"centers": "uniform"}  # plan options of lessons about the split of the paper
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One possible answer and what to say to those who give it."""
+    """An answer to a question, with its feedback."""
 
     text: str
     feedback: str
@@ -28,20 +27,20 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question with exactly one right choice."""
+    """A question with exactly one correct choice."""
 
     text: str
     choices: tuple[Choice, ...]
 
     @property
     def answer(self) -> Choice:
-        """The right choice."""
+        """Correct choice."""
         return next(c for c in self.choices if c.right)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """A formula for the screen (LaTeX), the same in plain signs for paper, and what it says."""
+    """A formula as LaTeX for the screen and as plain text for print, with its explanation."""
 
     latex: str
     plain: str
@@ -50,9 +49,7 @@ class Formula:
 
 @dataclass(frozen=True, kw_only=True)
 class LessonPicture:
-    """What the picture of a lesson shows now: the request that it belongs to, Python lines for the
-    same, pictures.
-    """
+    """Current picture of a lesson: its request, its Python code and its figures."""
 
     studio: RequestState
     script: Script
@@ -60,7 +57,7 @@ class LessonPicture:
 
     @property
     def text(self) -> str:
-        """The Python code of the picture and of the plan behind it."""
+        """Python code of the picture and of its plan."""
         return (python_script.plan_script(self.studio) + self.script).text()
 
 
@@ -70,17 +67,16 @@ class Lesson:
 
     Attributes
     ----------
-    name : a word for keys.
-    tab : its short title.
-    title : its title.
-    words : a few plain sentences, Markdown.
-    steps : what each step of the picture shows, in a sentence, Markdown; the first is step 0.
-    picture : draws the interactive part up to a step and returns what it shows.
-    formulas : for those who want them.
-    questions : three about it.
-    expected : names of numbers that a class should find, and the numbers, worked out when asked
-        for.
-    goals : what one can do after the lesson.
+    name : for keys.
+    tab : short title.
+    title : full title.
+    words : introduction, Markdown.
+    steps : one sentence per step of the picture, from step 0, Markdown.
+    picture : function that draws the picture up to a step and returns it.
+    formulas : optional reading.
+    questions : three questions.
+    expected : function that computes the numbers that a class should find, by name.
+    goals : learning goals.
     discussion : questions for a class, Markdown.
     """
 
@@ -98,9 +94,7 @@ class Lesson:
 
 
 def question(text: str, *choices: tuple[str, str]) -> Question:
-    """A question with its choices as pairs of answer and feedback; the right answer begins with a
-    tick.
-    """
+    """Build a question from pairs of answer and feedback; a tick marks the correct answer."""
     parsed_choices = (
         Choice(text=t.removeprefix("✓ "), feedback=f, right=t.startswith("✓ ")) for t, f in choices
     )
@@ -108,7 +102,7 @@ def question(text: str, *choices: tuple[str, str]) -> Question:
 
 
 def lines(text: str, **imports: str) -> Script:
-    """Python lines with their imports as module="Name Name"; "__" in a module stands for a dot."""
+    """Build a script with imports as module="Name Name", where "__" replaces dots."""
     pairs = {
         (module.replace("__", "."), name)
         for module, names in imports.items()
@@ -118,6 +112,6 @@ def lines(text: str, **imports: str) -> Script:
 
 
 def show_picture(picture: Picture, key: str, *, plain: bool = True) -> Picture:
-    """Draw a picture and return it; ``plain`` ones have no toolbar."""
+    """Draw a picture, ``plain`` without a toolbar, and return it."""
     figure_view.picture(picture, key=key, config=figure_view.EXPORT if plain else None)
     return picture

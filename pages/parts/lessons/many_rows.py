@@ -1,4 +1,4 @@
-"""Lesson 8: the unit of privacy, for persons with many rows."""
+"""Lesson 8: unit of privacy and contribution bounding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.lessons.examples import CAPS, rows_in_all
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.lesson import (
-    EVENLY,
+    UNIFORM,
     Formula,
     Lesson,
     LessonPicture,
@@ -27,21 +27,21 @@ NAME = "rows"
 COSTS = (0.001, 0.01, 0.1, 1.0, 10.0)
 STEPS = (
     (
-        "Noise that is enough to hide **one row**: the law of a count without and with a person who"
-        " has several rows."
+        "Noise for **one row**: the distribution of a count without and with a person who has"
+        " several rows."
     ),
-    "**A cap on rows**: more of a person's rows are counted, but all counted rows must be hidden.",
+    "**A cap on rows per person**: a larger cap counts more rows, but needs more noise.",
 )
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw what noise for one row tells about a person with many, and what a cap costs."""
+    """Draw the effect of a person with many rows, and the error of each cap."""
     left, middle = st.columns(2)
     mine = history.current().schema
     first = mine.rows_per_person if mine is not None and mine.rows_per_person in CAPS else 3
     rows = dial(
         left.select_slider,
-        "Rows of one person, or the cap",
+        "Rows per person",
         CAPS,
         of=NAME,
         name="rows",
@@ -55,19 +55,18 @@ def picture(step: int) -> LessonPicture:
     person = of_a_person(budget, rows)
     shown = [show_picture(lessons.neighbours_picture(neighbours(budget, rows=rows)), "person")]
     st.markdown(
-        f"A budget of pcost {pcost:g} for **each row** is one of **{person.pcost:g} for a person"
-        f" with {rows}**: whether that person is in can be guessed up to"
-        f" **{lessons.guess_text(neighbours(person))}** of the time, one row"
-        f" {lessons.guess_text(neighbours(budget))}."
+        f"pcost {pcost:g} for each row is **{person.pcost:g} for a person with {rows} rows**. An"
+        f" attacker's success rate is at most **{lessons.guess_text(neighbours(person))}** for the"
+        f" person and {lessons.guess_text(neighbours(budget))} for one row."
     )
     if step:
         shown.append(show_picture(lessons.caps_picture(budget, rows), "caps"))
         chosen = caps_table(budget).iloc[rows - 1]
         st.markdown(
-            f"With a cap of {rows}, **{chosen['rows lost']:,.0f} of {rows_in_all():,} rows** are"
-            " lost and the noise has a standard error of"
-            f" **{format_number(float(chosen['standard error']))} counts**. The best cap at this"
-            f" budget is **{best_cap(budget)}**."
+            f"A cap of {rows} drops **{chosen['rows lost']:,.0f} of {rows_in_all():,} rows** and"
+            " gives a standard error of"
+            f" **{format_number(float(chosen['standard error']))} counts**. Best cap at this"
+            f" budget: **{best_cap(budget)}**."
         )
     schema = Schema([Attribute.of_size("month", 12)], person="patient", rows_per_person=rows)
     script = lines(
@@ -75,22 +74,22 @@ def picture(step: int) -> LessonPicture:
 budget = Budget(pcost={pcost!r})
 print(of_a_person(budget, {rows}).pcost, best_cap(budget))
 print(caps_table(budget))
-print(made.rmse)  # that of the same workload at the same budget, for {rows} rows a person""",
+print(made.rmse)  # with {rows} rows per person""",
         engine="Budget",
         engine__lessons="best_cap caps_table of_a_person",
     )
     budget_value = Budget(pcost=pcost, rows_per_person=rows)
     studio = RequestState(
-        workload=Workload(schema).add(["month"], "marginal"), budget=budget_value, options=EVENLY
+        workload=Workload(schema).add(["month"], "marginal"), budget=budget_value, options=UNIFORM
     )
     return LessonPicture(studio=studio, script=script, pictures=tuple(shown))
 
 
 def expected() -> dict[str, str]:
-    """What one budget promises to persons with several rows, and the best caps."""
+    """Costs for persons with several rows, and the best caps."""
     budget = Budget(pcost=0.01)
     persons = {
-        f"pcost of a person with {rows} rows, 0.01 for each": cost(of_a_person(budget, rows).pcost)
+        f"pcost of a person with {rows} rows, 0.01 per row": cost(of_a_person(budget, rows).pcost)
         for rows in (1, 3, 20)
     }
     return persons | {
@@ -103,12 +102,11 @@ LESSON = Lesson(
     tab="8. Many rows",
     title="Who is protected: a row or a person?",
     words=(
-        "A hospital counts visits. Most patients come once, a few come twenty times. Noise that"
-        " hides **one row** does not hide a patient with twenty: all of the patient's rows move the"
-        " counts together. So a budget has a **unit of privacy**: one row, or all rows of a person."
-        " To protect persons, somebody must say how many rows of a person are counted at most. That"
-        " **cap** is chosen before the records are seen, and the rows beyond it are lost. The"
-        " visits here are invented; the Schema page asks for the column that tells whose a row is."
+        "A hospital counts visits. Most patients come once, a few twenty times. Noise that hides"
+        " **one row** does not hide a patient with twenty. So a budget has a **unit of privacy**:"
+        " one row, or all rows of a person. To protect persons, the rows per person need a **cap**,"
+        " chosen before the records are seen; further rows are dropped. The visits here are"
+        " invented."
     ),
     steps=STEPS,
     picture=picture,
@@ -117,8 +115,7 @@ LESSON = Lesson(
             latex=r"\mathrm{pcost}_{\text{person}} = k^2\, \mathrm{pcost}_{\text{row}}",
             plain="pcost(person) = k² · pcost(row)",
             words=(
-                "A person with k rows in one cell moves its count k times as far, and pcost is the"
-                " square."
+                "k rows in one cell change its count by k, and pcost is proportional to the square."
             ),
         ),
         Formula(
@@ -126,34 +123,29 @@ LESSON = Lesson(
                 r"\text{error}^2 = \Big(\sum_p \max(r_p - c, 0)\Big)^2 + \frac{c^2}{\mathrm{pcost}}"
             ),
             plain="error² = (rows lost)² + c² / pcost",
-            words="Error of the total with a cap of c; r are the rows of the persons p.",
+            words="Error of the total with cap c, where person p has r_p rows.",
         ),
     ),
     questions=(
         question(
-            "A budget of pcost 0.01 is kept for every row. What does a patient with 20 rows get?",
+            "The budget is pcost 0.01 per row. What is it for a patient with 20 rows?",
             (
-                "0.01, like everybody.",
-                "That holds for each row. All 20 of them move the counts together.",
+                "0.01, as for every patient.",
+                "That is for each row. All 20 rows change the counts together.",
             ),
-            ("0.2.", "mu would be 20 times as large. pcost is the square of mu."),
+            ("0.2.", "mu is 20 times as large, and pcost is the square of mu."),
             (
                 "✓ 4.",
-                (
-                    "20 squared times 0.01: the twenty rows shift a count by 20, and pcost is the"
-                    " square."
-                ),
+                "20 squared times 0.01: twenty rows change a count by 20.",
             ),
         ),
         question(
-            "A cap is doubled at the same promise to a person. What happens to the standard error?",
+            "The cap doubles, with the same guarantee to a person. How does the standard error"
+            " change?",
             ("✓ It doubles.", "The noise must hide twice as many rows of one person."),
             (
-                "It stays.",
-                (
-                    "The promise to a person stays, so that the noise has to grow with the rows to"
-                    " be hidden."
-                ),
+                "It stays the same.",
+                "The guarantee stays the same, but the noise must hide more rows.",
             ),
             (
                 "It becomes four times as large.",
@@ -161,26 +153,23 @@ LESSON = Lesson(
             ),
         ),
         question(
-            "Why not choose the cap after a look at how many rows patients have?",
-            ("It would be too much work.", "It would be easy, which is the danger."),
+            "Why not choose the cap from the numbers of rows in the records?",
+            ("It is too much work.", "It is easy, but it is not private."),
             (
-                "✓ The look would tell something about the patients that no budget was spent on.",
-                (
-                    "A cap from the records is an answer about them. Take it from public knowledge,"
-                    " or pay for it."
-                ),
+                "✓ The cap would reveal something about the patients without spending budget.",
+                "A cap from the records is an answer about them. Use public knowledge instead.",
             ),
-            ("Because the cap must be 1.", "Any cap is allowed that is fixed without the records."),
+            ("Because the cap must be 1.", "Any cap chosen without the records is allowed."),
         ),
     ),
     expected=expected,
     goals=(
-        "Tell what a budget promises to a row from what it promises to a person.",
-        "Weigh the rows that a cap loses against the noise that it saves.",
+        "Distinguish the guarantee to a row from the guarantee to a person.",
+        "Balance dropped rows against noise when choosing a cap.",
     ),
     discussion=(
-        "The best cap moves with the budget. Why?",
-        "Which rows should be kept of a person who has more than the cap?",
-        "What is the unit in your own data: a person, a household, a device, a firm?",
+        "The best cap depends on the budget. Why?",
+        "Which rows of a person above the cap should be counted?",
+        "What is the unit in your data: a person, a household, a device, a firm?",
     ),
 )

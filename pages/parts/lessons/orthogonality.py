@@ -1,4 +1,4 @@
-"""Lesson 2: pieces of different sets of attributes have nothing in common."""
+"""Lesson 2: orthogonality of the residual spaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.mechanisms import plan
 from engine.workload import Attribute, Schema, Workload, subsets
 from pages.parts.lessons.decomposition import CITIES, REPLIES
 from pages.parts.lessons.lesson import (
-    EVENLY,
+    UNIFORM,
     Formula,
     Lesson,
     LessonPicture,
@@ -26,23 +26,17 @@ from pages.parts.shell.history import RequestState
 NAME = "apart"
 STEPS = (
     (
-        "The tables **as people ask for them**: the cosine between two counts says how much they"
-        " repeat each other."
+        "The **requested tables**: the cosine between two counts shows how much information they"
+        " share."
     ),
-    (
-        "**What each table adds** to all smaller ones: all cosines between different tables have"
-        " become 0."
-    ),
-    "What it costs to answer each piece of **one query** alone, with noise of one count.",
-    (
-        "Where the budget of **all tables together** goes: one share for every residual space, and"
-        " the shares add up."
-    ),
+    "**What each table adds** to smaller ones: all cosines between different tables are 0.",
+    "The cost of each piece of **one query**, with a standard error of one count.",
+    "The budget of **all tables**: the shares of the residual spaces add up.",
 )
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the cosines between all cells of all tables, and what the pieces cost."""
+    """Draw the cosines between all cells of all tables, and the costs of the pieces."""
     left, right = st.columns(2)
     down = dial(left.select_slider, "Replies", (2, 3, 4), of=NAME, name="rows", default=2)
     across = dial(right.select_slider, "Cities", (2, 3, 4, 5), of=NAME, name="columns", default=3)
@@ -67,9 +61,9 @@ def picture(step: int) -> LessonPicture:
             for r in range(down)
         ]
         shown.append(show_picture(lessons.cost_picture(decompose_query(schema, query)), "costs"))
-    studio = RequestState(workload=workload, options=EVENLY)
+    studio = RequestState(workload=workload, options=UNIFORM)
     if step > 2:
-        studio = RequestState(workload=user_workload(NAME) or workload, options=EVENLY)
+        studio = RequestState(workload=user_workload(NAME) or workload, options=UNIFORM)
         shown.append(
             show_picture(budget_picture(plan(studio.required_workload, studio.budget)), "shares")
         )
@@ -88,27 +82,27 @@ print(made.by_space())"""
 
 
 def expected() -> dict[str, str]:
-    """The largest cosines of the example."""
+    """Largest cosines of the example."""
     schema = Schema(
         [Attribute.categorical("reply", REPLIES[:2]), Attribute.categorical("city", CITIES[:3])]
     )
     before, after = (overlaps(schema, split=split).largest for split in (False, True))
     return {
-        "Largest cosine between different tables as asked": f"{before:.3f}",
-        "Largest cosine between what tables add": f"{abs(after):.3f}",
+        "Largest cosine between requested tables": f"{before:.3f}",
+        "Largest cosine between residual spaces": f"{abs(after):.3f}",
     }
 
 
 LESSON = Lesson(
     name=NAME,
-    tab="2. Apart",
-    title="Why the pieces do not disturb each other",
+    tab="2. Orthogonality",
+    title="Orthogonal residual spaces",
     words=(
-        "The table by reply and the table by city both tell the total, so asking for both pays for"
-        " the total twice. After the split every set of attributes keeps only **what it adds**: its"
-        " **residual space**. The cosine between two queries says how much they repeat each other."
-        " Between residual spaces it is **0**. So each space can be measured in its own best way,"
-        " noise in one says nothing about another, and variances add up."
+        "The table by reply and the table by city both contain the total, so measuring both pays"
+        " for the total twice. The decomposition assigns to every set of attributes only **what it"
+        " adds** to smaller sets: its **residual space**. The cosine between two queries shows how"
+        " much information they share; between residual spaces it is **0**. So each space can be"
+        " optimized separately, and variances add up."
     ),
     steps=STEPS,
     picture=picture,
@@ -116,73 +110,58 @@ LESSON = Lesson(
         Formula(
             latex=r"\cos(p, q) = \frac{p \cdot q}{\lVert p \rVert\, \lVert q \rVert}",
             plain="cos(p, q) = p·q / (|p| |q|)",
-            words="1: the same question; 0: nothing in common.",
+            words="1: the same query; 0: no shared information.",
         ),
         Formula(
             latex=r"\operatorname{Var}(q) = \sum_A \operatorname{Var}(q_A), \qquad "
             r"\mathrm{pcost} = \sum_A \mathrm{pcost}_A",
             plain="Var(q) = sum of Var(q_A);  pcost = sum of pcost_A",
-            words=(
-                "Variances of the pieces add up, and so do the privacy costs of the residual"
-                " spaces A."
-            ),
+            words=("Variances of the pieces and privacy costs of the residual spaces A add up."),
         ),
     ),
     questions=(
         question(
-            "Why may each residual space be optimised on its own?",
+            "Why can each residual space be optimized separately?",
             (
-                "Because the spaces have few queries.",
-                (
-                    "Size only decides how long it takes. A small space that overlaps could not"
-                    " stand alone."
-                ),
+                "The spaces have few queries.",
+                "Size only affects the computing time. Overlapping spaces could not be separated.",
             ),
             (
-                "Because every space uses its own records.",
+                "Every space uses different records.",
                 "Each record is in all spaces. That is why their privacy costs add up.",
             ),
             (
-                (
-                    "✓ Because the spaces are orthogonal: an answer in one carries no information"
-                    " about another."
-                ),
-                (
-                    "Combining two spaces makes neither more exact, and the variances of the pieces"
-                    " add up."
-                ),
+                "✓ The spaces are orthogonal: one has no information about another.",
+                "Combining two spaces makes neither more accurate, and variances add up.",
             ),
         ),
         question(
-            "You publish the table by reply and the table by city, each measured alone. What is"
+            "You publish the table by reply and the table by city, measured separately. What is"
             " paid for twice?",
-            ("✓ The total.", "Both tables tell it. It is the only residual space that they share."),
+            ("✓ The total.", "Both tables contain it. It is the only residual space they share."),
             (
                 "Nothing.",
-                "Adding up either table gives the number of all records, so that it is told twice.",
+                "The sum of either table is the number of records, which is measured twice.",
             ),
-            ("Every cell.", "A count by reply says nothing of a city beyond the total."),
+            ("Every cell.", "A count by reply has no information on a city beyond the total."),
         ),
         question(
-            "How many residual spaces do all tables of three attributes have together?",
+            "How many residual spaces do all tables of three attributes have?",
             (
                 "3.",
-                (
-                    "Those are the attributes alone. Pairs, the triple and the total have spaces of"
-                    " their own."
-                ),
+                "Those are the single attributes. Pairs, the triple and the total also have one.",
             ),
-            ("6.", "Count the sets of attributes, with the empty one and the full one."),
-            ("✓ 8.", "One for every set of attributes: 2 × 2 × 2, from the total to all three."),
+            ("6.", "Count all sets of attributes, with the empty and the full set."),
+            ("✓ 8.", "One per set of attributes: 2 × 2 × 2, from the total to all three."),
         ),
     ),
     expected=expected,
     goals=(
-        "Read from a table of cosines which questions repeat each other.",
-        "Explain that budgets of the spaces add up, and that variances of the pieces add up too.",
+        "Read from a table of cosines which queries share information.",
+        "Explain why costs of the spaces and variances of the pieces add up.",
     ),
     discussion=(
-        "Why do cells of one table overlap with each other after the split, but not before?",
-        "Which space takes most of the budget when there are more cities? Why?",
+        "Why do cells of the same table overlap after the decomposition, but not before?",
+        "Which space uses most of the budget with more cities? Why?",
     ),
 )

@@ -1,6 +1,6 @@
-"""The questions of a lesson with feedback, how far one has come, and the sheet for instructors.
+"""Questions of a lesson with feedback, progress, and the instructor sheet.
 
-Answers stay in the state of the session; nothing is written anywhere.
+Answers are stored in the session only.
 """
 
 from __future__ import annotations
@@ -13,24 +13,22 @@ from pages.parts.lessons.lesson import Choice, Lesson
 from pages.parts.shell import buttons
 
 ANSWERS, INSTRUCTOR = "learn_answers", "instructor"
-UNCHOSEN = "learn_unchosen"  # the question that was checked before an answer was chosen
+UNCHOSEN = "learn_unchosen"  # session key: the question that was checked without an answer
 
 
 def answers() -> Mapping[tuple[str, int], Choice]:
-    """The last checked answer of every question that has one, by name of the lesson and number of
-    the question.
-    """
+    """Last checked answers by lesson name and question number."""
     stored_answers: Mapping[tuple[str, int], Choice] = st.session_state.get(ANSWERS, {})
     return stored_answers
 
 
 def progress(lessons: Sequence[Lesson]) -> None:
-    """One line about the questions answered so far."""
-    n_answers, every = answers(), sum(len(lesson.questions) for lesson in lessons)
-    right = sum(choice.right for choice in n_answers.values())
+    """Draw the number of answered questions."""
+    checked, n_questions = answers(), sum(len(lesson.questions) for lesson in lessons)
+    correct = sum(choice.right for choice in checked.values())
     st.progress(
-        len(n_answers) / every,
-        text=f"Answered {len(n_answers)} of {every} questions, {right} of them right.",
+        len(checked) / n_questions,
+        text=f"{len(checked)} of {n_questions} questions answered, {correct} correct.",
     )
 
 
@@ -52,12 +50,12 @@ def questions(lesson: Lesson) -> None:
                 f"Check answer {number + 1}", _check, lesson.name, number, key=f"check_{key}"
             )
             if st.session_state.get(UNCHOSEN) == (lesson.name, number):
-                st.info("Choose one of the answers first.", icon="👆")
+                st.info("To continue, choose an answer.", icon="👆")
             answer = answers().get((lesson.name, number))
             if answer is not None and answer.right:
-                st.success(f"**Right:** {answer.text} {answer.feedback}", icon="✅")
+                st.success(f"**Correct:** {answer.text} {answer.feedback}", icon="✅")
             elif answer is not None:
-                st.warning(f"**Not this one:** {answer.text} {answer.feedback}", icon="🔁")
+                st.warning(f"**Not quite:** {answer.text} {answer.feedback}", icon="🔁")
 
 
 def _check(name: str, number: int) -> None:
@@ -68,25 +66,25 @@ def _check(name: str, number: int) -> None:
 
 
 def sheet(lesson: Lesson) -> str:
-    """Goals, expected numbers, answers and points to discuss of a lesson as Markdown."""
+    """Instructor sheet of a lesson: goals, expected numbers, answers, discussion (Markdown)."""
     parts = ["Learning goals:", *(f"- {goal}" for goal in lesson.goals), ""]
     parts += [
-        "Numbers to expect:",
+        "Expected numbers:",
         *(f"- {name}: **{value}**" for name, value in lesson.expected().items()),
         "",
     ]
     for number, question in enumerate(lesson.questions, 1):
         parts += [f"Question {number}: {question.text}", ""]
         for choice in question.choices:
-            mark = "✅ right:" if choice.right else "❌ wrong:"
+            mark = "✅ correct:" if choice.right else "❌ wrong:"
             parts.append(f"- {mark} **{choice.text}** {choice.feedback}")
         parts.append("")
-    return "\n".join([*parts, "To discuss:", *(f"- {item}" for item in lesson.discussion)])
+    return "\n".join([*parts, "Discussion:", *(f"- {item}" for item in lesson.discussion)])
 
 
 def overview(lessons: Sequence[Lesson]) -> None:
-    """All goals, numbers, answers and discussions on one sheet, worked out when it is opened."""
-    with st.expander("All lessons at a glance", key="overview", on_change="rerun") as opened:
+    """Draw the instructor sheets of all lessons, computed when opened."""
+    with st.expander("All lessons", key="overview", on_change="rerun") as opened:
         for number, lesson in enumerate(lessons if opened.open else (), 1):
             st.markdown(f"**{number}. {lesson.title}**")
             st.markdown(sheet(lesson))

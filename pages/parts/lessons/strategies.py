@@ -1,4 +1,4 @@
-"""Lesson 3: what is measured need not be what is asked."""
+"""Lesson 3: measured strategy and requested workload."""
 
 from __future__ import annotations
 
@@ -14,29 +14,27 @@ from pages.parts.shell.history import RequestState
 
 NAME = "strategies"
 STEPS = (
-    "What **two strategies** measure, side by side: a row is one noisy number, white is zero.",
-    "The **error of every range** under each of them, in the same colours.",
-    "**Who wins** over all ranges, and what no strategy can be below.",
+    "**Two strategies**: a row is one noisy number, white is zero.",
+    "The **error of every range** with each strategy, in the same colors.",
+    "All strategies by their **typical error** over all ranges, and the lower bound.",
 )
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw two strategies, the errors that they leave, and all strategies side by side."""
+    """Draw two strategies, their errors, and a comparison of all strategies."""
     first, second, third = st.columns(3)
     cells = dial(first.select_slider, "Cells", SIZES, of=NAME, name="cells", default=16)
     result = contest("range", cells)
     names = tuple(tried.name for tried in result.tried)
     one = dial(
         second.selectbox,
-        "Strategy on the left",
+        "Left strategy",
         names,
         of=NAME,
         name="left",
         default="Hierarchical",
     )
-    two = dial(
-        third.selectbox, "Strategy on the right", names, of=NAME, name="right", default="Optimal"
-    )
+    two = dial(third.selectbox, "Right strategy", names, of=NAME, name="right", default="Optimal")
     shown = []
     for side, name, place in zip(("left", "right"), (one, two), st.columns(2), strict=True):
         number = names.index(name)
@@ -53,7 +51,7 @@ def picture(step: int) -> LessonPicture:
                     )
                 )
     if step > 1:
-        bounds = {"no strategy can be below": result.bound()}
+        bounds = {"lower bound": result.bound()}
         shown.append(show_picture(lessons.contest_picture(result, bounds, one), "strategies"))
     studio = RequestState(
         workload=Workload(Schema([Attribute.of_size("age", cells)])).add(["age"], "range"),
@@ -80,14 +78,14 @@ def expected() -> dict[str, str]:
 LESSON = Lesson(
     name=NAME,
     tab="3. Strategies",
-    title="What a good strategy looks like",
+    title="Strategies",
     words=(
-        "People ask for **every range** of ages. What is **measured** with noise can be something"
-        " else, from which the ranges are computed. Single cells are exact for short ranges, but a"
-        " long range adds up the noise of many. A **tree** or a **wavelet** covers a long range"
-        " with few numbers, but every record is then counted on every level, so that each number"
-        " gets more noise. **Waves** and the **optimum** find the balance. All five strategies"
-        " below cost the same."
+        "The workload is **every range** of ages. The noisy numbers that are **measured** can be"
+        " different ones, from which the ranges are computed. Single cells are accurate for short"
+        " ranges, but a long range adds up the noise of many. A **tree** or **wavelet** covers a"
+        " long range with few numbers, but counts every record on every level, so that each number"
+        " needs more noise. **Waves** and the **optimum** balance both. All five strategies have"
+        " the same cost."
     ),
     steps=STEPS,
     picture=picture,
@@ -96,81 +94,65 @@ LESSON = Lesson(
             latex=r"\mathrm{pcost}(B) = \max_c \sum_r B_{rc}^2",
             plain="pcost(B) = largest sum of squares of a column of B",
             words=(
-                "What a strategy B costs at noise of standard deviation 1: how far one record moves"
-                " its numbers."
+                "Cost of a strategy B with noise of standard deviation 1: the largest change of its"
+                " numbers by one record, squared."
             ),
         ),
         Formula(
             latex=r"\operatorname{Var}(q) = q\,(B^{\mathsf T} B)^{+} q^{\mathsf T}",
             plain="Var(q) = q (BᵀB)⁺ qᵀ",
-            words="Variance of a query that is computed from the numbers by least squares.",
+            words="Variance of a query computed by least squares.",
         ),
     ),
     questions=(
         question(
-            "On 4 cells the tree has a larger error than single cells, on 32 cells a smaller one."
-            " Why?",
+            "With 4 cells the tree is worse than single cells, with 32 cells it is better. Why?",
             (
-                (
-                    "✓ Long ranges add up many noisy cells, while the tree grows by one level when"
-                    " cells double."
-                ),
-                (
-                    "The noise of a tree grows with the number of levels, that of a long range with"
-                    " its length."
-                ),
+                "✓ Long ranges add up many cells, but doubling the cells adds only one level.",
+                "The noise of a tree grows with its levels, that of a range with its length.",
             ),
             (
                 "A tree on 32 cells has more privacy budget.",
-                "All strategies here cost the same, whatever the number of cells.",
+                "All strategies have the same cost, for any number of cells.",
             ),
             (
-                "On 32 cells nearly all ranges are short.",
-                "It is the other way round: the average range grows with the number of cells.",
+                "With 32 cells, nearly all ranges are short.",
+                "No: the mean length of a range grows with the number of cells.",
             ),
         ),
         question(
-            "Only single cells are measured, each with a standard error of 1. What is that of a"
-            " range of 16 cells?",
+            "Only single cells are measured, each with a standard error of 1. What is the standard"
+            " error of a range of 16 cells?",
             (
                 "16.",
-                (
-                    "Standard errors do not add up. Variances do: 16 times 1, and its root is the"
-                    " standard error."
-                ),
+                "Standard errors do not add up. Variances do: 16 times 1.",
             ),
-            ("✓ 4.", "Sixteen variances of 1 add up to 16, whose root is 4."),
-            ("1.", "That would need the range itself to be measured, at its own price."),
+            ("✓ 4.", "Sixteen variances of 1 add up to 16, whose square root is 4."),
+            ("1.", "Only if the range itself is measured, which also costs budget."),
         ),
         question(
-            "Why does every number of a tree get more noise than a single cell would get alone?",
+            "Why does a number of a tree need more noise than if only cells are measured?",
             (
-                "It has more rows, and rows are dear.",
-                "Rows that share no record cost nothing more. Levels do.",
+                "It has more rows, and rows are expensive.",
+                "Rows that share no record have no extra cost. Levels have.",
             ),
             (
                 "Larger counts need larger noise.",
-                "Noise does not depend on the count, only on what one record moves.",
+                "Noise does not depend on the count, only on the effect of one record.",
             ),
             (
                 "✓ Every record is counted once on every level.",
-                (
-                    "One record moves a number on each level, so that the cost grows with the"
-                    " number of levels."
-                ),
+                "One record changes a number on each level, so that the cost grows with levels.",
             ),
         ),
     ),
     expected=expected,
     goals=(
-        "Tell the workload, what is asked, from the strategy, what is measured.",
-        "Name the trade between few numbers per query and few numbers per record.",
+        "Distinguish the workload (requested) from the strategy (measured).",
+        "Explain the trade-off between few numbers per query and few numbers per record.",
     ),
     discussion=(
         "Where in the triangle is each strategy weak?",
-        (
-            "The tree gives every level the same noise. Which levels would you make more exact for"
-            " long ranges?"
-        ),
+        "All levels of the tree have the same noise. Which would you make more accurate?",
     ),
 )

@@ -1,9 +1,7 @@
-"""The address of a lesson: which one, and what is chosen in it, so that it can be handed on and the
-back button works.
+"""URL state of the lessons, for sharing and the browser's back button.
 
-`?lesson=3&cells=32` is lesson 3 with 32 cells; what is as it was at first is not said.  The address
-is followed when the page is entered and when the browser goes back or forth; at all other times it
-follows the page.
+`?lesson=3&cells=32` is lesson 3 with 32 cells; default values are omitted.  The page reads the URL
+when it is opened and after back or forward, and writes it otherwise.
 """
 
 from __future__ import annotations
@@ -16,37 +14,35 @@ import streamlit as st
 from pages.parts.shell import history, permalink
 from pages.parts.shell.streamlit_internals import is_history_navigation
 
-LESSON, TAB = "lesson", "lesson"  # the name in the address, and the state that holds the open tab
-CHOSEN = "learn_chosen"  # name of the lesson -> name in the address -> what is chosen
+LESSON, TAB = "lesson", "lesson"  # URL parameter, and session key of the open tab
+CHOSEN = "learn_chosen"  # session key: lesson -> URL parameter -> choice
 
 
 def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
-    """Take lesson and choices from the address when it is new to the page; what it does not say
-    stays.
-    """
+    """Read lesson and choices from a new URL; other choices stay."""
     cache, back = history.page_state(), is_history_navigation()
-    cache["said"] = None
+    cache["url_choices"] = None
     if "entered" in cache and not back:
         return
-    said = {name: text for name, text in st.query_params.items() if name not in permalink.OURS}
+    choices = {name: text for name, text in st.query_params.items() if name not in permalink.OURS}
     cache["entered"] = True
-    if not said and not back:
+    if not choices and not back:
         return
-    number = said.pop(LESSON, "1")
+    number = choices.pop(LESSON, "1")
     place = int(number) - 1 if number.isdecimal() and 1 <= int(number) <= len(tabs) else 0
     st.session_state[TAB] = tabs[place]
-    cache["said"] = (names[place], said)
+    cache["url_choices"] = (names[place], choices)
 
 
 def keep(number: int, lesson: str) -> None:
-    """Write the lesson and what differs from its first choices into the address."""
-    wanted = {LESSON: str(number)} | {
+    """Write the lesson and its choices other than defaults into the URL."""
+    parameters = {LESSON: str(number)} | {
         name: text for name, (_, text) in _chosen(lesson).items() if text
     }
     now = dict(st.query_params)
-    if {name: text for name, text in now.items() if name not in permalink.OURS} != wanted:
+    if {name: text for name, text in now.items() if name not in permalink.OURS} != parameters:
         st.query_params.from_dict(
-            {name: now[name] for name in permalink.OURS if name in now} | wanted
+            {name: now[name] for name in permalink.OURS if name in now} | parameters
         )
 
 
@@ -61,17 +57,18 @@ def dial(
     always: bool = False,
     **more: Any,
 ) -> Any:
-    """Draw a widget that chooses from options, or several of them, and that the address names;
-    return the choice.
+    """Draw a widget whose choice is in the URL and survives other pages; return the choice.
 
-    ``of`` is the name of the lesson, ``name`` that in the address, which holds the choice where it
-    is not the default, or ``always``.  What was chosen is there again after another lesson or page
-    was looked at.
+    Parameters
+    ----------
+    of : name of the lesson.
+    name : URL parameter.
+    always : include the default value in the URL.
     """
     key, chosen, many = f"{of}_{name}", _chosen(of), isinstance(default, list)
-    said = history.page_state().get("said")
-    if said is not None and said[0] == of:
-        st.session_state[key] = _read(said[1].get(name), options, default)
+    url_choices = history.page_state().get("url_choices")
+    if url_choices is not None and url_choices[0] == of:
+        st.session_state[key] = _read(url_choices[1].get(name), options, default)
     elif key not in st.session_state or (not many and st.session_state[key] not in options):
         before = chosen[name][0] if name in chosen else default
         st.session_state[key] = before if many or before in options else default
@@ -81,7 +78,7 @@ def dial(
 
 
 def set_dial(of: str, name: str, value: Any) -> None:
-    """Choose for a person who pressed a button."""
+    """Set the choice of a widget from a button."""
     st.session_state[f"{of}_{name}"] = value
 
 
@@ -95,7 +92,7 @@ def _text(value: Any) -> str:
 
 
 def _read(text: str | None, options: Sequence[Any], default: Any) -> Any:
-    """What a text of the address chooses; the first choice where it chooses nothing that there is."""
+    """Choice of a text in the URL; the default if the text is invalid."""
     by_text: Mapping[str, Any] = {str(option): option for option in options}
     if text is not None and isinstance(default, list):
         return [by_text[part] for part in text.split(".") if part in by_text]

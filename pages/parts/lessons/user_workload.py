@@ -1,6 +1,4 @@
-"""The student's own workload in a lesson, where it is small enough to be worked out at once, and
-the own budget.
-"""
+"""Choice between the example of a lesson and the user's workload and budget."""
 
 from __future__ import annotations
 
@@ -14,27 +12,23 @@ from engine.workload import Workload
 from pages.parts.lessons.url_state import dial
 from pages.parts.shell import history
 
-EXAMPLE, MINE = "The example", "My own workload"
-AT_ONCE, ATTRIBUTES = (
-    4.0,
-    10,
-)  # seconds that tuning may take by forecast, and a schema for short bounds
+EXAMPLE, MINE = "Example", "My workload"
+MAX_TUNING_S, MAX_ATTRIBUTES = 4.0, 10  # limits for a lesson
 
 
 def user_workload(lesson: str) -> Workload | None:
-    """Let the reader choose between the example and the own workload; the workload, None for the
-    example.
-    """
+    """Draw the choice of the queries; return the user's workload, None for the example."""
     workload = history.current().workload
     if workload is None or not workload.groups:
-        st.caption("Once you have a workload of your own, this lesson can show it, too.")
+        st.caption("To use your own queries here, add them on Workload.")
         return None
-    if len(workload.schema) > ATTRIBUTES or forecast(workload, centers="tuned").seconds > AT_ONCE:
-        st.caption("Your own workload takes too long for a lesson; the Preview page shows it.")
+    is_large = len(workload.schema) > MAX_ATTRIBUTES
+    if is_large or forecast(workload, centers="tuned").seconds > MAX_TUNING_S:
+        st.caption("Your workload is too large for this lesson; see Preview.")
         return None
     chosen = dial(
         st.radio,
-        "Whose queries",
+        "Queries",
         (EXAMPLE, MINE),
         of=lesson,
         name="whose",
@@ -51,9 +45,7 @@ def user_workload_cost(
     of: str,
     label: str = "Privacy cost (pcost)",
 ) -> float:
-    """Let the reader choose among privacy costs, the one of the own plan among them and first;
-    return it.
-    """
+    """Draw the choice of a privacy cost, by default the one of the user's plan; return it."""
     mine = history.current().budget.pcost
     chosen: float = dial(
         draw,

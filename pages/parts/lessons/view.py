@@ -1,4 +1,4 @@
-"""A lesson on the screen, and as a handout."""
+"""Lesson view and handout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pages.parts.shell.error_text import error_text, show_error
 
 
 def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
-    """Draw a lesson and return its Python code; empty while there is nothing to show."""
+    """Draw a lesson; return its Python code, empty if there is no picture."""
     st.header(lesson.title)
     st.markdown(lesson.words)
     step = steps(lesson)
@@ -34,13 +34,13 @@ def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
         with st.container(border=True):
             st.subheader("For instructors")
             st.markdown(quiz.sheet(lesson))
-    _onwards(lesson, shown, after)
+    _actions(lesson, shown, after)
     url_state.keep(number, lesson.name)
     return shown.text if shown is not None else ""
 
 
 def steps(lesson: Lesson) -> int:
-    """Draw how far the picture has come, with a button to the next step; return the step."""
+    """Draw the slider and button for the step of the picture; return the step."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     numbers = tuple(range(len(lesson.steps)))
     step: int = url_state.dial(
@@ -56,47 +56,49 @@ def steps(lesson: Lesson) -> int:
         key=f"step_{lesson.name}",
         place=right,
         disabled=last,
-        help="This is the last step." if last else None,
+        help="Last step" if last else None,
         width="stretch",
     )
     st.markdown(f"**Step {step}.** {lesson.steps[step]}")
     return step
 
 
-def _onwards(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) -> None:
+def _actions(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) -> None:
     row = st.container(horizontal=True)
-    reason = None if shown is not None else "There is no plan to open yet; see above."
+    reason = None if shown is not None else "To continue, fix the error above."
     opened = row.button(
-        "Open this plan in the studio",
+        "Open plan in Preview",
         key=f"open_{lesson.name}",
         disabled=shown is None,
-        help=reason or "Replaces what you chose so far; Undo brings it back.",
+        help=reason or "Replaces your current plan; Undo restores it.",
     )
     if opened and shown is not None:
-        _take(shown)
+        _open(shown)
         st.switch_page(page_layout.page("Preview").file)
     row.download_button(
-        "Handout to print",
+        "Download handout",
         data=partial(handout, lesson, shown, answered=st.session_state.get(quiz.INSTRUCTOR, False)),
         file_name=f"lesson_{lesson.name}.html",
         mime="text/html",
         on_click="ignore",
         key=f"handout_{lesson.name}",
-        help=(
-            "The lesson with its picture as it stands now; in the instructor view with the answers."
-        ),
+        help="Lesson with the current picture; includes the answers in the instructor view.",
     )
     if reason:
-        st.caption(f"Opening has to wait: {reason}")
+        st.caption(reason)
     if after is not None:
         buttons.button(
-            f"Next lesson: {after.tab} →", _turn, after.tab, key=f"after_{lesson.name}", place=row
+            f"Next lesson: {after.tab} →",
+            _open_tab,
+            after.tab,
+            key=f"after_{lesson.name}",
+            place=row,
         )
 
 
 def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> bytes:
-    """The lesson as an HTML file for printing, with its answers for those who teach."""
-    listed = "\n".join(f"- Step {number}: {words}" for number, words in enumerate(lesson.steps))
+    """Lesson as an HTML file for printing, optionally with the instructor sheet."""
+    step_list = "\n".join(f"- Step {number}: {words}" for number, words in enumerate(lesson.steps))
     formulas = "\n".join(f"- `{formula.plain}` {formula.words}" for formula in lesson.formulas)
     questions = [
         (
@@ -107,18 +109,18 @@ def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> b
         )
         for number, question in enumerate(lesson.questions, 1)
     ]
-    discussed = ("To discuss", "\n".join(f"- {item}" for item in lesson.discussion))
+    discussion = ("Discussion", "\n".join(f"- {item}" for item in lesson.discussion))
     notes = [("For instructors", quiz.sheet(lesson))] if answered else []
-    sections = [("Step by step", listed), ("Formulas", formulas), *questions, discussed, *notes]
+    sections = [("Steps", step_list), ("Formulas", formulas), *questions, discussion, *notes]
     pictures = shown.pictures if shown is not None else ()
     return handout_html(lesson.title, [lesson.words], pictures, sections).encode()
 
 
-def _take(shown: LessonPicture) -> None:
+def _open(shown: LessonPicture) -> None:
     history.note_dropped_groups(())
     history.commit(shown.studio, redraw=True)
     plans.begin(shown.studio)
 
 
-def _turn(tab: str) -> None:
+def _open_tab(tab: str) -> None:
     st.session_state[url_state.TAB] = tab

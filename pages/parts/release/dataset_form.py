@@ -1,4 +1,4 @@
-"""Whose budget pays: the ledger and the dataset."""
+"""Forms for the ledger file and the dataset that a release is charged to."""
 
 from __future__ import annotations
 
@@ -42,31 +42,33 @@ DEFAULT_LEDGER = "budget.ledger"
 
 
 def create_ledger(path: str) -> None:
-    """Make a new ledger file."""
+    """Create a ledger file."""
     with deferred_errors("ledger"):
         Ledger.create(file_access.is_inside(path))
 
 
-def declare(ledger: Ledger) -> None:
-    """Declare the dataset of the form."""
+def register(ledger: Ledger) -> None:
+    """Register the dataset of the form."""
     form = st.session_state
     with deferred_errors("dataset"):
-        language = form.dataset_unit
-        total = _declared(language)
-        note, kind = form.dataset_note.strip(), kind_of_total(language)
+        unit = form.dataset_unit
+        total = _form_total(unit)
+        note, kind = form.dataset_note.strip(), kind_of_total(unit)
         ledger.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset = form.dataset_name.strip()
         form.dataset_name = form.dataset_note = ""
-        form.pop("dataset_start", None)  # the next total begins with what the plan needs
+        form.pop("dataset_start", None)  # the default of the next total is the cost of the plan
 
 
 def change(book: Ledger, status: DatasetStatus, key: str) -> None:
     """Change the total of a dataset to the number of the form."""
-    form, counted = st.session_state, status.definition
+    form, definition = st.session_state, status.definition
     with deferred_errors("total"):
-        maker = MAKERS[PURE if counted.counts == "epsilon" else PCOST]
+        maker = MAKERS[PURE if definition.counts == "epsilon" else PCOST]
         total = maker(
-            form[key], rows_per_person=counted.rows_per_person, neighbours=counted.neighbours
+            form[key],
+            rows_per_person=definition.rows_per_person,
+            neighbours=definition.neighbours,
         )
         book.change_total(
             status.dataset, total=total, by=form.total_by.strip(), reason=form.total_reason.strip()
@@ -78,48 +80,48 @@ def ledger() -> Ledger | None:
     """Draw the choice of the ledger and open it."""
     st.session_state.setdefault("ledger_path", DEFAULT_LEDGER)
     path = st.text_input(
-        "Ledger file on this machine",
+        "Ledger file",
         key="ledger_path",
         persist_state="session",
         help=(
-            "The ledger remembers every release of every dataset. It is one file, with the results"
-            " beside it; keep it with the data, back both up, and never use an old copy."
+            "Records all releases of all datasets. Keep it next to the data and back it up with"
+            " its results folder; never go back to an old copy."
         ),
     )
     if not path.strip():
-        st.info("Give the path of the ledger file.")
+        st.info("Enter the path of the ledger file.")
         return None
     try:
         place = file_access.readable(path)
     except EngineError as error:
         show_error(error_text(error))
-        _others("")
+        _recent_ledgers("")
         return None
     if str(place) != path.strip():
         st.caption(escape_markdown(str(place)))
     if not place.exists():
         st.warning(
-            "There is no ledger here. If you released anything before, find that ledger: a new one"
-            " does not know what was spent. Create one only for the first release of these records."
+            "There is no ledger here. Create one only for the first release of these records: a"
+            " new ledger does not contain earlier spending."
         )
-        buttons.button("Create a new ledger here", create_ledger, str(place), key="create_ledger")
+        buttons.button("Create ledger", create_ledger, str(place), key="create_ledger")
         show_deferred_error("ledger")
-        _others("")
+        _recent_ledgers("")
         return None
     with show_errors():
         book = Ledger(place)
         session_restore.remember_ledger(str(place))
-        _others(str(place))
+        _recent_ledgers(str(place))
         return book
     return None
 
 
-def _others(here: str) -> None:
-    """Ledgers that this browser opened before."""
-    paths = [path for path in session_restore.ledgers() if path != here]
+def _recent_ledgers(open_path: str) -> None:
+    """Draw the list of ledgers that this browser opened earlier."""
+    paths = [path for path in session_restore.ledgers() if path != open_path]
     if not paths:
         return
-    with st.expander("Ledgers opened before", expanded=not here):
+    with st.expander("Recent ledgers", expanded=not open_path):
         for number, path in enumerate(paths):
             buttons.button(escape_markdown(path), _open, path, key=f"open_ledger_{number}")
 
@@ -129,73 +131,68 @@ def _open(path: str) -> None:
 
 
 def spent(book: Ledger, key: str) -> Receipt:
-    """What the ledger holds about a spend that was made; raises LedgerError when it holds none."""
+    """Receipt of a spend; raises LedgerError if the ledger has none."""
     receipt = book.find(key)
     if receipt is None:
-        raise LedgerError(
-            "The ledger holds no spend of this release. Open the ledger that paid for it."
-        )
+        raise LedgerError("This release is not in the open ledger. Open the ledger it is in.")
     return receipt
 
 
 def dataset(book: Ledger) -> DatasetStatus | None:
-    """Draw the choice of the dataset, and the form that declares one."""
-    found = book.datasets()
-    names = [status.dataset for status in found]
+    """Draw the choice of the dataset and the form to register one."""
+    statuses = book.datasets()
+    names = [status.dataset for status in statuses]
     chosen = None
     if names:
         if st.session_state.get("dataset") not in names:
             st.session_state.pop("dataset", None)
-        chosen = st.selectbox("Dataset that pays", names, key="dataset", persist_state="session")
-    with st.expander("Declare a dataset", expanded=not names):
+        chosen = st.selectbox("Charge budget to", names, key="dataset", persist_state="session")
+    with st.expander("Register a dataset", expanded=not names):
         st.caption(
-            "The budget belongs to the records, under this name, whatever file holds them. It is"
-            " all that releases of these records may ever cost together. A later change stays on"
-            " the ledger with a name and a reason."
+            "The total budget limits all releases of these records together, whatever file they"
+            " are in. The ledger shows later changes."
         )
-        name = st.text_input("Name of the dataset", key="dataset_name").strip()
+        name = st.text_input("Dataset name", key="dataset_name").strip()
         for other in book.confusable_names(name):
             st.warning(escape_markdown(confusable_text(name, other)))
-        language = st.radio(
-            "Say the total as",
-            [word for word in UNITS if word != RISK],
+        unit = st.radio(
+            "Budget unit",
+            [name for name in UNITS if name != RISK],
             horizontal=True,
             key="dataset_unit",
         )
-        st.caption(UNITS[language])
-        _total(language, history.current().budget)
+        st.caption(UNITS[unit])
+        _total_fields(unit, history.current().budget)
         st.text_input("Note (optional)", key="dataset_note")
-        buttons.button("Declare", declare, book, key="declare")
+        buttons.button("Register dataset", register, book, key="declare")
         show_deferred_error("dataset")
-    status = next((status for status in found if status.dataset == chosen), None)
+    status = next((status for status in statuses if status.dataset == chosen), None)
     if status is not None:
-        with suppress(
-            LedgerError
-        ):  # a total that cannot count the plan says so where the release is confirmed
-            planned = history.current().budget
-            fit = pluralize(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
-            left = (
-                f"{remaining_text(status.left)} of {cost(status.total)} {status.definition.counts}"
-                " left"
-            )
-            st.caption(
-                escape_markdown(f"{left}: enough for {fit} at the budget of the present plan.")
-            )
-        st.caption(escape_markdown(f"Its total counts {status.describe()}."))
-        _change(book, status)
+        st.caption(escape_markdown(f"{_remaining(status)} Total: {status.describe()}."))
+        _total_form(book, status)
     return status
 
 
-def _change(book: Ledger, status: DatasetStatus) -> None:
-    """Draw the form that raises or lowers the total, and who did it before."""
-    with st.expander("Change its total"):
+def _remaining(status: DatasetStatus) -> str:
+    """Remaining budget of a dataset, and the number of releases of the plan that it pays for."""
+    planned, left = history.current().budget, remaining_text(status.left)
+    remaining = f"{left} of {cost(status.total)} {status.definition.counts} left"
+    # the confirmation explains why such a dataset cannot be charged
+    with suppress(EngineError):
+        status.definition.check_unit(planned)
+        fit = status.pays_for(planned.pcost, planned.pure_epsilon)
+        return f"{remaining}: enough for {pluralize(fit, 'release')} of this plan."
+    return f"{remaining}: cannot be charged for this plan."
+
+
+def _total_form(book: Ledger, status: DatasetStatus) -> None:
+    """Draw the form to change the total, and earlier changes."""
+    with st.expander("Change the total"):
         st.caption(
-            "A total can be raised, and lowered to what is spent. What was declared and spent stays"
-            " on the ledger, and the change beside it, with your name and your reason, for all who"
-            " read the ledger. Raising it gives the people in the records less protection than was"
-            " declared."
+            "The ledger shows the change, your name and your reason. A larger total weakens the"
+            " protection of the people in the records."
         )
-        key = f"{status.dataset}_{status.total!r}"  # a change begins with the total that there is
+        key = f"{status.dataset}_{status.total!r}"  # the default is the current total
         counts = status.definition.counts
         st.number_input(
             f"New total ({counts})",
@@ -207,27 +204,25 @@ def _change(book: Ledger, status: DatasetStatus) -> None:
             key=f"new_{key}",
         )
         left, right = st.columns(2)
-        left.text_input("Who changes it", key="total_by")
-        right.text_input("Why", key="total_reason")
-        buttons.button("Change the total", change, book, status, f"new_{key}", key="change_total")
+        left.text_input("Your name", key="total_by")
+        right.text_input("Reason", key="total_reason")
+        buttons.button("Change total", change, book, status, f"new_{key}", key="change_total")
         show_deferred_error("total")
-        for made in total_history(book.rows(), status.dataset):
-            who = f"changed by {made.by}: {made.reason}" if made.by else "declared"
-            st.caption(escape_markdown(f"{made.utc[:10]}: {cost(made.total)} {counts}, {who}"))
+        for entry in total_history(book.rows(), status.dataset):
+            who = f"changed by {entry.by}: {entry.reason}" if entry.by else "registered"
+            st.caption(escape_markdown(f"{entry.utc[:10]}: {cost(entry.total)} {counts}, {who}"))
 
 
-def _total(language: str, planned: Budget) -> None:
-    """The numbers of the total, which begin with what the present plan needs, and what they pay
-    for.
-    """
+def _total_fields(unit: str, planned: Budget) -> None:
+    """Draw the fields of a total, with the cost of the plan as default."""
     left, right = st.columns(2)
-    start = language, analysis.round_up(numbers_of(planned, language)[0]), planned.report_delta
+    start = unit, analysis.round_up(numbers_of(planned, unit)[0]), planned.report_delta
     if st.session_state.get("dataset_start") != start or "dataset_total" not in st.session_state:
         st.session_state["dataset_start"] = start
         _, st.session_state["dataset_total"], st.session_state["dataset_delta"] = start
-    name = "epsilon" if language == APPROX else language
+    name = "epsilon" if unit == APPROX else unit
     left.number_input(f"Total budget ({name})", step=0.5, format="%.6g", key="dataset_total")
-    if language == APPROX:
+    if unit == APPROX:
         right.number_input("delta", step=1e-6, format="%.1e", key="dataset_delta")
     left, right = st.columns(2)
     rows, neighbours = planned.rows_per_person, list(AGAINST).index(planned.neighbours)
@@ -237,40 +232,32 @@ def _total(language: str, planned: Budget) -> None:
         1_000_000,
         rows,
         key="dataset_rows",
-        help="All of them are protected together.",
+        help="Rows of one person are protected together.",
     )
     right.selectbox(
         AGAINST_LABEL, list(AGAINST), neighbours, AGAINST.__getitem__, key="dataset_neighbours"
     )
-    with suppress(EngineError):  # numbers that make no budget are told when they are declared
-        fit = analysis.releases_within(_declared(language), planned)
-        each = f"of the present plan, which spends {in_words(planned)}"
-        if fit is None:
-            st.caption(
-                escape_markdown(
-                    f"It counts something else than the budget {each}, so that it cannot pay"
-                    " for it."
-                )
-            )
-        else:
-            st.caption(
-                escape_markdown(
-                    f"It pays for {pluralize(fit, 'release')} {each}. Keep some for later"
-                    " questions."
-                )
-            )
+    with suppress(EngineError):  # an invalid total is reported by the button
+        total = _form_total(unit)
+        fit = analysis.releases_within(total, planned)
+        text = (
+            "A total in this unit cannot be charged for this plan."
+            if fit is None
+            else f"Enough for {pluralize(fit, 'release')} of this plan ({in_words(planned)} each)."
+        )
+        st.caption(escape_markdown(text))
 
 
-def _declared(language: str) -> Budget:
-    """The total of the form; raises BudgetError."""
+def _form_total(unit: str) -> Budget:
+    """Total of the form; raises BudgetError."""
     form = st.session_state
-    numbers = [form.dataset_total] + ([form.dataset_delta] if language == APPROX else [])
-    whom = {"rows_per_person": int(form.dataset_rows), "neighbours": form.dataset_neighbours}
-    return MAKERS[language](*numbers, **whom)
+    numbers = [form.dataset_total] + ([form.dataset_delta] if unit == APPROX else [])
+    protected = {"rows_per_person": int(form.dataset_rows), "neighbours": form.dataset_neighbours}
+    return MAKERS[unit](*numbers, **protected)
 
 
 def remember(status: DatasetStatus | None) -> None:
-    """Keep the dataset's budget for the gauge in the sidebar."""
+    """Store the dataset's status for the sidebar."""
     if st.session_state.get("dataset_status") != status:
         st.session_state["dataset_status"] = status
         st.rerun()

@@ -1,4 +1,4 @@
-"""Handing out the answers of a measurement: downloads in the browser, and files on this machine."""
+"""Downloads of a measurement, and export to files on the server."""
 
 from __future__ import annotations
 
@@ -27,32 +27,29 @@ from pages.parts.shell.error_text import (
     show_deferred_error,
 )
 
-IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
-KINDS = {"CSV": "csv", "Parquet": "parquet"}
+MAX_DOWNLOAD_ANSWERS = 2_000_000
+FORMATS = {"CSV": "csv", "Parquet": "parquet"}
 
 
 def mark(measurement: Measurement) -> str:
-    """What the names of files of a rehearsal begin with."""
+    """Prefix of file names: marks rehearsals."""
     return "REHEARSAL_" if measurement.rehearsal else ""
 
 
 def downloads(measurement: Measurement, *, key: str, ledger: str = "") -> None:
-    """All answers as one file, and the plan."""
+    """Draw the downloads of all answers, the plan and the package."""
     queries = measurement.plan.workload.queries
-    st.caption(
-        f"{pluralize(queries, 'answer')}, each with its standard error and 95% interval:"
-        " attributes, family, query in words, answer, std, low, high."
-    )
-    many = queries > IN_BROWSER
+    st.caption(f"{pluralize(queries, 'answer')} with standard errors and 95% intervals.")
+    many = queries > MAX_DOWNLOAD_ANSWERS
     reason = (
-        f"More than {IN_BROWSER:,} answers are written to a file on this machine instead."
+        f"More than {MAX_DOWNLOAD_ANSWERS:,} answers can only be written to a file on the server."
         if many
         else None
     )
     columns = st.columns(4)
-    for column, (word, kind) in zip(columns, KINDS.items(), strict=False):
+    for column, (name, kind) in zip(columns, FORMATS.items(), strict=False):
         column.download_button(
-            f"All answers as {word}",
+            f"Answers ({name})",
             data=partial(_content, measurement, kind),
             file_name=f"{mark(measurement)}answers.{kind}",
             key=f"{key}_{kind}",
@@ -62,7 +59,7 @@ def downloads(measurement: Measurement, *, key: str, ledger: str = "") -> None:
             width="stretch",
         )
     columns[2].download_button(
-        "Plan as JSON",
+        "Plan (JSON)",
         measurement.plan.to_json,
         f"{mark(measurement)}plan.json",
         "application/json",
@@ -79,20 +76,20 @@ def downloads(measurement: Measurement, *, key: str, ledger: str = "") -> None:
         on_click="ignore",
         disabled=many,
         help=reason
-        or "Answers, plan, certificate, a readable report, and a script that checks them without the records",
+        or "Answers, plan, certificate, report, and a verification script that needs no records",
         width="stretch",
     )
     if reason:
-        st.caption(escape_markdown(f"All answers and the package have to wait: {reason}"))
+        st.caption(escape_markdown(reason))
     if ledger:
         _to_file(measurement, key=key, ledger=ledger)
 
 
 def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
-    """Write all answers to a file on this machine, in a worker."""
+    """Draw the export of all answers to a file, which a worker writes."""
     left, right = st.columns([4, 1], vertical_alignment="bottom")
     path = left.text_input(
-        "Or write them to a file on this machine (.parquet, .csv, or .zip for the whole package)",
+        "File on the server (.parquet, .csv, or .zip for the package)",
         "answers.parquet",
         key=f"{key}_path",
         persist_state="session",
@@ -115,27 +112,26 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
         width="stretch",
     )
     show_deferred_error("export")
-    done = job_widget.job(job, label="Writing answers")
-    if done is not None:
-        st.success(escape_markdown(f"Written: {done.result}"))
+    finished_job = job_widget.job(job, label="Writing answers")
+    if finished_job is not None:
+        st.success(escape_markdown(f"Written: {finished_job.result}"))
 
 
 def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
-    """Whether the file may be written now, and whether it takes the place of another; says why not."""
+    """Whether the file may be written now, and whether it replaces one; draws the reason if not."""
     if not path.strip():
         return False, False
     try:
         place = file_access.is_inside(path, file_access.ANSWERS)
-        there = os.path.lexists(place)
-        check_target(place, keep=keep, overwrite=there)
+        exists = os.path.lexists(place)
+        check_target(place, keep=keep, overwrite=exists)
     except EngineError as error:
-        st.caption(escape_markdown(f"Writing has to wait: {error_text(error)}"))
+        st.caption(escape_markdown(f"To continue, choose another file: {error_text(error)}"))
         return False, False
-    if not there:
+    if not exists:
         return True, False
     typed = st.text_input(
-        f"There is a file of answers already. Type its name, {escape_markdown(place.name)}, to"
-        " replace it.",
+        f"Type {escape_markdown(place.name)} to replace the existing file",
         key=f"{key}_replace",
         live=True,
         autocomplete="off",
@@ -155,28 +151,28 @@ def _start_export(
 
 
 def _content(measurement: Measurement, kind: str) -> bytes:
-    """All answers as the bytes of a file; called when the button is pressed."""
-    with _in_words(), tempfile.TemporaryDirectory() as folder:
+    """All answers as bytes; called when the button is pressed."""
+    with _data_errors(), tempfile.TemporaryDirectory() as folder:
         return write_answers(
             measurement, Path(folder) / f"answers.{kind}", format=kind
         ).read_bytes()
 
 
 def _package(measurement: Measurement, ledger: str) -> bytes:
-    """The release package as bytes; called when the button is pressed."""
+    """Release package as bytes; called when the button is pressed."""
     receipt = Ledger(ledger).find(measurement.key) if ledger else None
-    with _in_words(), tempfile.TemporaryDirectory() as folder:
+    with _data_errors(), tempfile.TemporaryDirectory() as folder:
         return write_package(
             measurement, Path(folder) / "release.zip", receipt=receipt
         ).read_bytes()
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
-    """Tell why a file could not be made, without the path that Python would tell."""
+def _data_errors() -> Iterator[None]:
+    """Convert an OSError to a DataError without the path."""
     try:
         yield
     except OSError as error:
         raise DataError(
-            f"The file could not be made: {error.strerror or 'unknown reason'}."
+            f"The file could not be written: {error.strerror or 'unknown reason'}."
         ) from None

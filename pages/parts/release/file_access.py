@@ -1,6 +1,4 @@
-"""Which files the app may touch: below the folder that it was started in, and those that a setting
-names.
-"""
+"""File access: the start folder and the folders of a setting."""
 
 from __future__ import annotations
 
@@ -16,24 +14,24 @@ ANSWERS = (".csv", ".parquet", ".zip")
 
 
 def allowed() -> list[Path]:
-    """The folders, resolved."""
+    """Folders that the app may read and write, resolved."""
     named = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     return [folder.expanduser().resolve() for folder in (STARTED, *named)]
 
 
 def is_inside(text: str, kinds: tuple[str, ...] = ()) -> Path:
-    """The full path of a file that the app may touch; relative names start where the app was
-    started.
+    """Full path of a file that the app may access; names are relative to the start folder.
 
-    Links above the file are followed before it is asked where it stands; the file itself may still
-    be one. Raises: DataError for a hidden file, one elsewhere, or one of another kind than those
-    given.
+    Links above the file are resolved; the file itself may be a link.
+
+    Raises
+    ------
+    DataError : hidden files, files outside the folders, other file types.
     """
     place = _absolute(text)
     if kinds and not place.name.lower().endswith(kinds):
         raise DataError(
-            f"The file {place.name} is of another kind. Give a name that ends with"
-            f" {', '.join(kinds)}."
+            f"The file {place.name} has another type. Use a name that ends with {', '.join(kinds)}."
         )
     below = next(
         (place.relative_to(folder) for folder in allowed() if place.is_relative_to(folder)), None
@@ -41,20 +39,17 @@ def is_inside(text: str, kinds: tuple[str, ...] = ()) -> Path:
     if below is None:
         names = ", ".join(str(folder) for folder in allowed())
         raise DataError(
-            f"The app may touch files below {names} only. The setting {VARIABLE} names more"
-            " folders."
+            f"The app may only access files in {names}. Set {VARIABLE} to allow more folders."
         )
     if any(part.startswith(".") for part in below.parts):
         raise DataError(
-            "Hidden files and folders are not touched. Give a name without a dot at its start."
+            "Hidden files and folders are not allowed. Use a name without a dot at its start."
         )
     return place
 
 
 def readable(text: str, kinds: tuple[str, ...] = ()) -> Path:
-    """The full path of a file that the app may read, whatever links lead to it; raises as
-    `is_inside`.
-    """
+    """Full path of a file that the app may read, with links resolved; raises as `is_inside`."""
     place = is_inside(text, kinds)
     if place.is_symlink():
         is_inside(str(_absolute(os.path.realpath(place))), kinds)
@@ -62,18 +57,13 @@ def readable(text: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def _absolute(text: str) -> Path:
-    """The full path, with the links above the file followed, of a name that a file can have."""
+    """Full path with the links above the file resolved; raises DataError for invalid names."""
     try:
         path = STARTED / Path(text.strip()).expanduser()
         place = path.parent.resolve() / path.name
         with suppress(FileNotFoundError, NotADirectoryError):
             place.stat()
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ):  # too long, a loop of links, no such home, a character of no name
-        raise DataError(
-            "No file that could be read or written has this name. Give another one."
-        ) from None
+    # too long, a loop of links, an unknown home folder, an invalid character
+    except (OSError, RuntimeError, ValueError):
+        raise DataError("This is not a valid file name. Use another one.") from None
     return place

@@ -1,6 +1,4 @@
-"""Tables that can be published: made in a worker, shown beside the unbiased answers, handed out as
-files.
-"""
+"""Published tables: form, comparison with the unbiased answers, downloads."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from engine.errors import EngineError
 from engine.postprocess.published_tables import FITS, publish_forecast
 from engine.publish.report import read_published
 from engine.release import Measurement
-from pages.parts.jobs import job_queue, job_widget, private_tempdir, publishing
+from pages.parts.jobs import job_widget, private_tempdir, publishing
 from pages.parts.release import download_view
 from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import (
@@ -27,66 +25,63 @@ from pages.parts.shell.error_text import (
 )
 from pages.parts.workload import group_choice, record_count_form
 
-PAGE = 100  # answers a page
+PAGE = 100  # answers per page
 BOTH, UNBIASED, PUBLISHED = SHOWN = ("Both", "Unbiased", "Published")
 LEFT_OUT = {
     UNBIASED: ["published", "error", "published_low", "published_high", "flag", "reason"],
     PUBLISHED: ["answer", "std", "low", "high"],
 }
-FITTED = {
-    "shrunk": "drawn towards what smaller tables say, as far as noise may have moved them",
-    "nonnegative": "changed only as far as cells are below zero",
+SMOOTHING = {
+    "shrunk": "toward smaller tables",
+    "nonnegative": "only to remove negative counts",
 }
 FILES = {"parquet": ".parquet", "csv": ".csv", "zip": ".zip", "xlsx": ".xlsx", "records": ".csv"}
 ABOUT = (
-    "Unbiased answers have exact errors and are the ones to add up and to test, but some are below"
-    " zero and tables disagree with each other. Published tables have no negative counts and all"
-    " agree. They are biased, which is why they stand beside the unbiased answers, with intervals"
-    " of their own. They are made from the released numbers alone: nothing is spent."
+    "Published tables have no negative counts and agree with each other, but are slightly biased."
+    " Use the unbiased answers for sums and tests. This uses only released numbers: nothing is"
+    " spent."
 )
 
 
 def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> None:
-    """What to publish, the work, and what came of it."""
+    """Draw the form, the progress and the published tables."""
     st.caption(ABOUT)
     try:
-        ahead = publish_forecast(measurement.plan)
+        forecast = publish_forecast(measurement.plan)
     except EngineError as error:
         st.info(
-            escape_markdown(f"From this plan no tables can be published: {error_text(error)}"),
+            escape_markdown(f"This plan allows no published tables: {error_text(error)}"),
             icon="📋",
         )
         return
     job, arguments = _form(measurement, source, key=key)
-    buttons.button("Make tables to publish", _start, key, job, arguments, key=f"{key}_publish")
-    st.caption(escape_markdown(ahead.text))
+    buttons.button("Create published tables", _start, key, job, arguments, key=f"{key}_publish")
+    st.caption(escape_markdown(forecast.text))
     show_deferred_error("publish")
-    done = job_widget.job(job, label="Tables to publish")
-    if done is None:
-        if job_queue.find(job) is None:
-            st.info("Nothing published yet with these choices. It costs nothing.", icon="📋")
+    finished_job = job_widget.job(job, label="Published tables")
+    if finished_job is None:
         return
-    _side_by_side(measurement, done.result, key=key)
-    _records(done.result, key=key)
-    _downloads(measurement, done.result, key=key)
+    _comparison(measurement, finished_job.result, key=key)
+    _records(finished_job.result, key=key)
+    _downloads(measurement, finished_job.result, key=key)
     st.code(_script(arguments), language=None, wrap_lines=True)
 
 
 def _form(
     measurement: Measurement, source: Mapping[str, str], *, key: str
 ) -> tuple[str, tuple[Any, ...]]:
-    """The choices; returns the name of the job and what it is given."""
+    """Draw the choices; return the key of the job and its arguments."""
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     fit = left.selectbox(
-        "Tables are",
-        [f for f in FITS if f in FITTED],
-        format_func=lambda f: f"{f}: {FITTED[f]}",
+        "Smoothing",
+        [f for f in FITS if f in SMOOTHING],
+        format_func=SMOOTHING.__getitem__,
         key=f"{key}_fit",
     )
     integer = middle.checkbox(
-        "Whole people",
+        "Integer counts",
         key=f"{key}_whole",
-        help="All cells are whole numbers, and tables agree exactly.",
+        help="All cells are integers, and all tables have the same sums.",
     )
     least = right.number_input(
         "Suppress counts below",
@@ -95,16 +90,16 @@ def _form(
         0.0,
         step=1.0,
         key=f"{key}_least",
-        help="For readers of single numbers; it protects nobody: that is what the noise does.",
+        help="For readability. Privacy comes from the noise, not from suppression.",
     )
     left, right = st.columns([1, 2], vertical_alignment="bottom")
-    simulate = left.checkbox("Also simulated records", key=f"{key}_simulate")
+    simulate = left.checkbox("Add simulated records", key=f"{key}_simulate")
     size = right.number_input(
-        "How many",
+        "Number of simulated records",
         1,
         10_000_000,
         None,
-        placeholder="as many as the tables sum to",
+        placeholder="total of the tables",
         key=f"{key}_size",
         disabled=not simulate,
     )
@@ -113,12 +108,13 @@ def _form(
     if scale is not None:
         rule |= {"doubtful_cv": scale.publishable, "suppressed_cv": scale.doubtful}
     records = None if size is None else int(size)
-    job = f"publish|{sorted(source.items())}|{fit}|{integer}|{simulate}|{records}|{sorted(rule.items())}"
+    choices = f"{fit}|{integer}|{simulate}|{records}|{sorted(rule.items())}"
+    job = f"publish|{sorted(source.items())}|{choices}"
     return job, (dict(source), fit, integer, (simulate, records), rule)
 
 
 def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
-    """Start the work and drop what was made with other choices."""
+    """Start the job and drop the result of earlier choices."""
     if (old := st.session_state.get(f"{key}_published", job)) != job:
         job_widget.release_job(old)
     st.session_state[f"{key}_published"] = job
@@ -137,8 +133,8 @@ def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
         )
 
 
-def _side_by_side(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
-    """Answers of one group, unbiased and published, and what publishing did to small cells."""
+def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
+    """Draw unbiased and published answers of one table, and the bias of small cells."""
     st.caption(f"All tables sum to {result['total']:,.1f} records.")
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
     which = (
@@ -168,24 +164,20 @@ def _side_by_side(measurement: Measurement, result: Mapping[str, Any], *, key: s
         name=f"{mark}{key}_published_answers",
         alt="Unbiased and published answers with flags",
     )
-    with st.expander("What publishing did to small cells"):
-        st.caption(
-            "By how many records there are in a cell: how many cells, by how much too large their"
-            " published counts are to be expected, and how far off, in counts. From rehearsals on"
-            " tables that might be the true ones."
-        )
+    with st.expander("Bias of small cells"):
+        st.caption("Expected bias and error by cell size, in counts, from simulations.")
         figure_view.table(
             result["bias"][number],
             name=f"{mark}{key}_bias",
             alt="Bias and error by size of the cells",
         )
-    with st.expander("All groups"):
+    with st.expander("All tables"):
         st.caption(
-            "How many unbiased answers are below zero, what is published there on average, and"
-            " which shares of the published ones are publishable, doubtful or suppressed."
+            "Negative unbiased answers, their published mean, and the shares of publishable,"
+            " doubtful and suppressed answers."
         )
         figure_view.table(
-            result["summary"], name=f"{mark}{key}_summary", alt="What publishing did to every group"
+            result["summary"], name=f"{mark}{key}_summary", alt="Effect of publishing by table"
         )
 
 
@@ -195,36 +187,34 @@ def _records(result: Mapping[str, Any], *, key: str) -> None:
     acceptance = result["acceptance"]
     st.markdown("**Simulated records**")
     st.caption(
-        "No row stands for a person, and what larger tables than those published would say of them"
-        " is a guess. The criteria read released numbers only, so that they cost no budget."
+        "The rows are artificial; only the published tables are reproduced. The criteria cost no"
+        " budget."
     )
     if acceptance["met"].all():
-        st.success("The records meet every criterion.", icon="✅")
+        st.success("The records meet all criteria.", icon="✅")
     else:
-        st.warning(
-            "The records miss a criterion: hand them out with care, or not at all.", icon="⚠️"
-        )
+        st.warning("The records miss a criterion: share them with care.", icon="⚠️")
     figure_view.table(
-        acceptance, name=f"{key}_acceptance", alt="Criteria that simulated records should meet"
+        acceptance, name=f"{key}_acceptance", alt="Quality criteria of simulated records"
     )
 
 
 def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
-    """The files, as the worker wrote them."""
+    """Draw the downloads of the files that the worker wrote."""
     mark, large = download_view.mark(measurement), result["too large"]
-    words = {
+    files = {
         "zip": ("Tables (zip)", "published_tables.zip", large.get("zip", "")),
         "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", large.get("xlsx", "")),
-        "csv": ("Published as CSV", "published.csv", ""),
-        "parquet": ("Published as Parquet", "published.parquet", ""),
+        "csv": ("Published (CSV)", "published.csv", ""),
+        "parquet": ("Published (Parquet)", "published.parquet", ""),
         "records": (
             "Simulated records",
             "simulated_records.csv",
-            "" if "acceptance" in result else "None were drawn.",
+            "" if "acceptance" in result else "To continue, tick “Add simulated records”.",
         ),
     }
     row = st.container(horizontal=True)
-    for kind, (label, name, reason) in words.items():
+    for kind, (label, name, reason) in files.items():
         row.download_button(
             label,
             data=Path(result["files"][kind]).read_bytes if not reason else b"",
@@ -239,7 +229,7 @@ def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str)
 
 
 def _script(arguments: tuple[Any, ...]) -> str:
-    """The same in Python."""
+    """Python code for the published tables."""
     _, fit, integer, (simulate, records), rule = arguments
     lines = [
         "from engine.postprocess import QualityRule, acceptance",

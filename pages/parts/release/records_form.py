@@ -1,6 +1,4 @@
-"""Which records are measured: a path, an upload or a named table, and what their rows and columns
-stand for.
-"""
+"""Form for the records: file, upload or database table, rows and columns."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from engine._format import pluralize
 from engine.errors import DataError, LimitExceeded
 from engine.records import RECORD_ENDINGS, TEXT_ENDINGS
 from engine.records.counts import COUNTS_ENDING
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 ENDINGS = (*RECORD_ENDINGS, COUNTS_ENDING)
-FILE, UPLOAD, TABLE = "File on this machine", "Upload", "Database"
-SHEETS = "records_sheets"  # in the session: the workbook that was read last, and its sheets
+FILE, UPLOAD, TABLE = "File on the server", "Upload", "Database"
+SHEETS = "records_sheets"  # session key: the last workbook and its sheets
 RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
 UTF_8 = "utf-8"
 ENCODINGS = {
@@ -40,17 +39,15 @@ ENCODINGS = {
     "gb18030": "GB 18030",
 }
 ROWS_ARE = {
-    RECORDS: "Each row is one record",
-    COUNTED: "A column holds the number of records in each row",
-    IGNORED: "Leave it out",
+    RECORDS: "No, one row per record",
+    COUNTED: "Yes, in a column",
+    IGNORED: "Ignore columns",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The records: a path on this machine, an upload that becomes a file when the work starts, or a
-    named table.
-    """
+    """Records: a path on the server, an upload or a database table."""
 
     path: str = ""
     upload: UploadedFile | None = None
@@ -61,21 +58,24 @@ class Source:
     number: str = ""
     encoding: str = UTF_8
     sheet: str = ""
-    sheets: tuple[str, ...] = ()  # of which one has to be chosen
+    sheets: tuple[str, ...] = ()  # choices, if the workbook has several
 
     @property
     def missing(self) -> str:
-        """What is not chosen yet, as the end of a sentence; empty when all is."""
+        """What is missing, as the end of a sentence; empty if nothing is."""
         if not self.path.strip() and self.upload is None and not self.name:
-            return "choose the records first."
+            return "choose the records."
         if self.sheets and not self.sheet:
-            return "choose the sheet of the workbook first."
+            return "choose the sheet of the workbook."
         if self.by_column and self.person is None:
-            return "name the column that tells the person, or declare the bound."
+            return "enter the person ID column, or state that no person has more rows."
         if self.rows_are != RECORDS and not self.number.strip():
-            return "name the column of counts, or the one to leave out."
+            return "enter the column of counts, or the columns to ignore."
         if self.rows_are == COUNTED and self.by_column:
-            return "rows that are counted already tell no persons; declare the bound."
+            return (
+                "state that no person has more rows; a file of counts has no rows of single"
+                " persons."
+            )
         return ""
 
     def problem(self, schema: Schema) -> str:
@@ -85,50 +85,44 @@ class Source:
         if self.missing:
             return self.missing
         if self.rows_are == COUNTED and self.number.strip() in schema:
-            return (
-                "the column of counts is also an attribute of the schema; name another one, or"
-                " remove the attribute."
-            )
+            return "choose another column of counts; this one is also an attribute of the schema."
         if attributes := [name for name in self.columns["ignore"] if name in schema]:
             return (
-                f"the column to leave out, {attributes[0]}, is also an attribute of the schema;"
-                " name another one."
+                f"choose other columns to ignore; {attributes[0]} is also an attribute of the"
+                " schema."
             )
         if self.person is not None and self.person in schema:
-            return (
-                "the column that tells the person is also an attribute of the schema; name another"
-                " one."
-            )
+            return "choose another person ID column; this one is also an attribute of the schema."
         return ""
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What tells these records from others that were chosen in this session."""
+        """Identity of these records in this session."""
         upload = self.upload.file_id if self.upload is not None else ""
         return self.path.strip(), upload, self.name, self.encoding, self.sheet
 
     @property
     def changed(self) -> int:
-        """When the file was written last, in ns; 0 for other sources."""
+        """Modification time of the file in ns; 0 for other sources."""
         with suppress(OSError):
             return Path(self.path.strip()).stat().st_mtime_ns if self.path.strip() else 0
         return 0
 
     @property
     def script(self) -> python_script.Script:
-        """The same records in Python, as `records`."""
+        """Python code that defines `records`."""
         return python_script.records_script(
             self.path, self.name, "" if self.encoding == UTF_8 else self.encoding, self.sheet
         )
 
     @property
     def person(self) -> str | None:
-        """The column that tells whose row it is; None where nothing is capped."""
+        """Person ID column; None without a cap on rows per person."""
         return self.column.strip() or None if self.by_column else None
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What columns are that the schema does not know, as arguments of the engine."""
+        """Columns outside the schema, as arguments of the engine."""
         number = self.number.strip()
         return {
             "person": self.person,
@@ -139,9 +133,7 @@ class Source:
         }
 
     def to_file(self) -> tuple[str, tuple[Path, ...]]:
-        """What a worker reads, by its path or name, and the copies that have to go when it was
-        read.
-        """
+        """Path or name for a worker, and the copies to delete after reading."""
         if self.name:
             return f"{record_sources.NAMED}{self.name}", ()
         if self.upload is None:
@@ -158,16 +150,15 @@ class Source:
 
 
 def source(rows: int = 1, person: str | None = None) -> Source:
-    """Draw the choice of the records, and of how the rows of a person are kept to what the budget
-    protects.
+    """Draw the choice of the records and of the cap on rows per person.
 
-    ``person`` is the column that the schema declares; then there is nothing to choose.
+    ``person`` is the person ID column of the schema, for which there is no choice.
     """
     named: tuple[str, ...] = ()
     with show_errors():
         named = named_sources()
-    ways = [FILE, UPLOAD, *([TABLE] if named else [])]
-    how = st.radio("Records", ways, horizontal=True, key="records_how")
+    kinds = [FILE, UPLOAD, *([TABLE] if named else [])]
+    how = st.radio("Records", kinds, horizontal=True, key="records_how")
     path, upload, name = "", None, ""
     if how == TABLE:
         name = st.selectbox(
@@ -175,34 +166,24 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             named,
             key="records_table",
             persist_state="session",
-            help=(
-                "A table that this server's settings name. It is counted where it is; only counts"
-                " travel."
-            ),
+            help="Counted inside the database; only counts are transferred.",
         )
     elif how == UPLOAD:
         upload = st.file_uploader(
-            "A file with the columns of the schema",
+            "Records file",
             type=sorted({ending.rpartition(".")[2] for ending in ENDINGS}),
             key="records_file",
         )
     else:
-        path = st.text_input(
-            "Path of a file of records", key="records_path", persist_state="session"
-        )
+        path = st.text_input("Records file", key="records_path", persist_state="session")
     encoding = _encoding(upload.name if upload is not None else path)
     sheets = _sheets(path, upload)
     sheet = _sheet(sheets)
-    st.caption(
-        "Rows with values outside the schema are left out, each by its own values alone; how many"
-        " there are is told to you only. A release never refuses a table because of them, for that"
-        " would tell of single records."
-    )
+    st.caption("Rows that do not fit the schema are dropped. Only you see how many.")
     if person is not None:
         st.caption(
             escape_markdown(
-                f"No more than {rows:,} of each person's rows will count; the column {person} tells"
-                " whose it is."
+                f"At most {pluralize(rows, 'row')} per person will count, by the column {person}."
             )
         )
         rows_are, number = _rows_are()
@@ -219,15 +200,10 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     by_column, column = rows > 1 and _by_column(rows), ""
     if by_column:
         column = st.text_input(
-            "Column that tells the person",
+            "Person ID column",
             key="person_column",
             persist_state="session",
-            help=(
-                "Its values only tell whose row it is; they are in no table. Whole numbers, or"
-                " texts, as which long numbers keep all digits. Which rows of a person count"
-                " depends on that person's rows alone. How many rows and persons the cap costs is"
-                " told to you only."
-            ),
+            help="Used only to limit rows per person; never published. Integers or text.",
         )
     rows_are, number = _rows_are()
     return Source(
@@ -254,18 +230,17 @@ def _copied(upload: UploadedFile) -> Path:
 
 
 def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
-    """Return the sheets of a workbook of which one has to be chosen; empty for other files.
+    """Return the sheets of a workbook that has several; empty for other files.
 
-    The names are read once per file and stored, because a page is drawn many times.
+    The names are cached per file.
     """
     name = upload.name if upload is not None else path.strip()
     if not name.lower().endswith(SHEET_ENDINGS):
         return ()
     key: tuple[object, ...] = ("upload", upload.file_id) if upload is not None else ()
     names: tuple[str, ...] = ()
-    with suppress(
-        DataError, LimitExceeded, OSError
-    ):  # the check of the records reports what is wrong with the file
+    # the check of the records reports invalid files
+    with suppress(DataError, LimitExceeded, OSError):
         file = None if upload is not None else file_access.readable(path, ENDINGS)
         key = key or (str(file), file.stat().st_mtime_ns if file is not None else 0)
         stored = history.page_state().get(SHEETS)
@@ -295,59 +270,43 @@ def _sheet(sheets: tuple[str, ...]) -> str:
 
 
 def _encoding(name: str) -> str:
-    """Draw how a text file writes its letters; other files say so themselves."""
+    """Draw the choice of the encoding of a text file."""
     if not name.strip().lower().endswith(TEXT_ENDINGS):
         return UTF_8
     return st.selectbox(
-        "Encoding of the text file",
+        "Encoding",
         list(ENCODINGS),
         format_func=ENCODINGS.__getitem__,
         key="records_encoding",
         persist_state="session",
-        help=(
-            "Most files are UTF-8. Older spreadsheets write the encoding of their country; one that"
-            " is chosen wrongly makes of Köln what fits no label. The check below shows how the"
-            " values fit."
-        ),
+        help="Most files are UTF-8. A wrong encoding changes letters such as ö.",
     )
 
 
 def _rows_are() -> tuple[str, str]:
-    """Draw what a row stands for, and the column that this is about."""
+    """Draw the choice of what a row is, and the names of the columns for it."""
     how = st.radio(
-        "A column of numbers that the schema does not know, such as n or count",
+        "Does the file contain counts?",
         list(ROWS_ARE),
         format_func=ROWS_ARE.__getitem__,
         key="rows_are",
         persist_state="session",
         help=(
-            "A table may hold each combination of values once, with the number of its records in a"
-            " column. A sampling weight is no number of records: with it one person would count"
-            " many times. A parquet file with columns of numbers that the schema does not know is"
-            " refused until you say what they hold; a text file, which tells no types, when one is"
-            " named n, count, counts, freq or frequency."
+            "Choose “Yes” if a column holds the number of records of each row. Sampling weights"
+            " are not counts: ignore their column."
         ),
     )
     if how == RECORDS:
         return how, ""
-    if how == COUNTED:
-        st.caption(
-            "Only for numbers of records. With sampling weights, choose that each row is one"
-            " record."
-        )
-    name = (
-        "Name of that column"
-        if how == COUNTED
-        else "Name of that column, or names with commas between"
-    )
-    return how, st.text_input(name, key="number_column", persist_state="session")
+    label = "Column of counts" if how == COUNTED else "Columns to ignore (comma-separated)"
+    return how, st.text_input(label, key="number_column", persist_state="session")
 
 
 def _by_column(rows: int) -> bool:
-    ways = {
-        True: f"Keep at most {rows:,} rows of each",
-        False: f"I declare that nobody has more than {rows:,}",
+    caps = {
+        True: f"Count at most {rows:,} rows per person",
+        False: f"No person has more than {rows:,} rows",
     }
     return bool(
-        st.radio("Rows of a person", list(ways), format_func=ways.__getitem__, key="person_how")
+        st.radio("Rows per person", list(caps), format_func=caps.__getitem__, key="person_how")
     )

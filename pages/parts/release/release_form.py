@@ -1,4 +1,4 @@
-"""The release itself: what it spends, a typed confirmation, one run per key, and the stored result."""
+"""Release form: cost, typed confirmation, progress and stored result."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from pages.parts.shell.error_text import (
     show_errors,
 )
 
-RELEASED = "released_source"  # what this session released last, and from which records
+RELEASED = "released_source"  # session key: the last release of this session and its records
 
 
 def job_key(book: Ledger, key: str) -> str:
-    """Name of the worker's job for a release: the same in every session."""
+    """Key of the worker's job for a release, the same in every session."""
     return f"release|{book.path}|{key}"
 
 
 def attempts(book: Ledger, dataset: str, plan: Plan) -> list[str]:
-    """Keys of the releases of this plan that were spent for the dataset, in order."""
+    """Keys of the releases of this plan that are charged to the dataset, in order."""
     keys: list[str] = []
     while (
         book.find(key := release_key(dataset=dataset, plan_hash=plan.hash, attempt=len(keys) + 1))
@@ -48,7 +48,7 @@ def attempts(book: Ledger, dataset: str, plan: Plan) -> list[str]:
 
 
 def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) -> None:
-    """Start the release in a worker; pressed twice, or in two tabs, it is still one."""
+    """Start the release in a worker; repeated calls and other tabs start only one."""
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
     job = job_key(book, key)
     if job_queue.is_there(job):
@@ -63,7 +63,7 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
 
 
 def chosen_records(key: str, source: Source) -> tuple[object, ...]:
-    """Return what identifies the chosen records, for the release or look under a key."""
+    """Identity of the chosen records for the release or look under a key."""
     return (key, *source.identity, source.changed, str(source.columns))
 
 
@@ -75,13 +75,11 @@ def same_records(
     compare: Callable[..., str] = tasks.same_records,
     advice: str = f"{tasks.OTHER_RECORDS} The stored answers are under 'Paid releases'.",
 ) -> bool:
-    """Whether a stored release or look may be shown for the chosen records: not if it was measured
-    on other records.
-    """
+    """Whether a stored release or look was measured on the chosen records."""
     chosen = chosen_records(key, source)
     if source.missing or st.session_state.get(RELEASED) == chosen:
         return True
-    # what differs is told to the session that asked, and to no other
+    # only this session may see the differences
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     job = f"same|{token}|{book.path}|{chosen}"
     if job_queue.find(job) is None:
@@ -89,16 +87,16 @@ def same_records(
             path, copies = source.to_file()
             job_widget.start(job, compare, str(book.path), key, path, source.columns, copies=copies)
     show_deferred_error("same")
-    done = job_widget.job(job, label="Comparing the chosen records with those that were measured")
+    finished_job = job_widget.job(job, label="Comparing the chosen records with the released ones")
     job_state = job_queue.find(job)
-    if done is not None and done.result:
-        show_error(f"{done.result} {advice}")
+    if finished_job is not None and finished_job.result:
+        show_error(f"{finished_job.result} {advice}")
     return job_state is None or not (job_state.running or job_state.result)
 
 
 def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
-    """Start the strict check of the records in a worker, anew at every press; it spends nothing."""
-    job_queue.forget(job)  # the same file may hold other records by now
+    """Start the check of the records in a worker; it spends nothing."""
+    job_queue.forget(job)  # the file may have changed
     with deferred_errors("check"):
         path, copies = source.to_file()
         job_widget.start(
@@ -114,12 +112,12 @@ def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source
 
 
 def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
-    """The strict check, a step of its own: what it shows is for the curator's eyes only."""
-    # exact numbers are told to the session that asked, and to no other
+    """Draw the check of the records, whose result only the curator may see."""
+    # only this session may see the noise-free numbers
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     job = f"check|{token}|{book.path}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
     buttons.button(
-        "Check the records first (for your eyes only)",
+        "Check the file (private result)",
         start_check,
         job,
         book,
@@ -128,24 +126,15 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
         source,
         key="check_records",
         disabled=bool(source.problem(plan.schema)),
-        help=(
-            "Shows how each column and its values fit the schema, counts rows that do not, and"
-            " looks for the same records under other names. Exact, and so not to be published;"
-            " spends nothing."
-        ),
+        help="Shows how many rows fit the schema, by column. Spends nothing; do not publish it.",
     )
     show_deferred_error("check")
-    done = job_widget.job(job, label="Check")
-    if done is not None:
-        job_widget.show_rows(done.result)
-        st.caption(
-            "Each column by itself: what is missing or not known is collected in a cell of its own"
-            " where the schema has one, in the nearest or named bin where it says so, and left out"
-            " elsewhere. The values are the most frequent ones that the schema does not know, each"
-            " with its rows."
-        )
+    finished_job = job_widget.job(job, label="Check")
+    if finished_job is not None:
+        job_widget.show_rows(finished_job.result)
+        st.caption("Missing and unlisted values per column, with the most frequent unlisted ones.")
         st.dataframe(
-            done.result["columns"],
+            finished_job.result["columns"],
             hide_index=True,
             key="fit",
             alt="How each column fits the schema",
@@ -153,7 +142,7 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
 
 
 def _use_unit(status: DatasetStatus) -> None:
-    """Plan for the people that the total of the dataset protects."""
+    """Change the budget to the rows per person and neighbours of the dataset's total."""
     with deferred_errors("release"):
         history.change(budget=status.definition.unit(history.current().budget), redraw=True)
 
@@ -167,47 +156,46 @@ def confirm(
     *,
     interrupted: bool = False,
 ) -> None:
-    """What the release spends, and the typed confirmation; nothing where it was paid for and broke
-    off.
-    """
+    """Draw the cost of the release and the typed confirmation; an interrupted one costs nothing."""
     counts, takes = status.definition.counts, plan.pcost
-    with show_errors():
-        status.definition.check_unit(plan.budget)
-        takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     if status.definition.unit(plan.budget) != plan.budget:
-        buttons.button(f"Plan for {status.definition.whom}", _use_unit, status, key="use_unit")
+        st.warning(
+            escape_markdown(
+                "This plan cannot be charged to this dataset, whose total is for"
+                f" {status.definition.whom}."
+            )
+        )
+        buttons.button(_unit_label(status), _use_unit, status, key="use_unit")
+    with show_errors():
+        takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     figure_view.picture(
         figures.spending_picture(status.total, status.spent, takes, counts),
         key="spending",
         config=figure_view.EXPORT,
     )
     st.info(
-        escape_markdown(
-            f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"
-        ),
+        escape_markdown(f"For the people in the records: {plan.schema.promise(plan.budget)}"),
         icon="🙋",
     )
     if interrupted:
         takes = 0.0
         st.warning(
-            "This release was paid for and broke off before its result was saved. Releasing it with"
-            " the same records ends it and spends nothing more."
+            "This release was charged, but interrupted before its result was saved. Release again"
+            " with the same records to finish it; this spends nothing more."
         )
     elif attempt > 1:
         st.warning(
-            f"This plan was released for this dataset already. Attempt {attempt} draws new noise"
-            " and spends its full cost once more. The earlier answers stay valid; looking at them"
-            " again costs nothing."
+            f"This plan is already released for this dataset. Attempt {attempt} draws new noise"
+            " and spends the full cost again. Viewing earlier answers costs nothing."
         )
     check(book, plan, status.dataset, source)
     typed = st.text_input(
-        f"Type the name of the dataset, {escape_markdown(status.dataset)}, to confirm. This cannot"
-        " be undone.",
+        f"Type {escape_markdown(status.dataset)} to confirm (cannot be undone)",
         key="confirmation",
         live=True,
         autocomplete="off",
     )
-    reason = reason_to_wait(plan, status, source, typed, interrupted=interrupted)
+    reason = missing_step(plan, status, source, typed, interrupted=interrupted)
     left, right = st.columns([1, 2], vertical_alignment="center")
     buttons.button(
         f"Release: spend {texts.cost(takes)} {counts}",
@@ -225,39 +213,47 @@ def confirm(
         width="stretch",
     )
     if reason:
-        right.caption(f"Release has to wait: {reason}")
+        right.caption(escape_markdown(f"To continue, {reason}"))
     show_deferred_error("release")
 
 
-def reason_to_wait(
+def missing_step(
     plan: Plan, status: DatasetStatus, source: Source, typed: str, *, interrupted: bool
 ) -> str:
-    """Why the release cannot start yet; empty when it can."""
+    """What is missing for the release, as the end of a sentence; empty if nothing is."""
     try:
         status.definition.check_unit(plan.budget)
+    except EngineError:
+        return f"press “{_unit_label(status)}” above."
+    try:
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
-    except EngineError as error:
-        return error_text(error)
+    except EngineError:
+        return "choose “pure epsilon” as the budget unit in the sidebar, or another dataset."
     if takes > status.left and not interrupted:
         left, cost_text = texts.remaining_text(status.left), texts.cost(takes)
         return (
-            f"the dataset has {left} {status.definition.counts} left and this plan costs"
-            f" {cost_text}. Plan with a smaller budget on the Preview page."
+            "choose a smaller budget on Preview, or another dataset: this one has"
+            f" {left} {status.definition.counts} left, and the plan costs {cost_text}."
         )
     if problem := source.problem(plan.schema):
         return problem
     if typed.strip() != status.dataset:
-        return "type the dataset's name exactly."
+        return "type the dataset name."
     return ""
 
 
+def _unit_label(status: DatasetStatus) -> str:
+    """Label of the button that plans for the people whom the dataset's total protects."""
+    return f"Plan for {status.definition.whom}"
+
+
 def running(book: Ledger, key: str) -> Status | None:
-    """Draw the progress of a release, or what went wrong; return the job once it is done."""
+    """Draw the progress or the error of a release; return the job once it is done."""
     return job_widget.job(job_key(book, key), label="Release")
 
 
 def stored(book: Ledger, key: str) -> Measurement | None:
-    """The stored result of a release, read once a session; its message when it was lost."""
+    """Stored result of a release, read once per session; draws the error if it is lost."""
     cached: tuple[tuple[str, str], Measurement] | None = st.session_state.get("released")
     if cached is not None and cached[0] == (str(book.path), key):
         return cached[1]
@@ -271,15 +267,14 @@ def stored(book: Ledger, key: str) -> Measurement | None:
 
 
 def receipt(book: Ledger, key: str) -> None:
-    """What the ledger holds about a release, and what happened to the rows, for the curator only."""
+    """Draw the receipt of a release, and the report on its rows for the curator only."""
     with show_errors():
         receipt_row = dataset_form.spent(book, key)
         st.success(
             escape_markdown(
-                f"Released for {receipt_row.dataset} at {receipt_row.utc}:"
-                f" {texts.cost(receipt_row.pcost)} pcost, ledger row {receipt_row.seq}. Reloading"
-                " this page, or pressing the button again, shows this same result and spends"
-                " nothing."
+                f"Released for {receipt_row.dataset} on {receipt_row.utc[:10]} at"
+                f" {receipt_row.utc[11:16]} UTC, for {texts.cost(receipt_row.pcost)} pcost."
+                " Viewing it again spends nothing."
             ),
             icon="✅",
         )

@@ -53,7 +53,7 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
     session = open_look_step(ledger, Path())
     session.set(records_path="")
     assert find_button(session, "coarse_look").disabled
-    assert "choose the records first" in session.text()
+    assert "choose the records" in session.text()
     session.set(records_path=str(records))
     for typed in ("", "Office", "offic"):
         session.set(coarse_confirmation=typed)
@@ -82,7 +82,7 @@ def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) ->
     wait(other)
     assert row_kinds(ledger) == ["spend", "saved", "note:rule"]
     assert "Looked at office" in session.text()
-    assert "Rows read 3,000 = counted 3,000 + left out 0" in session.text()
+    assert "Rows read 3,000 = counted 3,000 + dropped 0" in session.text()
     assert "2-way: at least" in session.text()
     assert "(by the rule)" in find_decision(session).options[1]
     record_decision(session)

@@ -69,7 +69,7 @@ def test_compare_page_starts_only_quick_mechanisms() -> None:
 
 
 def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, store = open_small_workload(), LruCache[Plan](plan_cache.BYTES)
+    session, store = open_small_workload(), LruCache[Plan](plan_cache.CACHE_BYTES)
     monkeypatch.setattr(plan_cache, "_plans", lambda: store)  # no cached plans
     run_comparison(session, [MECHANISMS[0], MECHANISMS[2]])
     for module, name in ((run, "load_plan"), (plans, "plan")):

@@ -161,7 +161,7 @@ class ManualTimer:
     """Timer that fires when the test calls `fire`."""
 
     def __init__(self, seconds: float, function: Callable[[], None]) -> None:
-        assert seconds == job_queue.GRACE
+        assert seconds == job_queue.RECONNECT_S
         self.fire = function
 
     def start(self) -> None:
@@ -191,7 +191,7 @@ def test_job_is_removed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_spending_job_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(job_queue, "GRACE", 0.0)
+    monkeypatch.setattr(job_queue, "RECONNECT_S", 0.0)
     gate = tmp_path / "gate"
     job_queue.start("spends", wait_for_gate, str(gate), holder="a", spends=True)
     until(lambda: job_queue.find("spends").text == "spending")
@@ -315,12 +315,12 @@ def test_worker_plan_equals_local_plan() -> None:
 
 def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(private_tempdir, "folder", lambda: tmp_path)
-    for number in range(private_tempdir.LATEST + 3):
+    for number in range(private_tempdir.MAX_CHECKPOINTS + 3):
         place = private_tempdir.checkpoint_folder(f"job {number}")
         (place / "state").write_text("")
         os.utime(place, (number, number))
-    assert len(list((tmp_path / "reached").iterdir())) <= private_tempdir.LATEST + 1
+    assert len(list((tmp_path / "reached").iterdir())) <= private_tempdir.MAX_CHECKPOINTS + 1
     assert not (private_tempdir.checkpoint_folder("job 0") / "state").exists()
     assert (
-        private_tempdir.checkpoint_folder(f"job {private_tempdir.LATEST + 2}") / "state"
+        private_tempdir.checkpoint_folder(f"job {private_tempdir.MAX_CHECKPOINTS + 2}") / "state"
     ).exists()

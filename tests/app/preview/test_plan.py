@@ -142,7 +142,7 @@ def test_long_planning_waits_for_button_and_cancels() -> None:
     workload = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
     studio = RequestState(workload=workload)
     session = Session(plan=permalink.packed(studio)).go("preview")
-    assert "Planning this takes about" in session.text()
+    assert "Planning takes about" in session.text()
     assert "Typical error (counts)" not in session.metrics()
     assert "no plan yet" in session.text()
     session.press("plan_now")

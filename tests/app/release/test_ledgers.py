@@ -21,22 +21,22 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert "There is no ledger here" in session.text()
     assert not place.exists()
     session.press("create_ledger")
-    assert "Declare the dataset" in session.text()
+    assert "register the dataset" in session.text()
     planned = session.studio.budget
     for unit, total in {"mu": planned.mu, "rho": planned.rho, "pcost": planned.pcost}.items():
         (box,) = (
             n for n in session.set(dataset_unit=unit).app.number_input if n.key == "dataset_total"
         )
         assert total <= box.value <= 1.001 * total
-        assert "pays for 1 release of the present plan" in session.text()
-    assert "pays for 3 releases" in session.set(dataset_total=3.2).text()
+        assert "Enough for 1 release" in session.text()
+    assert "Enough for 3 releases" in session.set(dataset_total=3.2).text()
     session.set(dataset_name="a", dataset_total=0.0).press("declare")
     assert "pcost was given as 0.0" in session.errors()
     session.set(dataset_total=0.5).press("declare")
     assert not session.errors()
     assert Ledger(place).status("a").total == 0.5
     assert "0 of 0.5 pcost spent" in next(p.text for p in session.app.get("progress"))
-    assert "has 0.5 pcost left" in session.text()
+    assert "0.5 pcost left" in session.text()
     session.set(dataset_name="A", dataset_total=9.0).press("declare")
     assert "already" in session.errors()
 
@@ -50,7 +50,7 @@ def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
     )
     session.press("create_ledger")
     session.set(dataset_unit="epsilon, delta", dataset_name="a")
-    assert "pays for 1 release of the present plan" in session.text()
+    assert "Enough for 1 release" in session.text()
     session.press("declare")
     assert not session.errors()
     status = Ledger(tmp_path / "new.ledger").status("a")

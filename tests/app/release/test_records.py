@@ -22,7 +22,7 @@ from tests.app.session import Session, demo_plan, wait
 from tests.waiting import until
 
 
-@pytest.mark.parametrize("how", ["File on this machine", "Upload"])
+@pytest.mark.parametrize("how", ["File on the server", "Upload"])
 def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -> None:
     schema = Schema([Attribute.categorical("city", ["Köln", "Łódź"])])
     rows = "city;n\n" + "Köln;1\n" * 600 + "Łódź;1\n" * 400
@@ -44,7 +44,7 @@ def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -
     else:
         session.set(records_path=str(place))
     assert (
-        "city, is also an attribute"
+        "city is also an attribute"
         in session.set(rows_are="ignored", number_column="n, city").text()
     )
     wait(session.set(rows_are="ignored", number_column="n").press("check_records"))
@@ -130,28 +130,28 @@ def test_rows_outside_domain_are_left_out(ledger: Ledger) -> None:
     place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
     session = open_release(ledger, records=str(place)).set(confirmation="survey")
     wait(session.press("check_records"))
-    assert "left out 1" in session.text()
-    assert "age: 1 outside the public domain" in session.text()
+    assert "dropped 1" in session.text()
+    assert "age: 1 outside the schema" in session.text()
     fits = session.app.dataframe[-1].value.set_index("Column")
     assert fits.loc["age"].tolist() == [944, 0, 1, 0, 1, "136 (1)"]
-    assert (fits["Known"] + fits["Missing"] + fits["Not known"] == 945).all()
+    assert (fits["Listed"] + fits["Missing"] + fits["Unlisted"] == 945).all()
     assert row_kinds(ledger) == ["ledger", "dataset"]
     session.set(records_path=SURVEY)
-    assert "left out 1" not in session.text()
-    assert all("Not known" not in frame.value for frame in session.app.dataframe)
+    assert "dropped 1" not in session.text()
+    assert all("Unlisted" not in frame.value for frame in session.app.dataframe)
     wait(session.press("check_records"))
-    assert "left out 0" in session.text()
+    assert "dropped 0" in session.text()
     session.set(records_path=str(place))
-    assert "left out 1" in session.text()
+    assert "dropped 1" in session.text()
     place.write_text("\n".join(lines) + "\n", encoding="utf-8")
     wait(session.press("check_records"))
-    assert "left out 0" in session.text()  # the corrected file
+    assert "dropped 0" in session.text()  # the corrected file
     place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
     wait(session.press("release"))
-    assert "Rows read 945 = counted 944 + left out 1" in session.text()
+    assert "Rows read 945 = counted 944 + dropped 1" in session.text()
 
 
-@pytest.mark.parametrize("how", ["File on this machine", "Upload"])
+@pytest.mark.parametrize("how", ["File on the server", "Upload"])
 def test_sheet_of_workbook_is_chosen_and_released(ledger: Ledger, how: str) -> None:
     place, rows = ledger.path.parent / "records.xlsx", pd.read_csv(SURVEY)
     with pd.ExcelWriter(place, engine="xlsxwriter") as book:

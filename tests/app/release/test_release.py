@@ -50,12 +50,12 @@ def publish_after_two_stops(
 def test_release_without_confirmation_is_disabled(ledger: Ledger) -> None:
     session = open_release(ledger, records="")
     assert is_release_disabled(session)
-    assert "choose the records first" in session.text()
+    assert "choose the records" in session.text()
     session.set(records_path=SURVEY)
     for typed in ("", "Survey", "surve"):
         session.set(confirmation=typed)
         assert is_release_disabled(session)
-        assert "type the dataset's name exactly" in session.text()
+        assert "type the dataset name" in session.text()
     assert not is_release_disabled(session.set(confirmation="survey"))
     assert row_kinds(ledger) == ["ledger", "dataset"]
 
@@ -69,7 +69,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     wait(other)
     assert row_kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
     assert "Released for survey" in session.text()
-    assert "Rows read 944 = counted 944 + left out 0" in session.text()
+    assert "Rows read 944 = counted 944 + dropped 0" in session.text()
     session.set(release_result_group=0)
     first = answers_on_page(session)
     for again in (other, open_release(ledger)):
@@ -98,7 +98,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
 
     session.set(release_result_group=4, release_result_confidence=0.9)
     pd.testing.assert_frame_equal(answers_on_page(session), stored.answers(4, confidence=0.9))
-    session.set(release_result_view="Ask something else", release_result_ask_names=["vote"])
+    session.set(release_result_view="Further queries", release_result_ask_names=["vote"])
     answer = stored.answer(("vote",), [1.0, 0.0])
     assert session.metrics()["Answer (counts)"] == f"{answer.answer:,.1f}"
     session.set(release_result_ask_names=["vote", "party"])
@@ -117,7 +117,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     assert (answers_on_page(session)["answer"] != first["answer"]).all()
     session.set(again_2=True)
     assert is_release_disabled(session.set(confirmation="survey"))
-    assert "has 0.5 pcost left and this plan costs 1" in session.text()
+    assert "0.5 pcost left, and the plan costs 1" in session.text()
 
 
 def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
@@ -190,7 +190,7 @@ def test_stored_answers_are_hidden_for_other_records(ledger: Ledger, tmp_path: P
     assert "Released for survey" in session.text()
     session = wait(session.set(records_path=str(other)))
     assert "not the records that were released" in session.errors()
-    assert "Release once more" in session.errors()
+    assert "Release again" in session.errors()
     assert "Released for survey" not in session.text()
     assert not session.app.dataframe
     wait(session.set(again_1=True, confirmation="survey").press("release"))

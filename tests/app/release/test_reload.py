@@ -65,9 +65,9 @@ def test_reload_replans_when_cache_is_empty(
     session = open_release(ledger)
     wait(session.set(confirmation="survey").press("release"))
     plan_cache._plans.clear()  # a restart of the server
-    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # slow planning
+    monkeypatch.setattr(plans, "QUICK_S", -1.0)  # slow planning
     again = reload_page(session)
-    assert "This needs the plan" in again.text()
+    assert "compute the plan" in again.text()
     wait(again.press("plan_now"))
     assert "Released for survey" in again.text()
 

@@ -35,7 +35,7 @@ def test_sums_of_two_large_attributes_are_planned() -> None:
         ("age", "hours-per-week"), "affine"
     )
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("preview")
-    assert "Planning has to wait" not in session.text()
+    assert "the memory limit is" not in session.text()
     assert not session.errors()
 
 
@@ -48,8 +48,8 @@ def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
         .add("sex", "marginal")
     )
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("preview")
-    assert "Planning has to wait" in session.text()
-    assert "is group 105: age × hours-per-week, affine" in session.text()
+    assert "the memory limit is" in session.text()
+    assert "table 105: age × hours-per-week, affine" in session.text()
     session.press(remedy)
     assert not session.errors()
     assert "Typical error (counts)" in session.metrics()
@@ -66,7 +66,7 @@ def test_group_forecast_is_shown_before_adding() -> None:
         "workload"
     )
     session.set(**JOINT)
-    assert "What makes it so dear is age × hours-per-week, affine." in session.text()
+    assert "Most of the planning time comes from age × hours-per-week, affine." in session.text()
     assert not any(
         b.label.startswith("Add: Remove it") for b in session.app.button
     )  # the group is not in the workload
@@ -119,7 +119,7 @@ def test_errors_of_new_groups_are_forecast(monkeypatch: pytest.MonkeyPatch) -> N
         f" {format_number(row['max_std'])}." in text
     )
     assert session.studio.required_workload == both
-    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # slow forecasts run in a worker on request
+    monkeypatch.setattr(plans, "QUICK_S", -1.0)  # slow forecasts run in a worker on request
     session.go("workload").set(group_names=["income"], same="prefix")
     assert "These" not in session.text()
     session.press("foresee").until(lambda: "At ε 4.887" in session.text())

@@ -53,7 +53,7 @@ def test_draft_schema_of_labels_fits_records(tmp_path: Path, form: str) -> None:
     )
     rows = [[1, 0], [0, 2], [1, 0], [2, 0]] if form == "sav" else [[1, 0], [0, 2], [1, 0], [1, 0]]
     assert counts["sex", "work"].tolist() == rows
-    reasons = {"outside the public domain": 1} | ({} if form == "sav" else {"missing": 1})
+    reasons = {"outside the schema": 1} | ({} if form == "sav" else {"missing": 1})
     assert counts.refused == {"sex": reasons}
     ages = Schema([Attribute.numeric("age", [0, 50, 100])])
     assert count_marginals(path, ages, [("age",)])["age",].tolist() == [5, 2]
