@@ -143,7 +143,8 @@ def test_address_opens_lesson_with_its_choices() -> None:
     session.set(strategies_cells=16)  # the default value
     assert "cells" not in session.app.query_params
     session.press("after_strategies")
-    assert dict(session.app.query_params) == {"lesson": "4", "pcost": "1.0"}
+    pcost = str(RequestState().budget.pcost)
+    assert dict(session.app.query_params) == {"lesson": "4", "pcost": pcost}
     assert "**Step 0.**" in session.text()
 
 
@@ -385,7 +386,8 @@ def test_lesson_budget_protects_persons_with_many_rows() -> None:
 def test_wider_cells_have_less_bias() -> None:
     session = open_lesson(find_lesson("binning")).set(binning_step=2, binning_width=1)
     first = session.metrics()["Mean bias of the sum"]
-    assert float(first.split()[0]) == pytest.approx(clipping_example(binned(1), 1.0).bias, abs=0.06)
+    std = 1 / RequestState().budget.mu
+    assert float(first.split()[0]) == pytest.approx(clipping_example(binned(1), std).bias, abs=0.06)
     second = session.set(binning_width=8).metrics()["Mean bias of the sum"]
     assert float(second.split()[0]) < float(first.split()[0])
 
@@ -407,7 +409,7 @@ def test_lesson_tunes_workload_of_the_studio() -> None:
     errors = dict(
         zip(data_frames(session)[0]["plan"], data_frames(session)[0]["RMSE"], strict=True)
     )
-    result = plan(session.studio.workload, Budget(pcost=1.0))
+    result = plan(session.studio.workload, session.studio.budget)
     assert errors["equal centers"] == pytest.approx(result.weighted_rmse)
     assert (
         errors["bound for all mechanisms"]
