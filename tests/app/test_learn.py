@@ -143,7 +143,7 @@ def test_address_opens_lesson_with_its_choices() -> None:
     session.set(strategies_cells=16)  # the default value
     assert "cells" not in session.app.query_params
     session.press("after_strategies")
-    pcost = str(RequestState().budget.pcost)
+    pcost = str(session.studio.budget.pcost)
     assert dict(session.app.query_params) == {"lesson": "4", "pcost": pcost}
     assert "**Step 0.**" in session.text()
 
@@ -386,7 +386,7 @@ def test_lesson_budget_protects_persons_with_many_rows() -> None:
 def test_wider_cells_have_less_bias() -> None:
     session = open_lesson(find_lesson("binning")).set(binning_step=2, binning_width=1)
     first = session.metrics()["Mean bias of the sum"]
-    std = 1 / RequestState().budget.mu
+    std = 1 / session.studio.budget.mu
     assert float(first.split()[0]) == pytest.approx(clipping_example(binned(1), std).bias, abs=0.06)
     second = session.set(binning_width=8).metrics()["Mean bias of the sum"]
     assert float(second.split()[0]) < float(first.split()[0])
