@@ -27,8 +27,7 @@ page_layout.require()
 
 TUTORIAL = (
     "A **schema** is **public knowledge**: take it from questionnaires, code books and laws, never"
-    " from the records. A label listed only because one person has it would reveal that person. This"
-    " page therefore reads no records."
+    " from the records. A label listed only because one person has it would reveal that person."
 )
 
 OTHER_LABEL = "Label for unlisted values (leave blank to drop those rows)"
@@ -383,9 +382,8 @@ attribute_form()
 if studio.schema is not None:
     st.header("People with several rows")
     person_form(studio.schema)
-    st.header("Impossible combinations")
+    st.header("Public constraints")
     constraints_form.rules(studio.schema)
-    st.header("Published totals")
     constraints_form.exact(studio.schema)
 if studio.schema is None:
     st.info("No schema yet. Use a demo schema, upload a file or add an attribute.", icon="📋")

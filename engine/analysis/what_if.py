@@ -351,7 +351,7 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
     >>> added_text(plan(workload, Budget(pcost=1.0)), 1)
-    'These 4 queries come out with a typical error of 1.00 counts, the largest 1.00.'
+    '4 new queries: typical error of 1.00 counts, largest 1.00.'
     """
     errors, n_previous = errors_by_group(after), len(after.workload.groups) - new
     new_errors, typical, largest = (
@@ -365,16 +365,17 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
             " determines them."
         )
     text = (
-        f"These {number(int(new_errors['queries'].sum()))} queries come out with a typical"
-        " error of "
+        f"{pluralize(int(new_errors['queries'].sum()), 'new query', 'new queries')}: typical error"
+        f" of {format_number(typical)} counts, largest {format_number(largest)}."
     )
-    text += f"{format_number(typical)} counts, the largest {format_number(largest)}."
     if before is None or not n_previous:
         return text
-    return (
-        f"{text} That of the others goes from {format_number(before.rmse)} to"
-        f" {format_number(_combined_rmse(errors[:n_previous]))}."
-    )
+    rmse = _combined_rmse(errors[:n_previous])
+    old_text, new_text = format_number(before.rmse), format_number(rmse)
+    if old_text == new_text:
+        return f"{text} The typical error of the existing queries remains {old_text}."
+    verb = "rises" if rmse > before.rmse else "falls"
+    return f"{text} The typical error of the existing queries {verb} from {old_text} to {new_text}."
 
 
 def _combined_rmse(errors: pd.DataFrame) -> float:

@@ -80,7 +80,7 @@ class Guard:
             return None
         rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         place = quote("/" + scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
-        # after a redirect from another site, browsers omit strict cookies; a page of ours keeps them
+        # browsers omit strict cookies after a redirect from another site, but not after a page
         target = place.replace("&", "&amp;")
         page = HTMLResponse(
             '<!doctype html><title>Opening</title><meta http-equiv="refresh"'

@@ -228,7 +228,7 @@ def _attribute(attribute: Attribute) -> str:
 
 @cached_on_value
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
-    """Return the ways k of the leading `all_ways` groups, their numeric family, and their number."""
+    """Return ways, numeric family and number of the leading groups of one `all_ways` call."""
     schema = workload.schema
     for numeric in DEFAULT_FAMILIES:
         families = {

@@ -35,8 +35,8 @@ def rules(schema: Schema) -> None:
         args=(key,),
         placeholder="age < 15 and married == 'yes'",
         help=(
-            "These cells are published as 0, and rows that break a rule are dropped. Take rules from"
-            " laws and questionnaires, never from the records."
+            "These cells are published as 0, and rows that break a rule are dropped. Take rules"
+            " from laws and questionnaires, never from the records."
         ),
     )
     show_deferred_error("rules")

@@ -18,7 +18,7 @@ DRAW = "Draw a range"
 
 
 def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
-    """Draw the form and return the query, None while incomplete; `drawn` offers a range on a chart."""
+    """Draw the form; return the query, or None while incomplete. `drawn` adds ranges by drawing."""
     methods = ["Choose cells", *([DRAW] if drawn else []), "Write a condition"]
     how = st.radio("Input method", methods, horizontal=True, key=f"{key}_how")
     if how == DRAW:

@@ -110,12 +110,12 @@ def test_errors_of_new_groups_are_forecast(monkeypatch: pytest.MonkeyPatch) -> N
     session.press("add_group").set(group_names=["age"], same="range", group_weight=2.0)
     both = first.add("age", "range", weight=2.0)
     text = analysis.added_text(tuned(both), 1, tuned(first))
-    assert "That of the others goes from" in text
+    assert "existing queries rises from" in text
     assert f"At ε 4.887: {text}" in session.text().replace("*", "")
     session.press("add_group").go("preview")
     row = tuned(both).by_group().iloc[1]
     assert (
-        f"typical error of {format_number(row['rmse'])} counts, the largest"
+        f"typical error of {format_number(row['rmse'])} counts, largest"
         f" {format_number(row['max_std'])}." in text
     )
     assert session.studio.required_workload == both
