@@ -33,9 +33,9 @@ SCRIPT = """<script>
   };
 })();
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
-# less space around the title of a page; #root outranks the classes of Streamlit
+# less space around the title, which starts below the toolbar; #root outranks Streamlit's classes
 STYLE = b"""<style>
-#root [data-testid=stMainBlockContainer] {padding-top: 2.5rem}
+#root [data-testid=stMainBlockContainer] {padding-top: 3.75rem}
 #root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
 </style>"""
 # request headers that allow a compressed, cached or partial response
