@@ -28,6 +28,7 @@ from pages.parts.shell.error_text import (
     show_errors,
 )
 
+WEAK_GUESS_PERCENT = 99.0  # attacker's success rate with almost no protection
 RELEASED = "released_source"  # session key: the last release of this session and its records
 
 
@@ -177,6 +178,12 @@ def confirm(
         escape_markdown(f"For the people in the records: {plan.schema.promise(plan.budget)}"),
         icon="🙋",
     )
+    if plan.budget.guess >= WEAK_GUESS_PERCENT:
+        st.warning(
+            "This budget gives almost no protection: an attacker guesses right up to"
+            f" {plan.budget.guess:g}% of the time. To continue safely, choose a smaller budget on"
+            " Preview."
+        )
     if interrupted:
         takes = 0.0
         st.warning(

@@ -10,10 +10,13 @@ import pytest
 
 from engine.errors import Cancelled
 from engine.ledger import Ledger
+from engine.privacy import Budget
 from engine.release import measure
 from engine.release.measure import load_measurement
 from pages.parts.jobs import private_tempdir, publishing
 from pages.parts.release.published_view import FILES
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.release.sessions import (
     SURVEY,
     answers_on_page,
@@ -21,7 +24,7 @@ from tests.app.release.sessions import (
     open_release,
     row_kinds,
 )
-from tests.app.session import demo_plan, wait
+from tests.app.session import UNIFORM, Session, demo_plan, wait
 
 
 def publish_after_two_stops(
@@ -198,3 +201,35 @@ def test_stored_answers_are_hidden_for_other_records(ledger: Ledger, tmp_path: P
     assert row_kinds(ledger)[-2:] == ["spend", "saved"]
     session = wait(session.set(records_path=str(shuffled)))
     assert "not the records that were released" in session.errors()
+
+
+def test_huge_epsilon_shows_a_warning(ledger: Ledger) -> None:
+    assert "almost no protection" not in open_release(ledger).text()
+    workload = demo_plan("survey", (1,)).workload
+    studio = RequestState(workload=workload, budget=Budget.approx(1e9, 1e-6), options=UNIFORM)
+    session = Session(plan=permalink.packed(studio))
+    session.go("release", step="2. Release", ledger_path=str(ledger.path))
+    assert "almost no protection" in wait(session).text()
+
+
+def test_dataset_of_other_unit_is_not_chargeable(ledger: Ledger) -> None:
+    ledger.add_dataset("visits", total=Budget(pcost=9.0, rows_per_person=3))
+    session = open_release(ledger).set(dataset="visits")
+    assert "cannot be charged for this plan" in session.text()
+    assert "enough for" not in session.text()
+    assert "rows_per_person" not in session.text() + session.errors()
+
+
+@pytest.mark.parametrize(("extra_rows", "is_warned"), [(5, False), (50, True)])
+def test_many_dropped_rows_are_an_amber_box(
+    ledger: Ledger, tmp_path: Path, extra_rows: int, is_warned: bool
+) -> None:
+    lines = Path(SURVEY).read_text(encoding="utf-8").splitlines()
+    invalid = lines[1].replace("36", "136", 1)
+    place = tmp_path / "records.csv"
+    place.write_text("\n".join([*lines, *[invalid] * extra_rows]) + "\n", encoding="utf-8")
+    session = open_release(ledger, records=str(place)).set(confirmation="survey")
+    wait(session.press("release"))
+    assert f"age: {extra_rows} outside the schema" in session.text()
+    boxes = " ".join(box.value for box in session.app.warning).replace("\\", "")
+    assert (f"dropped {extra_rows}" in boxes) == is_warned
