@@ -899,9 +899,12 @@ def report_html(
         f" {html.escape(plan.schema.promise(plan.budget))}</p>"
     )
     parts += ["<h2>Privacy</h2>", promise, f"<p>{html.escape(plan.meaning)}</p>", _facts(seal)]
+    claim = claim_text(plan)
+    if seal["bound"] not in claim:
+        claim = f"{claim} {seal['bound']}"
     parts += [
         "<h2>How exact</h2>",
-        f"<p>{html.escape(claim_text(plan))} {html.escape(seal['bound'])}</p>",
+        f"<p>{html.escape(claim)}</p>",
     ]
     parts += [_picture(p) for p in (spread_picture(plan, plan.rmse), budget_picture(plan))]
     parts += ["<h2>Errors of every group</h2>", _table(group_table(plan).head(REPORT_ROWS))]

@@ -3,9 +3,9 @@
 The package is one zip of plain text files that needs no software of this project:
 
 README.md, codebook.md           description of tables, columns and their uses
-table1.csv, table2.csv, ...      one row per query, with a code and a label column for every
+table1_age.csv, ...              one row per query, with a code and a label column for every
                                  attribute
-table2_crosstab.csv, ...         published counts of two attributes as rows and columns, for
+table2_age_sex_crosstab.csv, ... published counts of two attributes as rows and columns, for
                                  spreadsheets
 tables.csv-metadata.json         column descriptions as CSV on the Web (W3C)
 registry.json                    the fields of public registries of deployments, or "not stated"
@@ -55,6 +55,7 @@ import csv
 import json
 import math
 import os
+import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -336,7 +337,30 @@ def is_linear(measurement: Measurement) -> bool:
     )
 
 
-def write_linear_form(measurement: Measurement, folder: Path) -> list[Path]:
+PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/2"
+NUMBERED_FORMAT = "tables/1"  # files are named by number only; `verify_package` still reads it
+MAX_NAME_LENGTH = 60  # characters of the attributes in a file name
+
+
+def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> list[str]:
+    """Return the names of the tables: number and attributes, as a valid file name and R name.
+
+    >>> from engine.workload import Schema, Workload
+    >>> schema = Schema.from_json('{"Age group": 3, "sex": 2}')
+    >>> table_names(Workload.all_ways(schema, ways=(0, 2)).groups)
+    ['table1_total', 'table2_age_group_sex']
+    """
+    numbers = [f"table{number}" for number in range(1, len(groups) + 1)]
+    if format_name == NUMBERED_FORMAT:
+        return numbers
+    texts = ["_".join(group.attributes).lower() or "total" for group in groups]
+    slugs = [re.sub(r"[^a-z0-9]+", "_", text)[:MAX_NAME_LENGTH].strip("_") for text in texts]
+    return [
+        f"{number}_{slug}" if slug else number for number, slug in zip(numbers, slugs, strict=True)
+    ]
+
+
+def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[str]) -> list[Path]:
     """Write the linear form, one table per group; return the CSV files and the script."""
     plan, files = measurement.plan, [folder / "recompute.R"]
     files[0].write_text(LINEAR_CODE, encoding="utf-8")
@@ -378,15 +402,11 @@ def write_linear_form(measurement: Measurement, folder: Path) -> list[Path]:
         np.array(columns), np.cumsum([group.count for group in plan.workload.groups])[:-1], axis=1
     )
     ends = []
-    for number, (group, weights) in enumerate(
-        zip(plan.workload.groups, parts, strict=True), start=1
-    ):
-        write_csv(
-            f"table{number}_weights.csv", ([repr(float(x)) for x in row] for row in weights.T)
-        )
+    for name, group, weights in zip(names, plan.workload.groups, parts, strict=True):
+        write_csv(f"{name}_weights.csv", ([repr(float(x)) for x in row] for row in weights.T))
         end_indices = {0, group.count - 1}
         ends_sum = measurement.answer(group.attributes, sum(_query(group, i) for i in end_indices))
-        ends.append([f"table{number}", repr(float(ends_sum.answer)), repr(float(ends_sum.std))])
+        ends.append([name, repr(float(ends_sum.answer)), repr(float(ends_sum.std))])
     write_csv("tables.csv", [["table", "sum", "sum_std"], *ends])
     return files
 
@@ -420,7 +440,6 @@ MAX_TABLE_ROWS = 2_000_000
 # upper bound of the files that are not tables of groups
 OTHER_FILES = 20
 UNKNOWN = "not stated"
-PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/1"
 COLUMNS = {
     "query_id": ("integer", "number of the query in the whole release, from 0"),
     "query": ("string", "the query in words"),
@@ -515,6 +534,7 @@ def tables_files(
     *,
     rule: QualityRule,
     confidence: float,
+    format_name: str = TABLES_FORMAT,
     tell: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[Path]:
     """Write the files of the package into a folder; return their paths.
@@ -526,8 +546,8 @@ def tables_files(
     measurement = uncertainty.published.measurement
     workload = measurement.plan.workload
     files, described, cell_tables, first = [], [], [], 0
-    for number, group in enumerate(workload.groups):
-        name = f"table{number + 1}"
+    names = table_names(workload.groups, format_name)
+    for number, (name, group) in enumerate(zip(names, workload.groups, strict=True)):
         frame = labelled_rows(uncertainty, number, first, rule, confidence)
         first += group.count
         tell(0.8 * first / workload.queries, "Writing tables")
@@ -544,13 +564,14 @@ def tables_files(
                 text = csv_text(crosstab(frame, group, workload.schema))
                 # Excel detects the encoding by the byte order mark
                 files[-1].write_text(text, encoding="utf-8-sig")
+    how = _how(uncertainty, rule, confidence) | {"format": format_name}
     for file, text in (
         ("README.md", _readme(measurement, described, confidence)),
         ("codebook.md", _codebook(workload.schema)),
         ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
         ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
         (PLAN, measurement.plan.to_json()),
-        (HOW, json.dumps(_how(uncertainty, rule, confidence), indent=1, ensure_ascii=False)),
+        (HOW, json.dumps(how, indent=1, ensure_ascii=False)),
     ):
         files.append(folder / file)
         files[-1].write_text(text, encoding="utf-8")
@@ -558,7 +579,7 @@ def tables_files(
     if is_open(measurement):
         files += write_open_form(measurement, folder, cell_tables)
     elif is_linear(measurement):
-        files += write_linear_form(measurement, folder)
+        files += write_linear_form(measurement, folder, names)
     return files
 
 

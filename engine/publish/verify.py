@@ -45,7 +45,14 @@ from engine.publish.release_package import (
     readme,
 )
 from engine.publish.report import MARK, answer_batches
-from engine.publish.tables_package import HOW, MAX_TABLE_ROWS, PLAN, TABLES_FORMAT, tables_files
+from engine.publish.tables_package import (
+    HOW,
+    MAX_TABLE_ROWS,
+    NUMBERED_FORMAT,
+    PLAN,
+    TABLES_FORMAT,
+    tables_files,
+)
 from engine.release import Measurement
 
 TABLE_TOLERANCE = 1e-6  # relative difference between machines
@@ -85,7 +92,13 @@ def table_problems(
     with tempfile.TemporaryDirectory() as place:
         expected = {
             file.name: file
-            for file in tables_files(errors, Path(place), rule=rule, confidence=how["confidence"])
+            for file in tables_files(
+                errors,
+                Path(place),
+                rule=rule,
+                confidence=how["confidence"],
+                format_name=how["format"],
+            )
         }
         present = set(files.names)
         problems += [f"{name} is not there" for name in sorted(expected.keys() - present)]
@@ -107,12 +120,12 @@ def table_problems(
 
 def _options(text: bytes) -> dict[str, Any]:
     """Return the options of the tables; raise PlanError if one is missing or of a wrong type."""
-    how = parse_json(text)
-    if not isinstance(how, dict) or how.get("format") != TABLES_FORMAT:
+    how, formats = parse_json(text), (NUMBERED_FORMAT, TABLES_FORMAT)
+    if not isinstance(how, dict) or how.get("format") not in formats:
         format_name = how.get("format") if isinstance(how, dict) else None
         raise PlanError(
             f"The tables have the format {str(format_name)[:40]!r}. This version reads"
-            f" {TABLES_FORMAT}."
+            f" {' and '.join(formats)}."
         )
     types = {
         "dataset": str,

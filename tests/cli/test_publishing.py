@@ -58,7 +58,7 @@ def test_publish_whole_tables_match_synthetic_records(folder: Path, capsys: Capt
     assert set(records["status"]) == {"SIMULATED"}
     with zipfile.ZipFile("tables.zip") as archive:
         assert json.loads(archive.read("how.json"))["rule"]["least_count"] == 5
-        table = pd.read_csv(archive.open("table1.csv")).set_index("query")
+        table = pd.read_csv(archive.open("table1_age_sex.csv")).set_index("query")
     for age in range(5):
         for sex in "FM":
             row = table.loc[f"age <= {age} and sex = {sex}"]

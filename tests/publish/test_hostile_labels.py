@@ -132,13 +132,9 @@ def test_tables_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
     for name, text in texts.items():
         if name.endswith(".csv"):
             check_csv(text)
-    titles = [
-        c["titles"]
-        for c in json.loads(texts["tables.csv-metadata.json"])["tables"][1]["tableSchema"][
-            "columns"
-        ]
-    ]
-    assert titles == next(csv.reader(io.StringIO(texts["table2.csv"])))
+    metadata = json.loads(texts["tables.csv-metadata.json"])["tables"]
+    titles = [column["titles"] for column in metadata[1]["tableSchema"]["columns"]]
+    assert titles == next(csv.reader(io.StringIO(texts[metadata[1]["url"]])))
     for name in ("README.md", "codebook.md"):
         prose = re.sub(r"(`+).*?\1(?!`)", "", re.sub(r"\\.", "", texts[name]))
         assert not re.search(r"<|\]\(|://|www\.|`", prose), prose

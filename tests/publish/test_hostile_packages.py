@@ -47,9 +47,9 @@ DOCUMENTS = {
 SAMPLE, SECONDS, MEGABYTES = 12, 2.0, 500
 # files with the same format as another tested file
 SIMILAR = {
-    "table2.csv",
-    "table3.csv",
-    "table4.csv",
+    "table2_sex.csv",
+    "table3_age.csv",
+    "table4_sex_age.csv",
     "matrix2.csv",
     "centers.csv",
     "attributes.csv",
@@ -355,7 +355,7 @@ BOMBS = (
     ("release", "plan.json", b"[],{}," * (MB // 6), 140),
     ("release", "plan.json", b"0" * MB, 110),
     ("release", "plan.json", "\U0001f600".encode() * (MB // 4), 45),
-    ("tables", "table1.csv", b"," * MB, 300),
+    ("tables", "table1_total.csv", b"," * MB, 300),
 )
 
 

@@ -19,7 +19,7 @@ from engine.postprocess.residual_estimates import assemble_table
 from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.publish.release_package import write_package
-from engine.publish.tables_package import is_open, write_tables
+from engine.publish.tables_package import is_open, table_names, write_tables
 from engine.publish.verify import verify_package
 from engine.release.measure import read_plan
 from engine.workload import Attribute, Schema, Workload
@@ -185,7 +185,9 @@ def test_weights_of_joint_plan_contain_exact_totals(tmp_path) -> None:
     integers = pd.read_csv(tmp_path / "integers.csv")
     assert integers.iloc[-1, 1:].tolist() == [1, 1.0, 0.0]
     for number in range(len(workload.groups)):
-        weights = np.loadtxt(tmp_path / f"table{number + 1}_weights.csv", delimiter=",", ndmin=2)
+        weights = np.loadtxt(
+            tmp_path / f"{table_names(workload.groups)[number]}_weights.csv", delimiter=",", ndmin=2
+        )
         answers = measurement.answers(number)
         np.testing.assert_allclose(
             weights @ (integers["integer"] * integers["grid"]), answers["answer"], atol=1e-6
