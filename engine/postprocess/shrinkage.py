@@ -15,8 +15,15 @@ which is always positive; omega is the omega function of Wright.  The reference 
 largest entropy that has the margins: for pairs the product of shares, for larger sets the limit of
 iterative proportional fitting.
 
-tau is chosen by Stein's unbiased risk estimate, so that a table with a few large deviations from
-the reference follows its noisy cells.
+A better reference m of a pair is predicted through third attributes (`mediators`), from a first fit
+of all pairs towards independence, and scaled to the margins.
+
+tau of pairs is estimated jointly: the squared distance of a pair from its reference is an unbiased
+estimate of its deviation, and the deviations of all pairs have one prior, estimated by
+nonparametric maximum likelihood (empirical Bayes).  A pair without signal therefore keeps its
+reference.  Stein's unbiased risk estimate chooses multiples of tau, so that a table with a few large
+deviations from the reference follows its noisy cells.  If few pairs have signal, it chooses only for
+those of large deviation.
 
 If the noise of a table has a precision matrix (`metric_of`), |That - T|^2 / v is replaced by
 the squared distance in standard errors, and the problem is solved by accelerated proximal gradient
@@ -35,7 +42,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -45,6 +52,7 @@ import scipy
 
 from engine._arrays import Array
 from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
+from engine.postprocess.mediators import PairPredictions, likelihood_mean
 from engine.postprocess.nonnegative_projection import AGREEING, mix_with_even, project_nonnegative
 from engine.postprocess.partial_pooling import (
     TRIPLE_ROUNDS,
@@ -78,6 +86,14 @@ TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)  # the same for tables with a precis
 # by number of attributes: significance threshold of the deviation, in standard errors
 MIN_SIGNAL_SE = {2: 1.0}
 MIN_SIGNAL_SE_DEFAULT = 2.0
+# if fewer pairs than this share have significant deviations, the risk estimate chooses tau only for
+# deviations from MIN_CHOICE_SE standard errors
+MIN_SIGNAL_SHARE, SIGNIFICANT_SE, MIN_CHOICE_SE = 0.25, 2.0, 6.0
+# prior support of squared deviations, as shares of their upper bounds
+DEVIATION_SHARES = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 43)])
+PRIOR_STEPS = 20
+# expected squared deviation, as a multiple of the variance of one cell, that counts as 0
+NEGLIGIBLE_EXCESS = 1e-3
 
 # mask of the possible cells, shape (n_1, ..., n_k); None if all cells are possible
 Possible = npt.NDArray[np.bool_] | None
@@ -144,18 +160,34 @@ def shrink_table(
     margins: Mapping[Axes, Array],
     total: float,
     possible: Possible = None,
+    *,
+    reference: Array | None = None,
+    expected_excess: float | None = None,
+    chooses_tau: bool = True,
 ) -> Array:
-    """Return the table on a set of attributes, shrunk towards its maximum-entropy reference.
+    """Return the table on a set of attributes, shrunk towards its reference.
 
-    If the difference from the reference is not significant, or the set was not measured, this is
-    the reference itself.  Shape (n_1, ..., n_k); margins without one of the axes.
+    Parameters
+    ----------
+    margins : tables without one of the axes.
+    reference : table with these margins, shape (n_1, ..., n_k); by default the maximum-entropy
+        table.
+    expected_excess : squared deviation from the reference in counts^2, see `expected_deviations`.
+        Without it, that of this table alone is used if it is significant.
+    chooses_tau : whether the risk estimate chooses tau; otherwise tau is its first candidate.
+
+    If there is no deviation, or the set was not measured, this is the reference itself.  Shape
+    (n_1, ..., n_k).
     """
-    table = max_entropy_table(axes, margins, possible)
+    table = max_entropy_table(axes, margins, possible) if reference is None else reference
     if seen is None or seen.rank == 0:
         return table
     gap = seen.cells - seen.lens.of(table)
     excess, errors = seen.surplus(gap)
-    if errors < MIN_SIGNAL_SE.get(len(axes), MIN_SIGNAL_SE_DEFAULT):
+    if expected_excess is None:
+        if errors < MIN_SIGNAL_SE.get(len(axes), MIN_SIGNAL_SE_DEFAULT):
+            return table
+    elif expected_excess <= NEGLIGIBLE_EXCESS * seen.variance:
         return table
     if seen.metric is not None:
         fit, tau = table, excess / float(np.sum(seen.metric.of_cells * table))
@@ -166,15 +198,53 @@ def shrink_table(
             if seen.metric.squared(seen.lens.of(fit) - seen.cells) <= expected:
                 break
         return fit
-    excess *= seen.variance
+    excess = excess * seen.variance if expected_excess is None else expected_excess
     best, least = table, math.inf
-    for factor in TAU_FACTORS:
+    for factor in TAU_FACTORS if chooses_tau else TAU_FACTORS[:1]:
         s = seen.variance * total / (factor * excess)
         fit = _entropic_fit(table, table + gap, s, axes, margins)
         risk = _risk(fit, table, gap, s, seen, excess / total)
         if risk < least:
             best, least = fit, risk
     return best
+
+
+def expected_deviations(
+    seen: Mapping[Axes, ResidualEstimate], references: Mapping[Axes, Array]
+) -> dict[Axes, float]:
+    """Return the posterior mean of the squared deviation of tables from references, in counts^2.
+
+    The deviations, as shares of upper bounds, have one prior for all tables, estimated by
+    nonparametric maximum likelihood.  ``references`` have the shapes of their tables.
+
+    >>> from engine.postprocess.residual_estimates import MeasuredProjection
+    >>> lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
+    >>> cells = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    >>> seen = {(0, 1): ResidualEstimate(cells=cells, variance=9.0, rank=1, lens=lens)}
+    >>> round(expected_deviations(seen, {(0, 1): np.full((2, 2), 25.0)})[0, 1], 3)
+    0.0
+    """
+    if not references:
+        return {}
+    excesses = np.array(
+        [seen[a].surplus(seen[a].cells - seen[a].lens.of(m))[0] for a, m in references.items()]
+    )
+    bounds = np.array(
+        [min(float(np.sum(m.sum(axis=k) ** 2)) for k in range(m.ndim)) for m in references.values()]
+    )
+    variances = np.array([seen[a].variance for a in references])
+    ranks = np.array([seen[a].rank for a in references], dtype=float)
+    # distances in squared standard errors, shape (tables, shares)
+    means = np.multiply.outer(bounds / variances, DEVIATION_SHARES)
+    spreads = 2.0 * ranks[:, None] + 4.0 * means
+    logs = -0.5 * ((excesses[:, None] - means) ** 2 / spreads + np.log(spreads))
+    likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))
+    prior = np.full(len(DEVIATION_SHARES), 1.0 / len(DEVIATION_SHARES))
+    for _ in range(PRIOR_STEPS):
+        posterior = prior * likelihood
+        posterior /= posterior.sum(axis=1, keepdims=True)
+        prior = posterior.mean(axis=0)
+    return dict(zip(references, (bounds * (posterior @ DEVIATION_SHARES)).tolist(), strict=True))
 
 
 def _metric_fit(
@@ -270,6 +340,7 @@ def _ratio(above: Array, under: Array) -> Array:
 # tolerance of margins as a share of the tolerance for negative cells
 MARGIN_TOLERANCE_SHARE = 0.2
 SCALING_SWEEPS = 100
+REFERENCE_TOLERANCE = 1e-6  # error of the margins of references, as a share of the records
 MAX_SCALING_ROUNDS = 6  # after these, all tables are projected jointly
 
 
@@ -345,7 +416,40 @@ def _low_order_tables(
             tables |= _two_way(estimates, total, tables, by_order[2], pooled)
             tell(0.1, "Reading pairs from triples")
         tables |= _one_and_two_way(estimates, total, tables, by_order, pooled)
-    return tables
+        direct = pooled
+    refitted = [axes for axes in by_order.get(2, []) if axes in direct]
+    mediated = _mediator_references(estimates, tables, refitted, direct)
+    return tables | _two_way(estimates, total, tables, refitted, direct, mediated)
+
+
+def _mediator_references(
+    estimates: Evidence,
+    tables: Mapping[Axes, Array],
+    pairs: Iterable[Axes],
+    residuals: Mapping[Axes, PooledResidual],
+) -> dict[Axes, Array]:
+    """Return references of the pairs that third attributes predict, scaled to their margins."""
+    predictions, out = PairPredictions(tables), dict[Axes, Array]()
+    for axes in pairs:
+        if axes in estimates.possible or axes in estimates.exact:
+            continue
+        if not (candidates := predictions.candidates(*axes)):
+            continue
+        margins = {face: tables[face] for face in (*faces(axes), ())}
+        seen = _pooled_estimate(estimates.seen[axes], axes, residuals)
+        mean = likelihood_mean([max_entropy_table(axes, margins), *candidates], seen)
+        near = partial(_within, allowed=REFERENCE_TOLERANCE * float(tables[()]))
+        out[axes] = fit_margins(mean, axes, margins, near)
+    return out
+
+
+def _pooled_estimate(
+    seen: ResidualEstimate, axes: Axes, residuals: Mapping[Axes, PooledResidual]
+) -> ResidualEstimate:
+    """Return the estimate of a residual with the cells and variance pooled with triples."""
+    if axes not in residuals:
+        return seen
+    return replace(seen, cells=residuals[axes][0], variance=residuals[axes][1])
 
 
 def make_consistent(
@@ -440,18 +544,36 @@ def _two_way(
     tables: dict[Axes, Array],
     pairs: list[Axes],
     residuals: dict[Axes, PooledResidual],
+    mediated: Mapping[Axes, Array] | None = None,
 ) -> dict[Axes, Array]:
-    out = {}
-    for axes in pairs:
-        seen = estimates.seen.get(axes)
-        if seen is not None and axes in residuals:
-            # residuals pooled with triples
-            seen = replace(seen, cells=residuals[axes][0], variance=residuals[axes][1])
-        margins = {face: tables[face] for face in (*faces(axes), ())}
-        table = estimates.exact.get(axes)
-        out[axes] = (
-            shrink_table(axes, seen, margins, total, estimates.possible.get(axes))
-            if table is None
-            else table
+    """Return the tables of pairs, shrunk towards independence or towards ``mediated``.
+
+    Without ``mediated``, this is a first fit, in which no risk estimate chooses tau of plain pairs.
+    """
+    references, seen = dict(mediated or {}), dict[Axes, ResidualEstimate]()
+    out = {axes: estimates.exact[axes] for axes in pairs if axes in estimates.exact}
+    fitted = [axes for axes in pairs if axes not in out]
+    margins = {axes: {face: tables[face] for face in (*faces(axes), ())} for axes in fitted}
+    for axes in fitted:
+        if axes in estimates.seen:
+            seen[axes] = _pooled_estimate(estimates.seen[axes], axes, residuals)
+        if axes not in references:
+            possible = estimates.possible.get(axes)
+            references[axes] = max_entropy_table(axes, margins[axes], possible)
+    plain = {axes: references[axes] for axes in fitted if axes in residuals}
+    excesses = expected_deviations(seen, plain)
+    errors = {a: seen[a].surplus(seen[a].cells - seen[a].lens.of(m))[1] for a, m in plain.items()}
+    significant = sum(e >= SIGNIFICANT_SE for e in errors.values())
+    min_choice = -math.inf if significant >= MIN_SIGNAL_SHARE * len(errors) else MIN_CHOICE_SE
+    for axes in fitted:
+        deviates = mediated is not None and errors.get(axes, 0.0) >= min_choice
+        out[axes] = shrink_table(
+            axes,
+            seen.get(axes),
+            margins[axes],
+            total,
+            reference=references[axes],
+            expected_excess=excesses.get(axes),
+            chooses_tau=deviates or axes not in plain,
         )
     return out

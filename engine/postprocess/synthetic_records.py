@@ -251,7 +251,7 @@ def _tree_of_people(
                         axis=tuple(k for k in range(table.ndim) if k not in (i, j))
                     )
     records = np.zeros((people, len(sizes)), np.int64)
-    tree = _tree(pairs)
+    tree = mutual_information_tree(pairs)
     for child in sorted(singles, key=lambda a: tree.get(a, (0, -1))[0]):
         _, parent = tree.get(child, (0, -1))
         if parent < 0:
@@ -267,7 +267,7 @@ def _tree_of_people(
     return records
 
 
-def _tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int, tuple[int, int]]:
+def mutual_information_tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int, tuple[int, int]]:
     """Return (rank, parent) of non-root attributes in the tree of largest mutual information."""
     ranked = sorted(pairs, key=lambda pair: (-_mutual_information(pairs[pair]), pair))
     out: dict[int, tuple[int, int]] = {}

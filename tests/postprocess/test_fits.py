@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
+from engine.mechanisms import plan
 from engine.postprocess import nonnegative_projection as joint
 from engine.postprocess import shrinkage as shrunk
+from engine.postprocess.mediators import PairPredictions
 from engine.postprocess.nonnegative_projection import project_nonnegative
 from engine.postprocess.partial_pooling import better_pairs, on_simplex, single_tables
 from engine.postprocess.residual_estimates import (
@@ -20,8 +23,9 @@ from engine.postprocess.residual_estimates import (
     evidence,
 )
 from engine.postprocess.shrinkage import shrink_table, shrunk_total
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
-from engine.workload import Workload
+from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, measured_on
 
 
@@ -251,3 +255,55 @@ def test_make_consistent_projects_only_contradictory_tables_jointly(monkeypatch)
             < 1.5
         )
     assert np.abs(assemble_table(consistent, (0, 1)) - pair).max() > 5.0
+
+
+def test_expected_deviations_share_strength_between_tables():
+    rng = np.random.default_rng(3)
+    lens = MeasuredProjection(centers=(np.full(4, 0.25), np.full(5, 0.2)))
+    reference = np.full((4, 5), 50.0)
+    noise = {(0, j): contrast(10.0 * rng.normal(size=(4, 5))) for j in range(1, 30)}
+    signal = contrast(100.0 * rng.normal(size=(4, 5)))
+    seen = {
+        axes: ResidualEstimate(cells=cells, variance=100.0, rank=12, lens=lens)
+        for axes, cells in {**noise, (0, 30): signal}.items()
+    }
+    excesses = shrunk.expected_deviations(seen, dict.fromkeys(seen, reference))
+    positive_parts = sum(max(0.0, seen[axes].surplus(seen[axes].cells)[0]) for axes in noise)
+    assert sum(excesses[axes] for axes in noise) < 0.5 * 100.0 * positive_parts
+    assert excesses[0, 30] == pytest.approx(float(np.sum(signal**2)), rel=0.1)
+
+
+def test_pair_predictions_through_mediator_are_exact():
+    rng = np.random.default_rng(5)
+    first, second = rng.dirichlet(np.ones(4), 3), rng.dirichlet(np.ones(5), 3)
+    joint = 1000.0 * np.einsum("k,ki,kj->kij", rng.dirichlet(np.ones(3)), first, second)
+    tables = {
+        axes: joint.sum(axis=tuple(a for a in range(3) if a not in axes))
+        for axes in [(0,), (1,), (2,), (0, 1), (0, 2)]
+    }
+    tables[1, 2] = np.outer(tables[1,], tables[2,]) / 1000.0
+    (prediction,) = PairPredictions(tables).candidates(1, 2)
+    np.testing.assert_allclose(prediction, joint.sum(axis=0), rtol=1e-12)
+
+
+def test_publish_at_large_noise_stays_near_independence():
+    sizes = (6, 5, 4, 7, 3, 8)
+    schema = Schema([Attribute.of_size(name, n) for name, n in zip("abcdef", sizes, strict=True)])
+    rng = np.random.default_rng(0)
+    shares = {name: rng.dirichlet(np.ones(schema[name].size)) for name in schema.names}
+    workload = Workload.all_ways(schema, (1, 2), family="marginal")
+
+    def exact(names):
+        return 5000.0 * math.prod(np.ix_(*(shares[name] for name in names)), start=np.array(1.0))
+
+    errors = np.zeros(2)
+    for seed in range(3):
+        result = plan(workload, Budget(pcost=1e-3), mechanism="residualplanner")
+        published = simulate_measurement(result, exact, np.random.default_rng(seed)).publish()
+        for pair in itertools.combinations(schema.names, 2):
+            i, j = (published.table([name]) for name in pair)
+            product = np.outer(i, j) / published.total
+            errors += [
+                np.abs(table - exact(pair)).sum() for table in (published.table(pair), product)
+            ]
+    assert errors[0] <= 1.02 * errors[1]

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from engine.errors import Cancelled, LimitExceeded, PlanError
-from engine.postprocess.synthetic_records import _tree, _tree_of_people, nearest_people, table_of
+from engine.postprocess.synthetic_records import (
+    _tree_of_people,
+    mutual_information_tree,
+    nearest_people,
+    table_of,
+)
 from engine.privacy import Budget
 from engine.workload import Workload
 from tests.publish.measured import FITS, SCHEMA, SIZES, measured_on, people, sets
@@ -103,7 +108,7 @@ def test_tree_records_match_conditional_counts_within_one():
     table = people(SCHEMA, 500, 3)
     exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
     records = _tree_of_people(exact, SIZES, 500, np.random.default_rng(0))
-    tree = _tree(exact)
+    tree = mutual_information_tree(exact)
     assert len(tree) == len(SIZES) - 1
     for child, (_, parent) in tree.items():
         counted = table_of(records, (parent, child), SIZES)

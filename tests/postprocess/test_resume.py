@@ -102,9 +102,9 @@ def test_records_cancelled_repeatedly_resume_to_same_records(tmp_path):
 def test_resumed_publish_fits_each_table_once(tmp_path, monkeypatch):
     fitted, shrink = [], shrunk.shrink_table
 
-    def counted(axes, *args):
+    def counted(axes, *args, **options):
         fitted.append(axes)
-        return shrink(axes, *args)
+        return shrink(axes, *args, **options)
 
     monkeypatch.setattr(shrunk, "shrink_table", counted)
     measurement = simulated()

@@ -1,0 +1,97 @@
+"""Reference tables of pairs, predicted through third attributes.
+
+A mediator k of the pair (i, j) is an attribute given which i and j are nearly independent, so that
+the published tables of (i, k) and (k, j) predict the table of (i, j):
+
+    T_ik diag(1 / T_k) T_kj.
+
+Candidates for the reference of a pair are independence, the prediction through every third
+attribute, and the prediction along the tree of largest mutual information of all pairs (Chow and
+Liu).  The reference is their mean, weighted by the likelihood of the noisy residual.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+
+from engine._arrays import Array
+from engine.postprocess.residual_estimates import ResidualEstimate
+from engine.postprocess.synthetic_records import mutual_information_tree
+from engine.residuals import Axes
+
+
+class PairPredictions:
+    """Predictions of pairs from fitted one-way and two-way tables.
+
+    Parameters
+    ----------
+    tables : by set of attributes, shapes (n_i,) and (n_i, n_j), in counts; other sets are ignored.
+    """
+
+    def __init__(self, tables: Mapping[Axes, Array]) -> None:
+        self.singles = {a[0]: table for a, table in tables.items() if len(a) == 1}
+        self.pairs: dict[tuple[int, int], Array] = {}
+        for axes, table in tables.items():
+            if len(axes) == 2:
+                self.pairs[axes[0], axes[1]] = table
+                self.pairs[axes[1], axes[0]] = table.T
+        self.inverse = {
+            a: np.divide(1.0, table, out=np.zeros_like(table), where=table > 0.0)
+            for a, table in self.singles.items()
+        }
+        tree = mutual_information_tree({(i, j): t for (i, j), t in self.pairs.items() if i < j})
+        self.parents = {child: parent for child, (_, parent) in tree.items()}
+
+    def candidates(self, i: int, j: int) -> list[Array]:
+        """Return the predictions of the table of i and j, each of shape (n_i, n_j)."""
+        paths = [
+            [i, k, j]
+            for k in self.singles
+            if k not in (i, j) and (i, k) in self.pairs and (k, j) in self.pairs
+        ]
+        if len(path := self._tree_path(i, j)) > 3:
+            paths.append(path)
+        return [self._along(path) for path in paths]
+
+    def _tree_path(self, i: int, j: int) -> list[int]:
+        """Return the attributes from i to j along the tree; empty if they are not connected."""
+        up, down = self._to_root(i), self._to_root(j)
+        if up[-1] != down[-1]:
+            return []
+        while len(up) > 1 and len(down) > 1 and up[-2] == down[-2]:
+            up.pop()
+            down.pop()
+        return up + down[-2::-1]
+
+    def _to_root(self, attribute: int) -> list[int]:
+        path = [attribute]
+        while path[-1] in self.parents:
+            path.append(self.parents[path[-1]])
+        return path
+
+    def _along(self, path: list[int]) -> Array:
+        """Return the table of the ends of a path, with the Markov property along it."""
+        table = self.pairs[path[0], path[1]]
+        for k, after in itertools.pairwise(path[1:]):
+            table = (table * self.inverse[k]) @ self.pairs[k, after]
+        return np.asarray(table)
+
+
+def likelihood_mean(candidates: list[Array], seen: ResidualEstimate) -> Array:
+    """Return the mean of candidate tables, weighted by the likelihood of the noisy residual.
+
+    >>> from engine.postprocess.residual_estimates import MeasuredProjection
+    >>> lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
+    >>> seen = ResidualEstimate(cells=np.array([[2.0, -2.0], [-2.0, 2.0]]), variance=0.01, rank=1, lens=lens)
+    >>> likelihood_mean([np.full((2, 2), 2.0), np.diag([4.0, 4.0])], seen).tolist()
+    [[4.0, 0.0], [0.0, 4.0]]
+    """
+    half_distances = np.array(
+        [0.5 * seen.surplus(seen.lens.of(table) - seen.cells)[0] for table in candidates]
+    )
+    weights = np.exp(half_distances.min() - half_distances)
+    weights /= weights.sum()
+    return np.asarray(sum(w * table for w, table in zip(weights, candidates, strict=True)))
