@@ -489,7 +489,8 @@ def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram
     if len(part.sizes) > 1 or weights is not None or not is_wide(part.sizes[0]):
         return None
     kinds = {"marginal": "marginal", "prefix": "prefix", "suffix": "suffix", "range": "ranges"}
-    kind = kinds.get(part.family.name)
+    # weighted rows have the name of their family, but another key
+    kind = kinds[part.family.name] if part.family.key in [(name,) for name in kinds] else None
     return None if kind is None else IntervalGram(cells=part.sizes[0], **{kind: 1.0})
 
 
@@ -500,7 +501,7 @@ def residual_gram(gram: IntervalGram) -> IntervalGram:
 
 def has_identity_gram(part: Part, weights: Array | None = None) -> bool:
     """Return whether a part is a marginal on one wide attribute without weights of single queries."""
-    is_marginal = len(part.sizes) == 1 and weights is None and part.family.name == "marginal"
+    is_marginal = len(part.sizes) == 1 and weights is None and part.family.key == ("marginal",)
     return is_marginal and is_wide(part.sizes[0])
 
 

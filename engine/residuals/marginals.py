@@ -123,7 +123,7 @@ class IntervalStrategy(Strategy):
         return _table_differences(_table_differences(covariance).T)
 
     def query_variances(self, part: Part) -> Array:
-        if part.family.name not in ("marginal", "prefix", "suffix", "range"):
+        if part.family.key not in (("marginal",), ("prefix",), ("suffix",), ("range",)):
             return super().query_variances(part)
         first, end = part.family.bounds(self.cells)  # type: ignore[attr-defined]
         if part.count <= 2 * self.cells:

@@ -252,3 +252,16 @@ def test_prefix_base_of_wide_attribute_is_refused():
             base={"code": "prefix"},
             cache=False,
         )
+
+
+@pytest.mark.parametrize("families", [("prefix",), ("marginal", "prefix"), ("marginal",)])
+def test_max_objective_wide_attribute_bound_is_valid(families, monkeypatch):
+    workload = Workload(Schema([Attribute.of_size("a", 20), Attribute.of_size("b", 3)]))
+    for family in families:
+        workload = workload.add("a", family).add(("a", "b"), {"a": family, "b": "marginal"})
+    options = {"objective": "max", "cache": False}
+    dense = plan(workload, Budget(pcost=1.0), **options)
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)
+    wide = plan(workload, Budget(pcost=1.0), **options)
+    assert -1e-9 <= wide.certificate.gap < 1e-3
+    assert wide.achieved == pytest.approx(dense.achieved, rel=1e-3)
