@@ -435,7 +435,6 @@ def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
     return {
         "square": square / budget.row_pcost,
         "statement": (
-            f"No matrix mechanism, whatever it measures, can go below the bound, found by {method}."
-            f" {BIASED}"
+            f"The bound is the limit for any matrix mechanism, found by {method}. {BIASED}"
         ),
     }

@@ -232,11 +232,8 @@ class ErrorDistribution:
     def how(self) -> str:
         """Sentence about whether the distribution is exact or sampled."""
         if self.exact:
-            return "Every query was counted."
-        return (
-            f"Shares come from an evenly spread sample of {self.sampled:,} queries; the largest"
-            " error is exact."
-        )
+            return "All queries are included."
+        return f"Shares come from a sample of {self.sampled:,} queries; the largest error does not."
 
 
 @lru_cache(maxsize=16)

@@ -57,7 +57,7 @@ SHARE_MARGIN_SDS = 3.0  # safety margin of a sampled share, in standard errors o
 # The noise is rounded to multiples of 2^-30, so a finer precision would have no effect.
 BUDGET_RELATIVE_PRECISION = 1e-8
 MAX_BUDGET_STEPS = 100  # a search typically takes three or four
-BIASED = "Methods that allow bias can go below that where counts are smaller than the noise."
+BIASED = "Biased methods can be more accurate where counts are smaller than the noise."
 
 
 def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
@@ -429,11 +429,10 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
     """Return a sentence on how much higher the error can be than that of the best mechanism."""
     bound_rmse, above = bound.rmse(plan), above_best(plan, bound)
     if not above:
-        return "No bound above 0 was found for all matrix mechanisms together."
+        return "No lower bound above 0 was found for all matrix mechanisms."
     return (
-        f"This plan is at most {above} above what any matrix mechanism can reach, whatever it"
-        f" measures: none has a weighted RMSE below {bound_rmse:.5g} counts on this workload at"
-        f" this budget. {BIASED}"
+        f"This plan is at most {above} above the theoretical limit for any matrix mechanism, a"
+        f" weighted RMSE of {bound_rmse:.5g} counts. {BIASED}"
     )
 
 

@@ -184,8 +184,8 @@ def single_groups_text(larger_plan: Plan, even: Plan | None = None) -> str:
     >>> workload = Workload.all_ways(schema)
     >>> tuned = plan(workload, Budget(pcost=1.0), centers="tuned", keep=0.05)
     >>> print(single_groups_text(tuned))  # doctest: +NORMALIZE_WHITESPACE
-    10.6% smaller errors in total than with uniform centers; 3 of 7 groups are less exact, age by
-    5.0%.
+    10.6% smaller errors in total than with uniform centers; 3 of 7 tables are less accurate,
+    age by 5.0%.
     """
     if (
         larger_plan.options.get("centers") != "tuned"
@@ -209,15 +209,15 @@ def single_groups_text(larger_plan: Plan, even: Plan | None = None) -> str:
     gain = 1.0 - larger_plan.weighted_rmse / even.weighted_rmse
     worst = max(range(len(rises)), key=rises.__getitem__)
     if gain < MIN_SHOWN_GAIN and rises[worst] <= EQUAL_ERROR_TOLERANCE:
-        return "With uniform centers errors would be the same."
+        return "Uniform centers give the same errors."
     text = f"{max(gain, 0.0):.1%} smaller errors in total than with uniform centers; "
     if rises[worst] <= EQUAL_ERROR_TOLERANCE:
-        return text + "no group is less exact."
+        return text + "no table is less accurate."
     worst_name = set_name(larger_plan.workload.groups[worst].attributes)
     number = sum(rise > EQUAL_ERROR_TOLERANCE for rise in rises)
     return (
         text
-        + f"{number:,} of {len(rises):,} groups are less exact, {worst_name} by {rises[worst]:.1%}."
+        + f"{number:,} of {len(rises):,} tables are less accurate, {worst_name} by {rises[worst]:.1%}."
     )
 
 
@@ -271,12 +271,12 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
         ("only second", "only the second plan has"),
     ):
         if missing := int((groups["in"] == kind).sum()):
-            words.append(f"{_plural(missing, 'group')} {sentence}.".capitalize())
+            words.append(f"{_plural(missing, 'table')} {sentence}.".capitalize())
     reweighted = groups[
         (groups["in"] == "both") & (groups["weight, first"] != groups["weight, second"])
     ]
     if len(reweighted):
-        words.append(f"{_plural(len(reweighted), 'group')} with another weight.")
+        words.append(f"{_plural(len(reweighted), 'table')} with another weight.")
     rows += schema_rows
     rows += [
         (
@@ -288,8 +288,8 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
     ]
     rows += [
         (
-            f"group {g['attributes']} ({g['family']})",
-            *(("asked", ABSENT) if g["in"] == "only first" else (ABSENT, "asked")),
+            f"table {g['attributes']} ({g['family']})",
+            *(("yes", ABSENT) if g["in"] == "only first" else (ABSENT, "yes")),
         )
         for _, g in groups[groups["in"] != "both"].iterrows()
     ]

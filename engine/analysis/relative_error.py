@@ -110,9 +110,8 @@ def quality_text(plan: Plan, scale: NoiseScale) -> str:
     return (
         f"Of {number(plan.workload.queries)} answers {publishable:.0%} are publishable,"
         f" {doubtful:.0%} doubtful and {noise:.0%} noise, if"
-        f" {pluralize(round(scale.records), 'record')} spread evenly. Records are never spread"
-        f" evenly: with the typical error, counts of {smallest_count} or more are publishable and"
-        " smaller ones are not."
+        f" {pluralize(round(scale.records), 'record')} are spread evenly. With the typical error,"
+        f" counts of {smallest_count} or more are publishable."
     )
 
 
@@ -122,9 +121,7 @@ def publishable_text(comparison: Comparison, scale: NoiseScale) -> str:
         f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"
         for _, row in comparison.frame[comparison.frame["rmse"] < math.inf].iterrows()
     ]
-    return (
-        f"With its typical error an answer is publishable from this count on: {', '.join(words)}."
-    )
+    return f"Smallest publishable count at the typical error: {', '.join(words)}."
 
 
 def publishable_by_group(

@@ -110,20 +110,16 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     """Return a sentence with the three largest shares."""
     table = breakdown(plan, group, query)
     if plan.full_tables:
-        return f"Everything comes from one measured table, on {_name(table['attributes'][0])}."
+        return f"All error comes from one measured table, {_name(table['attributes'][0])}."
     pieces = []
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):
         if share >= 0.005:
-            source = (
-                f"what the table on {_name(names)} says beyond its smaller tables"
-                if names
-                else "the total"
-            )
+            source = f"the {_name(names)} interaction" if names else "the total"
             pieces.append(
                 f"{share:.0%} comes from"
                 f" {source if len(names) != 1 else f'the distribution of {names[0]}'}"
             )
-    return f"{'; '.join(pieces)}." if pieces else "There is no noise on it."
+    return f"{'; '.join(pieces)}." if pieces else "No noise."
 
 
 def _name(names: tuple[str, ...]) -> str:

@@ -104,7 +104,7 @@ def raise_weight(
     raised = tuple(
         replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups)
     )
-    text = f"Weight of group {group} raised from {queries.weight:g} to {queries.weight * factor:g}."
+    text = f"Weight of table {group} raised from {queries.weight:g} to {queries.weight * factor:g}."
     workload = Workload(request.workload.schema, raised)
     return ChangedRequest(request=replace(request, workload=workload), group=group, text=text)
 
@@ -114,10 +114,7 @@ def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) ->
     before = request.workload.schema[attribute]
     workload = coarser(request.workload, attribute, factor)
     size = workload.schema[attribute].size
-    text = (
-        f"{attribute} with {pluralize(size, 'cell')} instead of {before.size:,}; its queries are"
-        " asked on those."
-    )
+    text = f"{attribute} with {pluralize(size, 'cell')} instead of {before.size:,}."
     return ChangedRequest(request=replace(request, workload=workload), group=group, text=text)
 
 
@@ -126,11 +123,11 @@ def drop_largest(request: Request, group: int, attribute: str = "") -> ChangedRe
     groups, dimension = request.workload.groups, _max_dimension(request)
     retained = [i for i, g in enumerate(groups) if len(g.attributes) < dimension]
     if not any(groups[i].weight > 0.0 for i in retained):
-        raise NotApplicable(f"Without its {dimension}-way sets the workload would ask nothing.")
+        raise NotApplicable(f"Without its {dimension}-way tables the workload would be empty.")
     workload = Workload(request.workload.schema, tuple(groups[i] for i in retained))
     text = (
-        f"Without the {dimension}-way sets: {pluralize(len(groups) - len(retained), 'group')}"
-        " fewer."
+        f"Without the {dimension}-way tables:"
+        f" {pluralize(len(groups) - len(retained), 'table')} fewer."
     )
     number = retained.index(group) if group in retained else None
     return ChangedRequest(request=replace(request, workload=workload), group=number, text=text)
@@ -160,7 +157,7 @@ def tune_centers(request: Request, group: int, attribute: str = "") -> ChangedRe
     options = dict(request.options) | {"centers": "tuned"}
     # Raises an error if the other options are incompatible.
     mechanism(**options)
-    text = "Totals are passed down as it suits the workload (tuned centers)."
+    text = "Split tuned to this workload (tuned centers)."
     return ChangedRequest(request=replace(request, options=options), group=group, text=text)
 
 
@@ -169,21 +166,21 @@ def _max_dimension(request: Request) -> int:
 
 
 CHANGES: tuple[Change, ...] = (
-    Change(name="weight", label=lambda _: "4 × the weight", apply=raise_weight),
+    Change(name="weight", label=lambda _: "Use 4 × the weight", apply=raise_weight),
     Change(name="coarser", label=lambda _: "Merge bins", apply=merge_bins),
     Change(
         name="drop",
-        label=lambda request: f"Drop the {_max_dimension(request)}-way sets",
+        label=lambda request: f"Drop {_max_dimension(request)}-way tables",
         apply=drop_largest,
     ),
     Change(
         name="budget",
         label=lambda request: (
-            "2 × the pcost" if request.budget.pure_epsilon is None else "2 × epsilon"
+            "Use 2 × the pcost" if request.budget.pure_epsilon is None else "Use 2 × epsilon"
         ),
         apply=twice_budget,
     ),
-    Change(name="tuned", label=lambda _: "Tuned centers", apply=tune_centers),
+    Change(name="tuned", label=lambda _: "Tune the split", apply=tune_centers),
 )
 
 
@@ -384,7 +381,7 @@ def _combined_rmse(errors: pd.DataFrame) -> float:
 
 def _change_text(before: float, after: float) -> str:
     if math.isnan(after):
-        return "no longer asked"
+        return "removed"
     if not np.isfinite([before, after]).all() or before == 0.0:
         return ""
     return "none" if abs(after / before - 1.0) < 5e-5 else f"{after / before - 1.0:+.1%}"

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
-from engine._format import set_name
+from engine._format import pluralize, set_name
 from engine._validation import check_int, check_positive, check_type
 from engine.common_mechanism.common_mechanism import CENSUS_AGES
 from engine.common_mechanism.common_plan import CommonPlan
@@ -106,8 +106,11 @@ def nested_decision(
     Source: section 6.2; the experiments of section 7 have low = high.
 
     >>> one = np.ones(2)
-    >>> nested_decision(9 * one, 15 * one, [one, 2 * one], names=["Coarse", "Fine"], share=0.5, snr=5).sentence[:68]
-    'Coarse, to be safe: 0.0% to 100.0% may stand out in Fine; the rule a'
+    >>> decision = nested_decision(
+    ...     9 * one, 15 * one, [one, 2 * one], names=["Coarse", "Fine"], share=0.5, snr=5
+    ... )
+    >>> decision.sentence.partition(";")[0]
+    'Choose Coarse: only 0.0-100.0% of cells would be reliable in Fine'
     """
     lower_shares = [float(exceeds_noise(low, e, snr).mean()) for e in errors]
     upper_shares = [float(exceeds_noise(high, e, snr).mean()) for e in errors]
@@ -116,9 +119,7 @@ def nested_decision(
         shares |= {f"{name}, lower": lower, f"{name}, upper": upper}
     certain_positions = [i for i, lower in enumerate(lower_shares) if i and lower >= share]
     possible_positions = [i for i, upper in enumerate(upper_shares) if i and upper >= share]
-    requirement = (
-        f"the rule asks for {share:.1%} of {len(low):,} cells above {snr:g} standard errors."
-    )
+    requirement = f"the rule requires {share:.1%} of {pluralize(len(low), 'cell')} above {snr:g} standard errors."
 
     def decision(choice: int | None, certain: bool, sentence: str) -> Decision:
         return Decision(
@@ -127,22 +128,25 @@ def nested_decision(
 
     if certain_positions:
         best, finest = certain_positions[-1], possible_positions[-1]
-        doubt = "" if finest == best else f"; {names[finest]} may do as well, too close to tell"
-        text = f"{names[best]}: at least {lower_shares[best]:.1%} stand out even there{doubt}"
+        doubt = "" if finest == best else f"; {names[finest]} may also qualify"
+        text = (
+            f"Choose {names[best]}: at least {lower_shares[best]:.1%} of cells are reliable{doubt}"
+        )
         return decision(best, finest == best, text)
     if upper_shares[0] < share:
         return decision(
-            None, True, f"Stop: at most {upper_shares[0]:.1%} stand out even in {names[0]}"
+            None, True, f"Stop: at most {upper_shares[0]:.1%} of cells are reliable in {names[0]}"
         )
     if not possible_positions:
         return decision(
             0,
             True,
-            f"{names[0]}: at most {max(upper_shares[1:]):.1%} would stand out in a finer one",
+            f"Choose {names[0]}: at most {max(upper_shares[1:]):.1%} of cells would be reliable in a finer"
+            " analysis",
         )
     text = (
-        f"{names[0]}, to be safe: {lower_shares[1]:.1%} to {upper_shares[1]:.1%} may stand out in"
-        f" {names[1]}"
+        f"Choose {names[0]}: only {100 * lower_shares[1]:.1f}-{upper_shares[1]:.1%} of cells would"
+        f" be reliable in {names[1]}"
     )
     return decision(0, False, text)
 

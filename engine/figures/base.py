@@ -88,6 +88,33 @@ def wrap_label(text: str) -> str:
     return f"{text[:middle]}<br>{text[middle + 1 :]}"
 
 
+MAX_LOG_TICKS = 9
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return ticks of a logarithmic axis: 1, 2, 5 times powers of ten, or powers of ten only.
+
+    >>> log_ticks(0.4, 12.0), log_ticks(1.0, 1e6)
+    ([0.5, 1.0, 2.0, 5.0, 10.0], [1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0, 1000000.0])
+    >>> log_ticks(2.1, 4.0)
+    [2.0, 5.0]
+    """
+    exponents = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    steps = [float(f"{digit}e{exponent}") for exponent in exponents for digit in (1, 2, 5)]
+    ticks = [step for step in steps if low <= step <= high]
+    if len(ticks) < 2:  # the surrounding ticks
+        steps.append(10.0 * steps[-3])
+        return [max(s for s in steps if s <= low), min(s for s in steps if s >= high)]
+    powers = [float(f"1e{exponent}") for exponent in exponents]
+    return ticks if len(ticks) <= MAX_LOG_TICKS else [p for p in powers if low <= p <= high]
+
+
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """Return the properties of a logarithmic axis with ticks at 1, 2, 5 times powers of ten."""
+    ticks = log_ticks(low, high)
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.6g}" for tick in ticks]}
+
+
 TOOLBAR_HEIGHT_PX = 40  # space above a heat map for the plotly mode bar
 
 

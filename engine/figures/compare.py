@@ -29,6 +29,7 @@ from engine.figures.base import (
     heat_map,
     in_pcost,
     label_places,
+    log_axis,
     mechanism_style,
     set_margins,
     wrap_label,
@@ -44,7 +45,7 @@ MIN_PLOT_WIDTH_PX = 290  # smallest width of a plot area on a narrow screen
 MARKERS_PER_LINE = 12
 # Blue: better, pale: equal, vermilion: worse; suitable for color vision deficiencies.
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
-EQUAL_ERROR_TOLERANCE = 1e-4  # relative; closer mechanisms are reported as equally exact
+EQUAL_ERROR_TOLERANCE = 1e-4  # relative; closer mechanisms are reported as equally accurate
 MAX_DRAWN_RATIO, MAX_NAMED_RATIO = 2.0, 5.0  # multiples of the bound
 MAX_MAP_GROUPS = 30
 TIE_TOLERANCE = 1e-6
@@ -161,7 +162,7 @@ def _relative_errors(comparison: Comparison) -> _RelativeErrors:
             else 0.0
         ),
     )
-    axis = "times the bound" if comparison.bound > 0 else "times the best of these"
+    axis = "times the bound" if comparison.bound > 0 else "times the best"
     return _RelativeErrors(
         near=tuple(label for label in order if over[label] <= limit),
         far=tuple(label for label in order if not over[label] <= limit),
@@ -228,15 +229,17 @@ def ranking_picture(comparison: Comparison) -> Picture:
         if relative.over[label] <= relative.over[best] * (1.0 + EQUAL_ERROR_TOLERANCE)
     ]
     number = pluralize(len(table), "mechanism")
-    headline = f"{title_of(best)} is the most exact of {number}"
+    headline = f"{title_of(best)} is the most accurate of {number}"
     if len(tied) > 1:
         headline = (
-            f"{len(tied):,} of {number} are the most exact"
+            f"{len(tied):,} of {number} are the most accurate"
             if len(tied) < len(table)
-            else f"All {number} are equally exact"
+            else f"All {number} are equally accurate"
         )
     return Picture(
-        title="Who answers these queries best",
+        title="Error relative to the bound"
+        if comparison.bound > 0
+        else "Error relative to the best",
         figure=set_margins(go.Figure(traces, layout)),
         table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
         alt=f"{headline} with {format_number(relative.sizes[best])} counts{claim}.",
@@ -286,7 +289,10 @@ def effort_picture(comparison: Comparison) -> Picture:
         "automargin": True,
     }
     layout = {
-        "xaxis": {"title": {"text": "seconds to plan"}, "type": "log", "range": x_range},
+        "xaxis": (
+            log_axis(10.0 ** x_range[0], 10.0 ** x_range[1])
+            | {"title": {"text": "seconds to plan"}, "range": x_range}
+        ),
         "yaxis": y_axis,
         "height": height,
         "showlegend": not all(text_positions),
@@ -298,15 +304,15 @@ def effort_picture(comparison: Comparison) -> Picture:
         for label in table.index
     ]
     return Picture(
-        title="What exactness costs in time",
+        title="Error and planning time",
         figure=set_margins(go.Figure(traces, layout)),
         table=pd.DataFrame(rows, columns=["mechanism", "seconds", relative.axis]),
         alt=(
-            f"{title_of(fastest)} is the quickest of those drawn."
+            f"{title_of(fastest)} is the fastest of those shown."
             if fastest
-            else "None is near enough to be drawn."
+            else "No mechanism is close enough to be shown."
         ),
-        note="Further down is more exact, further left is quicker. " + relative.folded(),
+        note=("Lower is more accurate, further left is faster. " + relative.folded()).strip(),
     )
 
 
@@ -328,8 +334,8 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     figure = heat_map(
         np.minimum(shown, MAX_DRAWN_RATIO),
         (titles[:n_drawn], [names[g] for g in shown_groups]),
-        ("", "group"),
-        "%{y}<br>%{x}<br>%{customdata:.3g} times the best here",
+        ("", "table"),
+        "%{y}<br>%{x}<br>%{customdata:.3g} times the best",
         "times<br>the best",
     )
     figure.update_traces(
@@ -347,20 +353,19 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     )
     wins = np.isclose(loss_ratios, 1.0, rtol=TIE_TOLERANCE).sum(axis=1)
     more = (
-        f" The {MAX_MAP_GROUPS} groups where they differ most are drawn."
+        f" The {MAX_MAP_GROUPS} tables with the largest differences are shown."
         if len(names) > MAX_MAP_GROUPS
         else ""
     )
     return Picture(
-        title="Who loses where: error of each group over its best mechanism here",
+        title="Relative error by table",
         figure=figure,
         table=table,
-        alt="Groups for which no other is more exact: "
+        alt="Tables where it is the most accurate: "
         + ", ".join(f"{title} {number(int(k))}" for title, k in zip(titles, wins, strict=True))
         + f", of {number(len(names))}.",
         note=(
-            f"Brighter is worse; {MAX_DRAWN_RATIO:g} stands for all that is more.{more}"
-            f" {relative.folded()}"
+            f"Brighter = less accurate (capped at {MAX_DRAWN_RATIO:g}x).{more} {relative.folded()}"
         ),
     )
 
@@ -396,20 +401,19 @@ def budgets_picture(
     figure.update_xaxes(
         title="budget", type="log", tickvals=pcosts[::2], ticktext=budget_texts[::2]
     )
-    figure.update_yaxes(title="typical error (counts)", type="log")
+    errors = [error for label in relative.near for error in table[title_of(label)]]
+    y_axis = log_axis(min(errors), max(errors)) if errors and min(errors) > 0 else {"type": "log"}
+    figure.update_yaxes(title="typical error (counts)", **y_axis)
     figure.update_layout(height=380, legend={"orientation": "h", "y": -0.25})
     return Picture(
         title="Error at other budgets",
         figure=set_margins(figure),
         table=pd.DataFrame(table),
         alt=(
-            f"Four times the pcost{pure} halves the error of every mechanism, so their order is the"
-            " same at every budget of this kind."
+            f"Four times the pcost{pure} halves every error; the order of the mechanisms does not"
+            " change."
         ),
-        note=(
-            "Scaled from the present budget; what a release adds for rounding to its grids is below"
-            " what is drawn."
-        ),
+        note=("Scaled from the current budget."),
     )
 
 
@@ -460,9 +464,8 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
             for distribution in distributions.values()
         ]
     )
-    axes = spread_axes(
-        wide=len(finite) > 0 and float(finite.max()) > LOG_AXIS_RATIO * float(finite.min()) > 0
-    )
+    is_log = len(finite) > 0 and float(finite.max()) > LOG_AXIS_RATIO * float(finite.min()) > 0
+    axes = spread_axes((float(finite.min()), float(finite.max())) if is_log else None)
     axes["xaxis"]["rangemode"] = "normal"
     figure.update_layout(axes, height=480, legend={"orientation": "h", "y": -0.22})
     table = pd.DataFrame({"share of queries": [f"{q:.0%}" for q in QUANTILES]})
@@ -471,17 +474,17 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
     best_median = min(distributions, key=lambda label: distributions[label].quantile(0.5))
     best_tail = min(distributions, key=lambda label: distributions[label].quantile(0.95))
     return Picture(
-        title="How standard errors spread over the queries",
+        title="Distribution of standard errors",
         figure=set_margins(figure),
         table=table,
         alt=(
-            "Half of the queries are within"
-            f" {format_number(distributions[best_median].quantile(0.5))} counts under"
-            f" {title_of(best_median)}, the smallest such number; 95% are within"
-            f" {format_number(distributions[best_tail].quantile(0.95))} counts under"
-            f" {title_of(best_tail)}."
+            "Smallest median:"
+            f" {format_number(distributions[best_median].quantile(0.5))} counts"
+            f" ({title_of(best_median)}). Smallest 95% quantile:"
+            f" {format_number(distributions[best_tail].quantile(0.95))} counts"
+            f" ({title_of(best_tail)})."
         ),
-        note="A line further left is better. " + next(iter(distributions.values())).how,
+        note="Further left is more accurate. " + next(iter(distributions.values())).how,
     )
 
 
@@ -534,13 +537,13 @@ def ratio_picture(
         figure=figure,
         table=pd.DataFrame(grid.columns() | columns | {"ratio": shown}),
         alt=(
-            f"Of {shown.size:,} {grid.what}, {first_name} is less exact for {worse:.1%} and more"
-            f" exact for {better:.1%}; the ratio goes from {format_number(float(shown.min()))} to"
+            f"Of {shown.size:,} {grid.what}, {first_name} is less accurate for {worse:.1%} and more"
+            f" accurate for {better:.1%}; the ratio goes from {format_number(float(shown.min()))} to"
             f" {format_number(float(shown.max()))}."
         ),
         note=(
-            f"Above 1, in vermilion on a map, {first_name} has the larger error; below 1, in blue, "
-            f"{second_name} has. {grid.note}"
+            f"Above 1 (vermilion on a map) {first_name} has the larger error, below 1 (blue)"
+            f" {second_name}. {grid.note}"
         ),
     )
 
@@ -566,9 +569,8 @@ def comparison_page(comparison: Comparison, workload: Workload, budget: Budget) 
         f"<style>{STYLE}</style></head><body><h1>Comparison of mechanisms</h1>",
         _text(
             f"{pluralize(workload.queries, 'query', 'queries')} in"
-            f" {pluralize(len(workload.groups), 'group')} on"
-            f" {pluralize(len(workload.schema), 'attribute')}. Plans hold no data, and none was"
-            " read for this page."
+            f" {pluralize(len(workload.groups), 'table')} on"
+            f" {pluralize(len(workload.schema), 'attribute')}. No records were read."
         ),
         _text(budget.describe()),
     ]
@@ -582,7 +584,7 @@ def comparison_page(comparison: Comparison, workload: Workload, budget: Budget) 
             _section(picture) for picture in (*pictures, budgets_picture(comparison, budget))
         ]
     if len(reasons := refusals(comparison)):
-        pieces.append(_table("Without a result", reasons))
+        pieces.append(_table("Mechanisms without a result", reasons))
     return "\n".join([*pieces, "</body></html>", ""])
 
 

@@ -26,6 +26,7 @@ from engine.figures.base import (
     evenly_spaced,
     heat_map,
     line,
+    log_axis,
     set_margins,
     short_query_text,
 )
@@ -90,19 +91,19 @@ def pairs_picture(plan: Plan) -> Picture:
     )
     pair = max((key for key in worst if len(key) == 2), key=worst.__getitem__)
     return Picture(
-        title="Largest standard error, pair by pair",
+        title="Largest standard error per pair",
         figure=figure,
         table=pd.DataFrame(grid, columns=names)
         .assign(attribute=names)
         .set_index("attribute")
         .reset_index(),
         alt=(
-            f"{set_name([n for n in names if n in pair])} is the least exact pair, "
+            f"{set_name([n for n in names if n in pair])} is the least accurate pair, "
             f"with {format_number(worst[pair][0])} counts."
         ),
         note=(
-            "On the diagonal stand attributes alone; what is not asked is empty. Choose a cell to"
-            " look at its group."
+            "Diagonal: single attributes. Empty: not in the workload. Choose a cell to see its"
+            " table."
         ),
     )
 
@@ -171,6 +172,9 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
         "showlegend": False,
     }
     is_log = len(finite) > 0 and finite[-1] > 20 * finite[0] > 0
+    log_range = (
+        (min(float(finite[0]), tolerance), max(float(finite[-1]), tolerance)) if is_log else None
+    )
     # On a logarithmic axis plotly expects log10 of the position.
     annotation_x = math.log10(tolerance) if is_log else tolerance
     limit = {"type": "line", "x0": tolerance, "x1": tolerance, "y0": 0, "y1": 1, "yref": "paper"}
@@ -181,8 +185,8 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     }
     rows = [(f"{q:.0%}", distribution.quantile(q)) for q in QUANTILES]
     return Picture(
-        title="How many queries are good enough",
-        figure=set_margins(go.Figure([shares], layout | spread_axes(wide=is_log))),
+        title="Distribution of standard errors",
+        figure=set_margins(go.Figure([shares], layout | spread_axes(log_range))),
         table=pd.DataFrame(rows, columns=["share of queries", "standard error at most"]),
         alt=(
             f"{distribution.within(tolerance):.1%} of"
@@ -194,9 +198,9 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     )
 
 
-def spread_axes(*, wide: bool) -> dict[str, Any]:
-    """Return the axes of a distribution; ``wide`` selects a logarithmic x axis."""
-    kind = {"type": "log"} if wide else {"type": "linear", "rangemode": "tozero"}
+def spread_axes(log_range: tuple[float, float] | None) -> dict[str, Any]:
+    """Return the axes of a distribution; a range in counts selects a logarithmic x axis."""
+    kind = log_axis(*log_range) if log_range else {"type": "linear", "rangemode": "tozero"}
     return {
         "xaxis": {"title": {"text": "standard error (counts)"}} | kind,
         "yaxis": {"title": {"text": "share of queries"}, "tickformat": ".0%", "range": [0, 1.02]},

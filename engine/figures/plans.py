@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine._format import format_number, set_name
+from engine._format import format_number, pluralize, set_name
 from engine.analysis import NoiseScale, breakdown, half_width, quality_by_group
 from engine.analysis.error_targets import MechanismBound
 from engine.analysis.relative_error import quality_text
@@ -29,6 +30,7 @@ from engine.privacy import Budget
 from engine.release import quantile
 
 MAX_BARS = 30
+BAR_NOTE = "Each bar is the part of a table that no smaller table contains."
 
 
 def budget_picture(plan: Plan) -> Picture:
@@ -42,7 +44,7 @@ def budget_picture(plan: Plan) -> Picture:
     if len(names) > MAX_BARS:
         shares, labels = (
             [*shares, table["share"].iloc[MAX_BARS:].sum()],
-            [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"],
+            [*labels, f"{len(names) - MAX_BARS:,} smaller"],
         )
     unit = "pcost" if plan.budget.pure_epsilon is None else "epsilon"
     figure = bars(
@@ -53,14 +55,11 @@ def budget_picture(plan: Plan) -> Picture:
         tickformat=PERCENT,
     )
     return Picture(
-        title="Where the budget goes",
+        title="Budget by measurement",
         figure=figure,
         table=table,
-        alt=f"The largest of {len(names):,} shares, {shares[0]:.1%}, goes to {names[0]}.",
-        note=(
-            "One bar per set of attributes: what its table adds to all smaller tables. Shares of"
-            f" the {unit} sum to 100%."
-        ),
+        alt=f"Largest of {pluralize(len(names), 'share')}: {shares[0]:.1%} for {names[0]}.",
+        note=(f"{BAR_NOTE} Shares of the {unit} sum to 100%."),
     )
 
 
@@ -93,22 +92,21 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     figure.update_xaxes(tickformat=".0%", range=[0, 1.02])
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
     thinning_note = (
-        f" The {MAX_BARS} worst of {len(table):,} groups are drawn."
+        f" The {MAX_BARS} worst of {len(table):,} tables are shown."
         if len(table) > MAX_BARS
         else ""
     )
     return Picture(
-        title="What can be published, worst groups first",
+        title="Publishable answers, worst tables first",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
         alt=quality_text(plan, scale),
-        note="The last column of the table tells from which count on an answer is publishable."
-        + thinning_note,
+        note="The data lists the smallest publishable count per table." + thinning_note,
     )
 
 
 MAX_BREAKDOWN_BARS = 16
-BUDGET_FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # multiples of the present budget
+BUDGET_FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # multiples of the current budget
 
 
 def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Picture:
@@ -122,22 +120,19 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     if len(names) > MAX_BREAKDOWN_BARS:
         shares, labels = (
             [*shares, 1.0 - sum(shares)],
-            [*labels, f"{len(names) - MAX_BREAKDOWN_BARS:,} smaller ones together"],
+            [*labels, f"{len(names) - MAX_BREAKDOWN_BARS:,} smaller"],
         )
     figure = bars(shares, labels, "share", "%{y}: %{x:.2%} of the variance", tickformat=PERCENT)
-    subject = "query" if query is not None else "group"
+    subject = "query" if query is not None else "table"
     table = contributions.assign(attributes=names).rename(
         columns={"variance": "variance (counts²)", "noise": "noise (standard deviation, counts)"}
     )
     return Picture(
-        title=f"Where the error of this {subject} comes from",
+        title=f"Sources of error of this {subject}",
         figure=figure,
         table=table,
         alt=f"Shares of the variance: {breakdown_text(plan, group, query)}",
-        note=(
-            "A bar is one set of attributes: what its table says beyond all smaller tables. The"
-            " shares add up to all."
-        ),
+        note=BAR_NOTE,
     )
 
 
@@ -146,7 +141,7 @@ def interval_picture(
 ) -> Picture:
     """Return the half-width of the 95% interval of one query at other budgets.
 
-    ``variance`` is the variance at the present budget, in counts^2; ``say`` formats a budget.
+    ``variance`` is the variance at the current budget, in counts^2; ``say`` formats a budget.
     """
     pcosts = plan.budget.pcost * np.array(BUDGET_FACTORS)
     half_widths = half_width(plan, variance) / np.sqrt(np.array(BUDGET_FACTORS))
@@ -198,13 +193,12 @@ def interval_picture(
         }
     )
     return Picture(
-        title="The interval at other budgets",
+        title="95% interval at other budgets",
         figure=set_margins(go.Figure([trace | other_budgets, trace | this_plan], layout)),
         table=table,
         alt=(
-            f"At a budget of {budget_texts[present]} the interval is ±"
-            f" {format_number(half_widths[present])} counts; at {budget_texts[larger]} it is half"
-            f" as wide, ± {format_number(half_widths[larger])}."
+            f"± {format_number(half_widths[present])} counts at {budget_texts[present]},"
+            f" ± {format_number(half_widths[larger])} at {budget_texts[larger]}."
         ),
         note=(
             "Half the error costs four times the pcost."
@@ -215,23 +209,19 @@ def interval_picture(
 
 
 def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
-    """Return the weighted RMSE of a plan, and lower bounds for its class and all mechanisms."""
-    mechanism_bound, class_bound = bound.rmse(plan), plan.certificate.lower_bound
-    sizes = [plan.weighted_rmse, class_bound, mechanism_bound]
-    labels = ["this plan", "best of its class, at least", "any matrix mechanism, at least"]
-    figure = bars(sizes, labels, "weighted RMSE (counts)", "%{y}: %{x:.6g} counts")
-    table = pd.DataFrame({"what": labels, "weighted RMSE (counts)": sizes})
+    """Return the gaps of a plan to the lower bounds for its class and for all mechanisms."""
+    rmse, bounds = plan.weighted_rmse, [plan.certificate.lower_bound, bound.rmse(plan)]
+    labels = ["plans of this kind", "any matrix mechanism"]
+    gaps = [max(rmse / one - 1.0, 0.0) if one > 0.0 else math.nan for one in bounds]
+    axis = "gap to the lower bound"
+    figure = bars(gaps, labels, axis, "%{y}: %{x:.2%} above the bound", tickformat=PERCENT)
+    figure.update_xaxes(range=[0.0, max(0.01, 1.05 * float(np.nanmax([0.0, *gaps])))])
+    table = pd.DataFrame({"bound for": labels, "lower bound (counts)": bounds, "gap": gaps})
+    texts = [f"{label} {gap:.2%}" for label, gap in zip(labels, gaps, strict=True) if gap == gap]
     return Picture(
-        title="Distance to the best",
+        title="Gap to the lower bounds",
         figure=figure,
-        table=table,
-        alt=(
-            f"This plan has a weighted RMSE of {format_number(sizes[0])} counts; plans of its class"
-            f" have at least {format_number(class_bound)}, matrix mechanisms of any kind at least"
-            f" {format_number(mechanism_bound)}."
-        ),
-        note=(
-            f"The bound for all matrix mechanisms was found by {bound.how}. How much of the"
-            " distance lies in the plan, and how much in the bound, is not known."
-        ),
+        table=table.assign(**{"this plan (counts)": rmse}),
+        alt=f"Gap of the weighted RMSE to the bound for {', for '.join(texts)}.",
+        note=f"Bound for any matrix mechanism: {bound.how}.",
     )

@@ -74,7 +74,7 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
     bar = {"type": "bar", "y": names, "orientation": "h"}
     shared = {
         "x": table["shared"],
-        "name": "shared by all: the look",
+        "name": "look (shared)",
         "marker": {"color": GREY},
         "text": [look_text] * len(names),
         "textposition": "inside",
@@ -83,12 +83,12 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
     }
     residual = {
         "x": table["own"],
-        "name": "its own: the rest",
+        "name": "remainder",
         "marker": {"color": ORANGE, "pattern": {"shape": "/"}},
-        "text": [f"in all {words}" for words in totals],
+        "text": [f"total {total}" for total in totals],
         "textposition": "outside",
         "cliponaxis": False,
-        "hovertemplate": "%{y}: %{text} (%{x:.4g} pcost of its own)<extra></extra>",
+        "hovertemplate": "%{y}: %{text} (remainder %{x:.4g} pcost)<extra></extra>",
     }
     x_limit = 1.3 * float(table["total"].max())  # leaves room for the text after the longest bar
     layout = {
@@ -97,25 +97,24 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
         "legend": {"orientation": "h", "y": 1.25, "traceorder": "normal"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "xaxis": {
-            "title": {"text": "privacy cost (pcost, which adds up)"},
+            "title": {"text": "privacy cost (pcost)"},
             "range": [0.0, x_limit],
         },
     }
     return Picture(
-        title="What every option costs",
+        title="Cost of each option",
         figure=set_margins(go.Figure([bar | shared, bar | residual], layout)),
         table=table.assign(budget=totals),
         alt=saved_text(common, written),
-        note="The shared part is measured first, whatever is chosen afterwards.",
+        note="The look is measured first.",
     )
 
 
 def saved_text(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> str:
     """Return a text with the cost and the saving of the shared look."""
     return (
-        f"All options share {written(common.look.budget)}, {common.saved:.2%} of the largest pcost."
-        " A separate look made of the same numbers would cost that much pcost in addition. Here it"
-        " is a part of every option."
+        f"All options share {written(common.look.budget)}, {common.saved:.2%} of the largest pcost,"
+        " so the look costs nothing extra."
     )
 
 
@@ -127,7 +126,7 @@ def space_table(common: CommonPlan) -> pd.DataFrame:
         columns={
             "total": "cost (pcost)",
             "shared": "shared (pcost)",
-            "found": "how the common part was found",
+            "found": "method for the shared part",
         }
     )
 
@@ -148,7 +147,7 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
                 separate,
             )
         )
-    columns = ["option", "look (now)", "rest (later)", "look + rest", "this analysis alone"]
+    columns = ["option", "look (now)", "remainder (later)", "look + remainder", "analysis alone"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -162,7 +161,7 @@ def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
     separate = Decimal(repr(option_cost(common.options[common.position(option)])))
     equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == separate
     comparison = (
-        "exactly what this analysis alone costs"
+        "the cost of this analysis alone"
         if equal
         else f"while this analysis alone costs {separate:f}"
     )
@@ -179,21 +178,23 @@ def rule_text(rule: NestedPlanRule) -> str:
     target = f"'{finer[0]}'" if len(finer) == 1 else f"the finest of {', '.join(finer)}"
     if common.following is not None:
         target = f"the next analysis, '{common.following.names[0]}'"
-    decision = "take that" if common.following is None else "look closer"
+    decision = "choose it" if common.following is None else "look closer"
     margin = (
-        f"To be on the safe side, counts are taken {rule.sigmas:g} standard errors of the look"
-        " lower than they look when the finer option is judged, and as much higher when it comes"
-        " to stopping."
+        f"Safety margin: {_standard_errors(rule.sigmas)} of the look."
         if rule.sigmas
-        else "Counts are taken as they look."
+        else "No safety margin."
     )
     return (
-        f"A cell of '{coarse}' stands out when its count is at least {rule.snr:g} standard errors"
-        f" of the answer it would get; 95% of such answers are off by {2 / rule.snr:.0%} at most."
-        f" If at least {rule.share:.0%} of its {pluralize(rule.queries, 'cell')} still stand out in"
-        f" the answers of {target}, {decision}. If not even '{coarse}' can reach it, stop."
-        f" Otherwise take '{coarse}'. {margin}"
+        f"A cell of '{coarse}' is reliable if its count is at least"
+        f" {_standard_errors(rule.snr)} (95% of such answers are off by at most"
+        f" {2 / rule.snr:.0%}). If at least {rule.share:.0%} of its"
+        f" {pluralize(rule.queries, 'cell')} are reliable in {target}, {decision}. If too few are"
+        f" reliable in '{coarse}', stop. Otherwise choose '{coarse}'. {margin}"
     )
+
+
+def _standard_errors(number: float) -> str:
+    return f"{number:g} standard error{'' if number == 1 else 's'}"
 
 
 def group_text(group: Group) -> str:
@@ -221,12 +222,12 @@ def snr_picture(
     return Picture(
         title=f"Signal-to-noise ratios on {where} with {name}",
         figure=set_margins(figure),
-        table=table.rename(columns={"stands_out": "stands out"}),
+        table=table.rename(columns={"stands_out": "reliable"}),
         alt=(
-            f"{_prefix(looked)}{n_above:,} of {pluralize(len(table), 'cell')} of {where} surely"
-            f" stand out with {name}, above {rule.snr:g}."
+            f"{_prefix(looked)}{n_above:,} of {pluralize(len(table), 'cell')} of {where}"
+            f" {'is' if n_above == 1 else 'are'} reliable in {name} (ratio above {rule.snr:g})."
         ),
-        note=f"From the look alone: nothing of the rest was measured. {note}".strip(),
+        note=f"From the look alone. {note}".strip(),
     )
 
 
@@ -291,10 +292,10 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
         yref="paper",
         yanchor="bottom",
         showarrow=False,
-        text=f"wanted: {rule.snr:g}",
+        text=f"required: {rule.snr:g}",
     )
     figure.update_xaxes(title="signal-to-noise ratio", range=_ratio_range(rule, estimate, options))
-    figure.update_yaxes(title="share of cells above it", tickformat=".0%", range=[0, 1.02])
+    figure.update_yaxes(title="share of cells above", tickformat=".0%", range=[0, 1.02])
     figure.update_layout(legend={"orientation": "h", "y": 1.15})
     if looked.rehearsal:
         _watermark(figure)
@@ -302,16 +303,16 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
     table = pd.DataFrame(rows, columns=columns)
     texts = [f"{low:.1%} to {high:.1%} with {name}" for name, low, _, high in rows]
     return Picture(
-        title="How many cells stand out",
+        title="Share of reliable cells",
         figure=set_margins(figure),
         table=table,
         alt=(
             f"{_prefix(looked)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)};"
-            f" wanted are {rule.share:.0%}."
+            f" required: {rule.share:.0%}."
         ),
         note=(
-            "Thick lines are estimates, thin ones the confidence bounds of the look. Dotted: what"
-            " the rule asks for."
+            "Thick: estimates. Thin: confidence bounds of the look. Dotted: requirements of the"
+            " rule."
         ),
     )
 
@@ -345,8 +346,8 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
     texts = axis_labels([short_query_text(text, name) for text in shown["query"]])
     traces = []
     for stands_out, color, symbol, label in (
-        (True, BLUE, "circle", "surely stands out"),
-        (False, ORANGE, "x", "may not"),
+        (True, BLUE, "circle", "reliable"),
+        (False, ORANGE, "x", "may be unreliable"),
     ):
         selected = shown["stands_out"].to_numpy() == stands_out
         rows = shown[selected]
@@ -380,10 +381,7 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
         "legend": {"orientation": "h", "y": 1.12},
     }
     left_out = f" {len(shown):,} evenly spaced cells are drawn." if len(shown) < len(table) else ""
-    note = (
-        "Bars are the confidence bounds of the look, the dotted line the ratio"
-        f" {min_ratio:g}.{left_out}"
-    )
+    note = f"Bars: confidence bounds of the look. Dotted: required ratio {min_ratio:g}.{left_out}"
     return go.Figure(traces, layout), note
 
 
@@ -405,7 +403,7 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
     hover, unit = "%{y}<br>%{x}<br>at least %{z:.4g}", "lower bound<br>of the ratio"
     cell_texts = {"texttemplate": "%{z:.3g}"} if grid.size <= 400 else {}
     figure = heat_map(grid, [first, others], axes, hover, unit, **cell_texts)
-    note = f"Lower bounds; cells from {rule.snr:g} on stand out."
+    note = f"Lower bounds; cells are reliable from {rule.snr:g}."
     if grid.size < len(table):
         note += f" {grid.size:,} evenly spaced cells are drawn."
     return figure, note

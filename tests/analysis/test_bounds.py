@@ -50,10 +50,18 @@ def test_plan_figures_show_plan_numbers() -> None:
     ):
         again = plan(WORKLOAD, Budget(pcost=pcost))
         assert half == pytest.approx(1.959964 * math.sqrt(again.variances(5)[3]), rel=1e-5)
+
+
+def test_distance_picture_draws_gaps_to_bounds() -> None:
+    result = plan(WORKLOAD, Budget(pcost=2.0), "identity")
     bound = analysis.mechanism_bound(WORKLOAD)
-    sizes = plan_figures.distance_picture(result, bound).table["weighted RMSE (counts)"].tolist()
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == result.weighted_rmse
+    picture = plan_figures.distance_picture(result, bound)
+    limits = [result.certificate.lower_bound, bound.rmse(result)]
+    gaps = [result.weighted_rmse / limit - 1.0 for limit in limits]
+    assert picture.table["gap"].tolist() == pytest.approx(gaps)
+    assert list(picture.figure.data[0].x) == pytest.approx(gaps)
+    nothing = fitness.MechanismBound(square=0.0, how="none")
+    assert "any matrix mechanism" not in plan_figures.distance_picture(result, nothing).alt
 
 
 def test_claim_text_starts_with_global_bound() -> None:
@@ -67,7 +75,7 @@ def test_claim_text_starts_with_global_bound() -> None:
     assert words.startswith(fitness.bound_text(result, bound))
 
     assert "any matrix mechanism" in words
-    assert "bias" in words
+    assert "iased" in words
     assert certificate.statement in words
 
 

@@ -145,14 +145,14 @@ def test_raise_weight_reduces_error_of_group() -> None:
 
 
 def test_drop_largest_renumbers_groups() -> None:
-    assert BY_NAME["drop"].label(REQUEST) == "Drop the 2-way sets"
+    assert BY_NAME["drop"].label(REQUEST) == "Drop 2-way tables"
     change = what_if.drop_largest(REQUEST, 6)
     assert change.request.workload == Workload.all_ways(SCHEMA, ways=(1,)).add(
         ("age",), "range", weight=2.0
     ).add(("code",), Width(4))
     assert change.group == 3
     assert what_if.drop_largest(REQUEST, 4).group is None
-    with pytest.raises(NotApplicable, match="ask nothing"):
+    with pytest.raises(NotApplicable, match="empty"):
         what_if.drop_largest(change.request, 0)
 
 
@@ -207,7 +207,7 @@ def test_error_table_matches_plan_errors() -> None:
     after = plan(dropped.request.workload, request.budget)
     table = what_if.error_table(before, after, 6, dropped.group)
     assert math.isnan(table["after"][1])
-    assert table["change"][1] == "no longer asked"
+    assert table["change"][1] == "removed"
     assert (
         what_if.query_count_text(before, after)
         == f"{after.workload.queries:,} queries instead of {workload.queries:,}."

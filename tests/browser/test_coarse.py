@@ -53,13 +53,13 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.open(
         f"coarse?{permalink.NAME}={permalink.packed(RequestState(workload=Workload(SCHEMA)))}"
     )
-    visit.expect_text("What every option costs")
+    visit.expect_text("Cost of each option")
     visit.settle()
     visit.press("Rehearse the look", exact=True)
     visit.expect_text("REHEARSAL on simulated records")
     visit.expect_text("Signal-to-noise ratios on age with 2-way")
     visit.choose("Share of reliable cells")
-    visit.expect_text("How many cells stand out")
+    visit.expect_text("Share of reliable cells")
     visit.press("Rehearse the remainder", exact=True)
     visit.expect_text("(look + remainder)")
     visit.check_accessibility("30_coarse_rehearsed_rest")
@@ -76,7 +76,7 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.check_accessibility("30_coarse_look_waits")
     page.get_by_role("button", name="Look: spend").dblclick()
     visit.expect_text("Looked at office 2026")
-    visit.expect_text("2-way: at least")
+    visit.expect_text("Choose 2-way: at least")
     visit.check_accessibility("30_coarse_looked")
 
     # another tab without analyses records the decision
@@ -103,7 +103,7 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.expect_text("was chosen by A. Reader")
     visit.fill("to confirm", "office 2026")
     page.get_by_role("button", name="Measure the remainder: spend").dblclick()
-    visit.expect_text("exactly what this analysis alone costs")
+    visit.expect_text("the cost of this analysis alone")
     visit.check_accessibility("30_coarse_finished")
     rows = Ledger(place).rows()
     assert [r.kind for r in rows][2:] == [

@@ -27,7 +27,7 @@ def test_compare_views_are_accessible_and_set_mechanism(
     page = visit.page
     visit.open(f"compare?{permalink.NAME}={permalink.packed(census_studio())}")
     visit.expect_text("Done: the results are below")  # quick mechanisms start automatically
-    visit.expect_text("is the most exact of")
+    visit.expect_text("is the most accurate of")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
     page.get_by_text("Estimated time and memory").click()
     visit.settle()
@@ -56,7 +56,7 @@ def test_compare_views_are_accessible_and_set_mechanism(
     )  # Plotly's message is gone
     for view, text in {
         "Other budgets": "Error at other budgets",
-        "Error distribution": "95% are within",
+        "Error distribution": "Smallest 95% quantile",
         "A and B": "Tables where A is less accurate",
         "Strategies": "Gram matrix of the strategy",
         "Two plans": "First plan",

@@ -75,7 +75,7 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
 
     # map
     visit.choose("Map")
-    visit.expect_text("Largest standard error, pair by pair")
+    visit.expect_text("Largest standard error, per pair")
     visit.settle()
     plot = visit.page.get_by_test_id("stPlotlyChart").first
     first = plot.locator(".xaxislayer-above .xtick text").first.text_content()
@@ -88,11 +88,11 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
 
 def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.open(PREVIEW_PATH)
-    visit.expect_text("Where the error of this group comes from")
+    visit.expect_text("Sources of error of this table")
     visit.take_picture("30_why")
     visit.choose("Least accurate query")
-    visit.expect_text("Where the error of this query comes from")
-    for label in ("4 × the weight", "Merge bins"):
+    visit.expect_text("Sources of error of this query")
+    for label in ("Use 4 × the weight", "Merge bins"):
         visit.press(label)
         visit.expect_text("What if:")
         visit.expect_text("Apply this change")
@@ -101,7 +101,7 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     expect(visit.page.get_by_text("What if:")).to_have_count(0)
     visit.press("Undo")
     visit.press("Use the standard (uniform) split")
-    visit.press("Tuned centers")
+    visit.press("Tune the split")
     visit.page.get_by_role("button", name="Apply this change").wait_for()
     visit.take_picture("31_what_if_tuned")
     visit.press("Discard this change")
@@ -124,17 +124,17 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     # ad hoc query
     visit.unfold("Check one query")
     visit.choose("Draw a range")
-    visit.expect_text("The interval at other budgets")
+    visit.expect_text("95% interval at other budgets")
     visit.drag(
         (0.2561, 0.5), (0.5, 0.6), chart=2
     )  # 82 cells: the middles of the cells 21 to 40 lie inside
     visit.expect_text(
         "39 ≤ age < 59" if visit.page.get_by_text("39 ≤ age < 59").count() else "age in [39, 59)"
     )
-    visit.expect_text("The interval at other budgets")
+    visit.expect_text("95% interval at other budgets")
     visit.take_picture("30_probe")
     visit.number("Target 95% interval (± counts)", "5")
     visit.expect_text("For an interval of ± 5.00:")
     visit.unfold("How close to optimal")
-    visit.page.get_by_text("what any matrix mechanism can reach").first.wait_for()
+    visit.page.get_by_text("theoretical limit for any matrix mechanism").first.wait_for()
     visit.check_accessibility("30_distance")

@@ -61,8 +61,8 @@ class Tour:
         self.visit.expect_text("Typical error")
         self.add_frame("Preview: how exact every answer will be, before a record is read.")
         self.visit.choose("Map")
-        self.visit.expect_text("pair by pair")
-        self.add_frame("All pairs as a map, the least exact first; a click looks at one.")
+        self.visit.expect_text("per pair")
+        self.add_frame("All pairs as a map, least accurate first.")
         self.go("Schema")
         self.add_frame(
             "Schema: what is publicly known of the columns. Records are never read for it."

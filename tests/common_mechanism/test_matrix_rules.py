@@ -86,10 +86,10 @@ def test_nested_rule_bounds_match_section_6_2():
 @pytest.mark.parametrize(
     ("per_cell", "sigmas", "choice", "certain", "start"),
     [
-        (50, 3, 1, True, "Fine"),
+        (50, 3, 1, True, "Choose Fine"),
         (0.1, 3, None, True, "Stop"),
-        (4.5, 3, 0, False, "Coarse, t"),
-        (2.6, 0, 0, True, "Coarse:"),
+        (4.5, 3, 0, False, "Choose Coarse: only"),
+        (2.6, 0, 0, True, "Choose Coarse: at most"),
     ],
 )
 def test_nested_rule_chooses_by_precision_of_coarse_answers(

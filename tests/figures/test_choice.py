@@ -118,7 +118,7 @@ def test_shares_picture_matches_budget_shares():
     assert list(picture.table["budget"]) == ["rho 0.25"] * 3
     shared, rest = picture.figure.data
     # labels use the unit of the reader; the bars themselves sum to the budget
-    assert set(rest.text) == {"in all rho 0.25"}
+    assert set(rest.text) == {"total rho 0.25"}
     assert set(shared.text) == {f"rho {COMMON.look.budget.rho:g}"}
     assert f"share rho {COMMON.look.budget.rho:g}, {COMMON.saved:.2%}" in picture.alt
     assert len(set(shared.x)) == 1
@@ -172,8 +172,8 @@ def test_rule_text_contains_rule_numbers():
         assert words in text
     chain = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)), split=nested_choices)
     words = coarse_figures.rule_text(NestedPlanRule(common=chain, share=0.5, snr=5.0))
-    assert "the next analysis, '2-way', look closer. If not even '1-way'" in words
-    assert "as they look." in coarse_figures.rule_text(
+    assert "the next analysis, '2-way', look closer. If too few are reliable in '1-way'" in words
+    assert "No safety margin." in coarse_figures.rule_text(
         NestedPlanRule(common=COMMON, share=0.5, snr=5.0, sigmas=0.0)
     )
 

@@ -76,7 +76,7 @@ def test_ranking_picture_draws_mechanisms_near_bound(compared: Comparison) -> No
     )
     assert all(row.endswith(f" counts, {gap}") for row, gap in zip(rows, gaps, strict=True))
     assert gap_words(float(done["gap"].iloc[0])) in picture.alt
-    assert picture.alt.startswith("QuerySmasher is the most exact of 2 mechanisms")
+    assert picture.alt.startswith("QuerySmasher is the most accurate of 2 mechanisms")
     assert refusals(compared)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]
     assert (
         list(costs(compared))
@@ -91,10 +91,10 @@ def test_ranking_picture_reports_ties() -> None:
     )
     same = ["wff", "querysmasher", "residualplanner"]
     assert ranking_picture(comparison(workload, Budget(pcost=1.0), same)).alt.startswith(
-        "All 3 mechanisms are equally exact with "
+        "All 3 mechanisms are equally accurate with "
     )
     more = ranking_picture(comparison(workload, Budget(pcost=1.0), [*same, "identity"]))
-    assert more.alt.startswith("3 of 4 mechanisms are the most exact with ")
+    assert more.alt.startswith("3 of 4 mechanisms are the most accurate with ")
 
 
 def test_weighted_ranking_uses_weighted_bound() -> None:
@@ -130,7 +130,7 @@ def test_mechanisms_far_from_bound_are_summarized() -> None:
     assert list(dots(ranking_picture(by_hand({"wff": 3.0, "identity": 899.0})))) == ["wff"]
     unknown = ranking_picture(by_hand({"wff": math.nan, "identity": math.nan}, bound=0.0))
     assert "bound" not in unknown.alt
-    assert unknown.figure.layout.xaxis.title.text == "times the best of these"
+    assert unknown.figure.layout.xaxis.title.text == "times the best"
 
 
 def test_where_picture_matches_group_errors(plans: dict[str, Plan]) -> None:
@@ -146,7 +146,7 @@ def test_where_picture_matches_group_errors(plans: dict[str, Plan]) -> None:
     assert "<b>" not in page
     assert "http" not in page
     assert page.count("<table>") == 4
-    assert "Who loses where" in page
+    assert "Relative error by table" in page
 
 
 def test_budgets_picture_matches_plans_at_budgets(plans: dict[str, Plan]) -> None:

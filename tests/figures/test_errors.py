@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from engine.figures import has_map, pairs_picture
-from engine.figures.errors import error_grid
+from engine.figures.base import log_ticks
+from engine.figures.errors import error_grid, spread_axes
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -47,3 +48,11 @@ def test_pairs_picture_is_symmetric_and_sorted() -> None:
     assert not has_map(
         Workload.all_ways(Schema([Attribute.of_size(f"x{i}", 2) for i in range(61)]), (2,))
     )
+
+
+def test_log_axes_have_ticks_at_1_2_5() -> None:
+    assert log_ticks(0.4, 12.0) == [0.5, 1.0, 2.0, 5.0, 10.0]
+    assert len(log_ticks(1e-3, 1e6)) <= 10
+    axis = spread_axes((0.5, 40.0))["xaxis"]
+    assert axis["ticktext"] == ["0.5", "1", "2", "5", "10", "20"]
+    assert "tickvals" not in spread_axes(None)["xaxis"]

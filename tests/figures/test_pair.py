@@ -140,7 +140,7 @@ def test_plan_diff_reports_weights_schemas_and_laws() -> None:
     base = Workload(SCHEMA).add(("age",), "range")
     heavy = plan(Workload(SCHEMA).add(("age",), "range", weight=2.0), Budget(pcost=1.0))
     assert plan_diff(plan(base, Budget(pcost=1.0)), heavy).words == (
-        "1 group with another weight.",
+        "1 table with another weight.",
     )
     coarse = Schema([Attribute.of_size("age", 3), *SCHEMA.attributes[1:]])
     other = plan(

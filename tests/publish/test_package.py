@@ -87,7 +87,7 @@ def test_certificate_and_report_start_with_global_bound(released, tmp_path) -> N
     measurement, receipt, _ = released
     plan_, words = (
         measurement.plan,
-        "above what any matrix mechanism can reach, whatever it measures",
+        "above the theoretical limit for any matrix mechanism",
     )
     with zipfile.ZipFile(
         write_package(measurement, tmp_path / "r.zip", receipt=receipt)

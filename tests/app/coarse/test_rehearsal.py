@@ -71,7 +71,7 @@ def test_coarse_page_compares_workload_with_coarser_one() -> None:
     assert "one attribute fewer" in session.text()
     assert not session.errors()
     wait(session.press("coarse_rehearse"))
-    assert "asks for 50.0% of 13 cells" in session.text()
+    assert "requires 50.0% of 13 cells" in session.text()
 
 
 def test_plan_files_are_options() -> None:
@@ -99,9 +99,9 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
     assert "No rehearsal with these" in session.text()
     wait(session.press("coarse_rehearse"))
     assert "REHEARSAL on simulated records" in session.text()
-    assert "2-way: at least" in session.text()
+    assert "Choose 2-way: at least" in session.text()
     session.set(coarse_rehearsed_0_view="Share of reliable cells")
-    assert "How many cells stand out" in session.text()
+    assert "Share of reliable cells" in session.text()
     session.set(coarse_rehearsed_0_view="Answers of the look")
     assert list(answers_on_page(session, -1)) == ["query", "answer", "std", "low", "high"]
     wait(session.press("coarse_rest_0"))
@@ -115,7 +115,7 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
     )
     # a new look draws new noise and removes the rest of the previous look
     wait(session.press("coarse_rehearse"))
-    assert "2-way: at least" in session.text()
+    assert "Choose 2-way: at least" in session.text()
     assert "Rehearsed answers of 2-way" not in session.text()
 
 
@@ -130,7 +130,7 @@ def test_coarse_page_code_runs(kind: str, capsys: pytest.CaptureFixture) -> None
     session = open_page().set(coarse_kind=kind)
     names: dict = {}
     exec(session.app.code[-1].value, names)
-    assert "the rule asks for 50.0%" in capsys.readouterr().out
+    assert "the rule requires 50.0%" in capsys.readouterr().out
     if kind == candidates_form.SIZES:
         common = build_common_plan()
         assert names["common"].hash == common.hash

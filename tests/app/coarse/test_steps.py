@@ -61,7 +61,7 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
     assert not find_button(session.set(coarse_confirmation="office"), "coarse_look").disabled
     table = next(d.value for d in session.app.dataframe if "look (now)" in d.value)
     for look, rest, alone in zip(
-        table["look (now)"], table["rest (later)"], table["this analysis alone"], strict=True
+        table["look (now)"], table["remainder (later)"], table["analysis alone"], strict=True
     ):
         assert Decimal(look) + Decimal(rest) == Decimal(alone)
     assert row_kinds(ledger) == []
@@ -83,7 +83,7 @@ def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) ->
     assert row_kinds(ledger) == ["spend", "saved", "note:rule"]
     assert "Looked at office" in session.text()
     assert "Rows read 3,000 = counted 3,000 + dropped 0" in session.text()
-    assert "2-way: at least" in session.text()
+    assert "Choose 2-way: at least" in session.text()
     assert "(by the rule)" in find_decision(session).options[1]
     record_decision(session)
     record_decision(other)
@@ -97,7 +97,7 @@ def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) ->
     wait(session)
     wait(other)
     assert row_kinds(ledger)[4:] == ["spend", "saved"]
-    assert "exactly what this analysis alone costs" in session.text()
+    assert "the cost of this analysis alone" in session.text()
     assert sum(spent_pcosts(ledger)) == Decimal(repr(common.options[1].pcost))
     assert f"{spent_pcosts(ledger)[0]:f} + {spent_pcosts(ledger)[1]:f}" in session.text()
     stored = stepwise.resume(ledger, stepwise.look_key(common, dataset="office")).finished
@@ -129,7 +129,7 @@ def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: P
     assert "waits for the remainder" in " ".join(session.app.selectbox(key="coarse_open_1").options)
     again = Session().go("coarse").set(coarse_step=EARLIER, ledger_path=str(ledger.path))
     run_finish(again.set(records_path=str(records)))
-    assert "exactly what this analysis alone costs" in again.text()
+    assert "the cost of this analysis alone" in again.text()
     assert "chosen, finished" in " ".join(again.app.selectbox(key="coarse_open_1").options)
     assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
@@ -194,12 +194,12 @@ def test_stored_look_with_other_records_is_hidden(ledger: Ledger, records: Path)
         if not is_shown:
             synthetic(SCHEMA, 3000, seed=4).to_csv(chosen, index=False)
         session = wait(open_look_step(ledger, chosen))
-        assert ("2-way: at least" in session.text()) == is_shown
+        assert ("Choose 2-way: at least" in session.text()) == is_shown
         assert ("not the records" in session.errors()) != is_shown
     assert "'Earlier looks'" in session.errors()
     assert "coarse_record" not in str([b.key for b in session.app.button])
     session.set(coarse_step=EARLIER)
-    assert "2-way: at least" in session.text()
+    assert "Choose 2-way: at least" in session.text()
     assert len(spent_pcosts(ledger)) == 1
 
 
@@ -266,14 +266,14 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
         coarse_confirmation="office",
     )
     wait(session.press("coarse_look"))
-    assert "look closer: at least" in session.text()
+    assert "Choose look closer: at least" in session.text()
     for number in range(2, len(workloads)):
         run_finish(record_decision(session))
         assert "look closer chosen" not in session.errors()
         assert any(f"Look {number}" in s.value for s in session.app.subheader)
     run_finish(record_decision(session))
     assert f"Spent in {len(workloads)} steps" in session.text()
-    assert "exactly what this analysis alone costs" in session.text()
+    assert "the cost of this analysis alone" in session.text()
     (key,) = stepwise.looks(ledger, "office")
     common = stepwise.resume(ledger, key).common
     while common.following:

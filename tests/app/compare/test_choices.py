@@ -59,7 +59,7 @@ def test_compare_page_starts_only_quick_mechanisms() -> None:
     assert len(chosen) == 5
     assert (table.loc[chosen, "seconds"] <= 1.0).all()
     session.until(lambda: "Done: the results are below" in session.text())
-    assert "is the most exact of" in session.text()
+    assert "is the most accurate of" in session.text()
     session.press("compare_all")  # slow mechanisms start only on request
     assert next(m for m in session.app.multiselect if m.key == "compare_chosen").value == list(
         variants()
@@ -101,11 +101,11 @@ def test_comparison_on_page_can_be_cancelled() -> None:
     assert "The comparison is running" in session.text()
     assert "Press Compare above" not in session.text()
     session.until(lambda: "1 of 2 mechanisms so far" in session.text())
-    assert f"{title_of('wff')} is the most exact of 1 mechanism" in session.text()
+    assert f"{title_of('wff')} is the most accurate of 1 mechanism" in session.text()
     session.press("Cancel")
     session.until(lambda: "cancelled" in session.text())
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled
-    assert "the most exact" not in session.text()
+    assert "the most accurate" not in session.text()
 
 
 def test_option_variant_is_offered_until_mechanism_changes() -> None:
@@ -198,7 +198,7 @@ def test_pure_epsilon_budget_works_on_pages() -> None:
     assert session.studio.budget == Budget.pure(0.5)
     assert session.app.session_state["budget_unit"] == "pure epsilon"
     run_comparison(session, ["laplace", "identity", "wff"])
-    assert "most exact of 2 mechanisms" in session.text()
+    assert "most accurate of 2 mechanisms" in session.text()
     assert "Budget.pure(0.5)" in session.app.code[-1].value
 
 

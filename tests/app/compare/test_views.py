@@ -35,16 +35,16 @@ def small() -> Session:
 def test_ranking_view_shows_all_figures(small: Session) -> None:
     said = small.set(compare_view="Ranking").text()
     for title in (
-        "Who answers these queries best",
-        "What exactness costs in time",
-        "Who loses where",
+        "Error relative to the bound",
+        "Error and planning time",
+        "Relative error by table",
     ):
         assert title in said
-    assert "publishable from this count on" not in said
+    assert "Smallest publishable count" not in said
     small.app.session_state["scale_records"] = 50_000
     best = comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS).frame["rmse"].min()
     assert (
-        f"publishable from this count on: QuerySmasher {math.ceil(best / 0.15)}"
+        f"Smallest publishable count at the typical error: QuerySmasher {math.ceil(best / 0.15)}"
         in small.run(small.app).text()
     )
     small.set(compare_quality=True)
@@ -63,7 +63,7 @@ def test_ranking_equals_engine_and_offers_all_variants(small: Session) -> None:
     result = comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS)
     best = result.frame.iloc[0]
     assert (
-        f"{title_of(best['mechanism'])} is the most exact of 3 mechanisms with"
+        f"{title_of(best['mechanism'])} is the most accurate of 3 mechanisms with"
         f" {format_number(best['rmse'])} counts" in small.text()
     )
     reasons = next(f for f in data_frames(small) if "reason" in f)
@@ -77,9 +77,9 @@ def test_cached_comparison_is_shown_at_once(small: Session) -> None:
     assert "Done: the results are below" in again.text()
     # another choice leaves the previous results on screen until it is compared
     assert "previous selection" in again.set(compare_chosen=MECHANISMS[:2]).text()
-    assert "is the most exact of 3 mechanisms" in again.text()
+    assert "is the most accurate of 3 mechanisms" in again.text()
     fresh = open_small_workload(page="compare").set(compare_chosen=MECHANISMS[:2])
-    assert "is the most exact of 3" not in fresh.text()  # choice of the other session
+    assert "is the most accurate of 3" not in fresh.text()  # choice of the other session
 
 
 def test_mechanism_choice_is_copied_to_studio(small: Session) -> None:
@@ -95,7 +95,7 @@ def test_mechanism_choice_is_copied_to_studio(small: Session) -> None:
 
 def test_spread_view_shows_selected_mechanisms(small: Session) -> None:
     small.set(compare_view="Error distribution", spread_of=["wff", "identity"])
-    assert "95% are within" in small.text()
+    assert "Smallest 95% quantile" in small.text()
     assert "wff" in small.app.code[-1].value
     assert set(run_code(small)["spreads"]) == {"wff", "identity"}
     assert "Choose at least one mechanism" in small.set(spread_of=[]).text()
@@ -136,7 +136,7 @@ def test_two_plans_view_lists_differences(small: Session) -> None:
     )
     small.set(diff_first="current plan", diff_second_True="uploaded file")
     assert "The budget differs: pcost 1 and pcost 4." in small.text()
-    assert "1 group only the first plan has." in small.text()
+    assert "1 table only the first plan has." in small.text()
     assert 'Path("plan.json")' in small.app.code[-1].value
     small.run(small.app.file_uploader(key="diff_file").upload("p.json", b"{}", "text/plain"))
     assert "not a plan file" in small.errors()
