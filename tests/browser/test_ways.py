@@ -24,7 +24,7 @@ PAGE_TEXTS = {
     "Compare": "Done: the results are below",
     "Coarse or fine": "What every option costs",
     "Release": "No rehearsal with these",
-    "Learn": "A query, smashed",
+    "Learn": "Decomposition of a query",
     "Guide": "A census table",
 }
 
