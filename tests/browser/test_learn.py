@@ -123,7 +123,7 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     page.get_by_text("All lessons").click()
     visit.expect_text("For instructors")
     visit.check_accessibility("learn_instructor")
-    visit.press("Next lesson: 2. Orthogonality")
+    visit.press("Next lesson: 2. Overlap")
     visit.expect_text(LESSONS[1].title)
     visit.press("Open plan in Preview")
     visit.expect_text("Typical error")

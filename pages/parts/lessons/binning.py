@@ -94,7 +94,7 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="9. Negative counts",
+    tab="9. Clipping",
     title="Negative counts and wide cells",
     words=(
         "A noisy count of an empty cell is negative half of the time. If it is **set to zero**,"

@@ -83,7 +83,7 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="5. The bound",
+    tab="5. Bound",
     title="Lower bounds",
     words=(
         "How do you know that a strategy is good? There are infinitely many others. A **lower"

@@ -86,7 +86,7 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="10. Tuned centers",
+    tab="10. Centers",
     title="Tuned centers and the remaining gap",
     words=(
         "The paper splits a query on two attributes with **uniform** weights, the same for every"

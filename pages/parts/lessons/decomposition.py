@@ -89,7 +89,7 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="1. Decomposition",
+    tab="1. Pieces",
     title="Decomposition of a query",
     words=(
         "A counting query has a 1 in every cell that it counts, else 0. Its **piece for the total**"

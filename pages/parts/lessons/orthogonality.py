@@ -95,7 +95,7 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="2. Orthogonality",
+    tab="2. Overlap",
     title="Orthogonal residual spaces",
     words=(
         "The table by reply and the table by city both contain the total, so measuring both pays"
