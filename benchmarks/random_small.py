@@ -115,7 +115,7 @@ def compare(
         start = time.perf_counter()
         tuned = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         seconds.append(time.perf_counter() - start)
-        with mock.patch("engine.residuals.tuning.unions.WORK", 0):
+        with mock.patch("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 0):
             separate = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         bound = global_bound(workload)
         excess.append(tuned / bound - 1.0)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from threadpoolctl import ThreadpoolController
 
 # Matrices up to this order use one thread.
-SMALL = 2500
+MAX_SINGLE_THREAD_ORDER = 2500
 # Arrays from this length on are worth a separate thread.
 MIN_LENGTH_PER_THREAD = 100
 
@@ -134,7 +134,7 @@ def threads_for(order: int) -> AbstractContextManager[None]:
     >>> with threads_for(99):
     ...     pass
     """
-    return _SHARED.held("small" if order <= SMALL else "large")
+    return _SHARED.held("small" if order <= MAX_SINGLE_THREAD_ORDER else "large")
 
 
 def one_thread() -> AbstractContextManager[None]:

@@ -19,7 +19,7 @@ from engine.errors import Cancelled, PlanError
 
 Listener = Callable[[float, str], object]
 Progress = Listener | bool
-TENTHS = 10
+PROGRESS_STEPS = 10
 
 
 class Bar:
@@ -48,9 +48,9 @@ class Bar:
         if sys.stderr.isatty() or "ipykernel" in sys.modules:
             self._draw(100.0 * min(fraction, 1.0), text)
         else:
-            tenth = int(TENTHS * min(fraction, 1.0) + 1e-9)
+            tenth = int(PROGRESS_STEPS * min(fraction, 1.0) + 1e-9)
             if tenth != self._tenth:
-                print(f"{100 // TENTHS * tenth:3d}%  {text}", file=sys.stderr, flush=True)
+                print(f"{100 // PROGRESS_STEPS * tenth:3d}%  {text}", file=sys.stderr, flush=True)
             self._tenth = tenth
 
     def _draw(self, percent: float, text: str) -> None:

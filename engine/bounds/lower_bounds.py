@@ -66,7 +66,7 @@ from engine.bounds.product_weights import (
     root_trace,
 )
 from engine.bounds.symmetric import (
-    FUNCTIONS,
+    FUNCTIONS_PER_ATTRIBUTE,
     SymmetricPairs,
     SymmetricProducts,
     product_orders,
@@ -328,7 +328,7 @@ class Model:
             # with several functions, `Excitations` includes parts on several attributes, which
             # `SymmetricProducts` omits
             has_joint_parts = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
-            few_functions = k == 1 or (k <= FUNCTIONS and not has_joint_parts)
+            few_functions = k == 1 or (k <= FUNCTIONS_PER_ATTRIBUTE and not has_joint_parts)
             orders = product_orders(self.asked, link) if few_functions else None
             if orders is not None:
                 return SymmetricProducts(len(functions), self.asked.roles[link.names[0]], orders)
@@ -647,16 +647,20 @@ def domain_gram(workload: Workload) -> Array:
 
 
 # default time limit and steps of a search
-SECONDS = 20.0
-STEPS = 60
+SEARCH_LIMIT_S = 20.0
+SEARCH_STEPS = 60
 # cells of one attribute up to which a bound is computed
-MOST_CELLS = 2_000
+MAX_BOUND_CELLS = 2_000
 # number of cached bounds
 MAX_CACHED_BOUNDS = 64
 
 
 def global_bound(
-    workload: Workload, law: str = "gaussian", *, seconds: float = SECONDS, steps: int = STEPS
+    workload: Workload,
+    law: str = "gaussian",
+    *,
+    seconds: float = SEARCH_LIMIT_S,
+    steps: int = SEARCH_STEPS,
 ) -> float:
     """Return a lower bound on the weighted squared error of every matrix mechanism.
 
@@ -725,10 +729,10 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     if not any(g.is_weighted for g in workload.groups):
         return 0.0, "no query has a weight"
     largest = max((n for g in workload.groups for n in g.sizes), default=1)
-    if largest > MOST_CELLS:
+    if largest > MAX_BOUND_CELLS:
         raise LimitExceeded(
             f"An attribute has {largest:,} cells; a bound for all mechanisms is searched up to"
-            f" {MOST_CELLS:,}. Use coarser cells."
+            f" {MAX_BOUND_CELLS:,}. Use coarser cells."
         )
     if small_domain(workload):
         return exact_bound(workload, law=law), "the dual of the problem on all cells at once"

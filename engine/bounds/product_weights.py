@@ -32,9 +32,9 @@ nuclear norm is at least the square root of the sum of their squares.
 
 **Rounding.**  Every eigenvalue is lowered by more than its error before its square root is taken.
 By Weyl's inequality an eigenvalue moves by at most the spectral norm of the rounding errors, in the
-matrix and in LAPACK; both stay far below ``SLACK`` times the order of the matrix times the machine
-epsilon times the largest eigenvalue.  The computed eigenvalues of null directions, which are pure
-rounding error, become 0.
+matrix and in LAPACK; both stay far below ``EIGENVALUE_ERROR_FACTOR`` times the order of the matrix
+times the machine epsilon times the largest eigenvalue.  The computed eigenvalues of null
+directions, which are pure rounding error, become 0.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from engine.residuals.decomposition import part_rows
 from engine.workload import Part, Workload, joint_part
 
 # constant of the eigenvalue errors; those of sums and of LAPACK are about 1
-SLACK = 16.0
+EIGENVALUE_ERROR_FACTOR = 16.0
 # factor that covers all other rounding: of sums, products and the orthonormality of functions
-GUARD = 1.0 - 1e-7
+ROUNDING_FACTOR = 1.0 - 1e-7
 # smallest eigenvalue, relative to the largest, that is used for the derivative
 EIGENVALUE_CUTOFF = 1e-11
 
@@ -117,7 +117,7 @@ def lower_eigenvalues(eigenvalues: Array, size: float = 0.0) -> Array:
     array([0., 0., 4.])
     """
     slack = (
-        SLACK
+        EIGENVALUE_ERROR_FACTOR
         * (len(eigenvalues) + 100)
         * np.finfo(float).eps
         * max(float(eigenvalues[-1]), size, 0.0)
@@ -135,7 +135,7 @@ def error_bound(norm: float, law: str = "gaussian") -> float:
     For Laplace noise at epsilon 1 it is twice as large: the L1 sensitivity is at least the
     Euclidean one, and Laplace noise of scale 1 has variance 2.
     """
-    return norm * norm * GUARD * (2.0 if law == "laplace" else 1.0)
+    return norm * norm * ROUNDING_FACTOR * (2.0 if law == "laplace" else 1.0)
 
 
 # random tables for testing the symmetry of a part in two attributes

@@ -428,7 +428,7 @@ def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> S
 
 
 # functions of every attribute, including the constant one
-FUNCTIONS = 2
+FUNCTIONS_PER_ATTRIBUTE = 2
 # number of attributes -> family -> weight
 Orders = Mapping[int, Mapping[Key, float]]
 
@@ -542,7 +542,7 @@ class SymmetricProducts:
 
     def value(self, state: State) -> tuple[float, Back]:
         """Return a lower bound on the nuclear norm, and its backpropagation to the state."""
-        families = state.frame(self.role, FUNCTIONS).families
+        families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
         sums = []
         for outside in range(max(self.orders) + 1):
             ways = []
@@ -580,7 +580,7 @@ class SymmetricProducts:
 
     def _inside(self, d: int, orders: Orders, state: State) -> tuple[float, dict[Key, Array]]:
         """Return the nuclear norm of d attributes on K, and its derivatives by the Grams."""
-        families = state.frame(self.role, FUNCTIONS).families
+        families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
         value, by = 0.0, dict[Key, Array]()
         for pairs in range(min(max(orders), d // 2) + 1):
             times = math.comb(d, pairs) - (math.comb(d, pairs - 1) if pairs else 0)
@@ -752,7 +752,7 @@ CONCENTRATIONS = (0.4, 1.2, 4.0)
 # initial compositions per concentration
 INITIAL_COMPOSITIONS = 100
 # starts of a search for the most costly composition, half of them random
-STARTS = 16
+SEARCH_STARTS = 16
 # candidate moves of one attribute to another value per step
 CANDIDATE_MOVES = 12
 # total share of the compositions added in one round
@@ -763,7 +763,7 @@ ROUNDS = 100
 # relative tolerance by which a composition may cost more than the norm at the end
 COST_TOLERANCE = 1e-4
 # steps of L-BFGS for the shares per round
-STEPS = 25
+LBFGS_STEPS = 25
 # entries of the matrices of the initial compositions
 MAX_ENTRIES = 30_000_000
 
@@ -873,7 +873,13 @@ class CompositionBound:
             jac=True,
             method="L-BFGS-B",
             callback=in_time,
-            options={"maxiter": STEPS, "maxfun": STEPS, "maxcor": 30, "ftol": 1e-13, "gtol": 1e-9},
+            options={
+                "maxiter": LBFGS_STEPS,
+                "maxfun": LBFGS_STEPS,
+                "maxcor": 30,
+                "ftol": 1e-13,
+                "gtol": 1e-9,
+            },
         )
         return np.asarray(result.x**2 / np.sum(result.x**2))
 
@@ -980,9 +986,9 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
         value = max(value, norm)
         if planning_time() > deadline:
             break
-        near = compositions.counts[rng.permutation(len(compositions.counts))[: STARTS // 2]]
+        near = compositions.counts[rng.permutation(len(compositions.counts))[: SEARCH_STARTS // 2]]
         candidates, costs = problem.costliest_composition(
-            slopes, np.concatenate([draw(CONCENTRATIONS[0], STARTS // 2), near])
+            slopes, np.concatenate([draw(CONCENTRATIONS[0], SEARCH_STARTS // 2), near])
         )
         # at optimal shares, all compositions with positive share cost exactly the norm
         new = np.unique(candidates[costs > norm * (1.0 + COST_TOLERANCE)], axis=0)

@@ -9,7 +9,7 @@ three cases:
     one K_i below all others   K_i is the common part.  The frequent case: closed form, any size.
     two product blocks         Coordinates T_1 (x) ... (x) T_k make both precisions diagonal.  The
                                common part has the smaller diagonal entry in every coordinate.
-    otherwise                  Up to `DENSE` class coordinates: the dense common mechanism.  Above:
+    otherwise                  Up to `MAX_DENSE_COORDINATES`: the dense common mechanism.  Above:
                                t K_m with the largest t for which it lies below all others; it is
                                valid, but may not be the largest common part.
 
@@ -53,7 +53,7 @@ from engine.residuals import (
 from engine.residuals.basis import ungroup_axes
 
 # Limit of class coordinates for a dense common mechanism of two blocks, and of three or more.
-DENSE = {2: 2_000, 3: 300}
+MAX_DENSE_COORDINATES = {2: 2_000, 3: 300}
 # Strategy rows are dependent if a singular value is below this share of the largest.
 RANK_TOLERANCE = 1e-10
 # Relative differences of precision up to this value are rounding errors.
@@ -149,10 +149,10 @@ def common_block(
     if smallest is not None:
         return smallest, "closed form"
     dimension = math.prod(n - 1 for n in blocks[0].sizes)
-    with threads_for(min(dimension, max(DENSE.values()))):
+    with threads_for(min(dimension, max(MAX_DENSE_COORDINATES.values()))):
         if len(blocks) == 2 and (common := _two_products(*blocks)) is not None:
             return common, "closed form"
-        if dimension <= DENSE[min(len(blocks), 3)]:
+        if dimension <= MAX_DENSE_COORDINATES[min(len(blocks), 3)]:
             return _dense_common(blocks, centers, complement), "dense"
         return _scaled(blocks)
 
@@ -248,12 +248,12 @@ def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
 def dense_rows(block: Block) -> Array:
     """Return M of a small block on all class coordinates, shape (measurements, coordinates)."""
     dimension = math.prod(n - 1 for n in block.sizes)
-    if max(dimension, block.measurements) > 2 * DENSE[2]:
+    if max(dimension, block.measurements) > 2 * MAX_DENSE_COORDINATES[2]:
         raise LimitExceeded(
             f"On {set_name(block.attributes)} the plans measure different products of attributes,"
             f" and the {dimension:,} coordinates are too many to compare them as a whole;"
-            f" {2 * DENSE[2]:,} are possible. Ask the same families of these attributes in every"
-            " plan, or leave these attributes out of one."
+            f" {2 * MAX_DENSE_COORDINATES[2]:,} are possible. Ask the same families of these"
+            " attributes in every plan, or leave these attributes out of one."
         )
     return _kronecker(
         block, [_class_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes]

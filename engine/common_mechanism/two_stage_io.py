@@ -23,7 +23,7 @@ from engine.common_mechanism.common_plan import CommonPlan, Residual, option_cos
 from engine.errors import LedgerError
 from engine.ledger import Ledger, Receipt
 from engine.plans import Block, Plan
-from engine.plans.blocks import GUARD
+from engine.plans.blocks import ROUNDING_FACTOR
 from engine.records import Counts, RecordKeywords, RecordOptions
 from engine.release import Intake, Measurement
 from engine.release.ingest import MOST_CELLS, count, maximal_sets, one_cell_attributes, table_digest
@@ -336,7 +336,10 @@ def _stored_costs(archive: Archive, common: CommonPlan) -> Paid:
     )
     told = [str(one) for one in parse_json(archive.text("prices.json"))]
     if not np.allclose(
-        [float(one) for one in told], [float(one) for one in prices], rtol=GUARD - 1.0, atol=0.0
+        [float(one) for one in told],
+        [float(one) for one in prices],
+        rtol=ROUNDING_FACTOR - 1.0,
+        atol=0.0,
     ):
         raise ValueError("these are the prices of other plans")
     return Paid(spent, tuple(told))

@@ -329,7 +329,7 @@ def _check_noise(noise: str) -> None:
 # Relative changes of the error below this are rounding errors.
 ROUNDING = 1e-12
 # Number of levels with low-rank updates of R and M between two exact inverses.
-REFRESH = 8
+LEVELS_PER_INVERSE = 8
 # Boxes of shape (boxes, 2, axes): first cells and ends (exclusive).
 Boxes = npt.NDArray[np.int64]
 
@@ -410,7 +410,7 @@ def search(
     trace : tr(G R) of the initial strategy.
     bound : lower bound on the error, for progress reports.
     gram : Gram matrix, shape (cells, cells); if present, R and M are recomputed every
-        `REFRESH` levels, which limits rounding errors.
+        `LEVELS_PER_INVERSE` levels, which limits rounding errors.
     """
     cells = sum(math.prod(part.sizes) for part in parts)
     # A level contains every cell once, so the squared column norm is the number of levels.
@@ -421,7 +421,7 @@ def search(
     while norm < options.levels:
         if planning_time() > options.deadline:
             return best, "stopped at the time limit"
-        if gram is not None and norm > start and (norm - start) % REFRESH == 0:
+        if gram is not None and norm > start and (norm - start) % LEVELS_PER_INVERSE == 0:
             weights = np.sqrt(np.array(list(boxes.values())))
             parts[0].R = scipy.linalg.inv(
                 precision_of(np.array(list(boxes)), weights, parts[0].sizes)
@@ -862,7 +862,7 @@ MARGINALS_EVALUATION_SHARE = 1 / 15
 # For forecasts: seconds per evaluation, for every attribute and for every pair of cells.
 SECONDS_PER_AXIS, SECONDS_PER_PAIR = 8e-4, 3e-8
 # Numeric attributes with fewer cells are measured by the identity, as categorical ones are.
-SMALL = 4
+MIN_NUMERIC_CELLS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -883,7 +883,7 @@ class PerAttribute(ExplicitMechanism):
         factors = []
         for axis, name in enumerate(attributes):
             n = workload.schema[name].size
-            use_identity = workload.schema[name].kind == "categorical" or n < SMALL
+            use_identity = workload.schema[name].kind == "categorical" or n < MIN_NUMERIC_CELLS
             factors.append(
                 (
                     (axis,),

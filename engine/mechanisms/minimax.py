@@ -639,7 +639,7 @@ SINGLE_PLAN_ITERATIONS = 96
 # Iterations before the time limit is checked.
 MIN_ITERATIONS = 10
 # Up to this many queries on lines, several plans are computed and the best one is returned.
-FEW = 500_000
+MAX_COMPARED_QUERIES = 500_000
 # Weights below this share of the mean of their group rise faster.
 LIGHT_WEIGHT = 1e-2
 # Largest change of the logarithm of a weight in one iteration.
@@ -857,7 +857,9 @@ def max_rounds(workload: Workload, goal: Objective, split: Split) -> int:
     n_points = line_queries(workload, goal, split)
     return min(
         n_points,
-        1 if n_points > FEW else 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS,
+        1
+        if n_points > MAX_COMPARED_QUERIES
+        else 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS,
     )
 
 
@@ -880,7 +882,7 @@ def minimax_search(
     balance = _Balance(layout, arranged.same.counts)
     best: MinimaxResult | None = None
     done, gap, stalled = 0, math.inf, 0
-    many = line_queries(workload, goal, split) > FEW
+    many = line_queries(workload, goal, split) > MAX_COMPARED_QUERIES
     first, most = (
         (SINGLE_PLAN_ITERATIONS, SINGLE_PLAN_ITERATIONS)
         if many

@@ -50,12 +50,12 @@ from engine.workload import Workload
 
 # Number of repeated solves of all subworkloads by tuning that take as long as a union of all
 # spaces.
-TUNING = 40.0
+TUNING_SOLVES = 40.0
 # For forecasts: minimum time of tuning per subworkload.
 MIN_TUNING_SECONDS = 1e-3
 CENTERS = ("uniform", "tuned")
 # Largest expected time, in seconds, of the search for a product strategy on the full table.
-PRODUCT = 1.0
+MAX_PRODUCT_SEARCH_S = 1.0
 # Share of the error that a product strategy must save, because its plan cannot publish tables.
 MIN_PRODUCT_SAVING = 1e-4
 OF_TABLE = "A product of strategies on the full table is more accurate here than residual spaces."
@@ -309,7 +309,7 @@ class QuerySmasher(ResidualMechanism):
             return math.inf
         if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
             return math.inf
-        return seconds if (seconds := table_seconds(workload)) <= PRODUCT else math.inf
+        return seconds if (seconds := table_seconds(workload)) <= MAX_PRODUCT_SEARCH_S else math.inf
 
     def _better_with_product(
         self,
@@ -399,7 +399,7 @@ class QuerySmasher(ResidualMechanism):
             )
             uniform = replace(self, centers="uniform", keep=None).expected(workload, parts, limits)
             searched = split_seconds(workload, parts.subworkloads, parts.factors, allowance)
-            return max(TUNING * (uniform.seconds - self.overhead(workload)), searched)
+            return max(TUNING_SOLVES * (uniform.seconds - self.overhead(workload)), searched)
 
         time_limit = math.inf if limits.time_limit is None else limits.time_limit
         # Accuracy constraints of groups take many searches.

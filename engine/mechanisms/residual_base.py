@@ -43,10 +43,10 @@ from engine.mechanisms.minimax import (
     rebuild_proof,
 )
 from engine.mechanisms.reweighting import (
-    EVALUATIONS,
+    GRID_TOLERANCE,
     MAX_FULL_DOMAIN_QUERIES,
+    MAX_SOLVES,
     SEPARATE_SOLVE_FACTOR,
-    SLACK,
     Candidate,
     Step,
     TradeoffSearch,
@@ -131,7 +131,7 @@ BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
 # For forecasts: time of the joint sensitivity and its bound, per space.
 JOINT_SECONDS = 6e-3
 # For forecasts: equivalent number of evaluations of a minimax search per plan, and of a power mean.
-MINIMAX_STEPS_PER_PLAN, POWER_STEPS = EVALUATIONS / 34.0, EVALUATIONS / 15.0
+MINIMAX_STEPS_PER_PLAN, POWER_STEPS = MAX_SOLVES / 34.0, MAX_SOLVES / 15.0
 # Strategies on disjoint axes of a space; their product measures the space.
 Factored = tuple[tuple[Axes, Strategy], ...]
 TUNED_TEXT = (
@@ -237,7 +237,7 @@ class ResidualMechanism(Mechanism):
                 solver.forecast([sub])[0].seconds for sub in parts.subworkloads
             )
             plans = max_rounds(workload, self.goal(workload), UNIFORM) if self.by_lines else 0
-            steps = MINIMAX_STEPS_PER_PLAN * (1 + plans) if plans else EVALUATIONS
+            steps = MINIMAX_STEPS_PER_PLAN * (1 + plans) if plans else MAX_SOLVES
             if math.isfinite(self.goal(workload).power) and all(
                 len(sub.terms) == 1 for sub in parts.subworkloads
             ):
@@ -520,7 +520,9 @@ class ResidualMechanism(Mechanism):
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
         if (
             constraints is not None
-            and (np.array(plan.totals) * budget.row_pcost > constraints * (1.0 + SLACK)).any()
+            and (
+                np.array(plan.totals) * budget.row_pcost > constraints * (1.0 + GRID_TOLERANCE)
+            ).any()
         ):
             raise ValueError("the plan violates the accuracy constraints of its groups")
         return with_stop_reasons(plan, solved.split.stopped)

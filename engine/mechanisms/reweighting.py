@@ -66,7 +66,7 @@ MAX_WEIGHT_UPDATES = 20
 # Relative distance of V_g to T_g at which an active constraint counts as satisfied with equality.
 ACTIVE_TOLERANCE = 1e-3
 # Relative tolerance for rounding the noise to its grid.
-SLACK = 1e-6
+GRID_TOLERANCE = 1e-6
 # Slope of log V_g in log u_g for a workload of one group, the initial value of the secant method.
 INITIAL_SLOPE = -0.5
 # Largest (flattest) slope that is used, and largest change of the logarithm of a weight.
@@ -227,7 +227,7 @@ def constrained_bound(
 
 
 # Exponent of variance over mean variance in the update of the weight of a query.
-POWER = 3.0
+UPDATE_EXPONENT = 3.0
 # Index letters of the tables in Einstein sums.
 AXES = "abcdefgh"
 LOST = (
@@ -355,7 +355,9 @@ class PointWeights:
             math.fsum(float(np.vdot(m, v)) for m, v in zip(self.masses, variances, strict=True))
             / total
         )
-        self.masses = [m * (v / mean) ** POWER for m, v in zip(self.masses, variances, strict=True)]
+        self.masses = [
+            m * (v / mean) ** UPDATE_EXPONENT for m, v in zip(self.masses, variances, strict=True)
+        ]
         total = math.fsum(float(m.sum()) for m in self.masses)
         self.masses = [m / total for m in self.masses]
 
@@ -407,7 +409,7 @@ def log_gains(earned: Array, now: Array) -> Array:
 
 
 # Largest number of solves of the weighted sum in a search.
-EVALUATIONS = 40
+MAX_SOLVES = 40
 # Forecast: time of a solve with separate weights over one with symmetries and shared solutions.
 SEPARATE_SOLVE_FACTOR = 2.0
 # Relative gap of the standard error at which the search stops.
@@ -689,11 +691,11 @@ class TradeoffSearch:
         if self.best is None:
             raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
-        self.tell(self.evaluations / EVALUATIONS, f"Weighing the queries, gap {gap:.1e}")
+        self.tell(self.evaluations / MAX_SOLVES, f"Weighing the queries, gap {gap:.1e}")
         if (
             gap <= STOP_GAP
             or self.stale > MAX_STALE_STEPS
-            or self.evaluations >= EVALUATIONS
+            or self.evaluations >= MAX_SOLVES
             or self._cannot_improve()
         ):
             raise StopIteration

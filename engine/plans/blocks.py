@@ -33,7 +33,7 @@ from engine.errors import PlanError
 from engine.privacy.budget import LOAD, STEP
 from engine.residuals import Axes, Space, Strategy, contract, group_axes
 from engine.residuals.basis import ungroup_axes
-from engine.residuals.strategy import LEAVING, MeasuredPart, joint_sensitivity
+from engine.residuals.strategy import MAX_UNMEASURED_SHARE, MeasuredPart, joint_sensitivity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ GRID_BITS = 30
 # unit roundoff of doubles
 UNIT_ROUNDOFF = 2.0**-53
 # factor that covers the rounding of norms and of the sum over blocks
-GUARD = 1.0 + 1e-12
+ROUNDING_FACTOR = 1.0 + 1e-12
 MAX_RECORDS = 10**8
 # relative difference above which squared column norms count as unequal
 UNEQUAL_NORMS = 1e-6
@@ -53,7 +53,7 @@ MAX_JOINT = 3_000
 # smallest saving, as a share of the summed costs, for which the joint privacy cost is charged
 MIN_JOINT_SAVING = 1e-5
 # standard deviation of noise of scale 1
-DEVIATION = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}
+STD_PER_SCALE = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,7 +119,7 @@ class Block:
     @property
     def grid_noise(self) -> int:
         """Scale of the discrete noise in grid units, an integer."""
-        return round(self.noise / DEVIATION[self.law] / self.grid)
+        return round(self.noise / STD_PER_SCALE[self.law] / self.grid)
 
     def sensitivity(self, max_records: int) -> float:
         """Sensitivity of the released answers to one record, in counts, including rounding.
@@ -160,11 +160,14 @@ class Block:
         # the 1 at the end covers the multiplication by a weight
         terms = sum(s.rounding_terms for _, s in self.factors) + 1
         gamma = terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
-        return norm * GUARD * (1.0 + gamma * (2.0 * max_records + 1.0)) + self.grid * rounding
+        return (
+            norm * ROUNDING_FACTOR * (1.0 + gamma * (2.0 * max_records + 1.0))
+            + self.grid * rounding
+        )
 
     def pcost(self, max_records: int) -> float:
         """Privacy cost of this block."""
-        return (self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2
+        return (self.sensitivity(max_records) * STD_PER_SCALE[self.law] / self.noise) ** 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -271,7 +274,7 @@ def measures_piece(block: Block, piece: Array) -> bool:
         if not strategy.complete:
             rows = group_axes(piece, [axes, tuple(a for a in range(piece.ndim) if a not in axes)])
             residual = rows - strategy.span @ (strategy.span.T @ rows)
-            if np.linalg.norm(residual) > LEAVING * np.linalg.norm(piece):
+            if np.linalg.norm(residual) > MAX_UNMEASURED_SHARE * np.linalg.norm(piece):
                 return False
     return True
 
@@ -303,7 +306,7 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     single = (
         itertools.repeat(math.sqrt(cost) if laplace else cost, times) for cost, times in costs
     )
-    total = math.fsum(itertools.chain.from_iterable(single)) * GUARD
+    total = math.fsum(itertools.chain.from_iterable(single)) * ROUNDING_FACTOR
     return total**2 if laplace else total
 
 
@@ -321,7 +324,7 @@ def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
     ]
     load = (
         math.fsum(size * block.measurements / block.grid_noise**2 for block, size in classes)
-        * GUARD
+        * ROUNDING_FACTOR
     )
     step = max((1.0 / block.grid_noise**2 for block, _ in classes), default=0.0)
     return load <= LOAD * pcost and step <= STEP * max(1.0, pcost)
@@ -339,7 +342,7 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     if not block_list:
         return 0.0
     law = block_list[0].law
-    scales = [DEVIATION[law] / b.noise for b in block_list]
+    scales = [STD_PER_SCALE[law] / b.noise for b in block_list]
     norms = [
         math.prod(s.column_sum for _, s in b.factors) if law == "laplace" else b.column_norm
         for b in block_list
@@ -354,10 +357,10 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
         law,
     )
     if law == "laplace":
-        return ((ideal + math.fsum(extra)) * GUARD) ** 2
+        return ((ideal + math.fsum(extra)) * ROUNDING_FACTOR) ** 2
     # Minkowski's inequality for |d + e|, with d the column norms of a cell in all blocks and e the
     # effect of rounding on each
-    return (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * GUARD
+    return (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * ROUNDING_FACTOR
 
 
 def _unweighted(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
@@ -403,7 +406,7 @@ def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> flo
             costs.append(math.fsum(b.pcost(max_records) for b in blocks))
         else:
             costs.append(float(np.sum([b.cell_pcosts(max_records) for b in blocks], axis=0).max()))
-    return math.fsum(costs) * GUARD
+    return math.fsum(costs) * ROUNDING_FACTOR
 
 
 def _same_rows(one: Block, other: Block) -> bool:
@@ -487,7 +490,7 @@ def calibrate(
     for _ in range(20):
         # round the noise up: less noise would cost more than the budget
         raised = [
-            math.ceil(noise * stretch / DEVIATION[law] / grid) * grid * DEVIATION[law]
+            math.ceil(noise * stretch / STD_PER_SCALE[law] / grid) * grid * STD_PER_SCALE[law]
             for (_, noise), grid in zip(classes, grids, strict=True)
         ]
         prototypes = [

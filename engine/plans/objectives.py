@@ -572,7 +572,7 @@ def unpack(text: str) -> Array:
 
 
 # relative gap of the variance at which the search stops
-GAP = 1e-7
+VARIANCE_GAP = 1e-7
 # rounds of adding violated queries, and interior point steps per round
 MAX_ROUNDS = 60
 MAX_STEPS = 120
@@ -597,7 +597,11 @@ class Shares:
 
 
 def best_shares(
-    queries: Sequence[ClassQueries], counts: Array, goal: Objective, start: Array, gap: float = GAP
+    queries: Sequence[ClassQueries],
+    counts: Array,
+    goal: Objective,
+    start: Array,
+    gap: float = VARIANCE_GAP,
 ) -> Shares:
     """Return the optimal allocation for strategies, given by the footprints of the queries.
 

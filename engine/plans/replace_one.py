@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine._arrays import Array, Index
-from engine.plans.blocks import DEVIATION, GUARD, Block, cells_pcost, total_pcost
+from engine.plans.blocks import ROUNDING_FACTOR, STD_PER_SCALE, Block, cells_pcost, total_pcost
 from engine.privacy import REPLACE_ONE, Budget
 from engine.residuals import Axes, Space, Strategy
 from engine.residuals.marginals import MarginalStrategy
@@ -120,7 +120,7 @@ def replaced_pcost(
     # Minkowski's inequality for |d + e|, with d the distances of the columns in all blocks and e
     # the effect of rounding on each
     extra = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
-    pairs = (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * GUARD
+    pairs = (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * ROUNDING_FACTOR
     return max(added_pcost, min(pairs, 4.0 * added_pcost))
 
 
@@ -136,7 +136,7 @@ def _block_bound(block: Block) -> float:
     for start in range(0, len(norms), step):
         inner = rows[:, start : start + step].T @ rows
         best = max(best, float((norms[start : start + step, None] + norms - 2.0 * inner).max()))
-    return best / block.noise**2 * GUARD
+    return best / block.noise**2 * ROUNDING_FACTOR
 
 
 class Distances:
@@ -209,7 +209,7 @@ class Distances:
             least, most = ends.min(axis=0), ends.max(axis=0)
         # records that agree on all attributes of a block have the same column
         moved = (bins != 1).any(axis=1)
-        return float(np.sum(2.0 * (self.column - least) * moved)) * GUARD
+        return float(np.sum(2.0 * (self.column - least) * moved)) * ROUNDING_FACTOR
 
     def bound(self) -> float:
         """Return the bound over all pairs of cells."""
@@ -324,7 +324,7 @@ def _added_costs(
                 block, other, "", values[:1]
             )
             if block.law == "laplace":
-                total += np.abs(difference).sum(axis=1) * DEVIATION["laplace"] / block.noise
+                total += np.abs(difference).sum(axis=1) * STD_PER_SCALE["laplace"] / block.noise
             else:
                 total += np.einsum("vr,vr->v", difference, difference) / block.noise**2
         else:

@@ -44,11 +44,11 @@ from engine.plans.replace_one import row_pcosts
 from engine.plans.variance import GroupVariance, Parts, Summand
 from engine.privacy import Budget
 from engine.residuals import Axes, Space, Strategy, basis, contract, group_axes
-from engine.residuals.strategy import LEAVING
+from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.workload import Group, Part, subsets
 
 # entries of one intermediate array
-SLAB = 1 << 24
+SLAB_ENTRIES = 1 << 24
 
 
 def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
@@ -104,7 +104,7 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
     Notes
     -----
     A query q on these axes has an unmeasured component of norm |q rows|.  It is computed directly,
-    because the difference |q|^2 - |q P|^2 would lose a share of `LEAVING` in rounding.
+    because the difference |q|^2 - |q P|^2 would lose a share of `MAX_UNMEASURED_SHARE` in rounding.
     """
     labels, cells = np.zeros(strategy.sizes, dtype=np.int64), 1
     for axis in axes:
@@ -135,7 +135,7 @@ def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool
             others = tuple(a for a in range(table.ndim) if a not in table_axes)
             residual = contract(group_axes(table, [tuple(table_axes), others]), [rows, None])
             # the norm of a query on all cells of the factor
-            if np.linalg.norm(residual) > LEAVING * np.linalg.norm(table) * math.sqrt(
+            if np.linalg.norm(residual) > MAX_UNMEASURED_SHARE * np.linalg.norm(table) * math.sqrt(
                 strategy.cells / len(rows)
             ):
                 return True
@@ -147,9 +147,9 @@ def is_table_unmeasured(block: Block, attributes: Sequence[str]) -> bool:
     for axes, strategy in block.factors:
         if not strategy.complete:
             common_axes = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
-            if np.linalg.norm(unmeasured_rows(strategy, common_axes)) > LEAVING * math.sqrt(
-                strategy.cells
-            ):
+            if np.linalg.norm(
+                unmeasured_rows(strategy, common_axes)
+            ) > MAX_UNMEASURED_SHARE * math.sqrt(strategy.cells):
                 return True
     return False
 
@@ -171,7 +171,7 @@ def _outside_span(
     residual_rows = unmeasured_rows(strategy, common_axes)
     sides = strategy.cells / len(residual_rows)
     # this norm times the norm of a query bounds its unmeasured component
-    if np.linalg.norm(residual_rows) <= LEAVING * math.sqrt(sides):
+    if np.linalg.norm(residual_rows) <= MAX_UNMEASURED_SHARE * math.sqrt(sides):
         return parts, np.zeros(counts)
     if len(residual_rows) < strategy.cells:
         # only norms are needed, and the triangular factor preserves them with fewer columns
@@ -183,10 +183,10 @@ def _outside_span(
     residual_rows, squares, tolerance = (
         residual_rows.reshape(*shape, -1),
         np.zeros(counts),
-        np.full((), LEAVING**2 * sides),
+        np.full((), MAX_UNMEASURED_SHARE**2 * sides),
     )
     spread = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
-    step = max(1, SLAB // (math.prod(counts) * spread))
+    step = max(1, SLAB_ENTRIES // (math.prod(counts) * spread))
     for start in range(0, residual_rows.shape[-1], step):
         table = residual_rows[..., start : start + step]
         for k, (p, places) in enumerate(zip(parts, inside, strict=True)):
@@ -319,7 +319,7 @@ def _by_rows(part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Str
 def _contract(rows: Array, table: Array) -> Array:
     """Return sum over (c, d) of rows[q, c] table[c, d, ...] rows[q, d], shape (q, ...)."""
     n_rest = math.prod(table.shape[2:])
-    step = max(1, SLAB // max(1, table.shape[1] * n_rest))
+    step = max(1, SLAB_ENTRIES // max(1, table.shape[1] * n_rest))
     flat = table.reshape(table.shape[0], -1)
     out = np.empty((len(rows), n_rest))
     for start in range(0, len(rows), step):
@@ -362,7 +362,7 @@ def covariance_of(
 
 
 # relative difference up to which variances count as equal: noise is rounded to the grid
-SAME = 1e-6
+VARIANCE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -458,7 +458,7 @@ class ExplicitPlan(Plan):
             for number, block in enumerate(self.components):
                 if set(group.attributes) <= set(block.attributes):
                     total = explicit_group_variance(group, block).total()
-                    best = (total, number) if total < best[0] * (1.0 - SAME) else best
+                    best = (total, number) if total < best[0] * (1.0 - VARIANCE_TOLERANCE) else best
             numbers.append(best[1] if math.isfinite(best[0]) else -1)
         return replace(super().asking(new_groups), answered_by=tuple(numbers))
 
@@ -509,7 +509,7 @@ class ExplicitPlan(Plan):
                 continue
             value = covariance_of(block, query, query)
             # of equal variances, the first component answers
-            if value < best[0] * (1.0 - SAME):
+            if value < best[0] * (1.0 - VARIANCE_TOLERANCE):
                 best = (value, number)
         if best[1] < 0:
             raise NotAnswerable(
@@ -540,7 +540,7 @@ class ExplicitPlan(Plan):
                         sum_axes(strategy.covariance, strategy.sizes, common_axes, common_axes)
                     )
                 )
-            if total < best[0] * (1.0 - SAME):
+            if total < best[0] * (1.0 - VARIANCE_TOLERANCE):
                 best = (total, number)
         if best[1] < 0:
             raise NotAnswerable(

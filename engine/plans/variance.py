@@ -54,7 +54,7 @@ from engine.residuals import (
 )
 from engine.residuals.basis import pieces, positions, ungroup_axes
 from engine.residuals.decomposition import reduce_rows
-from engine.residuals.strategy import LEAVING
+from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.workload import Group, Part, Schema, Workload, joint_part, subsets
 from engine.workload.workload import groups_outside
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 # entries of one intermediate array
-SLAB = 1 << 22
+SLAB_ENTRIES = 1 << 22
 Parts = tuple[int, ...]
 
 
@@ -140,7 +140,7 @@ class GroupVariance:
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
         owner = {p: k for k, part_set in enumerate(sets) for p in part_set}
         best, head = 0.0, lengths[0] if lengths else 1
-        step = max(1, SLAB // max(1, math.prod(lengths[1:])))
+        step = max(1, SLAB_ENTRIES // max(1, math.prod(lengths[1:])))
         for start in range(0, head, step):
             shape = (min(step, head - start), *lengths[1:])
             values = np.zeros(shape if lengths else ())
@@ -238,9 +238,9 @@ def index_ranges(
         yield start, stop, ()
         return
     width = math.prod(counts[1:])
-    if width <= SLAB:
+    if width <= SLAB_ENTRIES:
         first, last = start // width, -(-stop // width)
-        step = max(1, SLAB // width)
+        step = max(1, SLAB_ENTRIES // width)
         for row in range(first, last, step):
             end = min(last, row + step)
             yield (
@@ -249,8 +249,8 @@ def index_ranges(
                 (range(row, end), *(range(n) for n in counts[1:])),
             )
         return
-    for low in range(start, stop, SLAB // 4):
-        high = min(stop, low + SLAB // 4)
+    for low in range(start, stop, SLAB_ENTRIES // 4):
+        high = min(stop, low + SLAB_ENTRIES // 4)
         # a group may have more than 2^62 queries, whose positions do not fit int64
         remaining, index = (
             np.arange(low, high, dtype=object if math.prod(counts) >= 2**62 else np.int64),
@@ -357,7 +357,7 @@ def squares_of_products(
         # a sum of terms of both signs may round to a negative number
         return np.maximum(quadratic_forms(rows, transposed.T @ transposed), 0.0)
     out = np.empty(tuple(map(len, rows)))
-    step = max(1, 4 * SLAB // max(1, math.prod(map(len, rows[1:])) * math.prod(shape)))
+    step = max(1, 4 * SLAB_ENTRIES // max(1, math.prod(map(len, rows[1:])) * math.prod(shape)))
     for start in range(0, len(rows[0]), step):
         tensor = rows[0][start : start + step]
         for r in rows[1:]:
@@ -393,7 +393,7 @@ def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
     )
     others = [r for k, r in enumerate(rows) if k != first]
     out = np.empty((len(rows[first]), *map(len, others)))
-    step = max(1, SLAB // max(first_length * first_length, rest_length * rest_length))
+    step = max(1, SLAB_ENTRIES // max(first_length * first_length, rest_length * rest_length))
     for start in range(0, len(out), step):
         first_rows = rows[first][start : start + step]
         inner = np.einsum("qa,qb->qab", first_rows, first_rows).reshape(len(first_rows), -1) @ moved
@@ -412,7 +412,7 @@ def prefers_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
     cells = math.prod(lengths)
     return (
         len(rows) > 1
-        and cells**2 <= 4 * SLAB
+        and cells**2 <= 4 * SLAB_ENTRIES
         and math.prod(counts) * rank > 8 * min(counts) * cells
     )
 
@@ -432,7 +432,7 @@ def norms_outside_spans(
     for factor_rows in rows[1:]:
         others = np.asarray(np.kron(others, factor_rows), dtype=float)
     squares = [0.0] * len(spans)
-    step = max(1, SLAB // max(1, others.size * first.shape[1]))
+    step = max(1, SLAB_ENTRIES // max(1, others.size * first.shape[1]))
     for start in range(0, len(first), step):
         products: Array = np.asarray(
             np.kron(first[start : start + step], others), dtype=float
@@ -977,7 +977,7 @@ class VarianceBuilder:
         residuals = norms_outside_spans(
             [rows for rows, _ in reduced], [group.sizes[a] - 1 for a in order], spans
         )
-        return max(residuals, default=0.0) <= LEAVING**2 * least
+        return max(residuals, default=0.0) <= MAX_UNMEASURED_SHARE**2 * least
 
     def _reduced_rows(
         self, part: Part, inside: Axes, names: tuple[str, ...]
@@ -1021,7 +1021,7 @@ class VarianceBuilder:
                 # a query is unmeasured if its component outside the span of one factor is nonzero
                 # and it has a nonzero component on all other parts
                 _, residuals = self._inside(group, factors, k)
-                marks = (residuals > LEAVING**2 * norms).astype(float)
+                marks = (residuals > MAX_UNMEASURED_SHARE**2 * norms).astype(float)
                 for (p,), mark in present:
                     if p in parts:
                         marks = marks * broadcast_along(mark, parts.index(p), len(parts))
@@ -1230,7 +1230,7 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
     """Yield pairs of (columns, weights) whose products cover all products of the tables."""
     (left, left_weight), others = tables[0], list(tables[1:])
     right, right_weight = np.ones((len(left), 1)), np.ones(1)
-    while others and right.shape[1] * others[-1][0].shape[1] <= SLAB // 16:
+    while others and right.shape[1] * others[-1][0].shape[1] <= SLAB_ENTRIES // 16:
         table, weight = others.pop()
         right = np.einsum("ja,jb->jab", table, right).reshape(len(left), -1)
         right_weight = np.multiply.outer(weight, right_weight).ravel()
@@ -1241,7 +1241,7 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
             narrowed = (left[:, a : a + 1] * head[0], left_weight[a] * head[1])
             yield from _slabs([narrowed, *tail, (right, right_weight)])
         return
-    step = max(1, SLAB // right.shape[1])
+    step = max(1, SLAB_ENTRIES // right.shape[1])
     for start in range(0, left.shape[1], step):
         yield (
             (left[:, start : start + step], left_weight[start : start + step]),

@@ -26,7 +26,7 @@ from engine.errors import EngineError, PlanError
 from engine.ledger import Ledger, Receipt, verify_ledger
 from engine.ledger.signing import good_signature
 from engine.mechanisms import load_plan
-from engine.plans.blocks import GUARD
+from engine.plans.blocks import ROUNDING_FACTOR
 from engine.postprocess import QualityRule, publish, uncertainty
 from engine.publish.release_package import (
     CERTIFICATE,
@@ -328,7 +328,11 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
             else _same_fields(one, other, FIELD_TOLERANCES.get(name, SUM_TOLERANCE))
         ):
             problems.append(f"the certificate's {name} is not what plan and integers give")
-    if receipt is not None and found.answers_on_grid and receipt.pcost < found.plan.pcost / GUARD:
+    if (
+        receipt is not None
+        and found.answers_on_grid
+        and receipt.pcost < found.plan.pcost / ROUNDING_FACTOR
+    ):
         problems.append("the ledger's spend in the certificate is less than the plan costs")
     if receipt is not None and receipt.utc != found.utc:
         problems.append("the certificate tells two times of the spend")

@@ -46,11 +46,11 @@ from engine.residuals import Space
 from engine.workload import Attribute, Schema, Workload, subsets
 
 # Number of the most frequent unknown values that are shown.
-FEW = 5
+MAX_SHOWN_VALUES = 5
 # Limit of distinct unknown values per column in memory.
-HELD = 10_000
+MAX_UNKNOWN_VALUES = 10_000
 # Limit of characters of a shown value.
-LETTERS = 40
+MAX_SHOWN_CHARACTERS = 40
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -100,7 +100,9 @@ def records_fit(
     columns = column_names(data)
     names = [name for name in schema if not columns or name in columns]
     strict_encoders = [Encoder(attribute=_strict(schema[name])) for name in names]
-    column_counts = fit_in_database(data, strict_encoders, FEW, tell) if is_table(data) else None
+    column_counts = (
+        fit_in_database(data, strict_encoders, MAX_SHOWN_VALUES, tell) if is_table(data) else None
+    )
     if column_counts is None:
         column_counts = _fit_here(data, names, strict_encoders, tell)
     fits = {
@@ -135,7 +137,9 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
         missing=missing,
         unknown=unknown,
         refused=missing + unknown - collected,
-        values={_text(value): number for value, number in Counter(values).most_common(FEW)},
+        values={
+            _text(value): number for value, number in Counter(values).most_common(MAX_SHOWN_VALUES)
+        },
     )
 
 
@@ -156,8 +160,8 @@ def _fit_here(
             )
             row_counts.update({-code: int(number) for code, number in enumerate(numbers) if number})
             unknown_values.update(_unknown(column, codes < MISSING))
-            if len(unknown_values) > HELD:
-                values[i] = Counter(dict(unknown_values.most_common(HELD // 2)))
+            if len(unknown_values) > MAX_UNKNOWN_VALUES:
+                values[i] = Counter(dict(unknown_values.most_common(MAX_UNKNOWN_VALUES // 2)))
         read += batch.rows
         tell(
             read / (read + 1e6) if batch.fraction is None else batch.fraction,
@@ -182,9 +186,9 @@ def _unknown(column: Any, selection: np.ndarray) -> dict[Any, int]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is shown, cut to `LETTERS` characters."""
+    """Return a value as it is shown, cut to `MAX_SHOWN_CHARACTERS` characters."""
     text = str(value)
-    return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 1]}…"
 
 
 # the digests of all columns are one line of the ledger, of at most 2,000 characters

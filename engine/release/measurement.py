@@ -48,7 +48,7 @@ from engine.mechanisms import load_plan, mechanism_class
 from engine.plans import Block, Plan
 from engine.plans.blocks import apply_factors, undo_factors
 from engine.plans.reconstruction import Answers
-from engine.plans.variance import SLAB
+from engine.plans.variance import SLAB_ENTRIES
 from engine.residuals import Space
 from engine.workload import Group
 
@@ -296,7 +296,7 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
     head = group.parts[0]
     leading = head.family.dot(head.sizes, remaining)
     width = math.prod(part.count for part in group.parts[1:])
-    step = max(1, SLAB // width)
+    step = max(1, SLAB_ENTRIES // width)
     answers = np.empty(stop - start)
     for row in range(start // width, -(-stop // width) if stop > start else 0, step):
         slab = leading[row : min(row + step, -(-stop // width))]

@@ -50,13 +50,13 @@ from engine._validation import check_int
 from engine.errors import PlanError
 
 ENTRY_BITS = 14
-ENTRIES = 1 << ENTRY_BITS
-CHUNK = (
+TABLE_ENTRIES = 1 << ENTRY_BITS
+WORDS_PER_PASS = (
     1 << 15
 )  # words per pass: the temporaries stay in the processor's cache, and memory stays bounded
 MARGIN = 2.0**-30
-LARGEST = 1 << 80  # of a variance; the square of the largest Laplace scale
-MOST_DRAWS = 1 << 31
+MAX_VARIANCE = 1 << 80  # of a variance; the square of the largest Laplace scale
+MAX_DRAWS = 1 << 31
 
 Entropy = Callable[[int], bytes]  # number of bytes -> that many independent uniform bytes
 
@@ -92,7 +92,7 @@ def discrete_gaussian(
     >>> draws.shape, draws.dtype, bool(abs(draws).max() < 40)
     ((1000,), dtype('int64'), True)
     """
-    exact = _rational(variance, name="variance", largest=LARGEST)
+    exact = _rational(variance, name="variance", largest=MAX_VARIANCE)
     envelope = _envelope(power=2, rate=1 / (2 * exact), floor_scale=isqrt(int(exact)))
     return _draw(envelope, size=_checked_size(size), entropy=entropy or os.urandom)
 
@@ -126,7 +126,7 @@ def discrete_laplace(
     >>> draws.shape, draws.dtype, bool(abs(draws).max() < 200)
     ((1000,), dtype('int64'), True)
     """
-    exact = _rational(scale, name="scale", largest=isqrt(LARGEST))
+    exact = _rational(scale, name="scale", largest=isqrt(MAX_VARIANCE))
     envelope = _envelope(power=1, rate=1 / exact, floor_scale=int(exact))
     return _draw(envelope, size=_checked_size(size), entropy=entropy or os.urandom)
 
@@ -162,7 +162,7 @@ def _rational(value: object, *, name: str, largest: int) -> Fraction:
 
 def _checked_size(size: object) -> int:
     """Return the number of draws as a Python int; raise PlanError if it is out of range."""
-    return check_int("size", size, 0, MOST_DRAWS - 1, error=PlanError)
+    return check_int("size", size, 0, MAX_DRAWS - 1, error=PlanError)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,7 +178,7 @@ class _Envelope:
     ]  # (bins,) table entries of each bin, at least height exp(-gamma(its first integer))
     bin_of: NDArray[
         np.int64
-    ]  # (ENTRIES,) the bin of each entry; the last entry is the tail's, numbered `bins`
+    ]  # (TABLE_ENTRIES,) the bin of each entry; the last entry is the tail's, numbered `bins`
 
     @property
     def head_bits(self) -> int:
@@ -193,13 +193,13 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     )  # so 16 w > scale, and f falls by more than half over 16 w
     starts = np.arange(256, dtype=np.int64) << width_bits
     at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
-    height = int((ENTRIES - 1 - len(starts)) / at_starts.sum())
+    height = int((TABLE_ENTRIES - 1 - len(starts)) / at_starts.sum())
     upper = (
         height * at_starts * (1 + MARGIN)
     )  # the slack makes these upper bounds in spite of float error
     bins = int(np.count_nonzero(upper > 2.0**-5))
     counts = np.ceil(upper[:bins]).astype(np.int64)
-    counts[0] += ENTRIES - 1 - counts.sum()
+    counts[0] += TABLE_ENTRIES - 1 - counts.sum()
     bin_of = np.repeat(np.arange(bins + 1), np.append(counts, 1))
     return _Envelope(
         power=power, rate=rate, height=height, width_bits=width_bits, counts=counts, bin_of=bin_of
@@ -218,7 +218,9 @@ def _draw(
     filled = 0
     while filled < size:
         missing = size - filled
-        words = np.frombuffer(entropy(8 * min(CHUNK, missing + missing // 8 + 16)), dtype=np.uint64)
+        words = np.frombuffer(
+            entropy(8 * min(WORDS_PER_PASS, missing + missing // 8 + 16)), dtype=np.uint64
+        )
         values, kept = _propose(envelope, words, entropy=entropy, margin=margin)
         found = values[kept][:missing]
         draws[filled : filled + len(found)] = found
@@ -232,8 +234,8 @@ def _propose(
     """Return signed proposals for n words, shape (n,), and which of them are accepted."""
     width_bits, head_bits = envelope.width_bits, envelope.head_bits
     signed = words.view(np.int64)
-    bin_ = envelope.bin_of[signed & (ENTRIES - 1)]
-    negative = (signed & ENTRIES) != 0
+    bin_ = envelope.bin_of[signed & (TABLE_ENTRIES - 1)]
+    negative = (signed & TABLE_ENTRIES) != 0
     values = (bin_ << width_bits) | ((signed >> (ENTRY_BITS + 1)) & ((1 << width_bits) - 1))
     head = (words >> np.uint64(64 - head_bits)).view(np.int64)
 

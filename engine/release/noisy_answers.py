@@ -19,11 +19,11 @@ from engine._format import set_name
 from engine._threads import threads_for
 from engine.errors import PlanError
 from engine.plans import Block, Plan
-from engine.plans.blocks import DEVIATION, apply_factors
+from engine.plans.blocks import STD_PER_SCALE, apply_factors
 from engine.records import Counts, count_marginals
 from engine.release.ingest import Measurable
 from engine.release.measurement import estimate, strategy_answers
-from engine.release.noise import MOST_DRAWS, Entropy, discrete_gaussian, discrete_laplace
+from engine.release.noise import MAX_DRAWS, Entropy, discrete_gaussian, discrete_laplace
 from engine.residuals import Space
 from engine.residuals.operators import ReflectedRows
 
@@ -71,17 +71,17 @@ def check_blocks(part: Measurable) -> None:
 
 def _check_grid(block: Block) -> None:
     """Raise PlanError unless the noise of a block can be drawn exactly and fits into 64 bits."""
-    if block.law not in DEVIATION:
+    if block.law not in STD_PER_SCALE:
         raise PlanError(_refused(block, "has an unknown noise distribution"))
     if not 0.0 < block.grid < math.inf or math.frexp(block.grid)[0] != 0.5:
         raise PlanError(_refused(block, "has a grid that is not a power of two"))
     if not 0.0 < block.noise < math.inf or not 1 <= block.grid_noise < 1 << MOST_NOISE_BITS:
         raise PlanError(_refused(block, "has noise that does not fit its grid"))
     if not math.isclose(
-        block.grid_noise * block.grid * DEVIATION[block.law], block.noise, rel_tol=1e-12
+        block.grid_noise * block.grid * STD_PER_SCALE[block.law], block.noise, rel_tol=1e-12
     ):
         raise PlanError(_refused(block, "has noise that is not a multiple of its grid"))
-    if not 0 <= block.measurements < MOST_DRAWS:
+    if not 0 <= block.measurements < MAX_DRAWS:
         raise PlanError(_refused(block, "has too many measurements"))
 
 

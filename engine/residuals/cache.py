@@ -42,7 +42,7 @@ MEMORY_BYTES = 192 * 2**20
 HINT_BYTES = 32 * 2**20
 DISK_BYTES = 256 * 2**20
 # squared class coordinates below which a search is quicker than opening a file
-WORTH = 2_000
+MIN_CACHED_COORDINATES_SQUARED = 2_000
 # stored initial values per shape of search
 MAX_HINTS_PER_SHAPE = 8
 # part of the status of a search that a time limit ended
@@ -254,7 +254,7 @@ def _head(key: str, body: bytes) -> dict[str, str | int]:
 
 
 def _worth_a_file(search: Search) -> bool:
-    return search.factor.dimension**2 >= WORTH
+    return search.factor.dimension**2 >= MIN_CACHED_COORDINATES_SQUARED
 
 
 def _solution_bytes(solution: Solution) -> int:

@@ -208,7 +208,7 @@ def _of_one_size(
 ROUNDING = 1e-28
 # a class Gram with a trace below this share of the trace of the queries' Gram is the rounding of
 # zero
-NEGLIGIBLE = 1e-13
+MIN_TRACE_SHARE = 1e-13
 
 
 Factors = tuple[tuple[Axes, int], ...]  # (axes of the space, number of the factor)
@@ -425,7 +425,7 @@ class Registry:
             return _zero_if_rounding(factor.trace, query_trace)
         # N^T removes the constant part of the rows; where the rows are constant, only rounding
         # remains
-        if factor.trace <= NEGLIGIBLE * query_trace or factor.dimension == 0:
+        if factor.trace <= MIN_TRACE_SHARE * query_trace or factor.dimension == 0:
             return (-1, 0.0)
         return self._intern(factor)
 

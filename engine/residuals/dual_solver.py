@@ -332,7 +332,7 @@ NULL_SHARE = 1e-12
 # length of the initial s; the dual does not depend on it
 START_LENGTH = 10.0
 # Newton steps begin once this gap is proved, in searches with at least so many evaluations
-NEWTON_GAP, SLOW = 3e-3, 16
+NEWTON_GAP, MIN_NEWTON_EVALUATIONS = 3e-3, 16
 # class coordinates from which finding symmetries saves time
 SYMMETRY_FROM = 40
 Watch = Callable[[float], None]
@@ -518,7 +518,7 @@ class DualProblem:
             gap = math.sqrt(ratio) - 1.0
             if watch is not None:
                 watch(gap)
-            if options.gap < gap <= near and evaluations >= SLOW:
+            if options.gap < gap <= near and evaluations >= MIN_NEWTON_EVALUATIONS:
                 near = gap / 10.0
                 few = concentrated(self, best, options.gap, options.deadline)
                 if few is not None:

@@ -8,9 +8,9 @@ tighter than the sum of the strategies' own maxima.  It is computed in two steps
     Dominated values are removed: values of an attribute for which another value is at least as
     large in every table. Prefix queries keep the first value only, marginals keep one value, and
     ranges the one in the middle. The remaining attributes are eliminated one by one: the tables on
-    an attribute are added up and maximised over its values.  Tables with more than `MOST` joint
-    cells stay separate, which replaces the maximum of a sum by a sum of maxima and can only make
-    the bound larger.  Below that size the bound is exact up to rounding.
+    an attribute are added up and maximised over its values.  Tables with more than
+    `MAX_JOINT_CELLS` joint cells stay separate, which replaces the maximum of a sum by a sum of
+    maxima and can only make the bound larger.  Below that size the bound is exact up to rounding.
 
 Source: Dechter and Rish 2003 (mini-bucket elimination).
 """
@@ -33,7 +33,7 @@ from engine.workload import Part
 # tolerances for rows to be in the span of others, and for a matrix to be orthogonal
 SPAN_TOLERANCE, ORTHOGONALITY_TOLERANCE = 1e-9, 1e-5
 # share of a class row outside the measured span above which it cannot be answered
-LEAVING = 1e-6
+MAX_UNMEASURED_SHARE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,11 +177,11 @@ class Strategy:
     def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
         """Return whether each class row has a component outside the measured span, shape (k,)."""
         # the residual itself, because a difference of squared norms has rounding errors of
-        # LEAVING^2
+        # MAX_UNMEASURED_SHARE^2
         residual = class_rows - (class_rows @ self.span) @ self.span.T
-        leaving: npt.NDArray[np.bool_] = np.linalg.norm(residual, axis=1) > LEAVING * np.maximum(
-            np.linalg.norm(class_rows, axis=1), 1e-300
-        )
+        leaving: npt.NDArray[np.bool_] = np.linalg.norm(
+            residual, axis=1
+        ) > MAX_UNMEASURED_SHARE * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)
         return leaving
 
 
@@ -212,11 +212,11 @@ def _fixed_pseudorandom(rows: int, columns: int) -> Array:
 
 
 # cells of one joint table at most
-MOST = 1 << 17
+MAX_JOINT_CELLS = 1 << 17
 # comparisons of values of one attribute at most
-ENTRIES = 1 << 28
+MAX_JOINT_COMPARISONS = 1 << 28
 # relative difference up to which values are equal
-TIE = 1e-13
+TIE_TOLERANCE = 1e-13
 MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
 # the attributes of a table, and its number
 Placed = tuple[Space, int]
@@ -264,7 +264,7 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
         )
     return (
         _eliminate(bounds, {name: len(values) for name, values in undominated.items()}, order)
-        * (1.0 + TIE) ** ties
+        * (1.0 + TIE_TOLERANCE) ** ties
     )
 
 
@@ -298,11 +298,11 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
 
 def _undominated_rows(rows: Array) -> Index:
     """Return the numbers of the rows that no other row dominates."""
-    if rows.shape[0] ** 2 * rows.shape[1] > ENTRIES:
+    if rows.shape[0] ** 2 * rows.shape[1] > MAX_JOINT_COMPARISONS:
         return np.arange(len(rows))
     chosen: list[int] = []
     for i in np.argsort(-rows.sum(axis=1), kind="stable"):
-        if not chosen or not (rows[chosen] * (1.0 + TIE) >= rows[i]).all(axis=1).any():
+        if not chosen or not (rows[chosen] * (1.0 + TIE_TOLERANCE) >= rows[i]).all(axis=1).any():
             chosen.append(int(i))
     return np.sort(np.array(chosen))
 
@@ -316,7 +316,7 @@ def _product(
     """
     out, scope = np.asarray(scale), list[str]()
     for names, table in sorted(tables, key=lambda t: t[1].size):
-        if out.size * table.size > MOST:
+        if out.size * table.size > MAX_JOINT_CELLS:
             out = out * table.max()
             continue
         out, scope = np.multiply.outer(out, table), [*scope, *names]
@@ -345,7 +345,7 @@ def _eliminate(
         buckets: list[tuple[set[str], list[Space]]] = []
         for scope in sorted((s for s in bounds if name in s), key=lambda s: -bounds[s].size):
             for scope_union, scopes in buckets:
-                if math.prod(sizes[n] for n in scope_union | set(scope)) <= MOST:
+                if math.prod(sizes[n] for n in scope_union | set(scope)) <= MAX_JOINT_CELLS:
                     scope_union |= set(scope)
                     scopes.append(scope)
                     break

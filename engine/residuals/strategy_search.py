@@ -28,18 +28,18 @@ from engine.residuals.dual_solver import (
 # part of every key: raise it when equal searches may have other weights
 FORMAT = "search/2"
 # floating point operations per second of matrix products and of eigenvalue problems, on one core
-PRODUCTS, EIGEN = 2e10, 8e9
+PRODUCT_FLOPS, EIGEN_FLOPS = 2e10, 8e9
 # the same of products of matrices with hundreds of rows
-DENSE_PRODUCTS = 4.5e10
+DENSE_PRODUCT_FLOPS = 4.5e10
 # class coordinates up to which a forecast counts symmetries
 MAX_SYMMETRY_COORDINATES = 5_000
 DEFAULT_OPTIONS = Options()
 # share of uniform weights in initial weights
 UNIFORM_SHARE = 1e-4
 # expected sweeps of an alternating search, for forecasts
-TURNS = 10
+ALTERNATING_SWEEPS = 10
 # directions in which rows that couple axes and a product are bounded together; see `alternating`
-MET = 600
+MAX_COUPLED_DIRECTIONS = 600
 # ratio of final to required gap from which a search is repeated from uniform weights
 MAX_GAP_RATIO = 100.0
 PROBLEMS: Mapping[str, type[DualProblem]] = {
@@ -230,7 +230,7 @@ def dense_bytes(rank: int, dimension: int, cells: int) -> int:
 
 def step_seconds(rank: int, cells: int) -> float:
     """Return the expected time of one evaluation without symmetries, in seconds on one idle core."""
-    return 4.0 * rank**2 * cells / PRODUCTS + 12.0 * rank**3 / EIGEN
+    return 4.0 * rank**2 * cells / PRODUCT_FLOPS + 12.0 * rank**3 / EIGEN_FLOPS
 
 
 def eigen_seconds(rank: int) -> float:
@@ -289,9 +289,11 @@ def low_rank_cost(
     )
     steps = 20.0 * max(1.0, -2.0 - math.log10(gap))
     step_cost = (
-        blocks * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCTS + 12.0 * part**3 / EIGEN) + 3e-5
+        blocks
+        * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCT_FLOPS + 12.0 * part**3 / EIGEN_FLOPS)
+        + 3e-5
     )
-    seconds = steps * step_cost + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCTS
+    seconds = steps * step_cost + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCT_FLOPS
     strategy_bytes = 8.0 * rank * (cells + 2.0 * dimension)
     return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), saved=strategy_bytes)
 
@@ -320,11 +322,11 @@ def full_rank_cost(
     )  # products of common families are invariant under reversal of each axis
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
     blocks, part, orbits = 2**halvings, math.ceil(dimension / 2**halvings), cells / 2**halvings
-    step_cost = blocks * (4.0 * part**2 * orbits / DENSE_PRODUCTS + eigen_seconds(part))
+    step_cost = blocks * (4.0 * part**2 * orbits / DENSE_PRODUCT_FLOPS + eigen_seconds(part))
     # roots and the strategy: matrix products over all coordinates, block by block, and memory
     # traffic
     setup_seconds = (
-        blocks * (6.0 * part**2 * dimension / DENSE_PRODUCTS + 2.0 * eigen_seconds(part))
+        blocks * (6.0 * part**2 * dimension / DENSE_PRODUCT_FLOPS + 2.0 * eigen_seconds(part))
         + 2.2e-7 * dimension**2
     )
     seconds = steps * step_cost + setup_seconds + 1e-3
@@ -347,12 +349,17 @@ def alternating_cost(
     ]
     entries = sum(ranks) * math.prod(n - 1 for n in sizes)
     seconds = (
-        TURNS * math.fsum(c.seconds for c in axis_costs)
-        + TURNS * 4.0 * entries * sum(sizes) / PRODUCTS
+        ALTERNATING_SWEEPS * math.fsum(c.seconds for c in axis_costs)
+        + ALTERNATING_SWEEPS * 4.0 * entries * sum(sizes) / PRODUCT_FLOPS
     )
-    seconds += 12.0 * (MET + sum(ranks)) * MET**2 / EIGEN if ranks else 0.0
+    seconds += (
+        12.0 * (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS**2 / EIGEN_FLOPS
+        if ranks
+        else 0.0
+    )
     peak = max(c.peak for c in axis_costs) + 8.0 * (
-        8.0 * entries + (3.0 * (MET + sum(ranks)) * MET if ranks else 0.0)
+        8.0 * entries
+        + (3.0 * (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS if ranks else 0.0)
     )
     return Cost(
         seconds=seconds, peak=peak, saved=math.fsum(c.saved for c in axis_costs), turns=True

@@ -33,7 +33,7 @@ import numpy as np
 import scipy
 
 from engine._arrays import Array, thin_svd
-from engine._threads import SMALL, threads_for
+from engine._threads import MAX_SINGLE_THREAD_ORDER, threads_for
 from engine.errors import LimitExceeded
 from engine.residuals.basis import Axes, Complement, Lift, contract, digest
 from engine.residuals.cache import Hints, SolveCache, most_similar
@@ -54,9 +54,9 @@ from engine.residuals.marginals import interval_solution, marginal_solution
 from engine.residuals.operators import Operator
 from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
 from engine.residuals.strategy_search import (
-    DENSE_PRODUCTS,
-    MET,
-    TURNS,
+    ALTERNATING_SWEEPS,
+    DENSE_PRODUCT_FLOPS,
+    MAX_COUPLED_DIRECTIONS,
     Cost,
     Search,
     alternating_cost,
@@ -280,7 +280,7 @@ class AlternatingSearch:
         components, diagonal = components.reshape(len(components), -1), lengths.ravel()
         first = np.argsort(
             np.sum(components**2, axis=0) / np.maximum(diagonal, np.finfo(float).tiny)
-        )[-MET:]
+        )[-MAX_COUPLED_DIRECTIONS:]
         block = np.concatenate([np.diag(diagonal[first]), components[:, first]])
         block_norm = scipy.linalg.svdvals(block, overwrite_a=True).sum()
         return float(block_norm + np.delete(diagonal, first).sum()) ** 2 * ROUNDING_MARGIN
@@ -399,7 +399,9 @@ class SubworkloadSolver:
             ]
             return alternating_cost(sub.sizes, rows, self.options.gap, sub.centers)
         if sets:
-            turns = len(terms) + TURNS  # one search per term for the bound, then the sweeps
+            turns = (
+                len(terms) + ALTERNATING_SWEEPS
+            )  # one search per term for the bound, then the sweeps
             pieces = [
                 (axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets
             ]
@@ -711,7 +713,7 @@ class SubworkloadSolver:
             if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit
         ]
         # searches larger than SMALL use all cores by themselves
-        small = [s for s in fitting if s.factor.rank <= SMALL]
+        small = [s for s in fitting if s.factor.rank <= MAX_SINGLE_THREAD_ORDER]
         return [s for s in small if self.cache is None or self.cache.recall(s) is None]
 
     def _alternate(
@@ -746,7 +748,7 @@ def structured_cost(factor: Factor) -> Cost:
     n = factor.sizes[0]
     if isinstance(factor, IdentityFactor):
         return Cost(seconds=1e-4, peak=0.0, saved=0.0)
-    seconds = 1e-4 * n + n**3 / DENSE_PRODUCTS
+    seconds = 1e-4 * n + n**3 / DENSE_PRODUCT_FLOPS
     return Cost(seconds=seconds, peak=8.0 * 4.0 * n * n, saved=8.0 * 2.0 * n * n)
 
 

@@ -80,7 +80,7 @@ def test_claim_text_starts_with_global_bound() -> None:
 
 
 def test_claim_text_without_global_bound_gives_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.bounds.lower_bounds.MOST_CELLS", 30)
+    monkeypatch.setattr("engine.bounds.lower_bounds.MAX_BOUND_CELLS", 30)
     result = plan(
         Workload(Schema([Attribute.of_size("x", 31)])).add("x", "marginal"),
         Budget(pcost=1.0),

@@ -27,8 +27,8 @@ from tests.shapes import SHAPES
 def plan_without_unions(workload, **options):
     """Plan with tuned centers and one strategy per residual space, as on larger domains."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.residuals.tuning.unions.WORK", 0)
-        patch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+        patch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 0)
+        patch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_MULTIPLICATIONS", 0)
         return make_plan(workload, centers="tuned", **options)
 
 
@@ -310,7 +310,9 @@ def test_adult_plans_split_without_full_domain():
 def test_common_part_above_dense_limit_is_valid(monkeypatch):
     options = CASES["three families"]
     best = coarse_or_fine(*options)
-    monkeypatch.setattr(engine.common_mechanism.common_block, "DENSE", {2: 2_000, 3: 1})
+    monkeypatch.setattr(
+        engine.common_mechanism.common_block, "MAX_DENSE_COORDINATES", {2: 2_000, 3: 1}
+    )
     split = coarse_or_fine(*options)
     assert not split.maximal
     assert "not the largest" in " ".join(split.matches.values())
@@ -320,7 +322,7 @@ def test_common_part_above_dense_limit_is_valid(monkeypatch):
 
 
 def test_large_blocks_of_different_products_share_nothing(monkeypatch):
-    monkeypatch.setattr(engine.common_mechanism.common_block, "DENSE", {2: 2, 3: 2})
+    monkeypatch.setattr(engine.common_mechanism.common_block, "MAX_DENSE_COORDINATES", {2: 2, 3: 2})
     both = Workload(schema(4, 3)).add(("a", "b"), "prefix")
     options = make_plan(both), make_plan(both.add(("a", "b"), "affine"))
     split = coarse_or_fine(*options)

@@ -10,7 +10,13 @@ import pytest
 
 from engine.errors import Cancelled
 from engine.records import count_marginals
-from engine.release.ingest import FEW, HELD, LETTERS, ColumnFit, records_fit
+from engine.release.ingest import (
+    MAX_SHOWN_CHARACTERS,
+    MAX_SHOWN_VALUES,
+    MAX_UNKNOWN_VALUES,
+    ColumnFit,
+    records_fit,
+)
 from engine.workload import Attribute, Schema
 from tests.databases.samples import ATTRIBUTES, ROWS, VALUES, create_duckdb_table
 
@@ -54,8 +60,8 @@ def test_records_fit_reports_frequent_values_and_absent_columns(in_database: boo
     fit, absent = records_fit(schema, create_duckdb_table(rows) if in_database else rows)
     assert (fit.in_domain, fit.missing, fit.unknown, fit.refused) == (3, 2, 11, 13)
     assert list(fit.values.items())[:2] == [("m", 4), ("female", 2)]
-    assert len(fit.values) == FEW
-    assert all(len(value) <= LETTERS for value in fit.values)
+    assert len(fit.values) == MAX_SHOWN_VALUES
+    assert all(len(value) <= MAX_SHOWN_CHARACTERS for value in fit.values)
     assert absent == ColumnFit(column="age", there=False)
     assert "female" not in repr(fit)
 
@@ -83,11 +89,12 @@ def test_records_fit_counts_collected_values_as_unknown(in_database: bool) -> No
 
 def test_records_fit_of_many_texts_limits_stored_values() -> None:
     batches = [
-        pa.record_batch({"sex": [f"{i}-{j}" for j in range(HELD)] + ["w"] * 3}) for i in range(4)
+        pa.record_batch({"sex": [f"{i}-{j}" for j in range(MAX_UNKNOWN_VALUES)] + ["w"] * 3})
+        for i in range(4)
     ]
     (fit,) = records_fit(Schema([SEX]), pa.Table.from_batches(batches))
     assert next(iter(fit.values.items())) == ("w", 12)
-    assert fit.unknown == 4 * (HELD + 3)
+    assert fit.unknown == 4 * (MAX_UNKNOWN_VALUES + 3)
 
 
 @pytest.mark.parametrize("in_database", [False, True])

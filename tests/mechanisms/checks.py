@@ -7,8 +7,8 @@ import pytest
 
 from engine.errors import NotAnswerable
 from engine.mechanisms import load_plan
-from engine.plans.blocks import DEVIATION, MAX_RECORDS
-from engine.plans.table_plan import SAME
+from engine.plans.blocks import MAX_RECORDS, STD_PER_SCALE
+from engine.plans.table_plan import VARIANCE_TOLERANCE
 from tests import oracles
 
 EXACT = 1e-9
@@ -25,7 +25,9 @@ def check_privacy(plan, explicit):
         part = explicit.block_pcost(space)
         # each answer is charged one grid step, at most 2^-30 of the noise scale
         steps = (
-            block.measurements * DEVIATION["laplace"] if epsilons else math.sqrt(block.measurements)
+            block.measurements * STD_PER_SCALE["laplace"]
+            if epsilons
+            else math.sqrt(block.measurements)
         )
         most = (math.sqrt(part) * (1 + SLACK / 2) + steps / 2**30) ** 2
         assert part <= block.pcost(plan.max_records) <= most, space
@@ -119,7 +121,7 @@ def check_any_query(plan, explicit, rows, seed=0):
         queries_and_rows.append((chosen, np.broadcast_to(inside, sizes).ravel()))
     queries = []
     # components whose variances differ only by rounding to a coarse grid are interchangeable
-    close = SAME if plan.max_records > MAX_RECORDS else 1e-8
+    close = VARIANCE_TOLERANCE if plan.max_records > MAX_RECORDS else 1e-8
     every = np.array([row for _, row in queries_and_rows]).reshape(
         len(queries_and_rows), math.prod(sizes)
     )

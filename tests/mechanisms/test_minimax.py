@@ -222,7 +222,9 @@ def test_forecast_max_and_lp_are_cheaper_for_products(monkeypatch):
 def test_max_rounds_many_queries_is_one(monkeypatch):
     workload, goal = mixed(12, 15), objective("max", 2.0, None)
     many = max_rounds(workload, goal, UNIFORM)
-    monkeypatch.setattr("engine.mechanisms.minimax.FEW", line_queries(workload, goal, UNIFORM) - 1)
+    monkeypatch.setattr(
+        "engine.mechanisms.minimax.MAX_COMPARED_QUERIES", line_queries(workload, goal, UNIFORM) - 1
+    )
     assert max_rounds(workload, goal, UNIFORM) == 1 < many
 
 

@@ -53,8 +53,8 @@ def product_plan() -> Plan:
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the search early: a worse plan makes a product more likely, if it is considered."""
-    monkeypatch.setattr("engine.mechanisms.reweighting.EVALUATIONS", 4)
-    monkeypatch.setattr("engine.residuals.tuning.tune.STEPS", 2)
+    monkeypatch.setattr("engine.mechanisms.reweighting.MAX_SOLVES", 4)
+    monkeypatch.setattr("engine.residuals.tuning.tune.LBFGS_STEPS", 2)
 
 
 def test_tuned_plan_matches_hdmm_error(product_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_tuned_plan_matches_hdmm_error(product_plan: Plan, monkeypatch: pytest.M
     assert product_plan.weighted_rmse == pytest.approx(hdmm_plan.weighted_rmse, rel=1e-9)
     assert product_plan.certificate.statement.startswith(OF_TABLE)
     assert 0.0 <= product_plan.certificate.global_gap < 0.02
-    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.MAX_PRODUCT_SEARCH_S", 0)
     assert product_plan.weighted_rmse < tuned(mixed_workload()).weighted_rmse * (1.0 - 1e-4)
 
 
@@ -159,5 +159,5 @@ def test_product_search_is_forecast_and_cancellable(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(Cancelled):
         tuned(mixed_workload(), progress=stop)
-    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.MAX_PRODUCT_SEARCH_S", 0)
     assert with_product > forecast(mixed_workload(), centers="tuned").seconds

@@ -61,8 +61,8 @@ BUGS = (
     Bug(
         name="noise sign correlated with its bin",
         file="engine/release/noise.py",
-        old="negative = (signed & ENTRIES) != 0",
-        new="negative = (signed & (ENTRIES >> 1)) != 0",
+        old="negative = (signed & TABLE_ENTRIES) != 0",
+        new="negative = (signed & (TABLE_ENTRIES >> 1)) != 0",
         tests=("tests/release/test_noise.py::test_float_filter_decides_as_integers_do",),
     ),
     Bug(
@@ -176,8 +176,8 @@ BUGS = (
     Bug(
         name="floating-point slack not charged",
         file="engine/plans/blocks.py",
-        old="norm * GUARD * (1.0 + gamma * (2.0 * max_records + 1.0))",
-        new="norm * GUARD",
+        old="norm * ROUNDING_FACTOR * (1.0 + gamma * (2.0 * max_records + 1.0))",
+        new="norm * ROUNDING_FACTOR",
         tests=("tests/plans/test_costs.py::test_block_pcost_matches_formula",),
     ),
     Bug(
@@ -197,15 +197,15 @@ BUGS = (
     Bug(
         name="standard deviation used as Laplace scale",
         file="engine/plans/blocks.py",
-        old="(self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2",
+        old="(self.sensitivity(max_records) * STD_PER_SCALE[self.law] / self.noise) ** 2",
         new="(self.sensitivity(max_records) / self.noise) ** 2",
         tests=("tests/plans/test_costs.py::test_block_pcost_matches_formula",),
     ),
     Bug(
         name="privacy cost without the square",
         file="engine/plans/blocks.py",
-        old="(self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2",
-        new="(self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2.001",
+        old="(self.sensitivity(max_records) * STD_PER_SCALE[self.law] / self.noise) ** 2",
+        new="(self.sensitivity(max_records) * STD_PER_SCALE[self.law] / self.noise) ** 2.001",
         tests=("tests/plans/test_costs.py::test_block_pcost_matches_formula",),
     ),
     Bug(
@@ -218,15 +218,15 @@ BUGS = (
     Bug(
         name="noise scale rounded down to the grid",
         file="engine/plans/blocks.py",
-        old="return round(self.noise / DEVIATION[self.law] / self.grid)",
-        new="return math.floor(0.99 * self.noise / DEVIATION[self.law] / self.grid)",
+        old="return round(self.noise / STD_PER_SCALE[self.law] / self.grid)",
+        new="return math.floor(0.99 * self.noise / STD_PER_SCALE[self.law] / self.grid)",
         tests=("tests/plans/test_costs.py::test_block_grid_noise_equals_charged_noise",),
     ),
     Bug(
         name="cost of the largest block charged for all blocks",
         file="engine/plans/blocks.py",
-        old="total = math.fsum(itertools.chain.from_iterable(single)) * GUARD",
-        new="total = max(itertools.chain.from_iterable(single)) * GUARD",
+        old="total = math.fsum(itertools.chain.from_iterable(single)) * ROUNDING_FACTOR",
+        new="total = max(itertools.chain.from_iterable(single)) * ROUNDING_FACTOR",
         tests=("tests/plans/test_costs.py::test_total_pcost_is_sum_over_blocks",),
     ),
     Bug(
@@ -291,8 +291,8 @@ BUGS = (
     Bug(
         name="replaced record moves one cell",
         file="engine/plans/replace_one.py",
-        old="return float(np.sum(2.0 * (self.column - least) * moved)) * GUARD",
-        new="return float(np.sum((self.column - least) * moved)) * GUARD",
+        old="return float(np.sum(2.0 * (self.column - least) * moved)) * ROUNDING_FACTOR",
+        new="return float(np.sum((self.column - least) * moved)) * ROUNDING_FACTOR",
         tests=("tests/plans/test_neighbours.py",),
     ),
     Bug(
@@ -776,8 +776,11 @@ BUGS = (
         name="spend below the plan's cost accepted",
         file="engine/publish/verify.py",
         old=(
-            "    if receipt is not None and found.answers_on_grid and receipt.pcost <"
-            " found.plan.pcost / GUARD:\n"
+            "    if (\n"
+            "        receipt is not None\n"
+            "        and found.answers_on_grid\n"
+            "        and receipt.pcost < found.plan.pcost / ROUNDING_FACTOR\n"
+            "    ):\n"
         ),
         new="    if False:\n",
         tests=("tests/publish/test_package.py::test_verify_compares_every_certificate_field",),

@@ -73,9 +73,9 @@ def mixed_workload() -> Workload:
     ids=str,
 )
 def test_plan_variances_match_listed_queries(work, options, monkeypatch) -> None:
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
-    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", work)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_MULTIPLICATIONS", 0)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.MAX_PRODUCT_SEARCH_S", 0)
     result = (
         plan(mixed_workload(), Budget(pcost=1.0), **options)
         if "centers" in options

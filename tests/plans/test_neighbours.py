@@ -10,7 +10,7 @@ from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import BudgetError, NotApplicable, PlanError
 from engine.mechanisms import load_plan, plan
 from engine.mechanisms.registry import MECHANISMS
-from engine.plans.blocks import DEVIATION
+from engine.plans.blocks import STD_PER_SCALE
 from engine.privacy import Budget
 from engine.privacy.budget import NEIGHBOURS
 from engine.workload import Attribute, Schema, Workload
@@ -47,7 +47,7 @@ def columns(result):
         rows = oracles.block_rows(result.schema, block)
         if block.weights is not None:
             rows = rows * block.weights.reshape(-1, 1)
-        parts.append(rows * DEVIATION[block.law] / block.noise)
+        parts.append(rows * STD_PER_SCALE[block.law] / block.noise)
     return np.concatenate(parts), blocks[0].law == "laplace"
 
 

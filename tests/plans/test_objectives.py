@@ -297,7 +297,7 @@ def test_max_objective_worse_split_stops_early(monkeypatch):
         return evaluate(search, x)
 
     monkeypatch.setattr(reweighting.TradeoffSearch, "evaluate", counting_evaluate)
-    monkeypatch.setattr(reweighting, "EVALUATIONS", 14)
+    monkeypatch.setattr(reweighting, "MAX_SOLVES", 14)
     workload = (
         Workload(shapes.numeric(4, 3))
         .add("a", "prefix")
@@ -326,7 +326,7 @@ def test_max_objective_uses_better_centers(limit, monkeypatch):
     )
     bad = Split(centers={"a": np.array([1.0, 0.0, 0.0, 0.0])})
     monkeypatch.setattr(QuerySmasher, "_splits", lambda *_: [bad])
-    monkeypatch.setattr(reweighting, "EVALUATIONS", 8)
+    monkeypatch.setattr(reweighting, "MAX_SOLVES", 8)
     chosen = plan(workload, ONE, objective="max", centers="tuned", time_limit=limit)
     alone = plan(workload, ONE, objective="max", time_limit=limit)
     if limit is None:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.mechanisms import plan, reweighting
 from engine.mechanisms import residual_base as residual
-from engine.mechanisms.reweighting import POWER, PointWeights
+from engine.mechanisms.reweighting import UPDATE_EXPONENT, PointWeights
 from engine.plans.objectives import Emphasis, Objective, footprints, symmetry
 from engine.plans.variance import VarianceBuilder
 from engine.residuals.basis import UNIFORM
@@ -85,7 +85,7 @@ def test_point_weights_match_explicit_sums(monkeypatch):
         ).sum(axis=0)
 
     start = [w * groups[k].target for k, w in enumerate(weights_of(emphasis, workload))]
-    mass = [m * (variances(k, noises) / 3.0) ** POWER for k, m in enumerate(start)]
+    mass = [m * (variances(k, noises) / 3.0) ** UPDATE_EXPONENT for k, m in enumerate(start)]
     mass = [m / sum(map(np.sum, mass)) for m in mass]
     expected_weights = [np.zeros(len(v)) for v in emphasis.vectors]
     for k, numbers in enumerate(emphasis.uses):

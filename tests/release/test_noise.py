@@ -273,7 +273,7 @@ def test_margin_exceeds_float_error_of_acceptance():
 def propose_by_integers(envelope, words, *, entropy):
     """Oracle: decode and decide one word at a time, without floats."""
     for word in map(int, words):
-        bin_, word = int(envelope.bin_of[word % noise.ENTRIES]), word // noise.ENTRIES
+        bin_, word = int(envelope.bin_of[word % noise.TABLE_ENTRIES]), word // noise.TABLE_ENTRIES
         negative, word = word % 2, word // 2
         head, place = divmod(word, 1 << envelope.width_bits)
         if bin_ == len(envelope.counts):
@@ -314,7 +314,9 @@ GAUSSIAN_MASS, LAPLACE_MASS = (
     ids=["gaussian-1000", "gaussian-2^60", "laplace-2^30"],
 )
 def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
-    words = np.frombuffer(entropy(6)(8 * 8_000), dtype=np.uint64) | np.uint64(noise.ENTRIES - 1)
+    words = np.frombuffer(entropy(6)(8 * 8_000), dtype=np.uint64) | np.uint64(
+        noise.TABLE_ENTRIES - 1
+    )
     values, accepted = noise._propose(envelope, words, entropy=entropy(7), margin=noise.MARGIN)
     start = len(envelope.counts) << envelope.width_bits
     assert abs(values).min() >= start
@@ -376,7 +378,7 @@ def test_envelope_lies_above_the_law(gaussian, power, mantissa):
     scale = min(mantissa * Fraction(2) ** power, Fraction(2**40))
     envelope = gaussian_envelope(scale**2) if gaussian else laplace_envelope(scale)
     bins = len(envelope.counts)
-    assert envelope.counts.sum() + 1 == noise.ENTRIES == len(envelope.bin_of)
+    assert envelope.counts.sum() + 1 == noise.TABLE_ENTRIES == len(envelope.bin_of)
     np.testing.assert_array_equal(np.bincount(envelope.bin_of), [*envelope.counts, 1])
     assert 16 << envelope.width_bits > scale
     assert envelope.head_bits >= 12

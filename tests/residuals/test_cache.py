@@ -91,7 +91,7 @@ def test_plan_from_cache_files_is_equal(folder, monkeypatch):
     for path in files(folder):
         assert json.loads(path.read_bytes().partition(b"\n")[0])["format"] == "weights/1"
     # small searches have no file and run again
-    monkeypatch.setattr(solve_cache, "WORTH", 10**9)
+    monkeypatch.setattr(solve_cache, "MIN_CACHED_COORDINATES_SQUARED", 10**9)
     monkeypatch.setattr(
         solve_cache, "_worth_a_file", lambda s: (folder / (s.key + ".weights")).exists()
     )
@@ -177,7 +177,7 @@ def test_cache_forged_weights_do_not_change_plan(folder, wrong, monkeypatch):
         plan(workload(), BUDGET)
     assert files(folder)
     clear_memory()
-    monkeypatch.setattr(solve_cache, "WORTH", 0)
+    monkeypatch.setattr(solve_cache, "MIN_CACHED_COORDINATES_SQUARED", 0)
     result = plan(workload(), BUDGET)
     assert result.pcost <= BUDGET.pcost
     assert result.weighted_rmse == pytest.approx(cold.weighted_rmse, rel=2e-6)

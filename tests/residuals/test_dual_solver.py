@@ -279,7 +279,7 @@ def test_maximise_newton_steps_save_evaluations(monkeypatch):
     assert status == "optimal"
     assert np.count_nonzero(mass) <= sum(len(root) for root in problem.roots)
     with monkeypatch.context() as patch:
-        patch.setattr(solvers, "SLOW", 10**9)
+        patch.setattr(solvers, "MIN_NEWTON_EVALUATIONS", 10**9)
         slow: list[float] = []
         other, _ = problem.maximise(TIGHT, watch=slow.append)
     assert len(gaps) < len(slow) / 2
@@ -294,7 +294,7 @@ def test_maximise_failed_newton_steps_is_optimal(monkeypatch):
     def refused(*_):
         raise np.linalg.LinAlgError("planted")
 
-    monkeypatch.setattr(solvers, "SLOW", 1)
+    monkeypatch.setattr(solvers, "MIN_NEWTON_EVALUATIONS", 1)
     monkeypatch.setattr(DualProblem, "curvature", refused)
     mass, status = problem.maximise(TIGHT)
     assert status == "optimal"

@@ -57,12 +57,12 @@ def test_joint_sensitivity_equals_maximum_over_cells(seed, law):
     assert truth <= joint_sensitivity(parts, law) * (1 + 1e-12)
     for most in (1, 4, 12):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine.residuals.strategy, "MOST", most)
+            patch.setattr(engine.residuals.strategy, "MAX_JOINT_CELLS", most)
             assert (
                 truth * (1 - 1e-12) <= joint_sensitivity(parts, law) <= sum_of_maxima * (1 + 1e-12)
             )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.residuals.strategy, "ENTRIES", 0)
+        patch.setattr(engine.residuals.strategy, "MAX_JOINT_COMPARISONS", 0)
         assert joint_sensitivity(parts, law) == pytest.approx(truth, rel=1e-12)
 
 

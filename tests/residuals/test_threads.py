@@ -8,7 +8,7 @@ import pytest
 import scipy.linalg  # noqa: F401  loads the second BLAS library
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from engine._threads import SMALL, one_thread, threads_for
+from engine._threads import MAX_SINGLE_THREAD_ORDER, one_thread, threads_for
 from engine.bounds.lower_bounds import global_bound
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
@@ -37,20 +37,20 @@ def thread_count():
 
 
 def test_threads_for_small_size_is_one():
-    with threads_for(SMALL):
+    with threads_for(MAX_SINGLE_THREAD_ORDER):
         assert thread_count() == 1
-        with threads_for(SMALL + 1):
+        with threads_for(MAX_SINGLE_THREAD_ORDER + 1):
             assert thread_count() == MANY
             with threads_for(1):
                 assert thread_count() == MANY
         assert thread_count() == 1
-        with one_thread(), threads_for(SMALL + 1):
+        with one_thread(), threads_for(MAX_SINGLE_THREAD_ORDER + 1):
             assert thread_count() == 1
     assert thread_count() == MANY
 
 
 def test_threads_for_overlapping_contexts_restore_count():
-    first, second, large = threads_for(1), threads_for(1), threads_for(SMALL + 1)
+    first, second, large = threads_for(1), threads_for(1), threads_for(MAX_SINGLE_THREAD_ORDER + 1)
     first.__enter__()
     large.__enter__()
     second.__enter__()

@@ -35,7 +35,7 @@ from engine.residuals.basis import (
     group_axes,
 )
 from engine.residuals.decomposition import (
-    NEGLIGIBLE,
+    MIN_TRACE_SHARE,
     Factor,
     GroupContribution,
     IdentityFactor,
@@ -65,7 +65,7 @@ from engine.workload.workload import GroupClass
 
 MEMORY, TIME, WORK = "memory", "time", "work"
 # expected seconds of one step at most, without a time limit
-SLOWEST = 0.25
+MAX_STEP_S = 0.25
 
 
 @dataclass(kw_only=True)
@@ -94,7 +94,7 @@ class Allowance:
 
         Record the limit if not.
         """
-        if math.isinf(self.deadline) and seconds > SLOWEST:
+        if math.isinf(self.deadline) and seconds > MAX_STEP_S:
             self.stopped.add(WORK)
             return False
         return True
@@ -151,7 +151,7 @@ class Evaluation:
             else:
                 square = float(np.sum(self._contracted(piece, ()) ** 2))
             self.scalars[number] = (
-                square if square > NEGLIGIBLE * self.problem.gram_trace(piece.part) else 0.0
+                square if square > MIN_TRACE_SHARE * self.problem.gram_trace(piece.part) else 0.0
             )
         return self.scalars[number]
 
@@ -258,7 +258,7 @@ class Evaluation:
         """Return whether the Gram of a piece on the attributes inside is more than rounding."""
         if number not in self.asking:
             query_trace = self.problem.gram_trace(self.problem.pieces[number].part)
-            self.asking[number] = self.factor(number).trace > NEGLIGIBLE * query_trace
+            self.asking[number] = self.factor(number).trace > MIN_TRACE_SHARE * query_trace
         return self.asking[number]
 
     def alone(self, number: int) -> tuple[float, Array, list[Array]]:

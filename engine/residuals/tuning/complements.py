@@ -47,7 +47,7 @@ from engine._arrays import Array, thin_svd
 from engine._threads import threads_for
 from engine.progress import Listener
 from engine.residuals.basis import Complement, Lift, Space, basis, class_rows, swap_pair
-from engine.residuals.decomposition import NEGLIGIBLE, product_rows, reduce_rows, rows_bytes
+from engine.residuals.decomposition import MIN_TRACE_SHARE, product_rows, reduce_rows, rows_bytes
 from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
@@ -293,7 +293,8 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
     total, *axes, C = (class_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
     U, lengths, Vt = thin_svd(C)
     significant = lengths > max(
-        MIN_SINGULAR_SHARE * lengths.max(initial=0.0), math.sqrt(NEGLIGIBLE * np.sum(stacked**2))
+        MIN_SINGULAR_SHARE * lengths.max(initial=0.0),
+        math.sqrt(MIN_TRACE_SHARE * np.sum(stacked**2)),
     )
     return PairKind(
         sizes=(sizes[0], sizes[1]),
@@ -306,7 +307,7 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
 
 
 # power of the norm over cells -> steps of L-BFGS at most
-POWERS = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}
+STEPS_BY_POWER = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}
 # decrease of log S in one step below which the search at a power ends
 MIN_DECREASE = 1e-8
 # small problems get up to so many times the steps, in proportion to how far a step is below so many
@@ -347,7 +348,7 @@ class ComplementProblem:
         self, workload: Workload, watch: Listener, allowance: Allowance | None = None
     ) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
-        self.power = max(POWERS)
+        self.power = max(STEPS_BY_POWER)
         self.pairs: list[PairKind] = []
         self.singles: list[SingleKind] = []
         self.pair_kind: dict[Space, int] = {}
@@ -629,7 +630,9 @@ class _Search:
             step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs
         )
         step_factor = min(MAX_STEP_FACTOR, max(1.0, QUICK_STEP_S / max(seconds, 1e-9)))
-        for power, steps in POWERS.items() if initial is None else list(POWERS.items())[2:]:
+        for power, steps in (
+            STEPS_BY_POWER.items() if initial is None else list(STEPS_BY_POWER.items())[2:]
+        ):
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
         even = self.problem.reversible(self.x)
@@ -643,7 +646,7 @@ class _Search:
     def _descend(self, steps: int) -> None:
         import scipy.optimize
 
-        lowest, total = math.inf, sum(POWERS.values())
+        lowest, total = math.inf, sum(STEPS_BY_POWER.values())
 
         def log_value(x: Array) -> tuple[float, Array]:
             nonlocal lowest

@@ -213,12 +213,12 @@ def _sums_by_piece(numbers: Index, shares: Array, padding: int) -> Array:
 FINE_OPTIONS = Options(gap=2e-6, evaluations=200)
 BALANCE_OPTIONS = Options(gap=1e-5, evaluations=100)
 # iterations and evaluations of L-BFGS at most
-STEPS = 60
+LBFGS_STEPS = 60
 MAX_BALANCE_ROUNDS = 12
 # predicted gain of a round, as a share of S, below which the iteration ends
 MIN_RELATIVE_GAIN = 1e-6
 # values of c to start from
-SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+INITIAL_SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
 def tuned_centers(
@@ -278,7 +278,7 @@ class _Search:
         if not uniform > 0.0:
             return
         if not (start and self.evaluate(start)[0] < uniform):
-            for c in SCALARS:
+            for c in INITIAL_SCALARS:
                 self.evaluate(
                     {role: self.problem.one_scalar(role, c) for role in self.problem.tuned}
                 )
@@ -331,7 +331,7 @@ class _Search:
             S, by_role = self.evaluate({r: 1.0 / n + basis(n) @ part for r, n, part in blocks})
             self.done += 1
             self.problem.watch(
-                0.1 + 0.9 * min(1.0, self.done / STEPS), f"Tuning centers, step {self.done}"
+                0.1 + 0.9 * min(1.0, self.done / LBFGS_STEPS), f"Tuning centers, step {self.done}"
             )
             gradients = [
                 by_role.get(r, np.zeros(n - 1))
@@ -348,7 +348,7 @@ class _Search:
             np.concatenate(first),
             jac=True,
             method="L-BFGS-B",
-            options={"maxiter": STEPS, "maxfun": STEPS, "ftol": 1e-7, "gtol": 0.0},
+            options={"maxiter": LBFGS_STEPS, "maxfun": LBFGS_STEPS, "ftol": 1e-7, "gtol": 0.0},
         )
 
 

@@ -35,34 +35,35 @@ from engine.residuals.decomposition import (
     reduce_rows,
     rows_bytes,
 )
-from engine.residuals.strategy_search import PRODUCTS, dense_bytes
+from engine.residuals.strategy_search import PRODUCT_FLOPS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
 from engine.workload import Group, Part, Workload, joint_part
 
 # multiplications per step of the search for a union's strategy, at most
-WORK = 6e7
+MAX_STEP_MULTIPLICATIONS = 6e7
 # the same for a union of all spaces, which is the best of all matrix mechanisms: 2,048 cells of
 # full rank
-MAX_FULL_DOMAIN_FLOPS = 6e10
-# cells of a union of all spaces beyond `WORK`: searches on few rows of many cells converge slowly
-DOMAIN = 4_096
+MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
+# cells of a union of all spaces with more than MAX_STEP_MULTIPLICATIONS: searches on few rows of
+# many cells converge slowly
+MAX_LOW_RANK_CELLS = 4_096
 # seconds that a union of all spaces may take where tuning separate spaces takes less time: 690
 # cells
-WAIT = 1.4
+MAX_FULL_DOMAIN_S = 1.4
 # seconds for the variances of all queries on a single attribute, up to which they form a union
 MAX_SINGLE_ATTRIBUTE_S = 0.3
 # cells of the table of a union, which is counted and has one dual weight per cell
 MAX_CELLS = 100_000
 # entries of all query rows of the groups inside a union, at most
-ENTRIES = 2e8
+MAX_ROW_ENTRIES = 2e8
 # cells of a product group up to which a union of all spaces needs no row per query
-FORMS = 4_096
+MAX_PRODUCT_CELLS = 4_096
 # steps of the search for a union's strategy as measured: on full-rank tables, and on others
 FULL_RANK_STEPS, LOW_RANK_STEPS = 12, 60
 # seconds of such a search at least
 MIN_SEARCH_S = 0.01
 # seconds to compute one entry of a query row and split it into pieces
-LISTED = 3e-8
+SECONDS_PER_ENTRY = 3e-8
 # multiplications that take as long as one such entry
 MULTIPLICATIONS_PER_ENTRY = 600
 # entries with the computing time of one query's variance without its row
@@ -257,7 +258,7 @@ def choose_unions(
     memory_limit : bytes of one search at most.
     separate_error : returns the expected time of tuning without unions, in seconds.  A union of all
         spaces, which is the best of all matrix mechanisms and needs no tuning, may take as long, or
-        `WAIT` if that is more.
+        `MAX_FULL_DOMAIN_S` if that is more.
     left : seconds until the time limit, which a union of all spaces must not exceed.
     """
     everything = workload.schema.ranked(set().union(*spaces))
@@ -287,7 +288,7 @@ def choose_unions(
         formed = _has_closed_form_variances(workload, attributes, spaces_inside)
         entries = [_entries(g, dimension, formed) for g in _groups_touching(workload, attributes)]
         affordable = (
-            sum(entries) <= ENTRIES
+            sum(entries) <= MAX_ROW_ENTRIES
             and rows_of_union(workload, attributes, spaces_inside) <= memory_limit
         )
         return (
@@ -302,21 +303,21 @@ def choose_unions(
     ):
         return {}
     needed = work(everything)
-    if needed <= WORK:
+    if needed <= MAX_STEP_MULTIPLICATIONS:
         return {everything: tuple(spaces)}
     if (
-        needed <= MAX_FULL_DOMAIN_FLOPS
-        and workload.schema.cells(everything) <= DOMAIN
+        needed <= MAX_FULL_DOMAIN_MULTIPLICATIONS
+        and workload.schema.cells(everything) <= MAX_LOW_RANK_CELLS
         and not cyclic(workload)
     ):
         seconds = strategy_seconds(workload, everything, spaces) + union_seconds(
             workload, everything, spaces
         )
-        if seconds <= left and (seconds <= WAIT or seconds <= separate_error()):
+        if seconds <= left and (seconds <= MAX_FULL_DOMAIN_S or seconds <= separate_error()):
             return {everything: tuple(spaces)}
     if len(spaces) > MAX_SPACES:
         return {}
-    if math.fsum(map(_entries, workload.groups)) > ENTRIES:
+    if math.fsum(map(_entries, workload.groups)) > MAX_ROW_ENTRIES:
         # every query has a piece in the total, and complements, which are tuned later, may couple
         # the total to all queries
         spaces = [space for space in spaces if space]
@@ -331,7 +332,10 @@ def choose_unions(
                 continue
             grown = workload.schema.ranked({*near, *space})
             needed = work(grown)
-            if sum(clusters.values()) - clusters.get(near, 0.0) + needed <= WORK:
+            if (
+                sum(clusters.values()) - clusters.get(near, 0.0) + needed
+                <= MAX_STEP_MULTIPLICATIONS
+            ):
                 clusters.pop(near, None)
                 clusters[grown] = needed
                 break
@@ -353,7 +357,7 @@ def _entries(
     parts = group.parts if parts is None else parts
     cells, counts = math.prod(part.cells for part in parts), [part.count for part in parts]
     listed = float(math.prod(counts) * max(cells, least)) if group.weight > 0.0 else 0.0
-    if formed and len(counts) > 1 and cells <= FORMS and group.query_weights is None:
+    if formed and len(counts) > 1 and cells <= MAX_PRODUCT_CELLS and group.query_weights is None:
         return min(
             listed,
             float(
@@ -418,7 +422,8 @@ def work_of(
         _has_closed_form_variances(workload, attributes, spaces),
     )
     if any(
-        _entries(g, dimension, formed) > ENTRIES for g in _groups_touching(workload, attributes)
+        _entries(g, dimension, formed) > MAX_ROW_ENTRIES
+        for g in _groups_touching(workload, attributes)
     ):
         return math.inf
     rank = rank_of(workload, attributes, spaces)
@@ -497,7 +502,7 @@ def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[S
         MIN_SEARCH_S
         + (FULL_RANK_STEPS if is_full_rank else LOW_RANK_STEPS)
         * work_of(workload, attributes, spaces, math.inf)
-        / PRODUCTS
+        / PRODUCT_FLOPS
     )
 
 
@@ -536,5 +541,6 @@ def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Spac
                 cells,
             )
     return math.fsum(
-        listed * (LISTED + 2.0 * through / (cells * PRODUCTS)) for listed, cells in entries.values()
+        listed * (SECONDS_PER_ENTRY + 2.0 * through / (cells * PRODUCT_FLOPS))
+        for listed, cells in entries.values()
     )

@@ -20,5 +20,5 @@ def full_domain_optimum(workload: Workload) -> float:
 
 def limit_unions(patch: pytest.MonkeyPatch, work: float = 0) -> None:
     """Limit the work of unions, and allow no strategy on the full domain."""
-    patch.setattr("engine.residuals.tuning.unions.WORK", work)
-    patch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+    patch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", work)
+    patch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_MULTIPLICATIONS", 0)

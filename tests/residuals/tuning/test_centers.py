@@ -262,7 +262,7 @@ def test_complements_reach_stored_rmse(family: str, uniform: float, tuned: float
 def test_complements_absolute_differences_reach_stored_rmse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 0)
     workload = Workload.all_ways(sizes(*[10] * 10), (2,), "abs")
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert result.split.complements
@@ -286,7 +286,7 @@ def test_complements_variances_match_explicit_mechanism(monkeypatch: pytest.Monk
 
 def test_complements_slow_pairs_need_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_unions(monkeypatch)
-    monkeypatch.setattr("engine.residuals.tuning.center_objective.SLOWEST", 0.0)
+    monkeypatch.setattr("engine.residuals.tuning.center_objective.MAX_STEP_S", 0.0)
     short, long = (
         plan(joint_workload(), Budget(pcost=1.0), centers="tuned", time_limit=t)
         for t in (None, 3600.0)

@@ -25,7 +25,7 @@ from engine.residuals import DualProblem, Split
 from engine.residuals.decomposition import decompose
 from engine.residuals.tuning.center_objective import Allowance
 from engine.residuals.tuning.unions import (
-    ENTRIES,
+    MAX_ROW_ENTRIES,
     choose_unions,
     rows_of_union,
     strategy_seconds,
@@ -50,8 +50,8 @@ def build_plan(workload: Workload, **options: object):
 def traced(workload: Workload, limit: float):
     """Tuned plan after a short search and its peak memory in bytes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.residuals.tuning.tune.STEPS", 2)
-        patch.setattr("engine.residuals.tuning.complements.POWERS", {16.0: 2})
+        patch.setattr("engine.residuals.tuning.tune.LBFGS_STEPS", 2)
+        patch.setattr("engine.residuals.tuning.complements.STEPS_BY_POWER", {16.0: 2})
         tracemalloc.start()
         try:
             result = build_plan(workload, centers="tuned", memory_limit=limit)
@@ -203,7 +203,7 @@ def test_tuned_plan_worse_split_is_discarded(monkeypatch):
     workload = Workload(numeric(6, 5)).add(("a", "b"), "prefix").add(("a", "b"), "range")
     skewed = {"a": np.array([3.0, -2.0, 0, 0, 0, 0]), "b": np.array([0, 0, 0, -4.0, 5.0])}
     limit_unions(monkeypatch)
-    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.MAX_PRODUCT_SEARCH_S", 0)
     monkeypatch.setattr("engine.residuals.tuning.tune.tuned_centers", lambda *_, **__: skewed)
     uniform, result = build_plan(workload), build_plan(workload, centers="tuned")
     assert result.weighted_rmse == uniform.weighted_rmse
@@ -246,12 +246,12 @@ def test_tuned_plan_slow_dense_search_alternates(monkeypatch):
 
 def test_tuned_plan_cheap_full_domain_skips_tuning(monkeypatch):
     """One strategy on the full domain is preferred if it is cheaper than tuning."""
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", 0.0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", 0.0)
     workload = three_families()
     assert "whatsoever" in build_plan(workload, centers="tuned").certificate.statement
     assert forecast(workload, centers="tuned").memory > forecast(workload).memory
-    monkeypatch.setattr("engine.mechanisms.querysmasher.TUNING", 0.0)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.TUNING_SOLVES", 0.0)
     monkeypatch.setattr("engine.mechanisms.querysmasher.split_seconds", lambda *_: 1.0)
     assert "whatsoever" in build_plan(workload, centers="tuned").certificate.statement
     monkeypatch.setattr("engine.mechanisms.querysmasher.split_seconds", lambda *_: 0.0)
@@ -260,17 +260,17 @@ def test_tuned_plan_cheap_full_domain_skips_tuning(monkeypatch):
 
 def test_choose_unions_full_domain_within_waiting_time(monkeypatch):
     """The full domain is used if its time is within the waiting time and the time left."""
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 0)
     workload = three_families()
     spaces = tuple(decompose(workload).spaces)
     seconds = strategy_seconds(workload, ("a", "b", "c"), spaces)
     for wait, left, covers_all in ((2.0, 2.0, True), (0.5, 2.0, False), (2.0, 0.5, False)):
-        monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", wait * seconds)
+        monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", wait * seconds)
         unions = choose_unions(workload, spaces, 4e9, left=left * seconds)
         assert (unions == {("a", "b", "c"): spaces}) == covers_all
-    monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", math.inf)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", math.inf)
     assert choose_unions(workload, spaces, 4e9)
-    monkeypatch.setattr("engine.residuals.tuning.unions.DOMAIN", 8 * 7 * 3 - 1)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_LOW_RANK_CELLS", 8 * 7 * 3 - 1)
     assert not choose_unions(workload, spaces, 4e9)
 
 
@@ -280,7 +280,7 @@ def test_choose_unions_products_need_few_rows(monkeypatch):
     single = Workload(numeric(24, 25)).add(both, "circular")
     workload = single.add(both, "affine").add("a", "prefix")
     spaces = tuple(decompose(workload).spaces)
-    assert single.groups[0].count * 600 > ENTRIES
+    assert single.groups[0].count * 600 > MAX_ROW_ENTRIES
     assert choose_unions(workload, spaces, 4e9) == {both: spaces}
     assert union_seconds(workload, both, spaces) < 2.0
     # query weights are not products, and unmeasured queries require a full listing
@@ -290,13 +290,13 @@ def test_choose_unions_products_need_few_rows(monkeypatch):
     assert not choose_unions(weighted.add(both, "affine"), spaces, 4e9)
     wider = Workload(numeric(24, 25, 3)).add(both, "circular").add(("a", "c"), "affine")
     assert not choose_unions(wider, tuple(decompose(wider).spaces), 4e9).get(("a", "b", "c"))
-    monkeypatch.setattr("engine.residuals.tuning.unions.FORMS", 599)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_PRODUCT_CELLS", 599)
     assert not choose_unions(workload, spaces, 4e9)
 
 
 def test_choose_unions_symmetric_workload_has_no_union(monkeypatch):
     """The optimal strategy of a symmetric workload couples no spaces."""
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 0)
     both = ("a", "b")
     for family, no_union in (("circular", True), ("prefix", False)):
         workload = Workload(numeric(5, 4)).add(both).add(both, family)
@@ -353,7 +353,7 @@ def test_tuned_plan_large_products_need_one_gigabyte(sizes, families, best):
 def test_unions_slow_to_list_are_omitted(monkeypatch):
     workload = Workload(numeric(9, 8, 7)).add(("a", "b"), "affine").add(("a", "b", "c"), "range")
     assert build_plan(workload, centers="tuned").split.unions
-    monkeypatch.setattr("engine.residuals.tuning.unions.LISTED", 1.0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.SECONDS_PER_ENTRY", 1.0)
     late = build_plan(workload, centers="tuned", time_limit=1000.0)
     assert not late.split.unions
     assert "time limit" in late.certificate.statement
@@ -372,14 +372,14 @@ def test_union_seconds_total_counts_joint_pairs(monkeypatch):
             union_seconds(workload, attributes, held) for held in (few[attributes], without_total)
         ]
         assert (each[0] > 10.0 * each[1]) == more
-    monkeypatch.setattr("engine.residuals.tuning.unions.ENTRIES", 5e4)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", 5e4)
     assert not any(() in together for together in choose_unions(workload, spaces, 4e9).values())
 
 
 def test_union_seconds_counts_strategy_work(monkeypatch):
     workload = Workload(numeric(9, 8)).add(("a", "b"), "range")
     spaces = tuple(decompose(workload).spaces)
-    monkeypatch.setattr("engine.residuals.tuning.unions.LISTED", 0.0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.SECONDS_PER_ENTRY", 0.0)
     assert union_seconds(workload, ("a", "b"), spaces) > 0.0
 
 
@@ -402,18 +402,18 @@ def test_choose_unions_limits_entries_of_all_groups(monkeypatch):
     workload = Workload(numeric(4, 3)).add(("a", "b"), "affine").add(("a", "b"), "abs")
     spaces = tuple(decompose(workload).spaces)
     entries = [group.count * 12 for group in workload.groups]
-    monkeypatch.setattr("engine.residuals.tuning.unions.ENTRIES", max(entries) - 1)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", max(entries) - 1)
     assert work_of(workload, ("a", "b"), spaces, 4e9) == np.inf
-    monkeypatch.setattr("engine.residuals.tuning.unions.ENTRIES", max(entries))
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", max(entries))
     assert work_of(workload, ("a", "b"), spaces, 4e9) < np.inf
     assert not choose_unions(workload, spaces, 4e9)
-    monkeypatch.setattr("engine.residuals.tuning.unions.ENTRIES", sum(entries))
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", sum(entries))
     assert choose_unions(workload, spaces, 4e9)
 
 
 def test_choose_unions_many_spaces_is_empty(monkeypatch):
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 1e5)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", 0.0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 1e5)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", 0.0)
     workload = Workload.all_ways(cube(2, 11), (1, 2))
     spaces = tuple(decompose(workload).spaces)
     assert choose_unions(workload, spaces, 4e9) == {}
@@ -425,9 +425,10 @@ def test_choose_unions_contain_several_spaces(monkeypatch):
     """Pairs of a chain overlap; the rest of the second cluster is a single space."""
     workload = Workload(numeric(4, 4, 4)).add(("a", "b"), "affine").add(("b", "c"), "affine")
     spaces = (("a", "b"), ("b", "c"), ("b",))
-    monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", 0.0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", 0.0)
     monkeypatch.setattr(
-        "engine.residuals.tuning.unions.WORK", 2 * work_of(workload, ("a", "b"), spaces[::2], 4e9)
+        "engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS",
+        2 * work_of(workload, ("a", "b"), spaces[::2], 4e9),
     )
     unions = choose_unions(workload, spaces, 4e9)
     assert [len(together) for together in unions.values()] == [2]
