@@ -347,7 +347,7 @@ def test_tuned_centers_wide_attribute_beside_other_queries_are_uniform(
 def test_plan_tuned_wide_attribute_is_certified_and_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 30)
     limit_unions(monkeypatch)
-    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.MAX_PRODUCT_SEARCH_S", 0)
     workload = Workload(sizes(30, 3)).add("n0", "prefix")
     workload = workload.add(("n0", "n1"), {"n0": "prefix", "n1": "marginal"})
     result = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
