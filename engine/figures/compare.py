@@ -401,7 +401,8 @@ def budgets_picture(
     figure.update_xaxes(
         title="budget", type="log", tickvals=pcosts[::2], ticktext=budget_texts[::2]
     )
-    errors = [error for label in relative.near for error in table[title_of(label)]]
+    sizes = [relative.sizes[label] for label in relative.near]
+    errors = [size * math.sqrt(budget.pcost / p) for size in sizes for p in pcosts]
     y_axis = log_axis(min(errors), max(errors)) if errors and min(errors) > 0 else {"type": "log"}
     figure.update_yaxes(title="typical error (counts)", **y_axis)
     figure.update_layout(height=380, legend={"orientation": "h", "y": -0.25})
