@@ -28,9 +28,9 @@ Lower bound for plans that measure residual spaces independently at a joint priv
 
 The joint cost of a plan is the maximum over cells of the summed costs of its blocks.  For weights
 mu of the cells of the full domain, with sum 1, it is at least the mean over mu of the costs of the
-cells.  With T_k the nuclear norm of G_k^(1/2) L_k diag(mu_k)^(1/2), G_k the class Gram of block k,
-L_k its lift and mu_k the marginal of mu on its attributes, no plan of cost 1 has a smaller weighted
-squared error than
+cells.  With T_k the nuclear norm of G_k^(1/2) L_k diag(mu_k)^(1/2), G_k the residual Gram of block
+k, L_k its lift and mu_k the marginal of mu on its attributes, no plan of cost 1 has a smaller
+weighted squared error than
 
     (sum over blocks of T_k)^2.
 
@@ -104,7 +104,7 @@ MAX_STEPS = 15
 MAX_BOUND_ENTRIES = 40_000_000
 # limits on all steps together; the first step has no limit
 MAX_NORMS, MAX_FLOPS = 3_000, 4e9
-# class coordinates up to which a sum of Kronecker products is stored as one dense matrix
+# residual coordinates up to which a sum of Kronecker products is stored as one dense matrix
 MAX_DIMENSION = 1_000
 # relative gain of the bound below which the search ends
 MIN_GAIN = 1e-7

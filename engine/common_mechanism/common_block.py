@@ -1,10 +1,10 @@
 """Common part and residuals of blocks on one residual space.
 
-A block measures the class coordinates c of its residual space with precision matrix K = M^T M /
-noise^2, where M holds its strategy rows in class coordinates.  Blocks on different spaces measure
-independent functionals.  So the largest common part of several plans consists of the largest common
-part of their blocks on each space.  For one space, with K_i the precision of plan i, there are
-three cases:
+A block measures the residual coordinates c of its residual space with precision matrix K = M^T M /
+noise^2, where M holds its strategy rows in residual coordinates.  Blocks on different spaces
+measure independent functionals.  So the largest common part of several plans consists of the
+largest common part of their blocks on each space.  For one space, with K_i the precision of plan i,
+there are three cases:
 
     one K_i below all others   K_i is the common part.  The frequent case: closed form, any size.
     two product blocks         Coordinates T_1 (x) ... (x) T_k make both precisions diagonal.  The
@@ -52,7 +52,7 @@ from engine.residuals import (
 )
 from engine.residuals.basis import ungroup_axes
 
-# Limit of class coordinates for a dense common mechanism of two blocks, and of three or more.
+# Limit of residual coordinates for a dense common mechanism of two blocks, and of three or more.
 MAX_DENSE_COORDINATES = {2: 2_000, 3: 300}
 # Strategy rows are dependent if a singular value is below this share of the largest.
 RANK_TOLERANCE = 1e-10
@@ -67,7 +67,7 @@ GRID_BITS = 33
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coordinates:
-    """Coordinates T c of some axes: rows T, shape (r, class coordinates), right inverse ``back``."""
+    """Coordinates T c of some axes: T, shape (r, residual coordinates), right inverse ``back``."""
 
     axes: Axes
     rows: Array
@@ -98,12 +98,12 @@ class BlockResidual:
 
         Parameters
         ----------
-        looked : class coordinates estimated by the look, shape (n_1 - 1, ..., n_k - 1).
+        looked : residual coordinates estimated by the look, shape (n_1 - 1, ..., n_k - 1).
         answers : answers of `block`, one axis per turn; None if there is no block.
 
         Returns
         -------
-        Class coordinates, shape (n_1 - 1, ..., n_k - 1).
+        Residual coordinates, shape (n_1 - 1, ..., n_k - 1).
 
         Notes
         -----
@@ -246,7 +246,7 @@ def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
 
 
 def dense_rows(block: Block) -> Array:
-    """Return M of a small block on all class coordinates, shape (measurements, coordinates)."""
+    """Return M of a small block on all residual coordinates, shape (measurements, coordinates)."""
     dimension = math.prod(n - 1 for n in block.sizes)
     if max(dimension, block.measurements) > 2 * MAX_DENSE_COORDINATES[2]:
         raise LimitExceeded(
@@ -439,7 +439,7 @@ def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, 
 
 
 def _class_rows(strategy: Strategy) -> Array:
-    """Return M, shape (measurements, class coordinates): rows times N."""
+    """Return M, shape (measurements, residual coordinates): rows times N."""
     return class_rows(strategy.rows, strategy.sizes)
 
 

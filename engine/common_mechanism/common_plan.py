@@ -310,12 +310,12 @@ class CommonPlan:
     def combine(
         self, option: int, look: Mapping[Space, Array], answers: Mapping[Space, Array]
     ) -> dict[Space, Array]:
-        """Return the class coordinates of every space of an option, estimated from both steps.
+        """Return the residual coordinates of every space of an option, estimated from both steps.
 
         Parameters
         ----------
         option : position of the option.
-        look : class coordinates estimated by the look, shape (n_1 - 1, ..., n_k - 1) per space.
+        look : residual coordinates estimated by the look, shape (n_1 - 1, ..., n_k - 1) per space.
         answers : answers of the option's residual, in counts, one axis per factor of the block.
 
         Guarantee: the estimates are unbiased and have the plan's covariance.

@@ -288,7 +288,7 @@ def _answer_shapes(blocks: Mapping[Space, Block]) -> dict[Space, tuple[int, ...]
 
 
 def _coordinate_shapes(plan: Plan) -> dict[Space, tuple[int, ...]]:
-    """Return the shapes of the class coordinates of a plan's spaces."""
+    """Return the shapes of the residual coordinates of a plan's spaces."""
     return {space: tuple(n - 1 for n in plan.schema.sizes(space)) for space in plan.blocks}
 
 

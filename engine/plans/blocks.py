@@ -68,7 +68,7 @@ class Block:
     weights : multipliers of the rows of that product, one axis per factor; None for 1 everywhere.
     noise : standard deviation of the noise on every strategy answer, in counts.
     grid : spacing of the released strategy answers, in counts; a power of two.
-    union : residual spaces that the strategy measures jointly; its class coordinates are those of
+    union : residual spaces that the strategy measures jointly; its residual coordinates are those of
         the spaces in this order.  Empty if the block measures the residual space on ``attributes``.
     law : "gaussian" or "laplace"; the scale of the noise is an integer multiple of ``grid``.
     """
@@ -245,8 +245,8 @@ def component_key(number: int) -> Space:
 def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
     """Apply ``matrix(strategy)``, shape (out, in), of every factor along the axes of a tensor.
 
-    The input tensor, on the class coordinates, has one axis per attribute of the block; the result
-    has one axis per factor, in the order of the factors.
+    The input tensor, on the residual coordinates, has one axis per attribute of the block; the
+    result has one axis per factor, in the order of the factors.
     """
     return contract(group_axes(tensor, block.sets), [matrix(s).T for _, s in block.factors])
 
@@ -254,8 +254,8 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
 def undo_factors(block: Block, answers: Array) -> Array:
     """Return the estimate from strategy answers in counts, by the pseudoinverse of every factor.
 
-    The answers have one axis per factor.  The estimate consists of class coordinates, or of cells
-    for an explicit strategy; its shape is `Block.coordinates`.
+    The answers have one axis per factor.  The estimate consists of residual coordinates, or of
+    cells for an explicit strategy; its shape is `Block.coordinates`.
     """
     unweighted = answers if block.weights is None else answers / block.weights
     out = contract(unweighted, [s.pinv.T for _, s in block.factors])
@@ -268,7 +268,7 @@ def undo_factors(block: Block, answers: Array) -> Array:
 def measures_piece(block: Block, piece: Array) -> bool:
     """Return whether a query component lies in the span of the block's strategy.
 
-    ``piece`` has the shape of the class coordinates.
+    ``piece`` has the shape of the residual coordinates.
     """
     for axes, strategy in block.factors:
         if not strategy.complete:

@@ -70,7 +70,7 @@ def class_pieces(
 
 
 def union_rows(schema: Schema, block: Block, given: Mapping[Space, Array]) -> Array:
-    """Return class rows of a union, shape (k, class coordinates), from some of its spaces.
+    """Return residual rows of a union, shape (k, residual coordinates), from some of its spaces.
 
     Coordinates of spaces without rows are 0.
     """
@@ -113,7 +113,7 @@ class SpaceAnswers:
     workload : queries of the plan.
     split : split of the queries into residual spaces.
     blocks : strategy and noise of the residual spaces.
-    estimates : estimated class coordinates of every block, in counts.
+    estimates : estimated residual coordinates of every block, in counts.
     """
 
     workload: Workload
@@ -133,7 +133,7 @@ class SpaceAnswers:
 
     @cached_property
     def by_space(self) -> Mapping[Space, Array]:
-        """Class coordinates of every residual space, one axis per attribute, shape (n_1 - 1, ...).
+        """Residual coordinates of every residual space, one axis per attribute, shape (n_1 - 1, ...).
 
         Those that follow from public tables are exact.
         """
@@ -193,7 +193,7 @@ class SpaceAnswers:
         )
 
     def _measures(self, space: Space) -> bool:
-        """Return whether the blocks determine all class coordinates of a residual space."""
+        """Return whether the blocks determine all residual coordinates of a residual space."""
         if math.prod(n - 1 for n in self.schema.sizes(space)) == 0 or self.schema.is_exact(space):
             return True
         if space not in self.home:

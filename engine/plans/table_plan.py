@@ -7,7 +7,7 @@ later is answered from the component that gives it the smallest variance.
 
 `MarginalsPlan` measures complete marginal tables and answers by least squares over all of them.
 With noise_A on the table of attributes A, residual spaces are eigenspaces of the measured Gram
-matrix, so least squares is a weighted mean, space by space: the class coordinates of B are read
+matrix, so least squares is a weighted mean, space by space: the residual coordinates of B are read
 from every measured table that includes B, with weights 1 / (noise_A^2 times the number of cells
 summed), and their variance is the inverse of the sum of the weights.
 
@@ -697,7 +697,7 @@ class MarginalsPlan(Plan):
         return out
 
     def _classes(self, key: Space, table: Array, space: Sequence[str]) -> Array:
-        """Return the class coordinates of a residual space computed from a measured table."""
+        """Return the residual coordinates of a residual space computed from a measured table."""
         names = self.blocks[key].attributes
         value = table.sum(axis=tuple(a for a, name in enumerate(names) if name not in space))
         return contract(value, [basis(self.schema[name].size) for name in names if name in space])
@@ -705,5 +705,5 @@ class MarginalsPlan(Plan):
 
 @lru_cache(maxsize=256)
 def _all_coordinates(n: int) -> Strategy:
-    """Return the strategy that measures every class coordinate of an attribute with variance 1."""
+    """Return the strategy that measures residual coordinates of an attribute with variance 1."""
     return Strategy(sizes=(n,), rows=basis(n).T, pinv=np.eye(n - 1), complete=True)

@@ -5,7 +5,7 @@ noise_B^2 times a product of arrays, each over the queries of one part of the gr
 parts that one strategy couples):
 
     part outside B                (q . pi)^2
-    part inside B                 q N C N^T q^T,  C the covariance of the class coordinates
+    part inside B                 q N C N^T q^T,  C the covariance of the residual coordinates
                                   at noise scale 1
 
 `GroupVariance` stores these arrays and never lists the queries of a group: the sum over all
@@ -813,7 +813,7 @@ class VarianceBuilder:
 
     @staticmethod
     def _windows(block: Block | None, spaces: Sequence[Space]) -> list[Index]:
-        """Return the positions of the class coordinates of some spaces in those of a union block.
+        """Return the positions of some spaces' residual coordinates in those of a union block.
 
         Empty for a block that is not a union.
         """
@@ -877,7 +877,7 @@ class VarianceBuilder:
         matrix: str | int = "pinv",
         weights: Array | None = None,
     ) -> tuple[Parts, Array]:
-        """Return squared norms of (class rows) matrix / weights over the queries of touched parts.
+        """Return squared norms of (residual rows) matrix / weights over queries of touched parts.
 
         Parameters
         ----------
@@ -916,7 +916,7 @@ class VarianceBuilder:
             ):
                 part, strategy = touched[0][0], factors[0][1]
                 # with one part and one factor on one attribute, the quadratic form on cells has a
-                # closed form for many families and needs no class rows
+                # closed form for many families and needs no residual rows
                 self._arrays[key] = strategy.query_variances(part)
             else:
                 self._arrays[key] = self._coupled_array(
@@ -933,7 +933,7 @@ class VarianceBuilder:
         matrix: str | int,
         weights: Array | None,
     ) -> Array:
-        """Return squared norms of (class rows) matrix / weights for queries of touched parts."""
+        """Return squared norms of (residual rows) matrix / weights for queries of touched parts."""
         rows = []
         for (part, inside), part_names in zip(touched, names, strict=True):
             centers = self.split.centers_of(part_names)
@@ -982,7 +982,7 @@ class VarianceBuilder:
     def _reduced_rows(
         self, part: Part, inside: Axes, names: tuple[str, ...]
     ) -> tuple[Array, float]:
-        """Return rows with the Gram of a part's class rows, and the smallest nonzero square."""
+        """Return rows with the Gram of a part's residual rows, and the smallest nonzero square."""
         centers = self.split.centers_of(names)
         key = ("reduced", part.key, inside, tuple(map(digest, centers)))
         if key not in self._reduced:

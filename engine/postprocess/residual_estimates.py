@@ -1,7 +1,7 @@
 """Noisy residual tables and their variances.
 
-The residual of a space, as a table of cells, is t = N S y, where y are its class coordinates, N is
-the basis of the residual space and S the projector on the measured subspace.  The noise of
+The residual of a space, as a table of cells, is t = N S y, where y are its residual coordinates, N
+is the basis of the residual space and S the projector on the measured subspace.  The noise of
 marginals has the same variance in all directions.  Prefix, range and other query families measure
 some directions more precisely than others, which is stored as a precision matrix, see
 `engine.postprocess.residual_estimates`.  For spaces that are measured jointly, the mean variance is
@@ -10,8 +10,8 @@ an approximation.
 Precision matrices of the noise of residual tables.
 
 The noise of a prefix strategy has smaller variance in sums over many cells than in single cells.
-With D a difference of residual tables and C_i the covariance of the class coordinates along axis i
-(N_i their basis), the squared distance in standard errors is
+With D a difference of residual tables and C_i the covariance of the residual coordinates along axis
+i (N_i their basis), the squared distance in standard errors is
 
     sum of D * (K_1 (x) K_2 (x) ...) D / sigma^2,     K_i = N_i C_i^-1 N_i^T.
 
@@ -219,7 +219,7 @@ class MeasuredProjection:
         return self.cells(lift.classes(table.reshape(1, -1)).reshape([n - 1 for n in table.shape]))
 
     def cells(self, coordinates: Array) -> Array:
-        """Map class coordinates to cells and project them on the measured subspace.
+        """Map residual coordinates to cells and project them on the measured subspace.
 
         Cells sum to 0 along every axis.  Shapes (n_1 - 1, ...) to (n_1, ...).
         """

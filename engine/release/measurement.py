@@ -1,12 +1,12 @@
 """Measurements: noisy answers with covariances and confidence intervals.
 
-Every residual space B has an unbiased estimate y_B of its class coordinates.  The noisy table on
+Every residual space B has an unbiased estimate y_B of its residual coordinates.  The noisy table on
 attributes A is
 
     sum over B subset of A of (N y_B on the attributes in B) (x) (pi on the others),
 
 computed as one linear map per attribute, applied to a tensor with pi's coordinate first and the
-class coordinates after it.  Every space belongs to exactly one block, which may measure several
+residual coordinates after it.  Every space belongs to exactly one block, which may measure several
 spaces, so each answer has one source and tables of overlapping attribute sets are consistent.
 
 Result files of measurements.
@@ -76,7 +76,7 @@ class Measurement(FrozenValue):
     dataset, key, utc : identity of this release on the ledger; empty for a rehearsal.
     rehearsal : True if nothing was spent, so that the result must not be published.
     answers_on_grid : released strategy answers of every block, in integer grid steps.
-    estimates : class coordinates, in counts: one axis per attribute of a residual space in schema
+    estimates : residual coordinates, in counts: one axis per attribute of a residual space in schema
         order; one axis for a union of spaces, in sequence; or cells of the tables that explicit
         strategies measure.
 
@@ -267,8 +267,8 @@ def _same(one: Mapping[Space, npt.NDArray[Any]], other: Mapping[Space, npt.NDArr
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
     """Return the coordinates estimated from noisy strategy answers, in counts.
 
-    They are class coordinates of a residual space, or cells of the table of an explicit strategy,
-    with the shape `Block.coordinates`.
+    They are residual coordinates of a residual space, or cells of the table of an explicit
+    strategy, with the shape `Block.coordinates`.
     """
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
     with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):

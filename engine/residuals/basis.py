@@ -1,4 +1,4 @@
-"""Cosine basis, class coordinates and lifts of residual spaces.
+"""Cosine basis, residual coordinates and lifts of residual spaces.
 
 With T_i = [pi_i, N_i] along every attribute and U for the pieces that tuned complements pass down,
 M = (T_1 (x) ... (x) T_k) U is one invertible change of coordinates, and this module applies M or
@@ -6,14 +6,14 @@ its inverse from either side:
 
     pieces     q M         a query -> its coefficients on every residual space inside its attributes
     tables     M y         estimates of all those spaces -> the table
-    rows       s M^-1      strategy rows on class coordinates -> rows on cells
-    classes    M^-1 x      a table -> its class coordinates
+    rows       s M^-1      strategy rows on residual coordinates -> rows on cells
+    classes    M^-1 x      a table -> its residual coordinates
 
 A table of pieces has the shape of the query: index 0 along an axis means that the attribute is not
-in the space, index k > 0 is its class coordinate k.  T_i^-1 = [1^T; L_i] with L_i = N_i^T (I - pi_i
-1^T), because the second term removes N_i^T pi_i, and 1^T N_i = 0.  U^-1 = 2 I - U, because pieces
-passed down to an attribute are not passed on.  A lift is M^-1 restricted to the spaces that are
-measured together; for one space it is the Kronecker product of the L_i.
+in the space, index k > 0 is its residual coordinate k.  T_i^-1 = [1^T; L_i] with L_i = N_i^T (I -
+pi_i 1^T), because the second term removes N_i^T pi_i, and 1^T N_i = 0.  U^-1 = 2 I - U, because
+pieces passed down to an attribute are not passed on.  A lift is M^-1 restricted to the spaces that
+are measured together; for one space it is the Kronecker product of the L_i.
 
 Source: QuerySmasher, section 6.2 (equation 3), where the pi_i are uniform and U = I.
 
@@ -47,7 +47,7 @@ def digest(vector: Array | None) -> bytes | None:
 
 
 def swap_pair(values: Array, m: int, k: int) -> Array:
-    """Return values by class coordinates of a pair for the pair in reverse order.
+    """Return values by residual coordinates of a pair for the pair in reverse order.
 
     Shape (m k, ...).
     """
@@ -56,11 +56,11 @@ def swap_pair(values: Array, m: int, k: int) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Complement:
-    """Matrices that pass a pair's class coordinates down to its attributes and the total.
+    """Matrices that pass a pair's residual coordinates down to its attributes and the total.
 
     Coordinates c become c D_i and c D_j on the attributes and c D_0 on the total.
 
-    Shapes (class coordinates of the pair, n_i - 1), (..., n_j - 1) and (...,); see
+    Shapes (residual coordinates of the pair, n_i - 1), (..., n_j - 1) and (...,); see
     `engine.residuals.tuning.complements`.
     """
 
@@ -233,7 +233,7 @@ def part_of(count: int, space: Axes) -> tuple[Any, ...]:
 
 
 def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
-    """Return the positions of spaces' class coordinates in a flat table of pieces.
+    """Return the positions of spaces' residual coordinates in a flat table of pieces.
 
     Spaces follow one another; shape (coordinates of all spaces,).
 
@@ -363,7 +363,7 @@ class Lift:
     (2, 6)
     """
 
-    # whether the class coordinates are one table, so that reversals and swaps permute them
+    # whether the residual coordinates are one table, so that reversals and swaps permute them
     one_space = True
 
     def __init__(
@@ -381,24 +381,24 @@ class Lift:
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """Number of class coordinates along every attribute."""
+        """Number of residual coordinates along every attribute."""
         return tuple(len(m) for m in self.matrices)
 
     def degrees(self, axis: int) -> npt.NDArray[np.int64]:
-        """Return the frequency of every class coordinate's cosine.
+        """Return the frequency of every residual coordinate's cosine.
 
         Odd ones change sign on reversal. Shape (n - 1,).
         """
         return np.arange(1, self.sizes[axis])
 
     def rows(self, class_rows: Array) -> Array:
-        """Return class_rows @ L, shape (k, class coordinates) to (k, cells)."""
+        """Return class_rows @ L, shape (k, residual coordinates) to (k, cells)."""
         return _by_rows(class_rows, self.coordinates, self.matrices)
 
     def classes(self, cell_rows: Array) -> Array:
-        """Return cell_rows @ L^T, the class coordinates of tables.
+        """Return cell_rows @ L^T, the residual coordinates of tables.
 
-        Shape (k, cells) to (k, class coordinates).
+        Shape (k, cells) to (k, residual coordinates).
         """
         return _by_rows(cell_rows, self.sizes, [m.T for m in self.matrices])
 

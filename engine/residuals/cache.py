@@ -41,7 +41,7 @@ SUFFIX = ".weights"
 MEMORY_BYTES = 192 * 2**20
 HINT_BYTES = 32 * 2**20
 DISK_BYTES = 256 * 2**20
-# squared class coordinates below which a search is quicker than opening a file
+# squared residual coordinates below which a search is quicker than opening a file
 MIN_CACHED_COORDINATES_SQUARED = 2_000
 # stored initial values per shape of search
 MAX_HINTS_PER_SHAPE = 8

@@ -6,17 +6,17 @@ smaller table determines. With a center pi_i (sum 1) for every attribute the ide
 multiply q by pi_i on the attributes outside B and by (I - pi_i 1^T) on those inside.
 
 The Gram matrices are stored in structured form, and queries are never listed as rows.  A product
-group contributes a scalar for every attribute outside B and a small class Gram for every attribute
-inside, and the Gram of B is a sum of Kronecker products of those.  Spaces are collected as integer
-arrays and grouped into equivalence classes, so that a workload with many spaces computes each
-distinct Gram once.
+group contributes a scalar for every attribute outside B and a small residual Gram for every
+attribute inside, and the Gram of B is a sum of Kronecker products of those.  Spaces are collected
+as integer arrays and grouped into equivalence classes, so that a workload with many spaces computes
+each distinct Gram once.
 
 Notation
 --------
 basis N_i      orthonormal basis of the vectors with sum 0, shape (n_i, n_i - 1): the cosine vectors
-lift L_i       N_i^T (I - pi_i 1^T), shape (n_i - 1, n_i): takes a table to its class coordinates
-class row      q N_i, shape (n_i - 1,): coefficients of a query on the class coordinates
-class Gram     sum of (class row)^T (class row) over the queries, in counts^2
+lift L_i       N_i^T (I - pi_i 1^T), shape (n_i - 1, n_i): takes a table to its residual coordinates
+residual row   q N_i, shape (n_i - 1,): coefficients of a query on the residual coordinates
+residual Gram  sum of (residual row)^T (residual row) over the queries, in counts^2
 
 Source: QuerySmasher, section 6.2 (equation 3); the cosine basis makes reversing an attribute a
 change of signs.
@@ -206,7 +206,7 @@ def _of_one_size(
 
 # a squared sum below this share of the squares of its terms is the rounding of zero
 ROUNDING = 1e-28
-# a class Gram with a trace below this share of the trace of the queries' Gram is the rounding of
+# a residual Gram with a trace below this share of the trace of the queries' Gram is the rounding of
 # zero
 MIN_TRACE_SHARE = 1e-13
 
@@ -216,7 +216,7 @@ Factors = tuple[tuple[Axes, int], ...]  # (axes of the space, number of the fact
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Factor:
-    """Class Gram on some axes.
+    """Residual Gram on some axes.
 
     ``matrix`` is the Gram or, if ``low_rank``, fewer rows R with R^T R = Gram.
     """
@@ -227,11 +227,11 @@ class Factor:
 
     @property
     def dimension(self) -> int:
-        """Number of class coordinates."""
+        """Number of residual coordinates."""
         return int(self.matrix.shape[1])
 
     def dense(self) -> Array:
-        """Return the class Gram, shape (dimension, dimension)."""
+        """Return the residual Gram, shape (dimension, dimension)."""
         return self.matrix.T @ self.matrix if self.low_rank else self.matrix
 
     @property
@@ -241,7 +241,7 @@ class Factor:
 
     @property
     def trace(self) -> float:
-        """Trace of the class Gram, in counts^2."""
+        """Trace of the residual Gram, in counts^2."""
         return float(np.sum(self.matrix**2) if self.low_rank else np.trace(self.matrix))
 
     @property
@@ -252,7 +252,7 @@ class Factor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IdentityFactor(Factor):
-    """Class Gram of a marginal on one wide attribute: the identity, without its matrix."""
+    """Residual Gram of a marginal on one wide attribute: the identity, without its matrix."""
 
     matrix: ScaledIdentity  # type: ignore[assignment]
 
@@ -266,7 +266,7 @@ class IdentityFactor(Factor):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalFactor(Factor):
-    """Class Gram of interval queries on one wide attribute, without its matrix."""
+    """Residual Gram of interval queries on one wide attribute, without its matrix."""
 
     matrix: IntervalMatrix  # type: ignore[assignment]
 
@@ -311,7 +311,7 @@ class Subworkload:
 
     @property
     def dimension(self) -> int:
-        """Number of class coordinates of the space."""
+        """Number of residual coordinates of the space."""
         return math.prod(n - 1 for n in self.sizes)
 
     @property
@@ -328,7 +328,7 @@ class Decomposition:
 
     Attributes
     ----------
-    factors : distinct class Grams that the terms refer to.
+    factors : distinct residual Grams that the terms refer to.
     subworkloads : distinct subworkloads.
     spaces : residual space -> (number of its subworkload, scale); spaces that no weighted query
         touches are absent.
@@ -797,7 +797,7 @@ def _interval_gram(factor: Factor) -> IntervalGram | None:
 
 
 def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:
-    """Return the Kronecker product of factors with its class coordinates in the order of ``axes``."""
+    """Return the Kronecker product of factors, its coordinates in the order of ``axes``."""
     out: Array = np.ones((1, 1))
     order: list[int] = []
     shape: list[int] = []

@@ -1,6 +1,6 @@
 """Optimal strategies for one Gram matrix, with certified optimality gaps.
 
-The problem, for a class Gram G and a lift L (class coordinates x cells):
+The problem, for a residual Gram G and a lift L (residual coordinates x cells):
 
     minimise  tr(G X^-1)   over X > 0   with   diag(L^T X L) <= 1
 
@@ -66,7 +66,7 @@ def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
 
 
 def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
-    """Return commuting involutions: (action on class coordinates, action on cells) each.
+    """Return commuting involutions: (action on residual coordinates, action on cells) each.
 
     Candidates are reversals of sets of attributes and swaps of two attributes of equal size.  A
     candidate is accepted if the Gram and the lift are invariant on random vectors and it commutes
@@ -333,7 +333,7 @@ NULL_SHARE = 1e-12
 START_LENGTH = 10.0
 # Newton steps begin once this gap is proved, in searches with at least so many evaluations
 NEWTON_GAP, MIN_NEWTON_EVALUATIONS = 3e-3, 16
-# class coordinates from which finding symmetries saves time
+# residual coordinates from which finding symmetries saves time
 SYMMETRY_FROM = 40
 Watch = Callable[[float], None]
 
@@ -384,8 +384,8 @@ class DualProblem:
 
     Parameters
     ----------
-    lift : maps class rows to rows on cells.
-    factor : the class Gram.
+    lift : maps residual rows to rows on cells.
+    factor : the residual Gram.
     """
 
     def __init__(self, *, lift: Lift, factor: Factor) -> None:
@@ -397,7 +397,7 @@ class DualProblem:
         self.orbit, self.multiplicity, representatives = orbits(
             [action for _, action in generators], lift.cells
         )
-        # H_b, rows in class coordinates with sum of H_b^T H_b = G
+        # H_b, rows in residual coordinates with sum of H_b^T H_b = G
         if factor.low_rank:
             self.roots = _independent(character_rows(on_classes, factor.matrix))
         elif generators:
@@ -464,8 +464,8 @@ class DualProblem:
     def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
         """Return the dual value T^2 / sum(mass) and its derivatives by Gram and centers.
 
-        The derivative by the Gram has shape (class coordinates,) * 2; the one by center i is with
-        respect to N_i^T pi_i, shape (n_i - 1,).  By the envelope theorem the weights are constant.
+        The derivative by the Gram has shape (residual coordinates,) * 2; the one by center i is
+        with respect to N_i^T pi_i, shape (n_i - 1,).  By the envelope theorem the weights are constant.
         """
         mass = mass / mass.sum()
         cell_mass = (mass / self.multiplicity)[self.orbit]

@@ -262,7 +262,7 @@ def gram_product(gram: IntervalGram, x: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalMatrix(Operator):
-    """Class Gram N^T W^T W N of interval queries, shape (n - 1, n - 1)."""
+    """Residual Gram N^T W^T W N of interval queries, shape (n - 1, n - 1)."""
 
     gram: IntervalGram
 

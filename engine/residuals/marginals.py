@@ -1,9 +1,9 @@
 """Optimal strategies of marginals and interval queries on one wide attribute.
 
 With the uniform center the marginal's Gram on a residual space is a multiple of the identity in
-class coordinates, and every cell has the same cost: the optimal strategy has orthogonal rows of
+residual coordinates, and every cell has the same cost: the optimal strategy has orthogonal rows of
 equal norm that span the space.  The rows of `ReflectedRows` are applied in O(n) and with exact
-integers; the cosine transform from their answers to class coordinates takes O(n log n).
+integers; the cosine transform from their answers to residual coordinates takes O(n log n).
 
 Source: QuerySmasher, section 6.3.
 """
@@ -39,7 +39,7 @@ class MarginalStrategy(Strategy):
 
     @property
     def coordinate_variance(self) -> float:
-        """Variance of every class coordinate at noise scale 1."""
+        """Variance of every residual coordinate at noise scale 1."""
         return 1.0 - 1.0 / self.cells
 
     @property
@@ -105,7 +105,7 @@ def marginal_strategy(cells: int) -> MarginalStrategy:
 
 
 def marginal_solution(cells: int) -> Solution:
-    """Return the optimal strategy of the unit Gram in class coordinates, with its certificate."""
+    """Return the optimal strategy of the unit residual Gram, with its certificate."""
     value = (cells - 1) * (1.0 - 1.0 / cells)
     strategy = marginal_strategy(cells)
     return Solution(strategy=strategy, value=value, bound=value, dual=np.ones(1), status="optimal")

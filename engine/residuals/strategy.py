@@ -32,7 +32,7 @@ from engine.workload import Part
 
 # tolerances for rows to be in the span of others, and for a matrix to be orthogonal
 SPAN_TOLERANCE, ORTHOGONALITY_TOLERANCE = 1e-9, 1e-5
-# share of a class row outside the measured span above which it cannot be answered
+# share of a residual row outside the measured span above which it cannot be answered
 MAX_UNMEASURED_SHARE = 1e-6
 
 
@@ -44,10 +44,10 @@ class Strategy:
     ----------
     sizes : domain sizes of the attributes.
     rows : B, shape (measurements, cells); every column has Euclidean norm at most about 1.
-    pinv : maps strategy answers to class coordinates, shape (class coordinates, measurements).  The
-        estimate of a class row c is c @ pinv @ answers, its variance at noise scale 1 is |c @
-        pinv|^2.  In an explicit strategy the cells take the place of the class coordinates.
-    complete : whether every class coordinate is measured, or only the span of the workload.
+    pinv : maps strategy answers to residual coordinates, shape (residual coordinates, measurements).
+        The estimate of a residual row c is c @ pinv @ answers, its variance at noise scale 1 is |c @
+        pinv|^2.  In an explicit strategy the cells take the place of the residual coordinates.
+    complete : whether every residual coordinate is measured, or only the span of the workload.
     measured : orthonormal rows with the span of the columns of ``pinv``, shape (rank, class
         coordinates); None to compute them.
     """
@@ -133,7 +133,7 @@ class Strategy:
 
     @cached_property
     def covariance(self) -> Array:
-        """Covariance of the class coordinates at noise scale 1, shape (class coordinates,) * 2."""
+        """Covariance of the residual coordinates at noise scale 1, shape (dimension, dimension)."""
         # answers are B x + z with z of covariance 1, so this is the covariance of pinv (B x + z)
         return self.pinv @ self.pinv.T
 
@@ -145,12 +145,12 @@ class Strategy:
 
     @property
     def dimension(self) -> int:
-        """Number of class coordinates."""
+        """Number of residual coordinates."""
         return len(self.pinv)
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """Number of class coordinates per attribute, or of cells for an explicit strategy."""
+        """Number of residual coordinates per attribute, or of cells for an explicit strategy."""
         return self.sizes if len(self.pinv) == self.cells else tuple(n - 1 for n in self.sizes)
 
     @property
@@ -160,7 +160,7 @@ class Strategy:
 
     @cached_property
     def span(self) -> Array:
-        """Orthonormal basis of the measured class rows, shape (class coordinates, rank)."""
+        """Orthonormal basis of the measured residual rows, shape (residual coordinates, rank)."""
         if self.measured is not None:
             return self.measured.T
         # from pinv, not from the rows on cells: those depend on the centers, the measured span does
@@ -171,11 +171,11 @@ class Strategy:
 
     @cached_property
     def unmeasured(self) -> Array:
-        """Projector on the complement of the measured span, shape (class coordinates,) * 2."""
+        """Projector on the complement of the measured span, shape (residual coordinates,) * 2."""
         return np.eye(len(self.pinv)) - self.span @ self.span.T
 
     def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
-        """Return whether each class row has a component outside the measured span, shape (k,)."""
+        """Return whether residual rows have components outside the measured span, shape (k,)."""
         # the residual itself, because a difference of squared norms has rounding errors of
         # MAX_UNMEASURED_SHARE^2
         residual = class_rows - (class_rows @ self.span) @ self.span.T

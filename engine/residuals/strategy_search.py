@@ -31,7 +31,7 @@ FORMAT = "search/2"
 PRODUCT_FLOPS, EIGEN_FLOPS = 2e10, 8e9
 # the same of products of matrices with hundreds of rows
 DENSE_PRODUCT_FLOPS = 4.5e10
-# class coordinates up to which a forecast counts symmetries
+# residual coordinates up to which a forecast counts symmetries
 MAX_SYMMETRY_COORDINATES = 5_000
 DEFAULT_OPTIONS = Options()
 # share of uniform weights in initial weights
@@ -51,11 +51,11 @@ PROBLEMS: Mapping[str, type[DualProblem]] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Search:
-    """A class Gram, its lift, the kind of problem, and the stopping rule.
+    """A residual Gram, its lift, the kind of problem, and the stopping rule.
 
     Attributes
     ----------
-    factor : the class Gram.
+    factor : the residual Gram.
     centers : one center vector per attribute, None for uniform.
     complements : tuned complements, by the positions of their pair.
     spaces : positions of the attributes of each space, for spaces measured by one strategy; empty
@@ -99,9 +99,9 @@ class Search:
 
     @cached_property
     def fingerprint(self) -> Array:
-        """Diagonal of the class Gram in shares of its trace, to compare searches.
+        """Diagonal of the residual Gram in shares of its trace, to compare searches.
 
-        Shape (class coordinates,).
+        Shape (residual coordinates,).
         """
         matrix = self.factor.matrix
         diagonal = (
@@ -271,7 +271,7 @@ def low_rank_cost(
 
     Symmetries are counted if the ``factor`` exists already.
 
-    ``dimension`` is the number of class coordinates if they belong to several spaces.
+    ``dimension`` is the number of residual coordinates if they belong to several spaces.
     """
     dimension, cells = (
         math.prod(n - 1 for n in sizes) if dimension is None else dimension,
@@ -309,8 +309,8 @@ def full_rank_cost(
 
     ``joint`` holds its summands that are not products.
 
-    ``dimension`` is the number of class coordinates if they belong to several spaces, which have no
-    symmetries.  Attributes with a tuned center, shape (n_i,), have none either.
+    ``dimension`` is the number of residual coordinates if they belong to several spaces, which have
+    no symmetries.  Attributes with a tuned center, shape (n_i,), have none either.
     """
     is_joint, cells = dimension is not None, math.prod(sizes)
     dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension

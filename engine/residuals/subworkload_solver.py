@@ -182,7 +182,7 @@ class AlternatingSearch:
             self.bound = float((coefficients * least) @ np.prod(minima, axis=0))
 
     def _covariance(self, axes: Axes) -> Array:
-        """Return the covariance of class coordinates on some axes; initially the identity."""
+        """Return the covariance of residual coordinates on some axes; initially the identity."""
         if axes in self.solved:
             return self.solved[axes][0].strategy.covariance
         return np.eye(math.prod(self.sizes[a] - 1 for a in axes))

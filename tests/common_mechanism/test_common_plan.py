@@ -150,7 +150,7 @@ def test_spends_sum_to_plan_cost_and_cover_release(split):
 
 
 def estimates(split, i, look_answers, answers):
-    """Class coordinates of option i from answers in counts, every space in one vector."""
+    """Residual coordinates of option i from answers in counts, every space in one vector."""
     looked = {
         space: estimate(b, look_answers[space] / b.grid) for space, b in split.look.blocks.items()
     }
@@ -201,7 +201,7 @@ def test_combined_answers_are_unbiased_with_plan_variances(split):
 
 
 def query_pieces(option, group):
-    """Class rows of every query of a group by space, from `class_pieces` of the plan."""
+    """Residual rows of every query of a group by space, from `class_pieces` of the plan."""
     queries = np.concatenate([dense for _, dense in _rows(group)])
     by_query = [option.class_pieces(group.attributes, row.reshape(group.sizes)) for row in queries]
     return {

@@ -18,7 +18,7 @@ def kron(*matrices):
 
 
 def coordinates(sizes):
-    """Orthonormal basis of the residual space, shape (cells, class coordinates)."""
+    """Orthonormal basis of the residual space, shape (cells, residual coordinates)."""
     return kron(*(basis(n) for n in sizes))
 
 
@@ -93,7 +93,7 @@ def check_solution(solution, gram):
     assert np.sum(strategy.covariance * gram) == pytest.approx(solution.value, rel=1e-7)
     assert 0 < solution.bound <= solution.value * (1 + 1e-12)
     N = coordinates(strategy.sizes)
-    measured = strategy.rows @ N  # strategy rows as class rows
+    measured = strategy.rows @ N  # strategy rows as residual rows
     # the rows are inside the residual space
     np.testing.assert_allclose(measured @ N.T, strategy.rows, atol=1e-9)
     span = strategy.pinv @ measured  # identity on the measured components

@@ -26,9 +26,9 @@ def subsets(names):
 
 
 def class_matrix(schema, space, centers=None):
-    """Map from query rows on the full domain to class rows of one space, by its definition.
+    """Map from query rows on the full domain to residual rows of one space, by its definition.
 
-    Shape (N, class coordinates): the cosine basis on attributes of the space, centers on others.
+    Shape (N, residual coordinates): the cosine basis on attributes of the space, centers on others.
     """
     out = np.ones((1, 1))
     for name in schema.names:

@@ -161,7 +161,7 @@ class Evaluation:
         return contract(self.problem.rows(piece.part), vectors, 1)
 
     def factor(self, number: int) -> Factor:
-        """Return the class Gram of a piece on the attributes inside a space."""
+        """Return the residual Gram of a piece on the attributes inside a space."""
         if number not in self.factors:
             piece = self.problem.pieces[number]
             sizes = tuple(piece.part.sizes[i] for i in piece.inside)
@@ -315,7 +315,7 @@ class Evaluation:
         return self.by_role
 
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Propagate a derivative by a class Gram to the centers of attributes outside the space."""
+        """Propagate a derivative by a residual Gram to centers of attributes outside the space."""
         centers = [self.center(r) for r in piece.roles]
         # G = R^T R, and R is linear in every center outside the space: dG = 2 R^T dR against a
         # symmetric derivative
@@ -331,7 +331,7 @@ class Evaluation:
             bases = [None if i == position else basis(piece.part.sizes[i]) for i in keep]
             out = contract(
                 self._contracted(piece, keep), bases, 1
-            )  # (rows, class coordinates and one axis of cells)
+            )  # (rows, residual coordinates and one axis of cells)
             at = keep.index(position)
             out = group_axes(out, [tuple(i for i in range(len(keep)) if i != at), (at,)], 1)
             gradient = np.einsum("qm,qmn->n", weights, out)
@@ -629,7 +629,7 @@ class CenterProblem:
         return self._numbers[key]
 
     def _is_zero(self, number: int) -> bool:
-        """Return whether the class Gram of a piece is zero for all centers."""
+        """Return whether the residual Gram of a piece is zero for all centers."""
         if number not in self._zero_pieces:
             self._zero_pieces[number] = self._compute_is_zero(self.pieces[number])
         return self._zero_pieces[number]

@@ -2,7 +2,7 @@
 
 Queries on pairs of attributes that are not products may split into smaller spaces in any way.
 Product centers are one complement of the functionals on single attributes and the total, and any
-other complement is valid as well.  In class coordinates a query on the pair (i, j) has the pieces
+other complement is valid as well.  In residual coordinates a query on the pair (i, j) has the pieces
 
     c    on the pair,   c = q (N_i (x) N_j)
     a_i  on i,          a_i = q (N_i (x) pi_j) + c D_i         (likewise j)
@@ -18,10 +18,10 @@ form.  D = 0 is the product split.
 
 Tuning works in coordinates relative to uniform centers, where the chain pair -> attribute -> total
 has the parameters Z_i, Z_j, z_0 of a pair and zeta = N^T pi of an attribute.  Z only enters through
-its products with the class rows c, so Z = V Y with an orthonormal basis V of these rows.
+its products with the residual rows c, so Z = V Y with an orthonormal basis V of these rows.
 
-The objective is S, the sum over spaces of sqrt(L_B).  With rows R in class coordinates a space of
-Gram G and lift M has the weighted squared error and the sensitivity
+The objective is S, the sum over spaces of sqrt(L_B).  With rows R in residual coordinates a space
+of Gram G and lift M has the weighted squared error and the sensitivity
 
     f = tr(G (R^T R)^-1),      d = largest squared norm of a column of R M,
 
@@ -116,7 +116,7 @@ MIN_EVALUATIONS = 200
 PAIR_CLASS_SECONDS, FORECAST_EVALUATIONS = 0.8, 900
 # families that are invariant under a cyclic shift of the cells
 CYCLIC = ("marginal", "circular", "total")
-# singular values of the class rows below this share of the largest are rounding
+# singular values of the residual rows below this share of the largest are rounding
 MIN_SINGULAR_SHARE = 1e-6
 # groups on a pair, and whether they name its attributes in reverse order
 PairGroups = list[tuple[Group, bool]]
@@ -240,8 +240,8 @@ class PairKind:
     Attributes
     ----------
     sizes : sizes of the two attributes.
-    query_rows : class rows in the basis V, shape (rows, r): C = query_rows V^T.
-    across : the basis V, shape (class coordinates, r).
+    query_rows : residual rows in the basis V, shape (rows, r): C = query_rows V^T.
+    across : the basis V, shape (residual coordinates, r).
     A : pieces on each attribute.
     a0 : pieces on the total.
     swaps : whether the Gram is invariant under swapping the attributes; then Y_j is Y_i with
@@ -259,7 +259,7 @@ class PairKind:
 
     @cached_property
     def gram(self) -> Array:
-        """Gram of the class rows in the coordinates of V, shape (r, r)."""
+        """Gram of the residual rows in the coordinates of V, shape (r, r)."""
         return self.query_rows.T @ self.query_rows
 
     @cached_property
@@ -322,7 +322,7 @@ class SingleKind:
     Attributes
     ----------
     n : size of the attribute.
-    query_rows : class rows of the groups on the attribute.
+    query_rows : residual rows of the groups on the attribute.
     total : pieces of these groups on the total.
     pairs : (class of pairs, slot) -> number of pairs that the attribute is in.
     count : number of attributes in the class.

@@ -174,7 +174,7 @@ def union_factor(
 ) -> Factor:
     """Return the Gram of some spaces on one table.
 
-    Class coordinates are in the order of the spaces.
+    Residual coordinates are in the order of the spaces.
     """
     sizes = workload.schema.sizes(attributes)
     coordinates = positions(sizes, spaces)
@@ -373,8 +373,8 @@ def _has_closed_form_variances(
 ) -> bool:
     """Return whether variances of product groups need no row per query.
 
-    They need none if the union contains all weighted groups and measures all class coordinates of
-    its spaces.
+    They need none if the union contains all weighted groups and measures all residual coordinates
+    of its spaces.
     """
     inside = all(set(g.attributes) <= set(attributes) for g in workload.groups if g.weight > 0.0)
     return inside and rank_of(workload, attributes, spaces) == dimension_of(workload, spaces)
@@ -448,7 +448,7 @@ def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) ->
 
 
 def _rank_in(workload: Workload, space: Space) -> int:
-    """Return an upper bound on the rank of the queries' class rows in a residual space."""
+    """Return an upper bound on the rank of the queries' residual rows in a residual space."""
     dimension, rows = math.prod(n - 1 for n in workload.schema.sizes(space)), 0
     for group in workload.groups:
         if rows < dimension and group.weight > 0.0 and set(space) <= set(group.attributes):
@@ -468,7 +468,7 @@ def _rank_in(workload: Workload, space: Space) -> int:
 
 
 def dimension_of(workload: Workload, spaces: Collection[Space]) -> int:
-    """Return the number of class coordinates of some spaces."""
+    """Return the number of residual coordinates of some spaces."""
     return sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
 
 
