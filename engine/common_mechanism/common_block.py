@@ -422,7 +422,7 @@ def _relative(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array,
 
 
 def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, Array]:
-    """Return P, T, a right inverse of T, and g; both precisions are diagonal in coordinates T c.
+    """Return P, T, a right inverse of T, and g; T c are coordinates with diagonal precisions.
 
     T = P^T M for the rows M of ``reference``, which has precision 1 in every coordinate; ``part``
     has precision diag(g).

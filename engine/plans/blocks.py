@@ -68,7 +68,7 @@ class Block:
     weights : multipliers of the rows of that product, one axis per factor; None for 1 everywhere.
     noise : standard deviation of the noise on every strategy answer, in counts.
     grid : spacing of the released strategy answers, in counts; a power of two.
-    union : residual spaces that the strategy measures jointly; its residual coordinates are those of
+    union : residual spaces that the strategy measures jointly; its coordinates are those of
         the spaces in this order.  Empty if the block measures the residual space on ``attributes``.
     law : "gaussian" or "laplace"; the scale of the noise is an integer multiple of ``grid``.
     """

@@ -133,7 +133,7 @@ class SpaceAnswers:
 
     @cached_property
     def by_space(self) -> Mapping[Space, Array]:
-        """Residual coordinates of every residual space, one axis per attribute, shape (n_1 - 1, ...).
+        """Coordinates of every residual space, one axis per attribute, shape (n_1 - 1, ...).
 
         Those that follow from public tables are exact.
         """

@@ -180,7 +180,7 @@ def search_all(
 def _check_workers(backend: object) -> None:
     """Raise PlanError unless all workers of a Dask cluster can import the engine.
 
-    Others would never return a result.
+    A worker that cannot import the engine would never return a result.
     """
     if (client := getattr(backend, "client", None)) is None:
         return
