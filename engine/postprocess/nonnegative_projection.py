@@ -1,7 +1,7 @@
 """Joint non-negative projection of tables by accelerated dual gradient ascent.
 
-    min  sum over B of |r_B - t_B|^2 / 2 g_B     subject to  T_A = sum over B inside A of r_B /
-    cells summed out  >= 0
+    min  sum over B of |r_B - t_B|^2 / 2 g_B
+    subject to  T_A = sum over B inside A of r_B / (number of cells summed out)  >= 0
 
 for the maximal sets A of attributes, where t_B is the given contrast on B and g_B = 4^|B|.  High
 orders, which contain most of the noise, therefore change most, and the total hardly changes.  With
@@ -16,8 +16,8 @@ until the next round that updates every table.
 
 Impossible cells have the constraint T_A = 0 and multipliers of either sign.  Conjugate gradients
 remove the counts that are left in impossible cells after the search.  Finally, a small share of
-even tables is mixed in, which removes the remaining negative cells; even tables are consistent, and
-their impossible cells are 0.
+uniform tables is mixed in, which removes the remaining negative cells; uniform tables are
+consistent, and their impossible cells are 0.
 
 Sets with exact public tables have g_B = 0: their contrasts do not change.
 """
@@ -226,7 +226,8 @@ def project_nonnegative(
             break
         momentum = 1.0 if opposition > 0.0 else momentum
         previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
-        # skip tables that satisfy their constraints: most of them do long before the last ones
+        # skip tables that nearly satisfy their constraints: most tables do so many rounds before the
+        # slowest ones
         active = list(dual.values()) if updates_all else active
         for block in active:
             resting = violated and worst[block.axes] <= SKIP_TOLERANCE * enough * total

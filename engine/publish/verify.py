@@ -372,7 +372,10 @@ def _certificate(text: bytes) -> dict[str, Any]:
 
 
 def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
-    """Return whether a value is an object with fields of these types ("": other fields)."""
+    """Return whether a value is a JSON object whose fields have the types in ``kinds``.
+
+    The key "" of ``kinds`` has the types of all fields without a key of their own.
+    """
     return isinstance(value, dict) and all(
         type(v) in kinds.get(name, kinds.get("", ())) for name, v in value.items()
     )
