@@ -68,7 +68,7 @@ def parse_json(
     values = sum(
         text.count(mark) if isinstance(text, str) else text.count(mark.encode()) for mark in marks
     )
-    # the text itself and its characters, of up to four bytes each where one of them is not ASCII
+    # the text, plus its decoded copy: 1 byte per character if all are ASCII, otherwise up to 4
     memory = len(text) * (2 if text.isascii() else 5) + BYTES_PER_VALUE * values
     if memory > max_memory:
         raise ValueError(

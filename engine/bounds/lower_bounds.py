@@ -525,7 +525,7 @@ class _DeadlineError(Exception):
 
 
 def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> float:
-    """Return the largest nuclear norm of a search for weights until a deadline.
+    """Return the largest nuclear norm that a search for weights finds before a deadline.
 
     Parameters
     ----------
@@ -546,7 +546,8 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
             best = max(best, (value, s), key=_value)
     if not steps:
         return best[0]
-    # additional functions raise the bound more than the last steps, so they get most of the time
+    # More basis functions per attribute raise the bound more than the last search steps, so they
+    # get most of the time.
     now = planning_time()
     best = max(
         best,
@@ -720,7 +721,9 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
 
 @lru_cache(maxsize=MAX_CACHED_BOUNDS)
 def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
-    """Return the best bound and a description of its method; cached because it takes seconds.
+    """Return the largest known lower bound on the error of every matrix mechanism, and its method.
+
+    The result is cached because it takes seconds.
 
     Raises
     ------

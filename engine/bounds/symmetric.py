@@ -434,7 +434,9 @@ Orders = Mapping[int, Mapping[Key, float]]
 
 
 def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
-    """Return the products on every set of attributes by their number, or None if the sets differ.
+    """Return number of attributes -> product family -> weight.
+
+    None if two sets with equally many attributes have different products.
 
     Parts on several attributes are omitted, which makes the Gram and the bound smaller.
     """

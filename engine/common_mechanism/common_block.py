@@ -160,7 +160,7 @@ def common_block(
 def block_residual(
     look: Block, block: Block, max_records: int, stretch: float = 1.0
 ) -> BlockResidual:
-    """Return the residual of a plan's block after the look's block.
+    """Return the measurement that completes the look's block to the precision of a plan's block.
 
     Parameters
     ----------

@@ -108,7 +108,8 @@ class TotalDefinition:
                 self, rows_per_person=budget.rows_per_person, neighbours=budget.neighbours
             )
             raise LedgerError(
-                f"The total of this dataset is {self.describe()}; the plan is for {requested.whom}."
+                f"The total privacy budget of this dataset is {self.describe()}; the plan is for"
+                f" {requested.whom}."
                 f" Nothing was spent. Plan with a budget for rows_per_person={self.rows_per_person}"
                 f" and neighbours={self.neighbours!r}."
             )

@@ -231,8 +231,8 @@ class Mechanism(ABC):
         if workload.schema.invariants and not self.keeps_invariants:
             raise NotApplicable(
                 f"The mechanism '{self.name}' does not measure residual spaces separately, which"
-                " exact totals of the schema require. Choose 'querysmasher', 'residualplanner' or"
-                " 'wff', or declare no invariants."
+                " the exact totals (invariants) of the schema require. Choose 'querysmasher',"
+                " 'residualplanner' or 'wff', or remove the exact totals."
             )
 
     @abstractmethod

@@ -364,7 +364,11 @@ BoxCounts = Counter[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class LevelPart:
-    """An interval of cells that is partitioned separately, with its blocks of R and M."""
+    """An interval of cells that is partitioned separately.
+
+    ``R`` is its diagonal block of (A^T A)^-1, the covariance of the strategy at noise 1, and ``M``
+    its diagonal block of R G R.
+    """
 
     def __init__(self, *, first: int, sizes: tuple[int, ...], R: Array, M: Array) -> None:
         self.first, self.sizes, self.R, self.M = first, sizes, R, M

@@ -221,7 +221,7 @@ class ResidualMechanism(Mechanism):
         )
 
     def expected(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
-        """Return the forecast for one split with its decomposition."""
+        """Return the forecast of planning with the split that ``parts`` was computed for."""
         costs = (solver := self.space_solver(workload, parts, limits, math.inf)).forecast(
             parts.subworkloads
         )

@@ -70,9 +70,15 @@ def class_pieces(
 
 
 def union_rows(schema: Schema, block: Block, given: Mapping[Space, Array]) -> Array:
-    """Return residual rows of a union, shape (k, residual coordinates), from some of its spaces.
+    """Return query rows in the residual coordinates of all spaces of a block.
 
-    Coordinates of spaces without rows are 0.
+    Parameters
+    ----------
+    given : rows on some of the spaces, shape (k, n_1 - 1, ...) each; the others are 0.
+
+    Returns
+    -------
+    Shape (k, sum over the spaces of prod (n_i - 1)).
     """
     count = len(next(iter(given.values())))
     dimensions = {s: math.prod(n - 1 for n in schema.sizes(s)) for s in block.spaces}

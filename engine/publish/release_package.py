@@ -391,7 +391,7 @@ def _array_bytes(blocks: Iterable[Block]) -> int:
 
 
 def open_answers(path: Path, rows: int, max_bytes: int) -> pq.ParquetFile:
-    """Open the answers of a release for reading page by page, with texts as dictionaries.
+    """Open the answers of a release for reading page by page; texts are dictionary-encoded.
 
     Raises
     ------

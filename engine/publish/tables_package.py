@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 OPEN_CODE = r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
 #
 #   Rscript recompute.R            compares every table, and a sum of two of its cells, with what the package says
-#   source("recompute.R")          then sum_of_cells(c("a", "b"), q): q an array with one entry a cell of the table
+#   source("recompute.R")          then sum_of_cells(c("a", "b"), q): q an array with one entry per cell of the table
 
 attributes <- read.csv("attributes.csv", colClasses = c("character", "character", "integer"), check.names = FALSE)
 spaces <- read.csv("spaces.csv", colClasses = c("integer", "character", "character", "numeric", "numeric"))

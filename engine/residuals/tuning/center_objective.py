@@ -377,10 +377,11 @@ class SpaceKind:
     ----------
     count : number of spaces in the class.
     roles : roles of their attributes.
-    terms : factors -> monomials.  Factors are (axes, piece number); the coefficient of a term is
-        the sum over its monomials of a weight times scalar pieces.
-    separate : whether the optimal value of the Gram is replaced by the sum of the optimal values of
-        its terms, a lower bound.
+    terms : the Gram as a sum of Kronecker products: (axes, number) of the factor matrices ->
+        coefficient.  The coefficient is a sum of monomials, each a weight times the product of the
+        scalars with the numbers in its key.
+    separate : whether the smallest error for the Gram is replaced by the sum of the smallest errors
+        for its terms, a lower bound.
     """
 
     count: int

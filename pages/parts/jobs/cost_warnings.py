@@ -50,9 +50,10 @@ def duration(seconds: float) -> str:
 
 
 def show_costly_groups(studio: RequestState, *, new: int = 0) -> None:
-    """Draw the tables that make planning expensive, with remedies; the last `new` are not added.
+    """Draw the tables that make planning expensive, with remedies.
 
-    A button applies its remedy and adds the new tables at once.
+    The last `new` tables of the workload are proposed and not yet added; each button applies one
+    remedy and adds them.
     """
     costly = _costly_groups(studio.request_key, studio)
     for group in costly:
