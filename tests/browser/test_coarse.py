@@ -28,7 +28,7 @@ def test_empty_coarse_page_shows_census_example(visit: Visit) -> None:
     # first page of a server, for which Streamlit may detect the older kind of navigation
     visit.open("coarse")
     visit.expect_text("There is no schema yet")
-    visit.expect_text("Privacy budget of this plan")
+    visit.expect_text("No records are read")
     expect(visit.page.get_by_role("link", name="Preview")).to_be_visible()
     visit.check_accessibility("30_coarse_empty")
     visit.choose("Census example: age bins")

@@ -56,6 +56,6 @@ def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     visit.expect_text("Looked at panel")
     visit.expect_text("of 800 persons)")
     visit.press("Record this decision")
-    visit.expect_text("charge this step alone")
+    visit.expect_text("charge this step separately")
     visit.take_picture("people_5_look")
     assert [row.kind for row in Ledger(ledger).rows()].count("spend") == 2

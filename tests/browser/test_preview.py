@@ -75,7 +75,7 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
 
     # map
     visit.choose("Map")
-    visit.expect_text("Largest standard error, per pair")
+    visit.expect_text("Largest standard error per pair")
     visit.settle()
     plot = visit.page.get_by_test_id("stPlotlyChart").first
     first = plot.locator(".xaxislayer-above .xtick text").first.text_content()

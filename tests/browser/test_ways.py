@@ -23,7 +23,7 @@ PAGE_TEXTS = {
     "Preview": "Typical error",
     "Compare": "Done: the results are below",
     "Coarse or fine": "What every option costs",
-    "Release": "No rehearsal with these",
+    "Release": "No rehearsal of this plan",
     "Learn": "Decomposition of a query",
     "Guide": "A census table",
 }

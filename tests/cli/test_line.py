@@ -41,7 +41,7 @@ def test_compare_prints_ranking_and_reasons(
     assert ranked.index("querysmasher") < ranked.index("identity")
     assert "pure epsilon" in said
     assert "bound" in said
-    assert "bias" in said
+    assert "Biased" in said
 
 
 def test_pure_epsilon_plan_is_released_as_package(

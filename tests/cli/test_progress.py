@@ -128,6 +128,8 @@ def test_interrupt_after_spend_waits_for_saved_result(
     Path("plan.json").write_text(PLAN.to_json())
     RECORDS.to_csv("people.csv", index=False)
     Ledger.create("office").add_dataset("people", total=Budget(pcost=2.0))
+    # Spark leaves a handler of its own in a process that has used it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     measuring = sys.modules["engine.release.measure"]
     draw = measuring.draw
 

@@ -227,7 +227,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "NoneType|Schema",
     ),
     "a condition on no attributes": (lambda: parse_query(S, None, "age > 1"), "NoneType|name"),
-    "a misspelt condition": (lambda: condition_query(S, "agee > 1"), "'agee'|'age'|Write it like"),
+    "a misspelt condition": (lambda: condition_query(S, "agee > 1"), "'agee'|'age'|Example"),
     "no condition": (lambda: condition_query(S, None), "NoneType|words"),
     "further answers to nothing": (lambda: further_answers(M, None), "NoneType|Workload"),
     "further answers from nothing": (lambda: further_answers(None, W), "NoneType|measure()"),

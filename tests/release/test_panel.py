@@ -86,7 +86,7 @@ def test_panel_release_states_rows_per_person(ledger: Ledger, tmp_path: Path) ->
 def test_measure_with_other_privacy_unit_spends_nothing(
     ledger: Ledger, other: dict[str, object]
 ) -> None:
-    with pytest.raises(LedgerError, match="total of this dataset is"):
+    with pytest.raises(LedgerError, match="total privacy budget"):
         measure(plan(WORKLOAD, Budget(pcost=0.1, **other)), PANEL, dataset="panel", ledger=ledger)
     assert ledger.status("panel").spent == 0
 

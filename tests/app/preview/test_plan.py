@@ -158,7 +158,7 @@ def test_long_planning_waits_for_button_and_cancels() -> None:
 def test_pairs_of_groups_are_drawn_as_map(session: Session) -> None:
     session.set(ways_shown_2="Map")
     assert "Largest standard error per pair" in session.text()
-    assert "Choose a cell to look at its group." in session.text()
+    assert "Choose a cell to see its" in session.text()
     alone = open_preview(Workload.all_ways(demo_schema("cps"), (1,)))
     assert "Map" not in next(r for r in alone.app.radio if r.label.startswith("Tables")).options
 

@@ -113,5 +113,5 @@ def test_page_of_many_attributes_lists_no_pairs(monkeypatch: pytest.MonkeyPatch)
     assert listed == [(1,), (1,)]  # once per query type
     assert next(b for b in session.app.button if b.key == "add_ways").disabled
     assert "Already in the workload" in session.text()
-    assert "Choose two numbers of attributes" in session.go("coarse").text()
+    assert "Choose at least two table sizes" in session.go("coarse").text()
     assert listed == [(1,), (1,)]
