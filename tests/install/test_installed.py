@@ -22,6 +22,7 @@ from urllib.request import urlopen
 import hatchling.build
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from engine.cli.main import main
 from engine.privacy import Budget
@@ -151,9 +152,10 @@ def test_wheel_metadata_matches_project(built: Distributions) -> None:
     metadata = built.metadata
     assert (metadata["Name"], metadata["Version"]) == ("dp-query-workbench", PROJECT["version"])
     assert (metadata["Requires-Python"], metadata["License-Expression"]) == (">=3.11", "Apache-2.0")
-    assert {text for text in metadata.get_all("Requires-Dist") if "extra ==" not in text} == set(
-        PROJECT["dependencies"]
-    )
+    # Requirement writes the bounds of a version in one order
+    assert {text for text in metadata.get_all("Requires-Dist") if "extra ==" not in text} == {
+        str(Requirement(text)) for text in PROJECT["dependencies"]
+    }
     assert metadata.get_all("Provides-Extra") == sorted(PROJECT["optional-dependencies"])
     assert metadata.get_all("Project-URL") is None, "no address may be given that does not exist"
 
