@@ -93,10 +93,9 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.choose("Least accurate query")
     visit.expect_text("Sources of error of this query")
     for label in ("Use 4 × the weight", "Merge bins"):
-        visit.press(label)
+        visit.press(label, exact=True)
         visit.expect_text("What if:")
         visit.expect_text("Apply this change")
-        visit.settle()  # a click during a redraw can be lost
     visit.check_accessibility("30_what_if")
     visit.press("Apply this change")
     expect(visit.page.get_by_text("What if:")).to_have_count(0)
