@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,18 @@ SCHEMA = Schema(
         Attribute.of_size("hours", 4),
     ]
 )
+RELEASE = "release --plan plan.json --data people.csv --dataset people --ledger office"
 SQL = "SELECT sex, COUNT(*) FROM t WHERE age <= 2 GROUP BY sex; SELECT COUNT(*) FROM t"
 
 
 def refuse(text: str) -> None:
     """Reject NaN and infinities, which JSON does not allow."""
     raise AssertionError(f"{text} is not JSON")
+
+
+def run(command: str) -> int:
+    """Run a command that is written as in a shell; return its exit code."""
+    return main(shlex.split(command))
 
 
 def run_json(capsys: Capture, *arguments: object, code: int = 0) -> dict[str, Any]:
@@ -51,18 +58,7 @@ def release(folder: Path, *attempts: int) -> None:
     """Release all pairs once per attempt number."""
     result = plan(Workload.all_ways(SCHEMA, (2,)), Budget(pcost=0.25))
     (folder / "plan.json").write_text(result.to_json())
-    assert main(["budget", "create", "--ledger", "office"]) == 0
-    assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
-    args = [
-        "release",
-        "--plan",
-        "plan.json",
-        "--data",
-        "people.csv",
-        "--dataset",
-        "people",
-        "--ledger",
-        "office",
-    ]
+    assert run("budget create --ledger office") == 0
+    assert run("budget add --ledger office --dataset people --pcost 1") == 0
     for attempt in attempts:
-        assert main([*args, "--attempt", str(attempt), "--out", f"{attempt}.csv"]) == 0
+        assert run(f"{RELEASE} --attempt {attempt} --out {attempt}.csv") == 0

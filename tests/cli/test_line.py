@@ -25,6 +25,7 @@ from engine.postprocess import publication_weights as rehearsed
 from engine.postprocess.publication_weights import weighed_for_publishing
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
+from tests.cli.commands import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = str(demo_data.schemas()["cps"])
@@ -61,23 +62,11 @@ def test_pure_epsilon_plan_is_released_as_package(
     assert "any matrix mechanism" in said
     assert main(["budget", "create", "--ledger", ledger]) == 0
     assert main(["budget", "add", "--ledger", ledger, "--dataset", "cps", "--pcost", "0.3"]) == 0
-    release = [
-        "release",
-        "--plan",
-        plan,
-        "--data",
-        data,
-        "--dataset",
-        "cps",
-        "--ledger",
-        ledger,
-        "--out",
-        out,
-    ]
-    assert main(release) == 0
-    assert main(release) == 1, "files are not overwritten by default"
+    release = f"release --plan {plan} --data {data} --dataset cps --ledger {ledger} --out {out}"
+    assert run(release) == 0
+    assert run(release) == 1, "files are not overwritten by default"
     # the same key spends no further budget
-    assert main([*release, "--overwrite"]) == 0
+    assert run(f"{release} --overwrite") == 0
     with zipfile.ZipFile(out) as archive:
         seal = json.loads(archive.read("certificate.json"))
     assert seal["pure_epsilon"] == 0.5
@@ -96,25 +85,12 @@ def test_plan_aim_published_requires_reference_records(
     )
     (tmp_path / "schema.json").write_text(schema.to_json())
     synthetic(schema, 200, seed=1).to_csv(tmp_path / "public.csv", index=False)
-    command = [
-        "plan",
-        "--schema",
-        str(tmp_path / "schema.json"),
-        "--ways",
-        "1",
-        "2",
-        "--rho",
-        "0.1",
-        "--aim",
-        "published",
-    ]
-    assert main([*command, "--out", str(tmp_path / "no.json")]) == 1
+    command = f"plan --schema {tmp_path}/schema.json --ways 1 2 --rho 0.1 --aim published"
+    assert run(f"{command} --out {tmp_path}/no.json") == 1
     assert "needs a reference" in capsys.readouterr().err
-    command += ["--reference", str(tmp_path / "public.csv")]
-    assert main([*command, "--out", str(tmp_path / "public.csv")]) == 1, (
-        "the reference is not overwritten"
-    )
-    assert main([*command, "--out", str(tmp_path / "plan.json")]) == 0
+    command += f" --reference {tmp_path}/public.csv"
+    assert run(f"{command} --out {tmp_path}/public.csv") == 1, "the reference is not overwritten"
+    assert run(f"{command} --out {tmp_path}/plan.json") == 0
     weighted_plan = load_plan((tmp_path / "plan.json").read_bytes())
     weighed = weighed_for_publishing(
         Workload.all_ways(schema, (1, 2)), Budget.zcdp(0.1), tmp_path / "public.csv"
@@ -351,18 +327,8 @@ def test_two_stage_release_reads_count_column(
     files = create_files(tmp_path, "--pcost", "1")
     Path(files["records.csv"]).write_text("age,hours,n\n0,0,5\n1,1,7\n")
     fine = str(tmp_path / "fine.json")
-    args = [
-        "--schema",
-        files["schema.json"],
-        "--ways",
-        "1",
-        "2",
-        "--pcost",
-        "0.08",
-        "--options",
-        "centers=uniform",
-    ]
-    assert main(["plan", *args, "--out", fine]) == 0
+    command = f"plan --schema {files['schema.json']} --ways 1 2 --pcost 0.08"
+    assert run(f"{command} --options centers=uniform --out {fine}") == 0
     source = [
         "--ledger",
         files["ledger"],
@@ -456,46 +422,16 @@ def test_schema_with_person_column_caps_rows(
     place.write_text(schema.to_csv())
     synthetic(schema, 60, seed=1).to_csv(data, index=False)
     for rows, message, excess in (
-        ([], "", 0),
-        (["--rows-per-person", "2"], "no more than 2 of each", 20),
+        ("", "", 0),
+        ("--rows-per-person 2", "no more than 2 of each", 20),
     ):
         plan_path = tmp_path / f"plan{len(rows)}.json"
-        assert (
-            main(
-                [
-                    "plan",
-                    "--schema",
-                    str(place),
-                    "--ways",
-                    "1",
-                    "--pcost",
-                    "1",
-                    *rows,
-                    "--out",
-                    str(plan_path),
-                ]
-            )
-            == 0
-        )
+        assert run(f"plan --schema {place} --ways 1 --pcost 1 {rows} --out {plan_path}") == 0
         said = capsys.readouterr().out
         assert message in said
         assert ("rows       The schema declares" in said) == bool(message)
-        out = str(tmp_path / f"answers{len(rows)}.csv")
-        assert (
-            main(
-                [
-                    "rehearse",
-                    "--plan",
-                    str(plan_path),
-                    "--data",
-                    str(data),
-                    "--simulated",
-                    "--out",
-                    out,
-                ]
-            )
-            == 0
-        )
+        out = tmp_path / f"answers{len(rows)}.csv"
+        assert run(f"rehearse --plan {plan_path} --data {data} --simulated --out {out}") == 0
         assert f"over the cap {excess} ({excess} of 20 persons" in capsys.readouterr().err
 
 
@@ -518,20 +454,8 @@ def test_two_stage_release_with_persons_completes(
     files = []
     for ways in ("1", "2"):
         files.append(str(tmp_path / f"ways{ways}.json"))
-        command = [
-            "plan",
-            "--schema",
-            str(schema),
-            "--ways",
-            "1",
-            ways,
-            "--pcost",
-            "0.5",
-            *unit,
-            "--out",
-            files[-1],
-        ]
-        assert main([*command, "--options", "centers=uniform"]) == 0
+        command = f"plan --schema {schema} --ways 1 {ways} --pcost 0.5 --rows-per-person 3"
+        assert run(f"{command} --options centers=uniform --out {files[-1]}") == 0
     assert main(["budget", "create", "--ledger", ledger]) == 0
     assert (
         main(["budget", "add", "--ledger", ledger, "--dataset", "panel", "--pcost", "2", *unit])

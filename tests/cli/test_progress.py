@@ -26,9 +26,9 @@ from engine.progress import Bar
 from engine.publish import write_answers
 from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
+from tests.cli.commands import RELEASE, Capture, run
 
 ROOT = Path(__file__).resolve().parents[2]
-Capture = pytest.CaptureFixture[str]
 SCHEMA = Schema([Attribute.of_size("age", 5), Attribute.of_size("hours", 4)])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2))
 PLAN = plan(WORKLOAD, Budget(pcost=1.0))
@@ -137,20 +137,9 @@ def test_interrupt_after_spend_waits_for_saved_result(
         signal.raise_signal(signal.SIGINT)
         return draw(*args)
 
-    command = [
-        "release",
-        "--plan",
-        "plan.json",
-        "--data",
-        "people.csv",
-        "--dataset",
-        "people",
-        "--ledger",
-        "office",
-    ]
     with monkeypatch.context() as patch:
         patch.setattr(measuring, "draw", interrupted_draw)
-        assert main([*command, "--out", "a.csv"]) == 130
+        assert run(f"{RELEASE} --out a.csv") == 130
     said = capsys.readouterr()
     assert (said.out, said.err.splitlines()[-1]) == ("", "Stopped.")
     assert not Path("a.csv").exists()
@@ -158,7 +147,7 @@ def test_interrupt_after_spend_waits_for_saved_result(
     # the result is saved, not only recoverable from the journal
     assert [row.kind for row in Ledger("office").rows()][-2:] == ["spend", "saved"]
     assert main(["verify", "--ledger", "office"]) == 0
-    assert main([*command, "--out", "a.csv"]) == 0
+    assert run(f"{RELEASE} --out a.csv") == 0
     assert "nothing new was spent" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -14,7 +14,7 @@ from engine.ledger import Ledger
 from engine.mechanisms import load_plan
 from engine.release.measure import load_measurement
 from engine.workload import Schema
-from tests.cli.commands import Capture, run_json
+from tests.cli.commands import Capture, run, run_json
 
 
 @pytest.fixture
@@ -60,22 +60,7 @@ def test_plan_commands_return_json(folder: Path, capsys: Capture) -> None:
 
 
 def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
-    assert (
-        main(
-            [
-                "plan",
-                "--schema",
-                "schema.json",
-                "--ways",
-                "1",
-                "--pcost",
-                "0.25",
-                "--out",
-                "plan.json",
-            ]
-        )
-        == 0
-    )
+    assert run("plan --schema schema.json --ways 1 --pcost 0.25 --out plan.json") == 0
     created = run_json(capsys, "budget", "create", "--ledger", "office")
     assert created["public_key"] == Ledger("office").sign(b"")[0]
     added = run_json(
@@ -129,21 +114,15 @@ def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
 
 def test_two_stage_commands_return_json(folder: Path, capsys: Capture) -> None:
     for ways in ("1", "2"):
-        command = [
-            "plan",
-            "--schema",
-            "schema.json",
-            "--ways",
-            "1",
-            ways,
-            "--pcost",
-            "0.5",
-            "--out",
-            f"{ways}.json",
-        ]
-        assert main([*command, "--options", "centers=uniform"]) == 0
-    assert main(["budget", "create", "--ledger", "office"]) == 0
-    assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
+        assert (
+            run(
+                f"plan --schema schema.json --ways 1 {ways} --pcost 0.5"
+                f" --options centers=uniform --out {ways}.json"
+            )
+            == 0
+        )
+    assert run("budget create --ledger office") == 0
+    assert run("budget add --ledger office --dataset people --pcost 1") == 0
     where = ["--ledger", "office", "--data", "people.csv", "--out"]
     seen = run_json(
         capsys, "look", "--options", "1.json", "2.json", "--dataset", "people", *where, "a.csv"
@@ -189,24 +168,9 @@ def test_budget_add_confusable_name_warns_once(
 
 
 def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Capture) -> None:
-    assert (
-        main(
-            [
-                "plan",
-                "--schema",
-                "schema.json",
-                "--ways",
-                "2",
-                "--pcost",
-                "0.25",
-                "--out",
-                "plan.json",
-            ]
-        )
-        == 0
-    )
-    assert main(["budget", "create", "--ledger", "office"]) == 0
-    assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
+    assert run("plan --schema schema.json --ways 2 --pcost 0.25 --out plan.json") == 0
+    assert run("budget create --ledger office") == 0
+    assert run("budget add --ledger office --dataset people --pcost 1") == 0
     release = ["release", "--plan", "plan.json", "--dataset", "people", "--ledger", "office"]
     assert main([*release, "--data", "people.csv", "--out", "1.csv"]) == 0
     capsys.readouterr()
@@ -224,22 +188,7 @@ def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Ca
 
 
 def test_ignore_option_with_attribute_is_refused(folder: Path, capsys: Capture) -> None:
-    assert (
-        main(
-            [
-                "plan",
-                "--schema",
-                "schema.json",
-                "--ways",
-                "2",
-                "--pcost",
-                "0.25",
-                "--out",
-                "plan.json",
-            ]
-        )
-        == 0
-    )
+    assert run("plan --schema schema.json --ways 2 --pcost 0.25 --out plan.json") == 0
     name = Schema.from_json(Path("schema.json").read_bytes()).names[0]
     assert main(["check", "--plan", "plan.json", "--data", "people.csv", "--ignore", name]) == 1
     assert f"--ignore {name}" in capsys.readouterr().err
@@ -250,43 +199,19 @@ def test_sheet_option_chooses_sheet_of_workbook(folder: Path, capsys: Capture) -
     with pd.ExcelWriter("people.xlsx", engine="xlsxwriter") as book:
         rows.iloc[:100].to_excel(book, sheet_name="2023", index=False)
         rows.to_excel(book, sheet_name="2024", index=False)
-    assert (
-        main(
-            [
-                "plan",
-                "--schema",
-                "schema.json",
-                "--ways",
-                "2",
-                "--pcost",
-                "0.25",
-                "--out",
-                "plan.json",
-            ]
-        )
-        == 0
-    )
+    assert run("plan --schema schema.json --ways 2 --pcost 0.25 --out plan.json") == 0
     check = ["check", "--plan", "plan.json"]
     assert run_json(capsys, *check, "--data", "people.xlsx", "--sheet", "2023")["rows_in"] == 100
     assert run_json(capsys, *check, "--data", "people.xlsx", "--sheet", "2024")["rows_in"] == 300
-    count = [
-        "count",
-        "--plan",
-        "plan.json",
-        "--data",
-        "people.xlsx",
-        "--sheet",
-        "2023",
-        "--out",
-        "a.counts",
-    ]
-    assert run_json(capsys, *count)["rows_in"] == 100
+    sheet = ["--data", "people.xlsx", "--sheet", "2023"]
+    counted = run_json(capsys, "count", "--plan", "plan.json", *sheet, "--out", "a.counts")
+    assert counted["rows_in"] == 100
     for arguments, word in (
         (["--data", "people.xlsx"], "by --sheet"),
         (["--data", "people.xlsx", "--sheet", "2022"], "2022"),
         (["--data", "people.csv", "--sheet", "2023"], "people.csv"),
         (["--counts", "a.counts", "--sheet", "2023"], "a.counts"),
-        (["--data", "people.xlsx", "--sheet", "2023", "--delimiter", ";"], "--delimiter"),
+        ([*sheet, "--delimiter", ";"], "--delimiter"),
         (["--source", "census", "--sheet", "2023"], "--source"),
     ):
         assert main([*check, *arguments]) == 1

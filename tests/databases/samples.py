@@ -18,7 +18,6 @@ import engine.records.database as database_module
 from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.records import Counts
 from engine.workload import Attribute, Schema, Workload
 
 NEAR = [
@@ -65,20 +64,6 @@ ATTRIBUTES = {
     ),
 }
 ROWS = pa.table(VALUES)
-
-
-def have_equal_counts(one: Counts, two: Counts) -> bool:
-    fields = (
-        "records",
-        "rows_refused",
-        "refused",
-        "people",
-        "cap",
-        "rows_over_cap",
-        "people_over_cap",
-    )
-    tables = list(one) == list(two) and all((one[names] == two[names]).all() for names in one)
-    return tables and all(getattr(one, name) == getattr(two, name) for name in fields)
 
 
 class Traffic:

@@ -33,9 +33,9 @@ from tests.databases.samples import (
     Traffic,
     create_duckdb_table,
     create_ledger,
-    have_equal_counts,
     survey,
 )
+from tests.records.equal_counts import have_equal_counts
 
 
 @pytest.fixture(scope="module")

@@ -31,9 +31,9 @@ from tests.databases.samples import (
     SETS,
     Traffic,
     create_ledger,
-    have_equal_counts,
     survey,
 )
+from tests.records.equal_counts import have_equal_counts
 from tests.waiting import until
 
 KINDS = {

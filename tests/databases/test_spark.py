@@ -30,10 +30,10 @@ from tests.databases.samples import (
     SETS,
     Traffic,
     create_ledger,
-    have_equal_counts,
     survey,
 )
 from tests.databases.spark import session
+from tests.records.equal_counts import have_equal_counts
 from tests.waiting import until
 
 # Spark has no unsigned integers

@@ -41,13 +41,14 @@ def comonotone(names):
     return table
 
 
+def plan_marginals(pcost, ways=(1, 2)):
+    workload = Workload.all_ways(SCHEMA, ways, family="marginal")
+    return plan(workload, Budget(pcost=pcost), mechanism="residualplanner")
+
+
 def errors(table, pcost, ways):
     """RMSE of the measured and of the borrowed total, and the reported standard error."""
-    result = plan(
-        Workload.all_ways(SCHEMA, ways, family="marginal"),
-        Budget(pcost=pcost),
-        mechanism="residualplanner",
-    )
+    result = plan_marginals(pcost, ways)
     rows = []
     for seed in range(SEEDS):
         measurement = evidence(simulate_measurement(result, table, np.random.default_rng(seed)))
@@ -69,33 +70,18 @@ def test_borrowed_total_with_dependent_attributes_is_robust(ways):
     assert borrowed < 1.15 * unpooled
 
 
-def test_borrowed_total_of_precise_total_is_unchanged():
-    result = plan(
-        Workload.all_ways(SCHEMA, (1, 2), family="marginal"),
-        Budget(pcost=0.2),
-        mechanism="residualplanner",
+@pytest.mark.parametrize(
+    ("table", "pcost"), [(comonotone, 0.2), (independent, 1e-6)], ids=["precise", "pure noise"]
+)
+def test_borrowed_total_of_precise_total_or_noise_is_unchanged(table, pcost):
+    measurement = evidence(
+        simulate_measurement(plan_marginals(pcost), table, np.random.default_rng(1))
     )
-    measurement = evidence(simulate_measurement(result, comonotone, np.random.default_rng(1)))
-    assert borrowed_total(measurement) == (measurement.total, measurement.total_variance)
-
-
-def test_borrowed_total_of_pure_noise_is_unchanged():
-    result = plan(
-        Workload.all_ways(SCHEMA, (1, 2), family="marginal"),
-        Budget(pcost=1e-6),
-        mechanism="residualplanner",
-    )
-    measurement = evidence(simulate_measurement(result, independent, np.random.default_rng(0)))
     assert borrowed_total(measurement) == (measurement.total, measurement.total_variance)
 
 
 def test_published_tables_sum_to_borrowed_total():
-    result = plan(
-        Workload.all_ways(SCHEMA, (1, 2), family="marginal"),
-        Budget(pcost=0.002),
-        mechanism="residualplanner",
-    )
-    measurement = simulate_measurement(result, independent, np.random.default_rng(3))
+    measurement = simulate_measurement(plan_marginals(0.002), independent, np.random.default_rng(3))
     shrunk, seen = publish(measurement), evidence(measurement)
     borrowed, unpooled = (
         shrunk_total(*borrowed_total(seen)),

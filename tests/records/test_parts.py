@@ -26,6 +26,8 @@ from engine.records import Counts, count_marginals
 from engine.release import Intake, measure
 from engine.release.ingest import check_records, counts_for
 from engine.workload import Attribute, Schema, Workload
+from tests.cli.commands import run
+from tests.records.equal_counts import have_equal_counts
 
 SCHEMA = Schema(
     [
@@ -54,21 +56,6 @@ def records(rows: int = 400, seed: int = 0) -> pd.DataFrame:
 
 def split(frame: pd.DataFrame, parts: int = 8) -> list[pd.DataFrame]:
     return [frame.iloc[i::parts] for i in range(parts)]
-
-
-def have_equal_counts(one: Counts, two: Counts) -> bool:
-    tables = list(one) == list(two) and all((one[names] == two[names]).all() for names in one)
-    fields = (
-        "records",
-        "rows_refused",
-        "refused",
-        "people",
-        "cap",
-        "rows_over_cap",
-        "people_over_cap",
-        "schema",
-    )
-    return tables and all(getattr(one, name) == getattr(two, name) for name in fields)
 
 
 def test_sum_of_saved_shards_equals_counts_of_all(tmp_path: Path) -> None:
@@ -276,37 +263,18 @@ def test_command_line_counts_shards_and_releases_sum(
     assert abs(answers[:6] - counts_for(PLAN, frame)["sex", "age"].ravel()).max() < 0.5
     assert main([*args, "--ledger", paths["all.counts"], "--out", paths["all.counts"]]) == 1
     with pytest.raises(SystemExit):
-        main(
-            [
-                "release",
-                "--plan",
-                paths["plan"],
-                "--counts",
-                paths["plan"],
-                "--dataset",
-                "d",
-                "--ledger",
-                paths["book"],
-            ]
+        run(
+            f"release --plan {paths['plan']} --counts {paths['plan']} --dataset d --ledger {paths['book']}"
         )
     assert (
         main(["count", "--plan", paths["plan"], "--data", files[0], "--out", str(tmp_path / "x")])
         == 1
     )
     frame.to_csv(tmp_path / "x.csv", sep=";", encoding="utf-16", index=False)
-    args = [
-        "check",
-        "--plan",
-        paths["plan"],
-        "--data",
-        str(tmp_path / "x.csv"),
-        "--encoding",
-        "utf-16",
-        "--json",
-    ]
+    command = f"check --plan {paths['plan']} --data {tmp_path}/x.csv --encoding utf-16 --json"
     for delimiter, code in ((";", 0), ("|", 1)):
         capsys.readouterr()
-        assert main([*args, "--delimiter", delimiter]) == code
+        assert run(f"{command} --delimiter '{delimiter}'") == code
     # two stages: both plans are counted, and the release is finished on the sum of the look
     for i in range(3):
         args = [
@@ -341,22 +309,7 @@ def test_command_line_counts_shards_and_releases_sum(
     ]
     assert main([*look, "--out", str(tmp_path / "look.csv"), "--json"]) == 0
     key = parse_json(capsys.readouterr().out)["key"]
-    assert (
-        main(
-            [
-                "decide",
-                "--ledger",
-                paths["book"],
-                "--look",
-                key,
-                "--option",
-                "fine",
-                "--by",
-                "A. Reader",
-            ]
-        )
-        == 0
-    )
+    assert run(f"decide --ledger {paths['book']} --look {key} --option fine --by 'A. Reader'") == 0
     assert main(["finish", "--look", key, *where, "--out", str(tmp_path / "fine.csv")]) == 0
 
 

@@ -29,6 +29,7 @@ STREAMLIT_PATHS = (
     "/media/x",
 )
 PATHS = (*STREAMLIT_PATHS, *(f"/{Path(page.file).stem}" for page in PAGES))
+START = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port"]
 FOREIGN_ORIGINS = (
     "http://127.0.0.1:9",
     "http://localhost:9",
@@ -218,18 +219,13 @@ def test_token_without_loopback_hosts_is_refused(
     [NON_LOOPBACK[0], *(pytest.param(more, marks=pytest.mark.full) for more in NON_LOOPBACK[1:])],
 )
 def test_server_start_without_loopback_hosts_fails(options: list[str]) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "streamlit",
-        "run",
-        "app.py",
-        "--server.port",
-        str(free_port()),
-        *options,
-    ]
     run = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING, check=False
+        [*START, str(free_port()), *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=CEILING,
+        check=False,
     )
     assert run.returncode != 0
     assert "server.allowedHosts" in run.stderr
@@ -241,16 +237,7 @@ def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
     options = ["--server.address", "127.0.0.2", "--server.allowedHosts", named.title()]
     # run_server would wait for the printed address, which is that of the proxy
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "streamlit",
-        "run",
-        "app.py",
-        "--server.port",
-        str(port),
-        *options,
-    ]
+    command = [*START, str(port), *options]
     environment = {"DP_WORKBENCH_TOKEN": token, "PATH": "", "HOME": str(tmp_path)}
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
