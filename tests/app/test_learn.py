@@ -224,8 +224,8 @@ def test_lesson_code_builds_plan_opened_in_studio(
     assert session.app.title[0].value.endswith("Preview")
     here = session.studio
     opened = plan(here.workload, here.budget, here.mechanism, **here.options)
-    assert isinstance(names["made"], Plan)
-    assert names["made"].hash == opened.hash
+    assert isinstance(names["workload_plan"], Plan)
+    assert names["workload_plan"].hash == opened.hash
     if lesson is LESSONS[-1]:
         assert "Typical error (counts)" in wait(session.go("preview")).metrics()
     assert session.press("undo").studio.workload is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from engine.workload.families import Random, read_matrix
 from pages.parts.shell import figure_view, permalink, python_script
-from pages.parts.shell.error_text import escape_markdown
+from pages.parts.shell.error_text import LABELS, escape_markdown
 from pages.parts.shell.history import History, RequestState, fit_workload, renamed_attributes
 from pages.parts.workload import schema_table
 from pages.parts.workload.family_form import FORMS, SINGLE
@@ -181,7 +182,8 @@ def test_plan_code_rebuilds_the_plan(demo: str | None) -> None:
     names: dict = {}
     exec(python_script.plan_code(here), names)
     assert (
-        names["made"].hash == plan(here.workload, here.budget, **here.options_without_defaults).hash
+        names["workload_plan"].hash
+        == plan(here.workload, here.budget, **here.options_without_defaults).hash
     )
 
 
@@ -214,6 +216,19 @@ def test_docstring_examples_pass() -> None:
     assert {
         name: result for name, result in results.items() if result.failed or not result.attempted
     } == {}
+
+
+def test_message_labels_name_fields_of_pages() -> None:
+    texts = {
+        node.value
+        for file in PAGE_FILES
+        if file.stem != "error_text"
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    fields = re.findall("“(.*?)[:”]", " ".join(LABELS.values()))
+    assert len(fields) > 15
+    assert [field for field in fields if not any(field in text for text in texts)] == []
 
 
 def test_plain_escapes_markup() -> None:

@@ -133,7 +133,7 @@ def _plan_all(
             st.caption(escape_markdown(f"This plan is for '{name}'."))
             return None
         planned.append(plan)
-    script += coarse_code.plans_script(studio.budget, coarse_code.how(studio))
+    script += coarse_code.plans_script(studio)
     return Analyses(names=tuple(workloads), plans=tuple(planned), script=script)
 
 

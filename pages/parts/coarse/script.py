@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.privacy import Budget
 from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import (
     Script,
     budget_text,
     columns_text,
+    mechanism_text,
     schema_script,
     workload_script,
 )
@@ -50,11 +50,10 @@ def census() -> Script:
     )
 
 
-def plans_script(budget: Budget, how: str) -> Script:
+def plans_script(studio: RequestState) -> Script:
     """Return code that defines `options`, one plan per workload."""
-    line = (
-        f"options = [plan(workload, {budget_text(budget)}{how}) for workload in workloads.values()]"
-    )
+    args = f"{budget_text(studio.budget)}{mechanism_text(studio)}"
+    line = f"options = [plan(workload, {args}) for workload in workloads.values()]"
     return script(line, imports=[("engine", "Budget"), ("engine", "plan")])
 
 
@@ -90,12 +89,11 @@ def rehearsal(*, rows: int, seed: int) -> Script:
     """Return code that rehearses all steps on simulated records."""
     return script(
         f"records = synthetic(schema, rows={rows}, seed={seed})",
-        "looked = stepwise.look(common, records, rehearsal=True)",
-        "verdict = rule.decide(looked)",
-        "print(verdict.sentence)",
-        "if verdict.choice is not None:",
-        "    measurement = stepwise.rehearse_finish("
-        "common, looked, records, option=verdict.choice)",
+        "look = stepwise.look(common, records, rehearsal=True)",
+        "decision = rule.decide(look)",
+        "print(decision.sentence)",
+        "if decision.choice is not None:",
+        "    measurement = stepwise.rehearse_finish(common, look, records, option=decision.choice)",
         "    print(measurement.answers(0))",
         imports=[("engine", "stepwise"), ("demo_data.make_synthetic", "synthetic")],
     )
@@ -106,24 +104,11 @@ def steps(*, dataset: str, ledger: str, attempt: int, columns: Mapping[str, Any]
     column_args = columns_text(columns)
     look_args = (f", attempt={attempt}" if attempt > 1 else "") + column_args
     return script(
-        f"looked = stepwise.look(common, records, dataset={dataset!r},"
-        f" ledger={ledger!r}{look_args})",
-        "verdict = rule.decide(looked)",
-        f"choice = stepwise.decide({ledger!r}, looked.key, verdict=verdict, rule=rule.rule)",
+        f"look = stepwise.look(common, records, dataset={dataset!r}, ledger={ledger!r}{look_args})",
+        "decision = rule.decide(look)",
+        f"choice = stepwise.decide({ledger!r}, look.key, verdict=decision, rule=rule.rule)",
         'if choice.option != "stop":',
-        f"    measurement = stepwise.finish({ledger!r}, looked.key, records{column_args})",
+        f"    measurement = stepwise.finish({ledger!r}, look.key, records{column_args})",
         "    print(measurement.answers(0))",
         imports=[("engine", "stepwise")],
-    )
-
-
-def how(studio: RequestState) -> str:
-    """Return mechanism and options as arguments of `plan`."""
-    options = "".join(
-        f", {name}={value!r}" for name, value in studio.options_without_defaults.items()
-    )
-    return (
-        f', mechanism="{studio.mechanism}"{options}'
-        if options or studio.mechanism != "querysmasher"
-        else ""
     )

@@ -100,7 +100,7 @@ def difference(
     compared = [source for source in names.values() if source not in (current, file)]
     for name, source in names.items():
         if source == current:
-            lines.append(f"{name} = made")
+            lines.append(f"{name} = workload_plan")
         elif source == file:
             lines.append(f'{name} = load_plan(Path("plan.json").read_bytes())')
             imports.add(("pathlib", "Path"))

@@ -65,7 +65,7 @@ def picture(step: int) -> LessonPicture:
         f"""
 result = contest({name!r}, {cells})
 print(result.bound(0.0), result.bound({share / 100!r}), result.bound())
-print(result.tried[-1].rmse, made.rmse)""",
+print(result.tried[-1].rmse, workload_plan.rmse)""",
         engine__lessons="contest",
     )
     return LessonPicture(studio=studio, script=script, pictures=(shown,))

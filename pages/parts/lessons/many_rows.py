@@ -74,7 +74,7 @@ def picture(step: int) -> LessonPicture:
 budget = Budget(pcost={pcost!r})
 print(of_a_person(budget, {rows}).pcost, best_cap(budget))
 print(caps_table(budget))
-print(made.rmse)  # with {rows} rows per person""",
+print(workload_plan.rmse)  # with {rows} rows per person""",
         engine="Budget",
         engine__lessons="best_cap caps_table of_a_person",
     )

@@ -72,9 +72,9 @@ def picture(step: int) -> LessonPicture:
             f"""
 result = overlaps(schema, split={split!r})
 print(result.largest)
-print(made.by_space())"""
+print(workload_plan.by_space())"""
             if studio.workload is workload
-            else "print(made.by_space())"
+            else "print(workload_plan.by_space())"
         ),
         **({"engine__lessons": "overlaps"} if studio.workload is workload else {}),
     )

@@ -62,7 +62,7 @@ def picture(step: int) -> LessonPicture:
 result = contest("range", {cells})
 for tried in result.tried:
     print(tried.name, tried.rmse)
-print(result.bound(), made.rmse)""",
+print(result.bound(), workload_plan.rmse)""",
         engine__lessons="contest",
     )
     return LessonPicture(studio=studio, script=script, pictures=tuple(shown))

@@ -122,24 +122,32 @@ def budget_text(budget: Budget) -> str:
 
 def plan_script(studio: RequestState) -> Script:
     """Return the script that creates the plan."""
+    args = f"{budget_text(studio.budget)}{mechanism_text(studio)}"
+    return workload_script(studio) + _script(
+        f"workload_plan = plan(workload, {args})", engine="Budget plan"
+    )
+
+
+def mechanism_text(studio: RequestState) -> str:
+    """Return mechanism and options as further arguments of `plan`; empty for the defaults."""
     options = "".join(
         f", {name}={value!r}" for name, value in studio.options_without_defaults.items()
     )
-    more = (
-        f', mechanism="{studio.mechanism}"{options}'
-        if options or studio.mechanism != "querysmasher"
-        else ""
-    )
-    return workload_script(studio) + _script(
-        f"made = plan(workload, {budget_text(studio.budget)}{more})", engine="Budget plan"
-    )
+    if not options and studio.mechanism == "querysmasher":
+        return ""
+    return f', mechanism="{studio.mechanism}"{options}'
 
 
 def plan_code(studio: RequestState) -> str:
     """Return the code that creates the plan and prints its errors."""
     return (
         plan_script(studio)
-        + Script(lines=("print(made.rmse, made.certificate)", "print(made.by_group())"))
+        + Script(
+            lines=(
+                "print(workload_plan.rmse, workload_plan.certificate)",
+                "print(workload_plan.by_group())",
+            )
+        )
     ).text()
 
 
@@ -155,8 +163,9 @@ def release_code(
     """Return the code that measures the plan and writes the answers."""
     which = (f", attempt={attempt}" if attempt > 1 else "") + columns_text(columns)
     lines = (
-        f"measured = measure(made, records, dataset={dataset!r}, ledger={ledger!r}{which})\n"
-        'write_answers(measured, "answers.parquet")'
+        f"measurement = measure(workload_plan, records, dataset={dataset!r},"
+        f" ledger={ledger!r}{which})\n"
+        'write_answers(measurement, "answers.parquet")'
     )
     more = records + _script(lines, engine="measure", engine__publish="write_answers")
     return (plan_script(studio) + more).text()
@@ -185,7 +194,8 @@ def rehearsal_code(studio: RequestState, *, rows: int, seed: int) -> str:
     """Return the code that rehearses the plan on simulated records."""
     lines = (
         f"records = synthetic(schema, rows={rows}, seed={seed})\n"
-        "measured = measure(made, records, rehearsal=True)\nprint(measured.answers(0))"
+        "measurement = measure(workload_plan, records, rehearsal=True)\n"
+        "print(measurement.answers(0))"
     )
     more = _script(lines, engine="measure", demo_data__make_synthetic="synthetic")
     return (plan_script(studio) + more).text()

@@ -191,7 +191,7 @@ def test_pure_epsilon_budget_works_on_pages() -> None:
     assert not session.errors()
     result = plan(WORKLOAD, Budget.pure(0.5), "laplace")
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
-    assert run_code(session)["made"].hash == result.hash
+    assert run_code(session)["workload_plan"].hash == result.hash
     session.set(budget_unit="rho")
     assert session.studio.budget == Budget(pcost=0.25)
     session.press("undo")

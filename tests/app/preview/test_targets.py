@@ -130,9 +130,10 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert (
-        names["made"].hash == plan(result.workload, needed, objective="max", targets=targets).hash
+        names["workload_plan"].hash
+        == plan(result.workload, needed, objective="max", targets=targets).hash
     )
-    assert session.metrics()["Typical error (counts)"] == format_number(names["made"].rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(names["workload_plan"].rmse)
     assert (
         permalink.unpacked(permalink.packed(session.studio)).to_json() == session.studio.to_json()
     )

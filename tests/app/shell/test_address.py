@@ -42,7 +42,7 @@ def test_plan_code_rebuilds_all_groups() -> None:
     here, names = build_studio(), {}
     exec(python_script.plan_code(here), names)
     assert names["workload"] == here.workload
-    assert names["made"].hash == plan(here.workload, here.budget).hash
+    assert names["workload_plan"].hash == plan(here.workload, here.budget).hash
 
 
 def test_page_code_rebuilds_added_groups() -> None:
