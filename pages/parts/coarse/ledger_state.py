@@ -83,20 +83,20 @@ def unit(book: Ledger, status: DatasetStatus) -> tuple[int, str | None]:
 
 def state_text(book: Ledger, key: str) -> str:
     """Return one line with the state of a look, for the list."""
-    utc = dataset_form.spent(book, key).utc
+    time = dataset_form.time_text(dataset_form.spent(book, key).utc)
     try:
         steps = read(book, key)
         names = " or ".join(name for name, _ in steps.common.analyses)
         while steps.finished is not None and has_next_choice(steps):
             steps = read(book, steps.finished.key)
     except EngineError:
-        return f"{utc}: lost or still running"
+        return f"{time}: lost or still running"
     if steps.choice is None:
-        return f"{utc}: {names}; {WAITING[0]}"
+        return f"{time}: {names}; {WAITING[0]}"
     if steps.choice.option == STOP:
-        return f"{utc}: {names}; stopped"
+        return f"{time}: {names}; stopped"
     state = WAITING[1] if steps.finished is None else "finished"
-    return f"{utc}: {names}; {steps.choice.option} chosen, {state}"
+    return f"{time}: {names}; {steps.choice.option} chosen, {state}"
 
 
 def waiting(path: str, dataset: str) -> list[str]:
@@ -124,7 +124,8 @@ def draw_choices(steps: Steps) -> None:
         )
         st.success(
             escape_markdown(
-                f"{option} was chosen{author} at {choice.utc}, ledger row {choice.seq}."
+                f"{option} was chosen{author} on {dataset_form.time_text(choice.utc)}, ledger row"
+                f" {choice.seq}."
             ),
             icon="🗳️",
         )
@@ -137,15 +138,14 @@ def draw_choices(steps: Steps) -> None:
 
 def draw_look_receipt(book: Ledger, key: str) -> None:
     """Draw the ledger entry of a look and, for the curator only, the report on the rows."""
-    receipt = dataset_form.spent(book, key)
-    st.success(
-        escape_markdown(
-            f"Looked at {receipt.dataset} at {receipt.utc}: {texts.cost(receipt.pcost)} pcost,"
-            f" ledger row {receipt.seq}. Reloading the page spends nothing."
-        ),
+    spend = dataset_form.spent(book, key)
+    job_widget.receipt(
+        look_job(book, key),
+        f"Looked at {spend.dataset} on {dataset_form.time_text(spend.utc)}, for"
+        f" {texts.cost(spend.pcost)} pcost, ledger row {spend.seq}. Viewing it again spends"
+        " nothing.",
         icon="🔭",
     )
-    job_widget.rows_read(look_job(book, key))
 
 
 def recorded_rule(book: Ledger, key: str, settings: Settings) -> Settings:
@@ -171,11 +171,10 @@ def draw_receipt(
     """Draw the spend of all steps; `paid` are the keys before the last measurement."""
     keys = [*paid, *([last.key] if last.key not in paid else [])]
     spent = [dataset_form.spent(book, key).pcost for key in keys]
-    st.success(
-        escape_markdown(
-            f"Finished with '{option}' for {steps.look.dataset} at {last.utc}. "
-            f"{figures.receipt_text(spent, steps.common, option)}"
-        ),
+    job_widget.receipt(
+        finish_job(book, paid[-1], len(steps.lost) + 1),
+        f"Finished with '{option}' for {steps.look.dataset} on"
+        f" {dataset_form.time_text(last.utc)}."
+        f" {figures.receipt_text(spent, steps.common, option)}",
         icon="✅",
     )
-    job_widget.rows_read(finish_job(book, paid[-1], len(steps.lost) + 1))

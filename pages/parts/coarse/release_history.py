@@ -67,8 +67,8 @@ def _line(receipt: Receipt) -> str:
     attempt = receipt.key.rpartition("|")[2]
     suffix = f", attempt {attempt}" if attempt != "1" else ""
     return (
-        f"{receipt.utc[:16].replace('T', ' ')}: {texts.cost(receipt.pcost)} pcost{suffix}, row"
-        f" {receipt.seq}"
+        f"{dataset_form.time_text(receipt.utc)}: {texts.cost(receipt.pcost)} pcost{suffix},"
+        f" ledger row {receipt.seq}"
     )
 
 

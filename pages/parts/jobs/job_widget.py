@@ -39,20 +39,34 @@ def claim(key: str) -> None:
     history.page_state()[ROWS] = (key, None)
 
 
-def rows_read(key: str) -> None:
-    """Draw the report on the rows of a job of this session.
+def receipt(key: str, text: str, *, icon: str) -> None:
+    """Draw the receipt of a paid job, and the report on its rows if this session started it.
+
+    A report of many dropped rows comes before the receipt.
+    """
+    rows = _rows_read(key)
+    is_alarming = rows is not None and rows["many_dropped"]
+    if rows is not None and is_alarming:
+        show_rows(rows)
+    st.success(escape_markdown(text), icon=icon)
+    if rows is not None and not is_alarming:
+        show_rows(rows)
+
+
+def _rows_read(key: str) -> Mapping[str, Any] | None:
+    """Return the report on the rows of a job of this session.
 
     The job forgets the report; the page keeps it until another page is opened.
     """
     cached_rows = history.page_state().get(ROWS)
     if cached_rows is None or cached_rows[0] != key:
-        return
+        return None
     job_state = job_queue.find(key)
     if job_state is not None and job_state.done:
         cached_rows = history.page_state()[ROWS] = (key, job_state.result["rows"])
         job_queue.forget(key)
-    if cached_rows[1] is not None:
-        show_rows(cached_rows[1])
+    report: Mapping[str, Any] | None = cached_rows[1]
+    return report
 
 
 def show_rows(rows: Mapping[str, Any]) -> None:

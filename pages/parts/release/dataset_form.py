@@ -138,6 +138,15 @@ def spent(book: Ledger, key: str) -> Receipt:
     return receipt
 
 
+def time_text(utc: str) -> str:
+    """Return a time of the ledger as text.
+
+    >>> time_text("2026-03-01T09:30:12Z")
+    '2026-03-01 at 09:30 UTC'
+    """
+    return f"{utc[:10]} at {utc[11:16]} UTC"
+
+
 def dataset(book: Ledger) -> DatasetStatus | None:
     """Draw the choice of the dataset and the form to register one."""
     statuses = book.datasets()

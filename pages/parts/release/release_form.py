@@ -276,13 +276,10 @@ def stored(book: Ledger, key: str) -> Measurement | None:
 def receipt(book: Ledger, key: str) -> None:
     """Draw the receipt of a release, and the report on its rows for the curator only."""
     with show_errors():
-        receipt_row = dataset_form.spent(book, key)
-        st.success(
-            escape_markdown(
-                f"Released for {receipt_row.dataset} on {receipt_row.utc[:10]} at"
-                f" {receipt_row.utc[11:16]} UTC, for {texts.cost(receipt_row.pcost)} pcost."
-                " Viewing it again spends nothing."
-            ),
+        spend = dataset_form.spent(book, key)
+        job_widget.receipt(
+            job_key(book, key),
+            f"Released for {spend.dataset} on {dataset_form.time_text(spend.utc)}, for"
+            f" {texts.cost(spend.pcost)} pcost. Viewing it again spends nothing.",
             icon="✅",
         )
-        job_widget.rows_read(job_key(book, key))
