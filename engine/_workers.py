@@ -102,7 +102,7 @@ def run_in_workers(
     *,
     at_once: int,
     seconds: float,
-    hear: Callable[[float, list[str]], object],
+    on_progress: Callable[[float, list[str]], object],
     arrived: Callable[[str, Any], object] = lambda label, result: None,
 ) -> dict[str, Any]:
     """Return the result of each call, or `Failed`, by its label.
@@ -112,7 +112,7 @@ def run_in_workers(
     calls : functions of modules, with arguments that can be pickled.
     at_once : number of calls that run at the same time.
     seconds : time limit of a call.
-    hear : progress callback, called a few times per second with the fraction of finished calls and
+    on_progress : called a few times per second with the fraction of finished calls and
         the labels of the running ones; an exception from it ends all calls.
     arrived : called with the label and the result of a call when it finishes.
 
@@ -121,7 +121,8 @@ def run_in_workers(
     Cancelled
         Python ends while a thread waits for results.
 
-    >>> run_in_workers({"five": (len, ("abcde",))}, at_once=1, seconds=60.0, hear=lambda fraction, labels: None)
+    >>> calls = {"five": (len, ("abcde",))}
+    >>> run_in_workers(calls, at_once=1, seconds=60.0, on_progress=lambda fraction, labels: None)
     {'five': 5}
     """
     if not calls:
@@ -136,7 +137,7 @@ def run_in_workers(
         while message and message[0] == "running":
             for label, result in message[3].items():
                 arrived(label, result)
-            hear(message[1], message[2])
+            on_progress(message[1], message[2])
             _check_not_ending()
             message = server.receive()
     except BaseException:

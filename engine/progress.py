@@ -127,11 +127,11 @@ def progress_reporter(progress: Progress | None, cancelled: str) -> Callable[[fl
     """
     callback = check_callback(progress)
 
-    def tell(fraction: float, text: str) -> None:
+    def report_progress(fraction: float, text: str) -> None:
         if callback is not None and callback(fraction, text) is False:
             raise Cancelled(cancelled)
 
-    return tell
+    return report_progress
 
 
 def monotone(progress: Listener | None) -> Listener | None:

@@ -15,7 +15,7 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.plans.blocks import is_on_curve
 from engine.privacy import Budget
-from engine.privacy.budget import LOAD, STEP, discrete_log_delta
+from engine.privacy.budget import MAX_GRID_LOAD, MAX_GRID_STEP, discrete_log_delta
 from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 
@@ -138,17 +138,17 @@ def test_plan_load_counts_every_released_answer() -> None:
     scales = [b.grid_noise for p in (small, large) for b in p.blocks.values()]
     assert load_of(small, large) <= answers / min(scales) ** 2
     # the loads and the costs of two releases add up, so their ratio stays within the limit
-    assert load_of(small, large) <= LOAD * (small.pcost + large.pcost)
+    assert load_of(small, large) <= MAX_GRID_LOAD * (small.pcost + large.pcost)
     assert is_on_curve([small.blocks, large.blocks], small.pcost + large.pcost)
 
 
 def test_curve_condition_is_exact_at_its_limits() -> None:
     result = survey()
     load, step = load_of(result), max(b.grid_noise**-2 for b in result.blocks.values())
-    least = max(load / LOAD, 0.0)
+    least = max(load / MAX_GRID_LOAD, 0.0)
     assert is_on_curve([result.blocks], least * 1.001)
     assert not is_on_curve([result.blocks], least * 0.999)
-    assert step <= STEP
+    assert step <= MAX_GRID_STEP
     coarse = {key: replace(b, grid=b.grid * 2**9) for key, b in result.blocks.items()}
     assert not is_on_curve([coarse], 1.0)
 

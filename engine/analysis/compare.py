@@ -250,7 +250,7 @@ def _computed_results(
         calls,
         at_once=n_workers,
         seconds=request.time_limit + 15.0,
-        hear=report_running,
+        on_progress=report_running,
         arrived=store,
     )
     for label, one in result.items():

@@ -167,9 +167,10 @@ def _values_at(values: Callable[[int, int], Any], positions: Sequence[int]) -> n
     return np.concatenate([values(p, p + 1) for p in positions])
 
 
-EXACT_QUERIES = 4_000_000  # largest number of queries, or distinct variances, that is not sampled
-SAMPLE = 200_000
-LEAST = 256  # smallest sample per group
+# largest number of queries, or of distinct variances, that is not sampled
+MAX_UNSAMPLED_QUERIES = 4_000_000
+SAMPLED_QUERIES = 200_000  # of all groups together
+MIN_SAMPLED_QUERIES = 256  # smallest sample per group
 FIGURE_POINTS = 800  # about the horizontal resolution of a figure
 INFINITE_VARIANCE = 1e300  # finite substitute, because 0 * inf in a product of arrays is NaN
 ROUNDING_FACTOR = 1.0 + 1e-12  # bounds the difference between two computations of a standard error
@@ -270,7 +271,9 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
     for (variance, target), members in classes.items():
         total = plan.workload.groups[members[0]].count * len(members)
         index = (
-            chosen_queries(plan.workload, members[0], total) if n_distinct > EXACT_QUERIES else None
+            chosen_queries(plan.workload, members[0], total)
+            if n_distinct > MAX_UNSAMPLED_QUERIES
+            else None
         )
         if index is not None and _distinct_count(footprints[variance], variance) > len(index[0]):
             values_at = np.append(variance.at(tuple(index)), variance.largest())
@@ -322,7 +325,7 @@ def _all_variances(
 
 def is_exact(workload: Workload) -> bool:
     """Return whether a workload is small enough to evaluate every query."""
-    return workload.queries <= EXACT_QUERIES
+    return workload.queries <= MAX_UNSAMPLED_QUERIES
 
 
 def chosen_queries(
@@ -339,7 +342,9 @@ def chosen_queries(
     One array of positions per part of the group, each of shape (chosen queries,).
     """
     group_queries = workload.groups[group]
-    quota = max(LEAST, SAMPLE * (total or group_queries.count) // workload.queries)
+    quota = max(
+        MIN_SAMPLED_QUERIES, SAMPLED_QUERIES * (total or group_queries.count) // workload.queries
+    )
     if is_exact(workload) or quota >= group_queries.count:
         return None
     return _even_points([p.count for p in group_queries.parts], quota)

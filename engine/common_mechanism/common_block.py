@@ -46,9 +46,9 @@ from engine.residuals import (
     Lift,
     SplitLift,
     Strategy,
-    class_rows,
     contract,
     group_axes,
+    residual_rows,
 )
 from engine.residuals.basis import ungroup_axes
 
@@ -440,7 +440,7 @@ def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, 
 
 def _class_rows(strategy: Strategy) -> Array:
     """Return M, shape (measurements, residual coordinates): rows times N."""
-    return class_rows(strategy.rows, strategy.sizes)
+    return residual_rows(strategy.rows, strategy.sizes)
 
 
 def _kronecker(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) -> Array:

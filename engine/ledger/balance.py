@@ -32,8 +32,8 @@ from engine.ledger.hash_chain import Row
 from engine.privacy import ADD_REMOVE, Budget
 from engine.privacy.budget import DEFAULT_DELTA, NEIGHBOURS, delta_text
 
-KINDS = ("zcdp", "gdp", "pure")
-_EPSILON = "epsilon "
+TOTAL_KINDS = ("zcdp", "gdp", "pure")
+_PURE_EPSILON_PREFIX = "epsilon "
 RELATIVE_COST_TOLERANCE = Fraction(1, 10**12)  # smaller than the upward rounding of costs
 
 
@@ -55,7 +55,7 @@ class TotalDefinition:
     delta: float = DEFAULT_DELTA
 
     def __post_init__(self) -> None:
-        check_choice("kind of the total", self.kind, KINDS, error=LedgerError)
+        check_choice("kind of the total", self.kind, TOTAL_KINDS, error=LedgerError)
         check_int("rows per person of the total", self.rows_per_person, error=LedgerError)
         check_choice("neighbours of the total", self.neighbours, NEIGHBOURS, error=LedgerError)
         if not isinstance(self.delta, float) or not 0.0 < self.delta < 1.0:
@@ -149,7 +149,7 @@ class TotalDefinition:
                     " at any cost. Nothing was spent. Plan with pure epsilon, by a mechanism with"
                     " Laplace noise."
                 )
-            return f"{_EPSILON}{Budget.pure(pure_epsilon).pure_epsilon!r}"
+            return f"{_PURE_EPSILON_PREFIX}{Budget.pure(pure_epsilon).pure_epsilon!r}"
         cost = Budget(pcost).pcost
         if pure_epsilon is not None:
             implied = Budget.pure(pure_epsilon)
@@ -197,7 +197,7 @@ def exact(text: str) -> Fraction:
     >>> 10 * exact(repr(0.1)), exact("epsilon 0.5")
     (Fraction(1, 1), Fraction(1, 2))
     """
-    return Fraction(text.removeprefix(_EPSILON))
+    return Fraction(text.removeprefix(_PURE_EPSILON_PREFIX))
 
 
 def same_charge(one: str, other: str) -> bool:
@@ -213,16 +213,16 @@ def same_charge(one: str, other: str) -> bool:
 
 def is_epsilon(text: str) -> bool:
     """Whether the unit of a number in a row is epsilon."""
-    return text.startswith(_EPSILON)
+    return text.startswith(_PURE_EPSILON_PREFIX)
 
 
 def as_pcost(text: str) -> float:
     """Return a number in a row as a pcost; epsilon-DP costs at most epsilon^2."""
-    number = float(text.removeprefix(_EPSILON))
+    number = float(text.removeprefix(_PURE_EPSILON_PREFIX))
     return Budget.pure(number).pcost if is_epsilon(text) else number
 
 
-EXACT = "note:exact"  # kind of rows that name the invariants of a release
+INVARIANTS_NOTE_KIND = "note:exact"  # kind of rows that name the invariants of a release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -485,7 +485,7 @@ def _apply_row(state: Balance, row: Row) -> str:
         return ""
     if row.kind.startswith("note:"):
         state.notes[row.kind, row.key] = (*state.notes.get((row.kind, row.key), ()), row)
-        if row.kind == EXACT:
+        if row.kind == INVARIANTS_NOTE_KIND:
             state.exact[row.dataset] = tuple(
                 dict.fromkeys((*state.exact.get(row.dataset, ()), row.note))
             )

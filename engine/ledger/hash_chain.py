@@ -46,7 +46,7 @@ _COLUMNS = (
     "hash",
 )
 # REPLACE deletes rows without firing delete triggers, so a third trigger refuses replacements
-_RULES = (
+_TRIGGERS = (
     """CREATE TABLE rows(
         seq INTEGER PRIMARY KEY AUTOINCREMENT, utc TEXT NOT NULL, kind TEXT NOT NULL, dataset TEXT NOT NULL,
         key TEXT NOT NULL, pcost TEXT NOT NULL, plan_hash TEXT NOT NULL, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
@@ -109,7 +109,7 @@ def create_file(path: Path) -> None:
     except OSError as error:
         raise LedgerError(f"The ledger {path} could not be created: {error.strerror}.") from error
     with transaction(path, write=True, wait=5.0, new=True) as connection:
-        for rule in _RULES:
+        for rule in _TRIGGERS:
             connection.execute(rule)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={FORMAT}")
@@ -300,7 +300,7 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     statements = connection.execute(
         "SELECT sql FROM sqlite_master WHERE name <> 'sqlite_sequence'"
     ).fetchall()
-    if version != FORMAT or {sql for (sql,) in statements} != set(_RULES):
+    if version != FORMAT or {sql for (sql,) in statements} != set(_TRIGGERS):
         raise LedgerError(
             f"The ledger {path} is damaged: its append-only rules were altered. Restore it from a"
             " copy."

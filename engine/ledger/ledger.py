@@ -90,7 +90,7 @@ from engine.ledger.result_store import (
 from engine.ledger.signing import key_file, secret, sign_with
 from engine.privacy import Budget
 
-INVISIBLE = re.compile(
+INVISIBLE_CHARACTERS = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     # braille blank, null notehead, Khitan filler, blanks of Egyptian hieroglyphs
@@ -139,12 +139,12 @@ _CONFUSABLE = {
 _SKELETON_LETTERS = str.maketrans(
     {char: target for target, chars in _CONFUSABLE.items() for char in chars}
 )
-_DIGITS = str.maketrans("01|", "oll")
+_DIGIT_LETTERS = str.maketrans("01|", "oll")
 
 
 def visible_text(name: str) -> str:
     """Return a name in normal form NFKC, without its invisible characters."""
-    return unicodedata.normalize("NFKC", INVISIBLE.sub("", name))
+    return unicodedata.normalize("NFKC", INVISIBLE_CHARACTERS.sub("", name))
 
 
 def looks_like(name: str, other: str) -> bool:
@@ -160,11 +160,11 @@ def _skeletons(name: str) -> set[str]:
     """Return the skeletons of a name, with capital I read as i and as l."""
     text = visible_text(name).translate(_SKELETON_LETTERS)
     folded = (" ".join(reading.casefold().split()) for reading in (text, text.replace("I", "l")))
-    return {text.translate(_DIGITS).replace("rn", "m") for text in folded}
+    return {text.translate(_DIGIT_LETTERS).replace("rn", "m") for text in folded}
 
 
 _REPLACED_TEXT = "it was replaced by another or an older copy while it was in use"
-_EDITED = "rows that were sound before were edited while it was in use"
+_EDITED_TEXT = "rows that were sound before were edited while it was in use"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ def check(
         cut = (
             len(cells) < len(verified.cells) or cells[len(verified.cells) - 1] != verified.cells[-1]
         )
-        problems, verified = [_REPLACED_TEXT if cut else _EDITED], None
+        problems, verified = [_REPLACED_TEXT if cut else _EDITED_TEXT], None
     elif verified and tuple(cells[len(verified.cells) : verified.length]) != verified.written:
         problems, verified = [_REPLACED_TEXT], None
     rows = rows_of(cells[len(verified.cells) :] if verified else cells)
@@ -300,7 +300,7 @@ def hash_text(plan_hash: str) -> str:
 def new_dataset_name(dataset: str) -> str:
     """Return the name of a new dataset: see `dataset_name`; invisible characters are refused."""
     name = dataset_name(dataset)
-    if invisible := INVISIBLE.search(name):
+    if invisible := INVISIBLE_CHARACTERS.search(name):
         raise LedgerError(
             f"The dataset name contains the invisible character U+{ord(invisible[0]):04X}. Type it"
             " again without it."
@@ -373,8 +373,9 @@ def total_history(rows: Iterable[Row], dataset: str) -> tuple[TotalChange, ...]:
     return tuple(changes)
 
 
-_SPARE = 1 << 16  # additional bytes per result: its ledger row and variation in compressed size
-REHEARSED = "note:rehearsed"
+# additional bytes per result: its ledger row and variation in compressed size
+_SPARE_BYTES = 1 << 16
+REHEARSAL_NOTE_KIND = "note:rehearsed"
 
 
 class ConfusableName(UserWarning):
@@ -615,7 +616,10 @@ class Ledger:
         """
         with self._transaction(write=False) as (book, _):
             rehearsed = (
-                r for (kind, _), rows in book.notes.items() if kind == REHEARSED for r in rows
+                r
+                for (kind, _), rows in book.notes.items()
+                if kind == REHEARSAL_NOTE_KIND
+                for r in rows
             )
             rows = [*book.spends.values(), *rehearsed]
         texts = (
@@ -630,7 +634,9 @@ class Ledger:
             if fingerprint.same_columns(Fingerprint.from_text(text))
         }
         return [
-            row for (kind, name), row in matches.items() if kind == REHEARSED or name != dataset
+            row
+            for (kind, name), row in matches.items()
+            if kind == REHEARSAL_NOTE_KIND or name != dataset
         ]
 
     def afford(self, *, dataset: str, pcost: float, pure_epsilon: float | None = None) -> None:
@@ -745,7 +751,7 @@ class Ledger:
         LedgerError
             The disk has not enough space; nothing was spent.
         """
-        with reserve_file(self.path, size_of(content) + _SPARE) as draft:
+        with reserve_file(self.path, size_of(content) + _SPARE_BYTES) as draft:
             yield draft
 
     def save_result(

@@ -26,7 +26,13 @@ from typing import BinaryIO
 from engine._untrusted import parse_json
 from engine.errors import DataError, LedgerError
 from engine.ledger.hash_chain import sync_folder
-from engine.ledger.result_store import LOCKS, locked, reserve_file, result_file, results_folder
+from engine.ledger.result_store import (
+    HAS_FILE_LOCKS,
+    locked,
+    reserve_file,
+    result_file,
+    results_folder,
+)
 
 FORMAT, _ENDING, _SEED = "journal/1", ".journal", 32  # bytes
 
@@ -115,7 +121,7 @@ def journal(
         place.unlink(missing_ok=True)
         new = Journal(seed=seed, digest=digest(seed), place=place)
         # without file locks a stale journal cannot be recognised, so none is stored
-        if LOCKS:
+        if HAS_FILE_LOCKS:
             content = json.dumps(
                 {"format": FORMAT, "seed": seed.hex(), "digest": new.digest}
             ).encode()

@@ -25,7 +25,7 @@ try:
 except ImportError:  # a system without POSIX locks
     fcntl = None  # type: ignore[assignment]
 
-LOCKS = fcntl is not None
+HAS_FILE_LOCKS = fcntl is not None
 Content = bytes | Callable[[BinaryIO], object]
 _PART, _CHUNK = ".part", 1 << 20
 

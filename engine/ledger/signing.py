@@ -22,7 +22,7 @@ from engine._untrusted import parse_json
 from engine.errors import LedgerError
 from engine.ledger.hash_chain import sync_folder
 
-FORMAT = "ledger-key/1"
+KEY_FORMAT = "ledger-key/1"
 
 
 def key_file(ledger: Path) -> Path:
@@ -47,7 +47,7 @@ def secret(ledger: Path, purpose: str) -> bytes:
         if not file.exists():
             _create(file)
         data = parse_json(file.read_bytes())
-        if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != 32:
+        if data["format"] != KEY_FORMAT or len(seed := bytes.fromhex(data["seed"])) != 32:
             raise ValueError("another format")
     except OSError as error:
         raise LedgerError(
@@ -85,7 +85,7 @@ def good_signature(public_key: str, signature: str, content: bytes) -> bool:
 
 def _create(file: Path) -> None:
     """Create the key file atomically, readable by its owner only; the first of two creations wins."""
-    content = json.dumps({"format": FORMAT, "seed": secrets.token_hex(32)})
+    content = json.dumps({"format": KEY_FORMAT, "seed": secrets.token_hex(32)})
     # two concurrent creations both read the first key; it is synced before it has its name, because
     # a truncated key would make every digest wrong
     with suppress(FileExistsError), atomic_file(file, overwrite=False) as new:

@@ -62,7 +62,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.privacy.budget import delta_text
 from engine.release import discrete_gaussian
-from engine.residuals import DualProblem, Factor, FullDomain, Lift, Options, Space, class_rows
+from engine.residuals import DualProblem, Factor, FullDomain, Lift, Options, Space, residual_rows
 from engine.workload import Attribute, Family, Schema, Workload, subsets
 from engine.workload.families import family
 
@@ -769,7 +769,7 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
     for space in subsets(names):
         axes = tuple(i for i, name in enumerate(names) if name in space)
         piece_sizes = tuple(sizes[i] for i in axes)
-        classes = class_rows(rows, sizes, axes)
+        classes = residual_rows(rows, sizes, axes)
         coefficients = Lift(piece_sizes).rows(classes)
         shape = [n if i in axes else 1 for i, n in enumerate(sizes)]
         spread = np.broadcast_to(coefficients.reshape(len(rows), *shape), (len(rows), *sizes))

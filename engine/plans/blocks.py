@@ -30,7 +30,7 @@ import numpy as np
 
 from engine._arrays import Array
 from engine.errors import PlanError
-from engine.privacy.budget import LOAD, STEP
+from engine.privacy.budget import MAX_GRID_LOAD, MAX_GRID_STEP
 from engine.residuals import Axes, Space, Strategy, contract, group_axes
 from engine.residuals.basis import ungroup_axes
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE, MeasuredPart, joint_sensitivity
@@ -327,7 +327,7 @@ def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
         * ROUNDING_FACTOR
     )
     step = max((1.0 / block.grid_noise**2 for block, _ in classes), default=0.0)
-    return load <= LOAD * pcost and step <= STEP * max(1.0, pcost)
+    return load <= MAX_GRID_LOAD * pcost and step <= MAX_GRID_STEP * max(1.0, pcost)
 
 
 def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:

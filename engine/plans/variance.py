@@ -47,10 +47,10 @@ from engine.residuals import (
     Split,
     Strategy,
     center,
-    class_rows,
     contract,
     digest,
     group_axes,
+    residual_rows,
 )
 from engine.residuals.basis import pieces, positions, ungroup_axes
 from engine.residuals.decomposition import reduce_rows
@@ -833,7 +833,7 @@ class VarianceBuilder:
         if key not in self._arrays:
             marks = []
             for _, chunk in part.family.chunks(part.sizes):
-                norm = np.linalg.norm(class_rows(chunk, part.sizes, inside, centers), axis=1)
+                norm = np.linalg.norm(residual_rows(chunk, part.sizes, inside, centers), axis=1)
                 marks.append(norm > 1e-9 * np.linalg.norm(chunk, axis=1))
             self._arrays[key] = np.concatenate(marks).astype(float)
         return self._arrays[key]
@@ -938,7 +938,7 @@ class VarianceBuilder:
         for (part, inside), part_names in zip(touched, names, strict=True):
             centers = self.split.centers_of(part_names)
             pieces = [
-                class_rows(chunk, part.sizes, inside, centers)
+                residual_rows(chunk, part.sizes, inside, centers)
                 for _, chunk in part.family.chunks(part.sizes)
             ]
             rows.append(np.concatenate(pieces))
@@ -988,11 +988,11 @@ class VarianceBuilder:
         if key not in self._reduced:
             reduced, least = list[Array](), math.inf
             for _, chunk in part.family.chunks(part.sizes):
-                class_part = class_rows(chunk, part.sizes, inside, centers)
-                squares = np.sum(class_part**2, axis=1)
+                residual_part = residual_rows(chunk, part.sizes, inside, centers)
+                squares = np.sum(residual_part**2, axis=1)
                 present = squares > ROUNDING**2 * np.sum(chunk**2, axis=1)
                 least = min(least, float(squares[present].min(initial=math.inf)))
-                reduced = [reduce_rows(np.concatenate([*reduced, class_part]))]
+                reduced = [reduce_rows(np.concatenate([*reduced, residual_part]))]
             self._reduced[key] = reduced[0], least
         return self._reduced[key]
 

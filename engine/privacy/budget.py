@@ -72,9 +72,9 @@ constant for large s is 0.0202.  The sampler is exact (`engine.release.noise`), 
 for it.  Rounding of the strategy answers is part of f, and its effect on d_j is part of the privacy
 cost (`engine.plans.blocks`).
 
-**Use.**  A release of privacy cost c is on the curve if its L <= ``LOAD`` c and its 1 / s^2 <=
-``STEP`` max(1, c).  Costs add up in the ledger, so releases on the curve are jointly on the curve
-of their total cost, with the same constants.
+**Use.**  A release of privacy cost c is on the curve if its L <= ``MAX_GRID_LOAD`` c and its
+1 / s^2 <= ``MAX_GRID_STEP`` max(1, c).  Costs add up in the ledger, so releases on the curve are
+jointly on the curve of their total cost, with the same constants.
 """
 
 from __future__ import annotations
@@ -93,18 +93,18 @@ import scipy
 from engine._format import rounded_up
 from engine.errors import BudgetError
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
-_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
-# log(delta) has an error of about 1e-12; it is raised by this amount (1.5e-11) and the error of a
-_GUARD = 2.0**-36
+_QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(20)
+_QUADRATURE_NODES, _QUADRATURE_WEIGHTS = (_QUADRATURE_NODES + 1) / 2, _QUADRATURE_WEIGHTS / 2
+# log(delta) has an error of about 1e-12; this amount (1.5e-11) and the error of a are added to it
+_LOG_DELTA_MARGIN = 2.0**-36
 # largest sum over released coordinates of 1 / (scale in grid units)^2, per privacy cost
-LOAD = 2.0**-24
+MAX_GRID_LOAD = 2.0**-24
 # largest 1 / (scale in grid units)^2, relative to max(1, privacy cost)
-STEP = 2.0**-54
+MAX_GRID_STEP = 2.0**-54
 # the tail term e^-y of the theorem is e^-30 times delta
 _TAIL_EXPONENT = 30.0
 # below the logarithm of every positive double
-_MIN_LOG = -800.0
+_MIN_LOG_DOUBLE = -800.0
 
 
 def gaussian_log_delta(epsilon: float, mu: float) -> float:
@@ -126,14 +126,14 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
         return 0.0
     log_phi = -a * a / 2 - math.log(2 * math.pi) / 2
     if mu <= 1:
-        x = a + mu * _NODES
-        value = log_phi + math.log(mu) + math.log(float(_WEIGHTS @ (1 - x * _mills(x))))
+        x = a + mu * _QUADRATURE_NODES
+        value = log_phi + math.log(mu) + math.log(float(_QUADRATURE_WEIGHTS @ (1 - x * _mills(x))))
     elif a >= 0:
         value = log_phi + math.log(float(_mills(a) - _mills(a + mu)))
     else:  # 1 - delta = phi(a) (M(-a) + M(b)); rounding this is accurate for delta near 1
         complement = math.exp(log_phi) * float(_mills(-a) + _mills(a + mu))
-        return min(math.log1p(-complement * (1 - _GUARD)) + slack * (abs(a) + 2), 0.0)
-    return min(value + _GUARD + slack * (abs(a) + 2), 0.0)
+        return min(math.log1p(-complement * (1 - _LOG_DELTA_MARGIN)) + slack * (abs(a) + 2), 0.0)
+    return min(value + _LOG_DELTA_MARGIN + slack * (abs(a) + 2), 0.0)
 
 
 def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: float) -> float:
@@ -148,8 +148,8 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
     """
     rounded = gaussian_log_delta(epsilon, mu)
     bounds = [0.0]
-    # floating-point errors are below 1e-12, and _GUARD covers ten times that
-    tail = max(rounded, _MIN_LOG) - _TAIL_EXPONENT
+    # floating-point errors are below 1e-12, and _LOG_DELTA_MARGIN covers ten times that
+    tail = max(rounded, _MIN_LOG_DOUBLE) - _TAIL_EXPONENT
     shifted = epsilon - (load / 8 + (epsilon - tail) * inverse_square / 5)
     if inverse_square <= 1 and shifted >= 0:
         bounds.append(load / 23 + float(np.logaddexp(gaussian_log_delta(shifted, mu), tail)))
@@ -163,7 +163,7 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
 
 def released_log_delta(epsilon: float, pcost: float, mu: float) -> float:
     """Upper bound on log delta(epsilon) for releases on the curve of total cost ``pcost``."""
-    return discrete_log_delta(epsilon, mu, LOAD * pcost, STEP * max(1.0, pcost))
+    return discrete_log_delta(epsilon, mu, MAX_GRID_LOAD * pcost, MAX_GRID_STEP * max(1.0, pcost))
 
 
 def _mills(x: Any) -> Any:
@@ -192,7 +192,7 @@ def mu_of_guess(percent: float) -> float:
         )
     mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11))
     # the theorem for discrete noise adds at most this to the success rate
-    added = 1.001 * LOAD * mu**2 / 24
+    added = 1.001 * MAX_GRID_LOAD * mu**2 / 24
     mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11 - added))
     if mu > 0.0:
         return mu
@@ -201,9 +201,9 @@ def mu_of_guess(percent: float) -> float:
     )
 
 
-_SMALLEST = math.ulp(0.0)
+_MIN_DOUBLE = math.ulp(0.0)
 ADD_REMOVE, REPLACE_ONE = NEIGHBOURS = ("add_remove", "replace_one")
-MOST_ROWS = 1_000_000
+MAX_ROWS_PER_PERSON = 1_000_000
 # delta at which epsilon is stated if the budget was given without one
 DEFAULT_DELTA = 1e-6
 # deltas of the tables of epsilon in certificates and command line output
@@ -253,10 +253,14 @@ class Budget:
         object.__setattr__(self, "report_delta", _probability(self.report_delta))
         object.__setattr__(self, "pcost", _positive("pcost", self.pcost))
         rows = self.rows_per_person
-        if isinstance(rows, bool) or not isinstance(rows, Integral) or not 1 <= rows <= MOST_ROWS:
+        if (
+            isinstance(rows, bool)
+            or not isinstance(rows, Integral)
+            or not 1 <= rows <= MAX_ROWS_PER_PERSON
+        ):
             raise BudgetError(
                 f"rows_per_person was given as {rows!r}; give the largest number of rows counted"
-                f" for one person, a whole number from 1 to {MOST_ROWS:,}."
+                f" for one person, a whole number from 1 to {MAX_ROWS_PER_PERSON:,}."
             )
         object.__setattr__(self, "rows_per_person", int(rows))
         if self.neighbours not in NEIGHBOURS:
@@ -429,7 +433,7 @@ class Budget:
         if self.pure_epsilon is not None and epsilon >= self.pure_epsilon:
             return 0.0
         value = math.exp(self._log_delta(epsilon))
-        return min(max(value * (1 + 2.0**-51), math.nextafter(value, 1.0), _SMALLEST), 1.0)
+        return min(max(value * (1 + 2.0**-51), math.nextafter(value, 1.0), _MIN_DOUBLE), 1.0)
 
     def epsilon(self, delta: float) -> float:
         """The epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.

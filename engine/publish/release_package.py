@@ -76,7 +76,7 @@ from engine.plans import Block, Plan
 from engine.privacy import ADD_REMOVE, REPLACE_ONE
 from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import new_file
-from engine.publish.report import MARK, write_answers
+from engine.publish.report import REHEARSAL_MARK, write_answers
 from engine.release import Measurement
 from engine.release.measure import measurement_of
 from engine.residuals import Space, Strategy
@@ -712,7 +712,9 @@ _README_COLUMNS = {
 def readme(measurement: Measurement, confidence: float) -> str:
     """Return the text of README.md in a release package."""
     plan = measurement.plan
-    title = MARK if measurement.rehearsal else f"Release of {markdown(measurement.dataset)}"
+    title = (
+        REHEARSAL_MARK if measurement.rehearsal else f"Release of {markdown(measurement.dataset)}"
+    )
     files = dict(_README_FILES)
     if plan.workload.queries > MAX_CSV_ANSWERS:
         del files["answers.csv"]
@@ -755,7 +757,7 @@ def write_package(
     Cancelled : ``progress`` returned False.
     """
 
-    tell, plan = (
+    report_progress, plan = (
         progress_reporter(progress, "Writing the package was cancelled; no file was left behind."),
         measurement.plan,
     )
@@ -771,7 +773,10 @@ def write_package(
         files[-1].write_bytes(readme(measurement, confidence).encode())
         files += write_measurements(measurement, folder)
         write_answers(
-            measurement, files[2], confidence=confidence, progress=lambda f, t: tell(0.5 * f, t)
+            measurement,
+            files[2],
+            confidence=confidence,
+            progress=lambda f, t: report_progress(0.5 * f, t),
         )
         if plan.workload.queries <= MAX_CSV_ANSWERS:
             files.append(folder / "answers.csv")
@@ -780,9 +785,9 @@ def write_package(
                 files[-1],
                 format="csv",
                 confidence=confidence,
-                progress=lambda f, t: tell(0.5, t),
+                progress=lambda f, t: report_progress(0.5, t),
             )
-        tell(0.6, "Writing the report")
+        report_progress(0.6, "Writing the report")
         files.append(folder / "report.html")
         files[-1].write_text(
             report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8"
@@ -802,11 +807,11 @@ def write_package(
                 "signature": signature,
             }
             files[-1].write_text(json.dumps(signed, indent=2), encoding="utf-8")
-        tell(0.8, "Packing")
+        report_progress(0.8, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for file in files:
                 archive.write(file, file.name)
-    tell(1.0, "Packed")
+    report_progress(1.0, "Packed")
     return Path(path)
 
 
@@ -821,7 +826,7 @@ def certificate(
     seal = plan.certificate
     out: dict[str, Any] = {
         "format": PACKAGE_FORMAT,
-        "status": MARK if measurement.rehearsal else "release",
+        "status": REHEARSAL_MARK if measurement.rehearsal else "release",
         "dataset": measurement.dataset,
         "key": measurement.key,
         "utc": measurement.utc,
@@ -888,7 +893,7 @@ def report_html(
     title = "Rehearsal report" if measurement.rehearsal else f"Release of {measurement.dataset}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
     if measurement.rehearsal:
-        parts.append(f"<p class=mark>{MARK}</p>")
+        parts.append(f"<p class=mark>{REHEARSAL_MARK}</p>")
     parts.append(
         f"<p>{pluralize(plan.workload.queries, 'count')} about"
         f" {pluralize(len(plan.schema), 'attribute')}, each with its standard error and"

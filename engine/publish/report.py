@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("parquet", "csv")
-MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
-BATCH = 1 << 17  # answers written at once
-SPAN = 1 << 22  # answers of a group computed at once; each span computes the complete table
-SCHEMA = pa.schema(
+REHEARSAL_MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
+ANSWERS_PER_BATCH = 1 << 17  # answers written at once
+# answers of a group computed at once; every such computation builds the complete table
+ANSWERS_PER_TABLE = 1 << 22
+ANSWER_SCHEMA = pa.schema(
     [
         ("attributes", pa.dictionary(pa.int32(), pa.string())),
         ("family", pa.dictionary(pa.int32(), pa.string())),
@@ -75,11 +76,15 @@ def write_answers(
         "confidence": str(confidence),
         "plan_hash": measurement.plan.hash,
         "pcost": repr(measurement.plan.pcost),
-        "status": MARK if measurement.rehearsal else "release",
+        "status": REHEARSAL_MARK if measurement.rehearsal else "release",
         "release": measurement.key,
     }
-    schema = SCHEMA.insert(0, pa.field("status", pa.string())) if measurement.rehearsal else SCHEMA
-    tell = progress_reporter(
+    schema = (
+        ANSWER_SCHEMA.insert(0, pa.field("status", pa.string()))
+        if measurement.rehearsal
+        else ANSWER_SCHEMA
+    )
+    report_progress = progress_reporter(
         progress, "Writing the answers was cancelled; no file was left behind."
     )
     with (
@@ -92,7 +97,7 @@ def write_answers(
                     0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())]
                 )
             writer.write(escape_texts(table) if format == "csv" else table)
-            tell(done, "Writing answers")
+            report_progress(done, "Writing answers")
     return Path(path)
 
 
@@ -127,8 +132,8 @@ def answer_batches(
     for number, group, first, last in _spans(measurement):
         answers = measurement.values(number, first, last)
         errors = np.sqrt(measurement.plan.variances(number, first, last))
-        for start in range(first, last, BATCH):
-            stop = min(last, start + BATCH)
+        for start in range(first, last, ANSWERS_PER_BATCH):
+            stop = min(last, start + ANSWERS_PER_BATCH)
             answer, std = (
                 answers[start - first : stop - first],
                 errors[start - first : stop - first],
@@ -139,9 +144,9 @@ def answer_batches(
                 query_texts(measurement.plan, number, start, stop),
                 *(pa.array(v) for v in (answer, std, answer - reach * std, answer + reach * std)),
             ]
-            pending.append(pa.Table.from_arrays(columns, schema=SCHEMA))
+            pending.append(pa.Table.from_arrays(columns, schema=ANSWER_SCHEMA))
             written += stop - start
-            if sum(t.num_rows for t in pending) >= BATCH or written == workload.queries:
+            if sum(t.num_rows for t in pending) >= ANSWERS_PER_BATCH or written == workload.queries:
                 yield written / workload.queries, pa.concat_tables(pending).unify_dictionaries()
                 pending = []
 
@@ -149,8 +154,8 @@ def answer_batches(
 def _spans(measurement: Measurement) -> Iterator[tuple[int, Group, int, int]]:
     """Yield spans (group number, group, first answer, end) that are computed at once."""
     for number, group in enumerate(measurement.plan.workload.groups):
-        for first in range(0, group.count, SPAN):
-            yield number, group, first, min(group.count, first + SPAN)
+        for first in range(0, group.count, ANSWERS_PER_TABLE):
+            yield number, group, first, min(group.count, first + ANSWERS_PER_TABLE)
 
 
 def repeat_rows(text: str, length: int) -> pa.DictionaryArray:
@@ -175,18 +180,27 @@ def escape_texts(table: pa.Table) -> pa.Table:
     )
 
 
-STOPPED = "Writing was cancelled; no file was left behind."
-PIECE = 1 << 16  # answers per row group
-NUMBERS = ("published", "error", "published_low", "published_high", "answer", "std", "low", "high")
+CANCELLED_TEXT = "Writing was cancelled; no file was left behind."
+ANSWERS_PER_ROW_GROUP = 1 << 16
+NUMBER_COLUMNS = (
+    "published",
+    "error",
+    "published_low",
+    "published_high",
+    "answer",
+    "std",
+    "low",
+    "high",
+)
 TABLE_SCHEMA = pa.schema(
     [
         ("attributes", pa.dictionary(pa.int32(), pa.string())),
         ("family", pa.dictionary(pa.int32(), pa.string())),
         ("query", pa.string()),
-        *((name, pa.float64()) for name in NUMBERS[:4]),
+        *((name, pa.float64()) for name in NUMBER_COLUMNS[:4]),
         ("flag", pa.string()),
         ("reason", pa.string()),
-        *((name, pa.float64()) for name in NUMBERS[4:]),
+        *((name, pa.float64()) for name in NUMBER_COLUMNS[4:]),
     ]
 )
 
@@ -220,17 +234,19 @@ def write_published(
         "confidence": str(confidence),
         "plan_hash": measurement.plan.hash,
         "fit": uncertainty.published.fit,
-        "status": MARK if rehearsal else "release",
+        "status": REHEARSAL_MARK if rehearsal else "release",
     }
     schema = TABLE_SCHEMA.insert(0, pa.field("status", pa.string())) if rehearsal else TABLE_SCHEMA
-    tell, written = progress_reporter(progress, STOPPED), 0
+    report_progress, written = progress_reporter(progress, CANCELLED_TEXT), 0
     with (
         new_file(path, overwrite=overwrite) as partial,
         file_writer(partial, format, schema, metadata) as writer,
     ):
         for number, group in enumerate(workload.groups):
-            for start in range(0, group.count, PIECE):
-                rows = uncertainty.answers(number, start, start + PIECE, confidence, rule)
+            for start in range(0, group.count, ANSWERS_PER_ROW_GROUP):
+                rows = uncertainty.answers(
+                    number, start, start + ANSWERS_PER_ROW_GROUP, confidence, rule
+                )
                 columns = [
                     repeat_rows(t, len(rows))
                     for t in (" x ".join(group.attributes), group.family_text)
@@ -247,7 +263,7 @@ def write_published(
                     )
                 writer.write(escape_texts(table) if format == "csv" else table)
                 written += len(rows)
-                tell(written / workload.queries, "Writing published answers")
+                report_progress(written / workload.queries, "Writing published answers")
     return Path(path)
 
 
@@ -309,7 +325,7 @@ def write_records(
     table = pa.table(columns)
     metadata = {
         "plan_hash": measurement.plan.hash,
-        "status": MARK if measurement.rehearsal else "simulated records",
+        "status": REHEARSAL_MARK if measurement.rehearsal else "simulated records",
     }
     with new_file(path, overwrite=overwrite) as partial:
         if format == "csv":

@@ -77,7 +77,7 @@ from engine.postprocess.uncertainty import REASONS, Uncertainty
 from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import RULE, added_columns, new_file
 from engine.publish.release_package import in_one_step, write_measurements
-from engine.publish.report import MARK, escape_texts
+from engine.publish.report import REHEARSAL_MARK, escape_texts
 from engine.release import Measurement, apply_group
 from engine.release.measure import measurement_of
 from engine.residuals import Space, basis, center
@@ -508,7 +508,9 @@ def write_tables(
             f" verified up to {MAX_MEMBERS:,} files. Publish from a workload of fewer groups;"
             " write_answers writes any number of answers to one file."
         )
-    tell = progress_reporter(progress, "Writing the tables was cancelled; no file was left behind.")
+    report_progress = progress_reporter(
+        progress, "Writing the tables was cancelled; no file was left behind."
+    )
     with (
         new_file(path, overwrite=overwrite) as partial,
         tempfile.TemporaryDirectory(dir=partial.parent) as temporary,
@@ -518,13 +520,13 @@ def write_tables(
             Path(temporary),
             rule=rule or QualityRule(),
             confidence=confidence,
-            tell=tell,
+            report_progress=report_progress,
         )
-        tell(0.9, "Packing")
+        report_progress(0.9, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for member in members:
                 archive.write(member, member.name)
-    tell(1.0, "Packed")
+    report_progress(1.0, "Packed")
     return Path(path)
 
 
@@ -535,7 +537,7 @@ def tables_files(
     rule: QualityRule,
     confidence: float,
     format_name: str = TABLES_FORMAT,
-    tell: Callable[[float, str], None] = lambda share, text: None,
+    report_progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[Path]:
     """Write the files of the package into a folder; return their paths.
 
@@ -550,7 +552,7 @@ def tables_files(
     for number, (name, group) in enumerate(zip(names, workload.groups, strict=True)):
         frame = labelled_rows(uncertainty, number, first, rule, confidence)
         first += group.count
-        tell(0.8 * first / workload.queries, "Writing tables")
+        report_progress(0.8 * first / workload.queries, "Writing tables")
         files.append(folder / f"{name}.csv")
         text_table = escape_texts(pa.table({c: _column(frame[c]) for c in frame}))
         pyarrow.csv.write_csv(
@@ -645,7 +647,7 @@ def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
     rows = pd.DataFrame({across.label(i): values[:, i] for i in range(across.size)})
     rows.insert(0, head, [down.label(i) for i in range(down.size)], allow_duplicates=True)
     if "status" in frame:
-        rows.insert(0, MARK, "REHEARSAL", allow_duplicates=True)
+        rows.insert(0, REHEARSAL_MARK, "REHEARSAL", allow_duplicates=True)
     return rows
 
 
@@ -661,7 +663,9 @@ Described = list[tuple[str, Group, list[str]]]
 
 def _readme(measurement: Measurement, described: Described, confidence: float) -> str:
     plan = measurement.plan
-    title = MARK if measurement.rehearsal else markdown(f"Tables of {measurement.dataset}")
+    title = (
+        REHEARSAL_MARK if measurement.rehearsal else markdown(f"Tables of {measurement.dataset}")
+    )
     lines = [
         f"# {title}",
         "",
@@ -818,7 +822,7 @@ def registry(measurement: Measurement) -> dict[str, object]:
         "1 row" if budget.rows_per_person == 1 else f"all of up to {budget.rows_per_person:,} rows"
     )
     return {
-        "status": MARK if measurement.rehearsal else "release",
+        "status": REHEARSAL_MARK if measurement.rehearsal else "release",
         "deployment name": measurement.dataset or UNKNOWN,
         "data curator": UNKNOWN,
         "intended use": UNKNOWN,
@@ -937,7 +941,7 @@ def write_workbook(
             f"The workbook would have {workload.queries:,} rows, over {MAX_WORKBOOK_ROWS:,}."
             " Publish from a workload of fewer queries, or take the zip or parquet."
         )
-    tell = progress_reporter(
+    report_progress = progress_reporter(
         progress, "Writing the workbook was cancelled; no file was left behind."
     )
     with (
@@ -951,11 +955,11 @@ def write_workbook(
             for number, group in enumerate(workload.groups):
                 book.table(number, done)
                 done += group.count
-                tell(0.9 * done / workload.queries, "Writing sheets")
+                report_progress(0.9 * done / workload.queries, "Writing sheets")
             book.codebook()
         finally:
             book.close()
-        tell(1.0, "Packed")
+        report_progress(1.0, "Packed")
     return Path(path)
 
 
@@ -976,7 +980,7 @@ class _WorkbookWriter:
         self.book.set_properties(
             {
                 "title": self.title,
-                "comments": MARK if self.measurement.rehearsal else "",
+                "comments": REHEARSAL_MARK if self.measurement.rehearsal else "",
                 "created": datetime.fromisoformat(utc) if utc else UNDATED,
             }
         )
@@ -1002,7 +1006,10 @@ class _WorkbookWriter:
 
     def _sheet(self, name: str, lines: Sequence[str]) -> tuple[Any, int]:
         """Add a sheet with title and notes; return it and the first free row."""
-        sheet, mark = self.book.add_worksheet(name), [MARK] if self.measurement.rehearsal else []
+        sheet, mark = (
+            self.book.add_worksheet(name),
+            [REHEARSAL_MARK] if self.measurement.rehearsal else [],
+        )
         sheet.set_landscape()
         sheet.set_paper(A4)
         # print one page wide and any number of pages long

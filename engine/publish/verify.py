@@ -44,7 +44,7 @@ from engine.publish.release_package import (
     read_measurements,
     readme,
 )
-from engine.publish.report import MARK, answer_batches
+from engine.publish.report import REHEARSAL_MARK, answer_batches
 from engine.publish.tables_package import (
     HOW,
     MAX_TABLE_ROWS,
@@ -301,7 +301,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     ]
     if problems:
         return problems
-    rehearsal, spent = seal.get("status") == MARK, seal.get("ledger")
+    rehearsal, spent = seal.get("status") == REHEARSAL_MARK, seal.get("ledger")
     words = {name: str(seal.get(name)) for name in ("dataset", "key", "utc")}
     found = read_measurements(
         plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **words

@@ -39,8 +39,8 @@ from engine._format import quote_public
 from engine.errors import DataError, LimitExceeded
 
 Words = npt.NDArray[np.uint64]
-EXACT = 2**53  # from here on 64-bit floats cannot represent all integers
-FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: EXACT}  # bytes of a float -> limit as above
+FLOAT64_INTEGER_LIMIT = 2**53  # from here on 64-bit floats cannot represent all integers
+FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: FLOAT64_INTEGER_LIMIT}  # bytes of a float -> limit as above
 KIND_ADVICE = "numbers and texts; give identifiers as text in all rows and all files"
 # texts of floats, as programs write them; `database.NUMBER_IN_BYTES` matches the same texts
 FROM_FLOAT = r"^-?(0|[1-9][0-9]*)\.0+$"
@@ -53,7 +53,7 @@ _MOST_DIGITS = 76  # of a decimal of Arrow
 
 
 def identities(
-    values: pa.Array | list[Any], column: str, limit: int = EXACT
+    values: pa.Array | list[Any], column: str, limit: int = FLOAT64_INTEGER_LIMIT
 ) -> tuple[Words, Words, np.ndarray, str]:
     """Return two words per row that identify its person, whether it has one, shape (rows,) each,
     and the kind.
@@ -134,7 +134,7 @@ def _digits(value: Any, column: str, limit: int) -> str:
     """Return the decimal digits of an integer."""
     if isinstance(value, (float, np.floating)):
         width = int(value.dtype.itemsize) if isinstance(value, np.floating) else 8
-        limit = min(limit, FLOAT_LIMITS.get(width, EXACT))
+        limit = min(limit, FLOAT_LIMITS.get(width, FLOAT64_INTEGER_LIMIT))
         if abs(float(value)) >= limit:
             raise DataError(_too_large(column, limit))
     is_long = isinstance(value, Decimal) and not (
@@ -223,10 +223,10 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
     if pc.any(from_float).as_py():
         plain = pc.replace_substring_regex(values, r"\.0+$", "")
         if any(
-            len(text) > 17 or abs(int(text)) >= EXACT
+            len(text) > 17 or abs(int(text)) >= FLOAT64_INTEGER_LIMIT
             for text in plain.filter(from_float).to_pylist()
         ):
-            raise DataError(_too_large(column, EXACT))
+            raise DataError(_too_large(column, FLOAT64_INTEGER_LIMIT))
         plain = pc.if_else(pc.equal(plain, "-0"), "0", plain)
         values = pc.if_else(from_float, plain, values)
     texts = np.asarray(values.fill_null(""), dtype=object)
@@ -288,7 +288,10 @@ class PersonCap:
         self._place = np.zeros(0, np.intp)
 
     def take(
-        self, persons: pa.Array | list[Any], codes: Sequence[np.ndarray], limit: int = EXACT
+        self,
+        persons: pa.Array | list[Any],
+        codes: Sequence[np.ndarray],
+        limit: int = FLOAT64_INTEGER_LIMIT,
     ) -> None:
         """Add rows: person identifiers, and codes of every column of the schema, shape (rows,)
         each.

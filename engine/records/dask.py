@@ -16,7 +16,7 @@ from engine.records.counts import Counts
 from engine.records.database import POLL_INTERVAL_S
 
 DASK_FRAME, COUNTING_TEXT = "the Dask frame", "counting on the workers"
-TOGETHER = 64  # partitions counted concurrently; each may hold its tables in memory
+MAX_CONCURRENT_PARTITIONS = 64  # each may hold its tables in memory
 _LOST_WORKER_ERRORS = (
     "killed",
     "cancelled",
@@ -56,13 +56,15 @@ def count_partitions(
         without_values(lambda: data[list(names)].to_delayed(), DASK_FRAME),
     )
     counts: Counts | None = None
-    for start in range(0, len(parts), TOGETHER):
-        sums = tasks = [dask.delayed(count)(part) for part in parts[start : start + TOGETHER]]
+    for start in range(0, len(parts), MAX_CONCURRENT_PARTITIONS):
+        sums = tasks = [
+            dask.delayed(count)(part) for part in parts[start : start + MAX_CONCURRENT_PARTITIONS]
+        ]
         while len(sums) > 1:  # pairwise, so that no worker holds many tables
             sums = [
                 dask.delayed(add)(*pair) if len(pair) == 2 else pair[0] for pair in _pairs(sums)
             ]
-        stop = min(start + TOGETHER, len(parts))
+        stop = min(start + MAX_CONCURRENT_PARTITIONS, len(parts))
         report_share = (
             None
             if listen is None

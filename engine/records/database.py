@@ -94,7 +94,7 @@ from engine.workload.calendar import MAX_YEAR, read_period
 
 # backends whose columns may contain values of another type than the declared one
 UNTYPED_BACKENDS = ("sqlite",)
-_DIGITS = 15  # of a float as text in SQLite
+_FLOAT_DIGITS = 15  # significant digits of a float as text in SQLite
 
 
 def untyped_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
@@ -163,7 +163,7 @@ def _typed(value: Any, kind: Any) -> Any:
     ):
         return int(value)
     if kind.is_decimal():
-        number = Decimal(format(value, f".{_DIGITS}g") if isinstance(value, float) else value)
+        number = Decimal(format(value, f".{_FLOAT_DIGITS}g") if isinstance(value, float) else value)
         try:
             rounded = number.quantize(Decimal(1).scaleb(-(kind.scale or 0)))
         except InvalidOperation:
@@ -175,13 +175,13 @@ def _typed(value: Any, kind: Any) -> Any:
 SPARK_SESSION = "the Spark session"
 # session settings that Ibis changes; they are restored after counting
 CHANGED_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.mapKeyDedupPolicy")
-MAX_CAUSES = 20  # length of the chain of causes of an error
+MAX_CHAINED_ERRORS = 20  # length of the chain of causes of an error
 SHUTDOWN_MESSAGES = (
     "SparkContext was shut down",
     "stopped SparkContext",
 )  # the JVM context ends before Python is notified
 # parts of Spark's documented error conditions
-NOT_FOUND = ("not_found", "not_exist", "unresolved", "type_mismatch")
+NOT_FOUND_CONDITIONS = ("not_found", "not_exist", "unresolved", "type_mismatch")
 
 
 def is_spark_frame(data: Any) -> bool:
@@ -235,7 +235,7 @@ def spark_kinds(error: Exception) -> str:
         return "closed"
     conditions: list[str] = []
     cause: Any = getattr(error, "java_exception", error)
-    while cause is not None and len(conditions) < MAX_CAUSES:
+    while cause is not None and len(conditions) < MAX_CHAINED_ERRORS:
         name = ""
         with suppress(Exception):  # only Spark's exceptions have a condition
             name = cause.getCondition() or ""
@@ -276,13 +276,13 @@ def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array | list[Any]:
 
 
 # branches of one CASE expression, and distinct values that are encoded one by one
-MOST_CASES = 1_000
+MAX_CASE_BRANCHES = 1_000
 MAX_DECIMAL_DIGITS = 18  # decimals in units of their last digit then fit in 64 bits
 HEX_BACKENDS = ("duckdb", "pyspark")  # hex(text) returns the bytes of a text
 DATE_BACKENDS = ("duckdb", "postgres", "pyspark")  # date columns contain only dates
 TIMEZONE_BACKENDS = ("duckdb", "postgres")  # timezone('UTC', moment) returns the time in UTC
 # code of a value that appeared after the distinct values of its column were read
-CHANGED_CODE = -1 - len(REASONS)
+NEW_VALUE_CODE = -1 - len(REASONS)
 _INT64_LIMIT = 2**63
 
 
@@ -378,18 +378,18 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
         default_code = _cases_by_text(
             texts,
             _by_distinct(texts, lambda text: encoder.one(Decimal(text)), distinct),
-            CHANGED_CODE,
+            NEW_VALUE_CODE,
         )
     elif kind.is_string():
         texts = in_bytes(column)
         default_code = _cases_by_text(
             texts,
             _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct),
-            CHANGED_CODE,
+            NEW_VALUE_CODE,
         )
     else:
         raise NotThereError
-    if len(cases) > MOST_CASES + 4:
+    if len(cases) > MAX_CASE_BRANCHES + 4:
         raise NotThereError
     codes = ibis.cases(
         *((condition, _int_literal(code)) for condition, code in cases),
@@ -408,10 +408,10 @@ def _date_cases(
     if kind.is_string():
         texts = in_bytes(column)
         codes = _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct)
-        return [], _cases_by_text(texts, codes, CHANGED_CODE)
+        return [], _cases_by_text(texts, codes, NEW_VALUE_CODE)
     if kind.is_integer():
         values = [value for value in _at_most_max_cases(column, distinct) if value is not None]
-        return [(column == value, encoder.one(value)) for value in values], CHANGED_CODE
+        return [(column == value, encoder.one(value)) for value in values], NEW_VALUE_CODE
     if kind.is_boolean():
         return [], encoder.one(True)
     if not (kind.is_date() or kind.is_timestamp()):
@@ -452,9 +452,9 @@ def _date_cases(
 
 
 def _at_most_max_cases(column: Any, distinct: Callable[[Any, int], list[Any]]) -> list[Any]:
-    """Return the distinct values of a column; raise NotThereError for more than `MOST_CASES`."""
-    values = distinct(column, MOST_CASES)
-    if len(values) > MOST_CASES:
+    """Return the distinct values of a column; NotThereError if more than `MAX_CASE_BRANCHES`."""
+    values = distinct(column, MAX_CASE_BRANCHES)
+    if len(values) > MAX_CASE_BRANCHES:
         raise NotThereError
     return values
 
@@ -501,7 +501,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
 
 def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any:
     """Return a CASE expression with one branch per text."""
-    if len(codes) > MOST_CASES + 1:
+    if len(codes) > MAX_CASE_BRANCHES + 1:
         raise NotThereError
     return column.cases(
         *((text, _int_literal(code)) for text, code in codes.items()),
@@ -726,13 +726,15 @@ def _cancellation(backend: Any) -> Iterator[Callable[[], object]]:
 
 
 SQL_TYPES = {"int32": "INTEGER", "int64": "BIGINT"}
-TOGETHER, FIRST = 32, 8  # maximum number of tables per query, and of the first query
-NEWS = 4  # progress reports during one query above which the next query has fewer tables
-MOST_ANSWERS = 1_000  # columns per result row; PostgreSQL allows 1,664
+MAX_TABLES_PER_QUERY = 32
+MAX_TABLES_OF_FIRST_QUERY = 8
+# progress reports during one query above which the next query has fewer tables
+MAX_REPORTS_PER_QUERY = 4
+MAX_RESULT_COLUMNS = 1_000  # columns per result row; PostgreSQL allows 1,664
 # backends with temporary tables, created by a statement or by Ibis
-KEEPING = ("duckdb", "postgres", "pyspark")
-GROUPING_SETS = ("duckdb", "postgres", "pyspark", "snowflake", "trino")
-DATABASE = "the database"
+TEMPORARY_TABLE_BACKENDS = ("duckdb", "postgres", "pyspark")
+GROUPING_SETS_BACKENDS = ("duckdb", "postgres", "pyspark", "snowflake", "trino")
+DATABASE_SUBJECT = "the database"
 TABLE_CHANGED = "the table changed while it was counted; count a copy"
 _ERROR_TEXTS = {
     (
@@ -754,12 +756,12 @@ _ERROR_TEXTS = {
         "undefined",
         "binder",
         "notfound",
-        *NOT_FOUND,
+        *NOT_FOUND_CONDITIONS,
     ): "has another table, or other columns, than before",
 }
-MAX_STATEMENT_PARTS = 400  # SELECTs in one UNION; SQLite allows 500
+MAX_SELECTS = 400  # SELECTs in one UNION; SQLite allows 500
 # identifiers, as hexadecimal bytes, that `contribution_bounding` rewrites or refuses: "7.0" and "1.2E+11"
-NUMBER_IN_BYTES = "^(2B|2D)?(3[0-9])+(2E(30)+|((2C|2E)(3[0-9])*)?(45|65)2B(3[0-9])+)$"
+HEX_NUMBER_PATTERN = "^(2B|2D)?(3[0-9])+(2E(30)+|((2C|2E)(3[0-9])*)?(45|65)2B(3[0-9])+)$"
 _REFUSED_CODES = range(MISSING, MISSING - len(REASONS), -1)
 _PERSON, _KEY, _ROWS, _GOOD = "person", "key", "counted", "good"
 _TableRequest = tuple[Names, list[str]]  # attribute set, columns of its codes
@@ -795,7 +797,7 @@ def fit_in_database(
                 code_of(data[name], encoder, _distinct)
                 for name, encoder in zip(names, encoders, strict=True)
             ]
-            codes = [ibis.ifelse(code == CHANGED_CODE, OUTSIDE, code) for code in codes]
+            codes = [ibis.ifelse(code == NEW_VALUE_CODE, OUTSIDE, code) for code in codes]
         except NotThereError:
             return None
         totals = {
@@ -860,7 +862,7 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
     )
     with _snapshot(code_table) as (table, answer_sets):
         if answer_sets is None:
-            if tally.cap is not None or 1 + len(columns) + len(tally.tables) > MAX_STATEMENT_PARTS:
+            if tally.cap is not None or 1 + len(columns) + len(tally.tables) > MAX_SELECTS:
                 return False
             _count_in_one_statement(tally, table, columns)
             if monitor is not None:
@@ -923,7 +925,7 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
         refused = dict(
             zip(cell[part == number].tolist(), row_sums[part == number].tolist(), strict=True)
         )
-        if CHANGED_CODE in refused:
+        if NEW_VALUE_CODE in refused:
             raise DataError(TABLE_CHANGED)
         for code in sorted(refused, reverse=True):
             if refused[code]:
@@ -942,7 +944,7 @@ def _has_numbers_as_text(table: Any) -> bool:
     if not table[_KEY].type().is_string():
         return False
     answer = _fetched(
-        table.aggregate(rows=_total(table[_KEY].re_search(NUMBER_IN_BYTES).ifelse(1, 0)))
+        table.aggregate(rows=_total(table[_KEY].re_search(HEX_NUMBER_PATTERN).ifelse(1, 0)))
     )
     return bool(answer["rows"][0].as_py())
 
@@ -966,7 +968,9 @@ def _count_tables(
     before = {names: int(tally.tables[names].sum()) for names in sets}
     n_counted, batch_size = (
         0,
-        min(FIRST, TOGETHER) if is_quick and monitor is not None else TOGETHER,
+        min(MAX_TABLES_OF_FIRST_QUERY, MAX_TABLES_PER_QUERY)
+        if is_quick and monitor is not None
+        else MAX_TABLES_PER_QUERY,
     )
     while batch := sets[n_counted : n_counted + batch_size]:
         signals_before = monitor.signs if monitor is not None else 0
@@ -985,9 +989,13 @@ def _count_tables(
 
 def _next_batch_size(batch_size: int, signals: int) -> int:
     """Return the number of tables of the next query, adapted so that progress stays visible."""
-    if signals > NEWS:
+    if signals > MAX_REPORTS_PER_QUERY:
         return max(1, batch_size // 2)
-    return min(TOGETHER, 2 * batch_size) if 2 * signals < NEWS else batch_size
+    return (
+        min(MAX_TABLES_PER_QUERY, 2 * batch_size)
+        if 2 * signals < MAX_REPORTS_PER_QUERY
+        else batch_size
+    )
 
 
 def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | None) -> int:
@@ -1029,7 +1037,7 @@ def _changed_rows(table: Any, columns: Sequence[str]) -> Any:
     import ibis
 
     return (
-        _total(ibis.or_(*(table[column] == CHANGED_CODE for column in columns)).ifelse(1, 0))
+        _total(ibis.or_(*(table[column] == NEW_VALUE_CODE for column in columns)).ifelse(1, 0))
         if columns
         else ibis.literal(0)
     )
@@ -1038,8 +1046,10 @@ def _changed_rows(table: Any, columns: Sequence[str]) -> Any:
 def _fetch_totals(table: Any, totals: Mapping[str, Any]) -> dict[str, int]:
     """Return integer aggregates of a table by name."""
     values_by_name: dict[str, int] = {}
-    for start in range(0, len(totals), MOST_ANSWERS):
-        row = _fetched(table.aggregate(**dict(list(totals.items())[start : start + MOST_ANSWERS])))
+    for start in range(0, len(totals), MAX_RESULT_COLUMNS):
+        row = _fetched(
+            table.aggregate(**dict(list(totals.items())[start : start + MAX_RESULT_COLUMNS]))
+        )
         values_by_name |= {name: int(cells[0]) for name, cells in row.to_pydict().items()}
     return values_by_name
 
@@ -1061,7 +1071,7 @@ def _one_by_one(
     tables, and both columns have the smallest sufficient integer type.
     """
     backend = table.get_backend()
-    inner = without_values(lambda: backend.compile(table), DATABASE)
+    inner = without_values(lambda: backend.compile(table), DATABASE_SUBJECT)
     rows, statements = "COUNT(*)" if weight is None else f"SUM({weight})", []
     starts = list(itertools.accumulate((schema.cells(names) for names, _ in requests), initial=0))
     types = {"cell": _integer_type(starts[-1]), "counted": _integer_type(n_records)}
@@ -1095,7 +1105,7 @@ def _grouping_sets(
     Without a materialised table every scan computes the codes again.
     """
     backend = table.get_backend()
-    if backend.name not in GROUPING_SETS or len(requests) == 1:
+    if backend.name not in GROUPING_SETS_BACKENDS or len(requests) == 1:
         for names, columns in requests:
             rows = table.count() if weight is None else table[weight].sum()
             answer = _fetched(table.group_by(columns).aggregate(**{_ROWS: rows.cast("int64")}))
@@ -1103,7 +1113,8 @@ def _grouping_sets(
         return
     used = sorted({column for _, columns in requests for column in columns})
     inner = without_values(
-        lambda: backend.compile(table.select(*{*used, *([weight] if weight else [])})), DATABASE
+        lambda: backend.compile(table.select(*{*used, *([weight] if weight else [])})),
+        DATABASE_SUBJECT,
     )
     groups = ", ".join(f"({', '.join(columns)})" for _, columns in requests)
     rows = "COUNT(*)" if weight is None else f"SUM({weight})"
@@ -1186,8 +1197,8 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
     import ibis
 
     backend, name = table.get_backend(), ibis.util.gen_name("counted")
-    if is_spark_table(table) and backend.name in KEEPING:
-        cached = without_values(table.cache, DATABASE, describe_error)
+    if is_spark_table(table) and backend.name in TEMPORARY_TABLE_BACKENDS:
+        cached = without_values(table.cache, DATABASE_SUBJECT, describe_error)
         try:
             yield cached, _grouping_sets
         finally:
@@ -1200,7 +1211,7 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
     try:
         snapshot = without_values(
             lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()),
-            DATABASE,
+            DATABASE_SUBJECT,
             describe_error,
         )
         yield snapshot, _one_by_one
@@ -1214,7 +1225,7 @@ def _create_temporary_table(backend: Any, name: str, table: Any) -> bool:
 
     The cause of a failure is reported by the queries that follow.
     """
-    if backend.name not in KEEPING:
+    if backend.name not in TEMPORARY_TABLE_BACKENDS:
         return False
     try:
         backend.raw_sql(f'CREATE TEMPORARY TABLE "{name}" AS {backend.compile(table)}')
@@ -1234,7 +1245,7 @@ def some_values(data: Any, names: Sequence[str], most: int) -> Iterator[tuple[st
 def _distinct(column: Any, limit: int) -> list[Any]:
     values = column.name("value").as_table().distinct().limit(limit + 1)
     if column.get_backend().name in UNTYPED_BACKENDS:
-        batches = guard_batches(untyped_batches(values, ["value"], limit + 1), DATABASE)
+        batches = guard_batches(untyped_batches(values, ["value"], limit + 1), DATABASE_SUBJECT)
         return [value for batch in batches for value in _pylist(batch.columns[0])]
     return list(_fetched(values)["value"].to_pylist())
 
@@ -1246,7 +1257,9 @@ def _pylist(column: pa.Array | list[Any]) -> list[Any]:
 def _run_statement(backend: Any, statement: str, types: Mapping[str, Any]) -> pa.Table:
     """Run a statement with the given column types; to infer them, Ibis would create a view."""
     return _fetched(
-        without_values(lambda: backend.sql(statement, schema=dict(types)), DATABASE, describe_error)
+        without_values(
+            lambda: backend.sql(statement, schema=dict(types)), DATABASE_SUBJECT, describe_error
+        )
     )
 
 
@@ -1255,12 +1268,12 @@ def _fetched(expression: Any) -> pa.Table:
     execute = (
         partial(spark_answer, expression) if is_spark_table(expression) else expression.to_pyarrow
     )
-    answer: pa.Table = without_values(execute, DATABASE, describe_error)
+    answer: pa.Table = without_values(execute, DATABASE_SUBJECT, describe_error)
     return answer
 
 
 def _batches(expression: Any) -> Iterator[pa.RecordBatch]:
-    yield from without_values(expression.to_pyarrow_batches, DATABASE, describe_error)
+    yield from without_values(expression.to_pyarrow_batches, DATABASE_SUBJECT, describe_error)
 
 
 def describe_error(error: Exception) -> str:
@@ -1268,7 +1281,7 @@ def describe_error(error: Exception) -> str:
     kinds = " ".join([*(kind.__name__.lower() for kind in type(error).__mro__), spark_kinds(error)])
     for words, text in _ERROR_TEXTS.items():
         if any(word in kinds for word in words):
-            return f"{DATABASE} {text}"
+            return f"{DATABASE_SUBJECT} {text}"
     return ""
 
 

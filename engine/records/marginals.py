@@ -36,7 +36,7 @@ from engine._format import quote_public
 from engine._validation import check_choice, check_positive, check_type
 from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.progress import Progress, check_callback
-from engine.records.contribution_bounding import EXACT, NO_PERSON, PersonCap
+from engine.records.contribution_bounding import FLOAT64_INTEGER_LIMIT, NO_PERSON, PersonCap
 from engine.records.counts import (
     LARGE_COUNT,
     Counts,
@@ -108,7 +108,7 @@ def check_count_column(schema: Schema, count_column: str | None, person: str | N
         )
     if person is not None:
         raise DataError(
-            "rows that are counted already tell no persons, but there is the count column"
+            "rows that are counts do not identify persons, but there is the count column"
             f" {quote_public(count_column)} and the person column {quote_public(person)}; give no"
             " count column, or take the person column out of options and schema"
         )
@@ -482,7 +482,7 @@ class _Tally:
                 if self.cap is None:
                     self._take(self._accepted(columns, batch.rows), pool)
                 else:
-                    limit = batch.float_limits.get(self.cap.column, EXACT)
+                    limit = batch.float_limits.get(self.cap.column, FLOAT64_INTEGER_LIMIT)
                     self.cap.take(
                         batch.columns[[*names, *person_columns].index(self.cap.column)],
                         columns,

@@ -33,7 +33,7 @@ import numpy as np
 from engine._format import header_name, near_matches, quote_public
 from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.records.batches import Batch, check_columns, import_optional, rows_to_batches
-from engine.records.contribution_bounding import EXACT, FLOAT_LIMITS
+from engine.records.contribution_bounding import FLOAT64_INTEGER_LIMIT, FLOAT_LIMITS
 from engine.records.encoding import Clock, clock_of, number_of, scalar, text_of
 from engine.records.subprocess_worker import JSON, SHEET, TOO_LARGE
 from engine.workload import Attribute, DraftSchema, Schema
@@ -348,7 +348,7 @@ def _float_limit(meta: Any, name: str) -> int:
     return (
         2 ** (8 * width - 11)
         if meta.readstat_variable_types[name] == "double" and 3 <= width < 8
-        else EXACT
+        else FLOAT64_INTEGER_LIMIT
     )
 
 

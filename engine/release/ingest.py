@@ -23,7 +23,7 @@ from engine.errors import DataError, LimitExceeded, OtherRecords, PlanError
 from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import Fingerprint
 from engine.ledger.hash_chain import Row
-from engine.ledger.ledger import REHEARSED
+from engine.ledger.ledger import REHEARSAL_NOTE_KIND
 from engine.plans import Block, Plan
 from engine.progress import Progress, progress_reporter
 from engine.records import (
@@ -94,17 +94,19 @@ def records_fit(
     DataError
         The records cannot be read.
     """
-    tell = progress_reporter(
+    report_progress = progress_reporter(
         progress, "The look at columns and values was cancelled; it spent nothing."
     )
     columns = column_names(data)
     names = [name for name in schema if not columns or name in columns]
     strict_encoders = [Encoder(attribute=_strict(schema[name])) for name in names]
     column_counts = (
-        fit_in_database(data, strict_encoders, MAX_SHOWN_VALUES, tell) if is_table(data) else None
+        fit_in_database(data, strict_encoders, MAX_SHOWN_VALUES, report_progress)
+        if is_table(data)
+        else None
     )
     if column_counts is None:
-        column_counts = _fit_here(data, names, strict_encoders, tell)
+        column_counts = _fit_here(data, names, strict_encoders, report_progress)
     fits = {
         name: _fit(schema[name], *counts) for name, counts in zip(names, column_counts, strict=True)
     }
@@ -144,7 +146,7 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
 
 
 def _fit_here(
-    data: Any, names: list[str], encoders: list[Encoder], tell: Any
+    data: Any, names: list[str], encoders: list[Encoder], report_progress: Any
 ) -> list[tuple[Any, Any]]:
     rows: list[Counter[int]] = [Counter() for _ in names]
     values: list[Counter[Any]] = [Counter() for _ in names]
@@ -163,7 +165,7 @@ def _fit_here(
             if len(unknown_values) > MAX_UNKNOWN_VALUES:
                 values[i] = Counter(dict(unknown_values.most_common(MAX_UNKNOWN_VALUES // 2)))
         read += batch.rows
-        tell(
+        report_progress(
             read / (read + 1e6) if batch.fraction is None else batch.fraction,
             "looking at columns and values",
         )
@@ -393,7 +395,7 @@ def check_repeat(
 
 
 def _warning(row: Row) -> str:
-    if row.kind == REHEARSED:
+    if row.kind == REHEARSAL_NOTE_KIND:
         return (
             f"The same records were rehearsed as public ones, under {row.dataset!r} at {row.utc}."
         )
@@ -467,14 +469,14 @@ def declare_public(
     counts = counts_for(plan, data, **keywords)
     records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(records):
-        if row.kind != REHEARSED:
+        if row.kind != REHEARSAL_NOTE_KIND:
             raise DataError(
                 f"The same records were released under the name {row.dataset!r} at {row.utc}, so"
                 " they are not public. Rehearse simulated records."
             )
     ledger.note(
         dataset=dataset,
-        kind=REHEARSED.removeprefix("note:"),
+        kind=REHEARSAL_NOTE_KIND.removeprefix("note:"),
         text=f"{records.to_text()}: {why}",
         key=dataset,
     )
@@ -555,8 +557,8 @@ def count(
     sets = [*maximal_sets(part), *also]
     if not isinstance(data, Counts):
         sets += [(name,) for name in checked]
-    tell = status_reporter(options.progress)
-    progress = lambda fraction, text: tell(0.8 * fraction, text)  # noqa: E731
+    report_progress = status_reporter(options.progress)
+    progress = lambda fraction, text: report_progress(0.8 * fraction, text)  # noqa: E731
     options = replace(options, rows_per_person=rows_per_person, progress=progress)
     return count_tables(data, part.schema, sets, options)
 

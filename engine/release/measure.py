@@ -22,7 +22,7 @@ from engine._arrays import Array
 from engine._validation import check_type
 from engine.errors import LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger, Receipt, release_key
-from engine.ledger.balance import EXACT
+from engine.ledger.balance import INVARIANTS_NOTE_KIND
 from engine.ledger.ledger import NOTE
 from engine.ledger.noise_journal import is_interrupted, journal
 from engine.mechanisms import load_plan
@@ -342,7 +342,7 @@ def compare_records(
 
 def _spend(book: Ledger, plan: Plan, *, dataset: str, key: str, **cost: Any) -> Receipt:
     """Note the exact totals of the schema, then spend, so that every spend has the note."""
-    kind = EXACT.removeprefix("note:")
+    kind = INVARIANTS_NOTE_KIND.removeprefix("note:")
     if (exact := plan.schema.exact_text) and not book.notes(kind=kind, key=key):
         book.note(dataset=dataset, kind=kind, text=exact[:NOTE].strip(), key=key)
     return book.spend(dataset=dataset, key=key, plan_hash=plan.hash, **cost)

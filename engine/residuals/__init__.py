@@ -10,10 +10,10 @@ from engine.residuals.basis import (
     SplitLift,
     basis,
     center,
-    class_rows,
     contract,
     digest,
     group_axes,
+    residual_rows,
 )
 from engine.residuals.decomposition import Factor
 from engine.residuals.dual_solver import DualProblem, Options
@@ -33,8 +33,8 @@ __all__ = [
     "Strategy",
     "basis",
     "center",
-    "class_rows",
     "contract",
     "digest",
     "group_axes",
+    "residual_rows",
 ]

@@ -312,7 +312,7 @@ def tables(
     return _by_rows(tensor, sizes, [T.T for T in _columns(sizes, centers)])
 
 
-def class_rows(
+def residual_rows(
     rows: Array,
     sizes: Sequence[int],
     inside: Axes | None = None,
@@ -331,7 +331,7 @@ def class_rows(
     centers : centers of shape (n_i,), None for uniform.
     complement : complement of the two attributes of the rows.
 
-    >>> class_rows(np.eye(2), [2]).round(3)
+    >>> residual_rows(np.eye(2), [2]).round(3)
     array([[ 0.707],
            [-0.707]])
     """
@@ -391,9 +391,9 @@ class Lift:
         """
         return np.arange(1, self.sizes[axis])
 
-    def rows(self, class_rows: Array) -> Array:
-        """Return class_rows @ L, shape (k, residual coordinates) to (k, cells)."""
-        return _by_rows(class_rows, self.coordinates, self.matrices)
+    def rows(self, residual_rows: Array) -> Array:
+        """Return residual_rows @ L, shape (k, residual coordinates) to (k, cells)."""
+        return _by_rows(residual_rows, self.coordinates, self.matrices)
 
     def classes(self, cell_rows: Array) -> Array:
         """Return cell_rows @ L^T, the residual coordinates of tables.
@@ -444,9 +444,9 @@ class SplitLift(Lift):
     def coordinates(self) -> tuple[int, ...]:
         return tuple(n - 1 for n in self.sizes)  # of the space on all attributes
 
-    def rows(self, class_rows: Array) -> Array:
-        flat = np.zeros((len(class_rows), self.cells))
-        flat[:, self.kept] = class_rows
+    def rows(self, residual_rows: Array) -> Array:
+        flat = np.zeros((len(residual_rows), self.cells))
+        flat[:, self.kept] = residual_rows
         tensor = flat.reshape(len(flat), *self.sizes)
         _pass_down(tensor, self.complements, -1.0)
         return _by_rows(tensor, self.sizes, self.matrices)
@@ -484,8 +484,8 @@ class FullDomain(Lift):
         self.sizes, self.cells, self.dimension = (cells,), cells, cells
         self.matrices = [np.eye(cells)]
 
-    def rows(self, class_rows: Array) -> Array:
-        return class_rows
+    def rows(self, residual_rows: Array) -> Array:
+        return residual_rows
 
     def classes(self, cell_rows: Array) -> Array:
         return cell_rows

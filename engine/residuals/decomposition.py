@@ -55,8 +55,8 @@ from engine.residuals.basis import (
     Split,
     basis,
     center,
-    class_rows,
     digest,
+    residual_rows,
 )
 from engine.residuals.intervals import IntervalGram, IntervalMatrix, IntervalSpace, gram_product
 from engine.residuals.operators import ScaledIdentity, is_wide
@@ -448,7 +448,7 @@ class Registry:
                 # R^T R is the weighted Gram when rows carry the root of their weight
                 chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
             query_trace += float(np.sum(chunk**2))
-            projected = class_rows(chunk, part.sizes, inside, centers, complement)
+            projected = residual_rows(chunk, part.sizes, inside, centers, complement)
             if narrow:
                 rows.append(projected)
             else:

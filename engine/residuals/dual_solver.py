@@ -649,12 +649,12 @@ class FixedBasisProblem(DualProblem):
             half = (P @ mass) ** 0.25 * math.sqrt(scale)
             rows.append(root / half[:, None])
             pinv.append(root.T / np.einsum("rc,rc->r", root, root) * half)
-        class_rows = np.concatenate(rows)
+        residual_rows = np.concatenate(rows)
         strategy = Strategy(
             sizes=self.sizes,
-            rows=self.lift.rows(class_rows),
+            rows=self.lift.rows(residual_rows),
             pinv=np.concatenate(pinv, axis=1),
-            complete=len(class_rows) == self.lift.dimension,
+            complete=len(residual_rows) == self.lift.dimension,
         )
         return Solution(
             strategy=strategy,

@@ -112,7 +112,10 @@ def is_configured() -> bool:
 
 
 def search_all(
-    tasks: Iterable[Task], workers: int | None, deadline: float, hear: Callable[[int], object]
+    tasks: Iterable[Task],
+    workers: int | None,
+    deadline: float,
+    on_progress: Callable[[int], object],
 ) -> Iterator[tuple[str, Solution]]:
     """Yield (key, solution) of every search as it ends, in no fixed order.
 
@@ -121,7 +124,7 @@ def search_all(
     tasks : the searches.
     workers : number of workers; None for the caller's joblib configuration.
     deadline : time limit on the clock of `planning_time`.
-    hear : called about ten times per second with the number of searches that ended; may raise to
+    on_progress : called about ten times per second with the number of searches that ended; may raise to
         cancel.
     """
     import joblib
@@ -153,7 +156,7 @@ def search_all(
         done = 0
         try:
             while True:
-                hear(done)
+                on_progress(done)
                 try:
                     result = results.get(timeout=PROGRESS_INTERVAL_S)
                 except queue.Empty:

@@ -174,14 +174,14 @@ class Strategy:
         """Projector on the complement of the measured span, shape (residual coordinates,) * 2."""
         return np.eye(len(self.pinv)) - self.span @ self.span.T
 
-    def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
+    def leaves_span(self, residual_rows: Array) -> npt.NDArray[np.bool_]:
         """Return whether residual rows have components outside the measured span, shape (k,)."""
         # the residual itself, because a difference of squared norms has rounding errors of
         # MAX_UNMEASURED_SHARE^2
-        residual = class_rows - (class_rows @ self.span) @ self.span.T
+        residual = residual_rows - (residual_rows @ self.span) @ self.span.T
         leaving: npt.NDArray[np.bool_] = np.linalg.norm(
             residual, axis=1
-        ) > MAX_UNMEASURED_SHARE * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)
+        ) > MAX_UNMEASURED_SHARE * np.maximum(np.linalg.norm(residual_rows, axis=1), 1e-300)
         return leaving
 
 

@@ -21,7 +21,7 @@ from engine._format import MAX_NAME, near_matches, quote_public, set_name
 from engine._validation import check_int
 from engine.errors import EngineError, SchemaError
 from engine.privacy import Budget
-from engine.privacy.budget import MOST_ROWS
+from engine.privacy.budget import MAX_ROWS_PER_PERSON
 from engine.workload.attribute import Attribute, sequence
 from engine.workload.constraints import (
     Invariant,
@@ -122,7 +122,9 @@ class Schema:
                 raise SchemaError(_person_attribute_message(person))
         if rows_per_person is not None:
             subject = "number of rows per person in the schema"
-            rows_per_person = check_int(subject, rows_per_person, 1, MOST_ROWS, error=SchemaError)
+            rows_per_person = check_int(
+                subject, rows_per_person, 1, MAX_ROWS_PER_PERSON, error=SchemaError
+            )
         object.__setattr__(self, "person", person)
         object.__setattr__(self, "rows_per_person", rows_per_person)
         object.__setattr__(self, "attributes", checked_attributes)

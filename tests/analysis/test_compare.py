@@ -50,11 +50,15 @@ def kill_itself(number: int) -> None:
 
 
 def run_calls(
-    *calls: object, seconds: float = 60.0, hear: object = lambda fraction, labels: None
+    *calls: object, seconds: float = 60.0, on_progress: object = lambda fraction, labels: None
 ) -> list[object]:
     named = {str(i): call for i, call in enumerate(calls)}
     return list(
-        dict(sorted(run_in_workers(named, at_once=2, seconds=seconds, hear=hear).items())).values()
+        dict(
+            sorted(
+                run_in_workers(named, at_once=2, seconds=seconds, on_progress=on_progress).items()
+            )
+        ).values()
     )
 
 
@@ -96,7 +100,7 @@ def test_cancelled_comparison_ends_worker_processes() -> None:
             raise Cancelled("enough")
 
     with pytest.raises(Cancelled):
-        run_calls((signal.pause, ()), (signal.pause, ()), hear=stop)
+        run_calls((signal.pause, ()), (signal.pause, ()), on_progress=stop)
     until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in workers))
 
 
@@ -104,7 +108,7 @@ def test_killed_parent_leaves_no_worker_process() -> None:
     script = (
         "import signal\nfrom engine._workers import run_in_workers\n"
         "run_in_workers({'a': (signal.pause, ())}, at_once=1, seconds=300.0, "
-        "hear=lambda fraction, labels: print(*labels, flush=True))"
+        "on_progress=lambda fraction, labels: print(*labels, flush=True))"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True

@@ -76,9 +76,9 @@ def test_publishable_by_group_lists_every_mechanism() -> None:
 def test_sampled_quality_shares_are_near_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     spread = importlib.import_module("engine.analysis.error_distribution")
     exact = scale.quality_shares(PLAN, SCALE)
-    monkeypatch.setattr(spread, "EXACT_QUERIES", 1)
-    monkeypatch.setattr(spread, "LEAST", 8)
-    monkeypatch.setattr(spread, "SAMPLE", 60)
+    monkeypatch.setattr(spread, "MAX_UNSAMPLED_QUERIES", 1)
+    monkeypatch.setattr(spread, "MIN_SAMPLED_QUERIES", 8)
+    monkeypatch.setattr(spread, "SAMPLED_QUERIES", 60)
     scale._variations.cache_clear()
     sampled = scale.quality_shares(PLAN, SCALE)
     scale._variations.cache_clear()

@@ -69,8 +69,8 @@ def test_queries_without_noise_are_within_every_tolerance() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit of 500 distinct variances for exact distributions."""
     module = importlib.import_module("engine.analysis.error_distribution")
-    monkeypatch.setattr(module, "EXACT_QUERIES", 500)
-    monkeypatch.setattr(module, "SAMPLE", 3000)
+    monkeypatch.setattr(module, "MAX_UNSAMPLED_QUERIES", 500)
+    monkeypatch.setattr(module, "SAMPLED_QUERIES", 3000)
     error_distribution.cache_clear()
     yield
     error_distribution.cache_clear()

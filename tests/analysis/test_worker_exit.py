@@ -15,7 +15,7 @@ started = threading.Event()
 
 def call_workers():
     calls = {"long": (time.sleep, (86400,))}
-    run_in_workers(calls, at_once=1, seconds=86400.0, hear=lambda fraction, labels: started.set())
+    run_in_workers(calls, at_once=1, seconds=86400.0, on_progress=lambda fraction, labels: started.set())
 
 threading.Thread(target=call_workers, daemon=True).start()
 started.wait()

@@ -97,8 +97,8 @@ def test_sampled_spread_is_close_to_exact(example: Plan, monkeypatch: pytest.Mon
     stds = np.sort(
         np.concatenate([np.sqrt(large.variances(i)) for i in range(len(large.workload.groups))])
     )
-    monkeypatch.setattr(error_distribution, "EXACT_QUERIES", 1000)
-    monkeypatch.setattr(error_distribution, "SAMPLE", 4000)
+    monkeypatch.setattr(error_distribution, "MAX_UNSAMPLED_QUERIES", 1000)
+    monkeypatch.setattr(error_distribution, "SAMPLED_QUERIES", 4000)
     error_distribution.error_distribution.cache_clear()
     table = error_figures.spread_picture(large, 1.0).table
     exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95])

@@ -193,9 +193,11 @@ def test_combined_answers_are_unbiased_with_plan_variances(split):
             for name, part_blocks in blocks.items()
         }
         coordinates = estimates(split, i, exact["look"], exact["rest"])
-        for class_rows, rows in zip(pieces, workload_rows(option.workload), strict=True):
+        for residual_rows, rows in zip(pieces, workload_rows(option.workload), strict=True):
             answered = sum(
-                class_rows[s] @ value.ravel() for s, value in coordinates.items() if s in class_rows
+                residual_rows[s] @ value.ravel()
+                for s, value in coordinates.items()
+                if s in residual_rows
             )
             np.testing.assert_allclose(answered, rows @ table.ravel(), rtol=1e-9, atol=1e-6)
 

@@ -207,7 +207,7 @@ def test_sweep_without_file_locks_is_noop(
     run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
     (stale,) = Path(f"{ledger.path}.results").glob("*.part")  # reserved space of the result
     monkeypatch.setattr("engine.ledger.result_store.fcntl", None)
-    monkeypatch.setattr(noise_journal, "LOCKS", False)
+    monkeypatch.setattr(noise_journal, "HAS_FILE_LOCKS", False)
     assert Ledger(ledger.path).status("survey").spent == release_plan.pcost
     assert stale.exists()
     draw, journals_during_draw = measure_module.draw, []

@@ -84,11 +84,11 @@ def test_count_of_each_value_equals_local_count(
 def test_counts_of_table_equal_local_counts(
     together: int, has_snapshot: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "TOGETHER", together)
+    monkeypatch.setattr(database_module, "MAX_TABLES_PER_QUERY", together)
     frame, traffic = survey(), Traffic(monkeypatch)
     remote = create_duckdb_table(frame)
     if not has_snapshot:  # as in a database without temporary tables
-        monkeypatch.setattr(database_module, "KEEPING", ())
+        monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", ())
     fractions: list[float] = []
     counts = count_marginals(
         remote, SCHEMA, SETS, on_refused="drop", progress=lambda f, _: fractions.append(f)
@@ -112,8 +112,8 @@ def test_slow_database_counts_fewer_tables_per_statement(
         return real(schema, rows, sets, *rest)
 
     monkeypatch.setattr(database_module, "_one_by_one", one_by_one)
-    monkeypatch.setattr(database_module, "NEWS", news)
-    monkeypatch.setattr(database_module, "FIRST", first)
+    monkeypatch.setattr(database_module, "MAX_REPORTS_PER_QUERY", news)
+    monkeypatch.setattr(database_module, "MAX_TABLES_OF_FIRST_QUERY", first)
     sets, frame = list(itertools.combinations(SCHEMA.names, 2)), survey(50)
     counts = count_marginals(
         create_duckdb_table(frame),
@@ -260,7 +260,7 @@ def test_cancelled_query_is_stopped_and_spends_nothing(
             with pytest.raises(KeyboardInterrupt):
                 measure(PLAN, frame, **release_args)
     if not has_snapshot:
-        monkeypatch.setattr(database_module, "KEEPING", ())
+        monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", ())
     connection, spent, messages = ibis.duckdb.connect(), book.status("d").spent, []
     before = threading.active_count()
     with pytest.raises(Cancelled, match="This run has spent nothing"):
@@ -304,7 +304,7 @@ def test_database_error_message_hides_values(
 def test_count_without_snapshot_is_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = survey(90)
     remote, fetch, statements = create_duckdb_table(frame), database_module._fetched, []
-    monkeypatch.setattr(database_module, "KEEPING", ())
+    monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", ())
 
     def change(expression: Any) -> pa.Table:
         statements.append(expression)

@@ -87,7 +87,7 @@ def after_every_query(monkeypatch: pytest.MonkeyPatch, change: Callable[[], obje
 def test_live_table_without_snapshot_is_queried_once(
     database: Any, person: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "KEEPING", ())
+    monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", ())
     rows = frame()
     options: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
     expected = [counts_for(PLAN, some, **options) for some in (rows, rows[rows["pid"] != 1])]
@@ -117,14 +117,18 @@ def test_live_table_with_snapshot_counts_one_state(
 
 @pytest.mark.parametrize(
     ("person", "keeping"),
-    [("pid", database_module.KEEPING), (None, database_module.KEEPING), (None, ())],
+    [
+        ("pid", database_module.TEMPORARY_TABLE_BACKENDS),
+        (None, database_module.TEMPORARY_TABLE_BACKENDS),
+        (None, ()),
+    ],
 )
 def test_value_added_between_queries_is_refused(
     person: str | None, keeping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the numbers in the texts are looked up before they are counted
     remote = create_duckdb_table(frame().assign(a=lambda rows: rows["a"].astype(str)))
-    monkeypatch.setattr(database_module, "KEEPING", keeping)
+    monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", keeping)
     options: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
     after_every_query(
         monkeypatch,

@@ -157,8 +157,8 @@ def test_counts_of_table_equal_local_counts(
     create_records(owner, frame)
     connection = postgres.connect(user)
     remote, traffic = connection.table("records"), Traffic(monkeypatch)
-    monkeypatch.setattr(database_module, "TOGETHER", 3)
-    monkeypatch.setattr(database_module, "MOST_ANSWERS", 3)
+    monkeypatch.setattr(database_module, "MAX_TABLES_PER_QUERY", 3)
+    monkeypatch.setattr(database_module, "MAX_RESULT_COLUMNS", 3)
     for options, expected in zip(option_sets, expected_counts, strict=True):
         assert expected.rows_refused > 100
         assert have_equal_counts(

@@ -120,7 +120,7 @@ def test_counts_of_frame_equal_local_counts(
     remote, traffic = frame_of(spark, frame), Traffic(monkeypatch)
     spark.conf.set("spark.sql.session.timeZone", "America/Lima")
     if not has_snapshot:
-        monkeypatch.setattr(database_module, "KEEPING", ())
+        monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", ())
     for options, expected in zip(
         option_sets[has_snapshot:], expected_counts[has_snapshot:], strict=True
     ):
@@ -156,7 +156,7 @@ def test_rows_transferred_from_spark_are_unchanged(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More distinct numeric texts than a statement encodes, and integers that no float represents."""
-    monkeypatch.setattr("engine.records.database.MOST_CASES", 20)
+    monkeypatch.setattr("engine.records.database.MAX_CASE_BRANCHES", 20)
     labels = ["9007199254740993", "9007199254740992", "-1"]
     schema = Schema([SCHEMA["age"], Attribute.categorical("id", labels, missing="-1")])
     ages = [str(age) for age in np.random.default_rng(0).uniform(-5, 125, 200)]

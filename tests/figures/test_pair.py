@@ -72,10 +72,10 @@ def test_sampled_losses_are_near_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = (plan(workload, Budget(pcost=1.0), name) for name in ("querysmasher", "wff"))
     exact = losses(one, other)
     monkeypatch.setattr(
-        importlib.import_module("engine.analysis.error_distribution"), "EXACT_QUERIES", 1000
+        importlib.import_module("engine.analysis.error_distribution"), "MAX_UNSAMPLED_QUERIES", 1000
     )
     monkeypatch.setattr(
-        importlib.import_module("engine.analysis.error_distribution"), "SAMPLE", 5000
+        importlib.import_module("engine.analysis.error_distribution"), "SAMPLED_QUERIES", 5000
     )
     sampled = losses(one, other)
     assert exact.exact

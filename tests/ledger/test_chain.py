@@ -101,7 +101,7 @@ def test_edited_byte_with_restored_mtime_is_detected(ledger):
 
 def test_spend_after_undetected_edit_uses_verified_rows(ledger, monkeypatch):
     monkeypatch.setattr(engine.ledger.ledger, "_times", lambda path: (1,))
-    monkeypatch.setattr(engine.ledger.ledger, "_EDITED", "")
+    monkeypatch.setattr(engine.ledger.ledger, "_EDITED_TEXT", "")
     fill(ledger)
     assert ledger.status("adult").left == 0.25
     path = ledger.path

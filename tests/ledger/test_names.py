@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import LedgerError
 from engine.ledger import Ledger
-from engine.ledger.ledger import INVISIBLE, ConfusableName, looks_like
+from engine.ledger.ledger import INVISIBLE_CHARACTERS, ConfusableName, looks_like
 from engine.privacy import Budget
 from tests.ledger.helpers import spend
 
@@ -53,7 +53,7 @@ def test_add_dataset_invisible_character_is_refused(ledger, char):
 
 
 def test_invisible_covers_default_ignorable_code_points():
-    covered = sum(1 for code in range(0x110000) if INVISIBLE.match(chr(code)))
+    covered = sum(1 for code in range(0x110000) if INVISIBLE_CHARACTERS.match(chr(code)))
     assert covered == 4174 + 5  # Unicode 16.0, and five characters without a glyph
 
 

@@ -305,8 +305,8 @@ BUGS = (
     Bug(
         name="delta rounded down",
         file="engine/privacy/budget.py",
-        old="    return min(value + _GUARD + slack * (abs(a) + 2), 0.0)\n",
-        new="    return min(value - _GUARD - slack * (abs(a) + 2), 0.0)\n",
+        old="    return min(value + _LOG_DELTA_MARGIN + slack * (abs(a) + 2), 0.0)\n",
+        new="    return min(value - _LOG_DELTA_MARGIN - slack * (abs(a) + 2), 0.0)\n",
         tests=("tests/test_privacy.py",),
     ),
     Bug(
@@ -429,7 +429,7 @@ BUGS = (
         name="identifiers of 32-bit floats in Stata merged",
         file="engine/records/subprocess_readers.py",
         old="        return FLOAT_LIMITS[4]\n",
-        new="        return EXACT\n",
+        new="        return FLOAT64_INTEGER_LIMIT\n",
         tests=(
             "tests/records/test_identifiers.py::test_narrow_float_identifier_has_smaller_range",
         ),
@@ -631,8 +631,8 @@ BUGS = (
     Bug(
         name="invisible characters in dataset names accepted",
         file="engine/ledger/ledger.py",
-        old="    if invisible := INVISIBLE.search(name):\n",
-        new="    if invisible := INVISIBLE.match(name):\n",
+        old="    if invisible := INVISIBLE_CHARACTERS.search(name):\n",
+        new="    if invisible := INVISIBLE_CHARACTERS.match(name):\n",
         tests=("tests/ledger/test_names.py::test_add_dataset_invisible_character_is_refused",),
     ),
     Bug(
@@ -674,7 +674,7 @@ BUGS = (
         file="engine/ledger/balance.py",
         old="            if pure_epsilon is None:\n                raise",
         new=(
-            "            if pure_epsilon is None:\n                return f'{_EPSILON}{pcost!r}'\n "
+            "            if pure_epsilon is None:\n                return f'{_PURE_EPSILON_PREFIX}{pcost!r}'\n "
             "               raise"
         ),
         tests=(

@@ -31,7 +31,7 @@ def errors():
 
 
 def test_read_published_returns_every_page_of_answers(errors, tmp_path, monkeypatch):
-    monkeypatch.setattr(published_file, "PIECE", 10)
+    monkeypatch.setattr(published_file, "ANSWERS_PER_ROW_GROUP", 10)
     measurement, rule = errors.published.measurement, QualityRule(least_count=5.0)
     place = write_published(errors, tmp_path / "a.parquet", rule=rule)
     for number, group in enumerate(WORKLOAD.groups):

@@ -260,7 +260,7 @@ def all_sources(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Iterato
     ibis, dask = pytest.importorskip("ibis"), pytest.importorskip("dask.dataframe")
     yield dask.from_pandas(frame, npartitions=1)
     yield ibis.memtable(frame)
-    monkeypatch.setattr(grouped, "KEEPING", ())
+    monkeypatch.setattr(grouped, "TEMPORARY_TABLE_BACKENDS", ())
     yield ibis.memtable(frame)
 
 

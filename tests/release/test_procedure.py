@@ -116,7 +116,7 @@ def test_measure_reserves_disk_space_before_spend(
     small_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserved, spend = [], Ledger.spend
-    monkeypatch.setattr(sys.modules["engine.ledger.ledger"], "_SPARE", 0)
+    monkeypatch.setattr(sys.modules["engine.ledger.ledger"], "_SPARE_BYTES", 0)
 
     def spend_watched(self: Ledger, **fields: object) -> object:
         reserved.append(

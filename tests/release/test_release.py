@@ -249,8 +249,8 @@ def test_files_hold_every_answer(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.publish.report.BATCH", batch)
-    monkeypatch.setattr("engine.publish.report.SPAN", span)
+    monkeypatch.setattr("engine.publish.report.ANSWERS_PER_BATCH", batch)
+    monkeypatch.setattr("engine.publish.report.ANSWERS_PER_TABLE", span)
     drawn = measure(small_plan, records, rehearsal=True)
     parquet = pq.read_table(write_answers(drawn, tmp_path / "a.parquet"))
     assert parquet.num_rows == small_plan.workload.queries

@@ -22,7 +22,7 @@ def coordinates(sizes):
     return kron(*(basis(n) for n in sizes))
 
 
-def class_rows(rows, sizes):
+def residual_rows(rows, sizes):
     return rows @ coordinates(sizes)
 
 
@@ -70,7 +70,7 @@ PROBLEMS = {  # name -> (sizes, query rows on the cells)
 
 def problem_of(name, cls=DualProblem, low_rank=False):
     sizes, rows = PROBLEMS[name]
-    c = class_rows(rows, sizes)
+    c = residual_rows(rows, sizes)
     factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
     return cls(lift=Lift(sizes), factor=factor)
 
@@ -78,7 +78,7 @@ def problem_of(name, cls=DualProblem, low_rank=False):
 def cell_gram(name):
     sizes, rows = PROBLEMS[name]
     N = coordinates(sizes)
-    pieces = class_rows(rows, sizes) @ N.T
+    pieces = residual_rows(rows, sizes) @ N.T
     return pieces.T @ pieces
 
 

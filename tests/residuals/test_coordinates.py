@@ -17,7 +17,7 @@ from engine.residuals import (
     SplitLift,
     Strategy,
     basis,
-    class_rows,
+    residual_rows,
     contract,
     group_axes,
 )
@@ -155,12 +155,12 @@ def test_pieces_and_tables_match_definition(name):
         if not complements or len(sizes) == 2:
             complement = complements.get((0, 1))
             np.testing.assert_allclose(
-                class_rows(eye, sizes, inside, centers, complement), expected, **EXACT
+                residual_rows(eye, sizes, inside, centers, complement), expected, **EXACT
             )
         block = np.arange(len(M)).reshape(1, *sizes)[part_of(len(sizes), inside)]
         assert block.shape == (1, *(sizes[a] - 1 for a in inside))
     np.testing.assert_array_equal(
-        class_rows(eye, sizes), class_rows(eye, sizes, tuple(range(len(sizes))))
+        residual_rows(eye, sizes), residual_rows(eye, sizes, tuple(range(len(sizes))))
     )
 
 
@@ -307,7 +307,7 @@ def test_apply_and_undo_factors_match_explicit_rows(weighted):
     )
     assert np.sum(answers * back) == pytest.approx(np.sum(table * transposed), rel=1e-11)
     scaled = answers if weights is None else answers * weights
-    expected = class_rows(table.reshape(1, -1), (3, 2, 4)).reshape(2, 1, 3)
+    expected = residual_rows(table.reshape(1, -1), (3, 2, 4)).reshape(2, 1, 3)
     np.testing.assert_allclose(undo_factors(block, scaled), expected, **EXACT)
     squares = transposed_squares(block)
     np.testing.assert_allclose(block.column_squares(), squares, **EXACT)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.residuals import Split, basis, class_rows
+from engine.residuals import Split, basis, residual_rows
 from engine.residuals.decomposition import assemble, axis_partition, decompose, merge_terms
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from tests import oracles, shapes
@@ -123,7 +123,7 @@ def test_class_rows_with_centers_match_definition():
     full = oracles.group_rows(workload.schema, workload.groups[0])
     for inside in subsets((0, 1)):
         space = tuple(sorted(("b", "a")[i] for i in inside))
-        result = class_rows(rows, part.sizes, inside, centers_by_axis)
+        result = residual_rows(rows, part.sizes, inside, centers_by_axis)
         if len(inside) == 2:  # the part has b first, the schema has a first
             result = result.reshape(len(rows), 3, 2).transpose(0, 2, 1).reshape(len(rows), 6)
         np.testing.assert_allclose(

@@ -21,7 +21,7 @@ from tests.residuals.problems import (
     TIGHT,
     cell_gram,
     check_solution,
-    class_rows,
+    residual_rows,
     coordinates,
     kron,
     pair_rows,
@@ -49,7 +49,7 @@ def test_solve_random_gram_is_optimal(seed):
     rng = np.random.default_rng(seed)
     sizes = tuple(rng.integers(2, 5, rng.integers(1, 3)))
     rows = rng.integers(-1, 3, (rng.integers(1, 6), math.prod(sizes))).astype(float)
-    c = class_rows(rows, sizes)
+    c = residual_rows(rows, sizes)
     if np.sum(c**2) < 1e-9:
         return
     solution = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
@@ -116,7 +116,7 @@ def test_solve_null_directions_are_not_measured():
 @pytest.mark.parametrize("least", [1.0, 1e-4])
 def test_strategy_measured_span_matches_decomposition(least, low_rank):
     sizes = (9, 11)
-    c = class_rows(pair_rows("affine", *sizes), sizes)
+    c = residual_rows(pair_rows("affine", *sizes), sizes)
     c[:3] *= least
     factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
     strategy = solve(DualProblem(lift=Lift(sizes), factor=factor)).strategy
@@ -136,7 +136,7 @@ def test_strategy_measured_span_matches_decomposition(least, low_rank):
 )
 def test_solve_kronecker_gram_is_product_of_optima(one, other):
     (first, rows), (second, more) = PROBLEMS[one], PROBLEMS[other]
-    sizes, c = first + second, np.kron(class_rows(rows, first), class_rows(more, second))
+    sizes, c = first + second, np.kron(residual_rows(rows, first), residual_rows(more, second))
     full = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
     parts = [solve(problem_of(one)), solve(problem_of(other))]
     assert math.prod(p.value for p in parts) == pytest.approx(full.value, rel=2e-5)
@@ -189,7 +189,7 @@ def test_solve_circulant_gram_is_exact(family, cls):
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e12])
 def test_solve_scaled_gram_scales_value(scale):
     sizes, rows = PROBLEMS["affine and abs"]
-    c = class_rows(rows, sizes)
+    c = residual_rows(rows, sizes)
     small = solve(
         DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=scale * (c.T @ c)))
     )
@@ -255,7 +255,7 @@ def test_lift_matches_explicit_matrix():
 
 def sums(n, m, kind=DualProblem):
     """Problem of all sums of two attributes: few queries on many cells."""
-    rows = class_rows(pair_rows("affine", n, m), (n, m))
+    rows = residual_rows(pair_rows("affine", n, m), (n, m))
     return kind(lift=Lift((n, m)), factor=Factor(sizes=(n, m), matrix=rows, low_rank=True))
 
 

@@ -11,7 +11,7 @@ from engine.workload import Custom, Marginal, Range
 from engine.workload.families import Prefix
 from tests.residuals.problems import (
     check_solution,
-    class_rows,
+    residual_rows,
     kron,
     pair_rows,
     product,
@@ -38,7 +38,7 @@ SYMMETRIC = {
 @pytest.mark.parametrize("name", SYMMETRIC)
 def test_symmetry_reduction_preserves_optimum(name, monkeypatch):
     sizes, rows, cells = SYMMETRIC[name]
-    c = class_rows(rows, sizes)
+    c = residual_rows(rows, sizes)
     factor = Factor(sizes=sizes, matrix=c.T @ c)
     monkeypatch.setattr(solvers, "SYMMETRY_FROM", 10**9)
     plain = DualProblem(lift=Lift(sizes), factor=factor)
@@ -66,7 +66,7 @@ def test_symmetry_reduction_asymmetric_gram_has_all_variables(monkeypatch):
         problem = DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c))
         assert problem.variables == math.prod(sizes)
     # two attributes of equal size with different queries cannot be exchanged
-    rows = class_rows(
+    rows = residual_rows(
         stacked(product(Prefix(), Custom(rng.random((3, 5))), 5, 5), pair_rows("affine", 5, 5)),
         (5, 5),
     )
@@ -78,6 +78,6 @@ def test_symmetry_reduction_asymmetric_gram_has_all_variables(monkeypatch):
 def test_symmetry_reduction_nearly_symmetric_gram_is_exact(weaken, monkeypatch):
     monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
     rows = stacked(product(Prefix(), Prefix(), 5, 5), weaken * product(Range(), Marginal(), 5, 5))
-    c = class_rows(rows, (5, 5))
+    c = residual_rows(rows, (5, 5))
     reduced = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=c.T @ c))
     check_solution(solve(reduced), c.T @ c)

@@ -30,9 +30,9 @@ from engine.residuals.basis import (
     Role,
     basis,
     center,
-    class_rows,
     contract,
     group_axes,
+    residual_rows,
 )
 from engine.residuals.decomposition import (
     MIN_TRACE_SHARE,
@@ -166,22 +166,26 @@ class Evaluation:
             piece = self.problem.pieces[number]
             sizes = tuple(piece.part.sizes[i] for i in piece.inside)
             if self.problem.has_closed_form(piece):
-                class_gram: Factor = IdentityFactor(
+                residual_gram: Factor = IdentityFactor(
                     sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1)
                 )
             elif (interval_gram := self.problem.interval_gram(piece)) is not None:
-                class_gram = IntervalFactor(sizes=sizes, matrix=IntervalMatrix(gram=interval_gram))
+                residual_gram = IntervalFactor(
+                    sizes=sizes, matrix=IntervalMatrix(gram=interval_gram)
+                )
             elif len(piece.roles) == 1:
                 N = basis(sizes[0])
-                class_gram = Factor(sizes=sizes, matrix=N.T @ self.problem.gram(piece.part) @ N)
+                residual_gram = Factor(sizes=sizes, matrix=N.T @ self.problem.gram(piece.part) @ N)
             else:
                 centers = [self.center(r) for r in piece.roles]
-                rows = class_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
+                rows = residual_rows(
+                    self._flat(piece.part), piece.part.sizes, piece.inside, centers
+                )
                 low = len(rows) < rows.shape[1]
-                class_gram = Factor(
+                residual_gram = Factor(
                     sizes=sizes, matrix=rows if low else rows.T @ rows, low_rank=low
                 )
-            self.factors[number] = class_gram
+            self.factors[number] = residual_gram
         return self.factors[number]
 
     def space(self, kind: SpaceKind) -> float:
@@ -321,7 +325,7 @@ class Evaluation:
         # symmetric derivative
         weights = (
             2.0
-            * class_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
+            * residual_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
             @ by_gram
         )
         for position, role in enumerate(piece.roles):

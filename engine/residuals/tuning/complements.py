@@ -46,7 +46,7 @@ import numpy as np
 from engine._arrays import Array, thin_svd
 from engine._threads import threads_for
 from engine.progress import Listener
-from engine.residuals.basis import Complement, Lift, Space, basis, class_rows, swap_pair
+from engine.residuals.basis import Complement, Lift, Space, basis, residual_rows, swap_pair
 from engine.residuals.decomposition import MIN_TRACE_SHARE, product_rows, reduce_rows, rows_bytes
 from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
@@ -290,7 +290,7 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
         image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
         swapped_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
         swaps = bool(np.allclose(image, swapped_image, rtol=0, atol=1e-9 * np.abs(image).max()))
-    total, *axes, C = (class_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
+    total, *axes, C = (residual_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
     U, lengths, Vt = thin_svd(C)
     significant = lengths > max(
         MIN_SINGULAR_SHARE * lengths.max(initial=0.0),

@@ -57,7 +57,7 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
         return None
     book, status, source = payer
     keys = ledger_state.attempts(book, common, status.dataset)
-    repeat = bool(keys) and st.checkbox(tasks.LOOK_AGAIN, key=f"coarse_again_{len(keys)}")
+    repeat = bool(keys) and st.checkbox(tasks.REPEAT_LABEL, key=f"coarse_again_{len(keys)}")
     attempt = len(keys) + 1 if repeat or not keys else len(keys)
     if not keys or repeat:
         job = ledger_state.look_job(

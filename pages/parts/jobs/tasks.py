@@ -29,9 +29,9 @@ Progress = Callable[[float, str], bool]
 AGAIN = "Release again with new noise (spends again)"
 OTHER_RECORDS = f"To release these records, tick “{AGAIN}”, or register another dataset."
 
-LOOK_AGAIN = "Look again with new noise (spends again)"
+REPEAT_LABEL = "Look again with new noise (spends again)"
 OTHER_LOOK = (
-    f"To look at these records, tick “{LOOK_AGAIN}”, or register them as another dataset. The"
+    f"To look at these records, tick “{REPEAT_LABEL}”, or register them as another dataset. The"
     " stored look is under 'Earlier looks'."
 )
 

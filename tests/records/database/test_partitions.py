@@ -25,7 +25,7 @@ def test_partitions_are_counted_by_workers(monkeypatch: pytest.MonkeyPatch) -> N
         "engine.records.readers._partitions", lambda *_: pytest.fail("rows were read")
     )
     fractions: list[float] = []
-    monkeypatch.setattr("engine.records.dask.TOGETHER", 2)
+    monkeypatch.setattr("engine.records.dask.MAX_CONCURRENT_PARTITIONS", 2)
     check(partitions(), progress=lambda fraction, text: bool(fractions.append(fraction)) or True)
     assert fractions == sorted(fractions)
     assert {0.4, 0.8, 1.0} < set(fractions)
