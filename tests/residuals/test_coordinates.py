@@ -17,9 +17,9 @@ from engine.residuals import (
     SplitLift,
     Strategy,
     basis,
-    residual_rows,
     contract,
     group_axes,
+    residual_rows,
 )
 from engine.residuals.basis import FullTable, part_of, pieces, positions, tables, ungroup_axes
 from engine.workload import subsets

@@ -21,11 +21,11 @@ from tests.residuals.problems import (
     TIGHT,
     cell_gram,
     check_solution,
-    residual_rows,
     coordinates,
     kron,
     pair_rows,
     problem_of,
+    residual_rows,
     solve,
 )
 

@@ -11,10 +11,10 @@ from engine.workload import Custom, Marginal, Range
 from engine.workload.families import Prefix
 from tests.residuals.problems import (
     check_solution,
-    residual_rows,
     kron,
     pair_rows,
     product,
+    residual_rows,
     solve,
     stacked,
 )
