@@ -598,7 +598,7 @@ def full_domain_problem(workload: Workload) -> DualProblem:
     """Return the problem of the optimal strategy on all cells of the queried attributes."""
     sizes = workload.schema.sizes(queried_attributes(workload))
     lift = FullTable(sizes)
-    gram = lift.classes(lift.classes(domain_gram(workload)).T)
+    gram = lift.table_coordinates(lift.table_coordinates(domain_gram(workload)).T)
     return DualProblem(lift=lift, factor=Factor(sizes=sizes, matrix=gram))
 
 

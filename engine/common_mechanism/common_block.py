@@ -179,7 +179,7 @@ def block_residual(
     if look.weights is None and products:
         if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)):
             turns = tuple(
-                Coordinates(axes=a, rows=_class_rows(s), back=s.pinv) for a, s in block.factors
+                Coordinates(axes=a, rows=_residual_rows(s), back=s.pinv) for a, s in block.factors
             )
             return _rest(
                 max_records,
@@ -209,12 +209,12 @@ def block_residual(
         # the factors of a weighted look are built so that they make the blocks behind it diagonal
         inverses = [s.pinv for _, s in look.factors]
         relative_rows = [
-            _class_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)
+            _residual_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)
         ]
         grams = [m.T @ m for m in relative_rows]
         if all(np.abs(g - np.diag(np.diag(g))).max() <= 1e-9 * np.diag(g).max() for g in grams):
             turns = tuple(
-                Coordinates(axes=a, rows=_class_rows(s), back=b)
+                Coordinates(axes=a, rows=_residual_rows(s), back=b)
                 for (a, s), b in zip(look.factors, inverses, strict=True)
             )
             plan_precision = _outer([np.diag(g) for g in grams]) * precision
@@ -256,7 +256,7 @@ def dense_rows(block: Block) -> Array:
             " attributes in every plan, or leave these attributes out of one."
         )
     return _kronecker(
-        block, [_class_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes]
+        block, [_residual_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes]
     )
 
 
@@ -412,13 +412,13 @@ def _inside(part: Strategy, outer: Strategy) -> bool:
     """Return whether the span of one strategy lies in the span of the other."""
     if outer.complete:
         return True
-    rows = _class_rows(part)
+    rows = _residual_rows(part)
     outside = rows - (rows @ outer.span) @ outer.span.T
     return float(np.linalg.norm(outside)) <= SPAN_TOLERANCE * float(np.linalg.norm(rows))
 
 
 def _relative(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array, Array]:
-    return _relative_rows(_class_rows(part), _class_rows(reference))
+    return _relative_rows(_residual_rows(part), _residual_rows(reference))
 
 
 def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, Array]:
@@ -438,7 +438,7 @@ def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, 
     return P, P.T @ reference, (Vt.T / sizes) @ Q, np.maximum(g, 0.0)
 
 
-def _class_rows(strategy: Strategy) -> Array:
+def _residual_rows(strategy: Strategy) -> Array:
     """Return M, shape (measurements, residual coordinates): rows times N."""
     return residual_rows(strategy.rows, strategy.sizes)
 

@@ -165,7 +165,7 @@ def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
 
 
 FORMAT = "coarse-or-fine/1"
-FINER = "look closer"
+CLOSER_LOOK_NAME = "look closer"
 MAX_STRETCH_STEPS = 20
 
 
@@ -509,13 +509,15 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     (('option 1', 'look closer'), ('option 2', 'option 3'))
     """
     names = _checked_names(options, names)
-    if FINER in names:
-        raise PlanError(f"{FINER!r} stands for the next choice; give the option another name.")
+    if CLOSER_LOOK_NAME in names:
+        raise PlanError(
+            f"{CLOSER_LOOK_NAME!r} stands for the next choice; give the option another name."
+        )
     # from the finest plan backwards, because a look must lie below the look that may follow it
     chain = coarse_or_fine(*options[-2:], names=names[-2:])
     # to go on is an option whose plan is the look of the next choice
     for option, name in zip(reversed(options[:-2]), reversed(names[:-2]), strict=True):
-        previous = coarse_or_fine(option, chain.look, names=[name, FINER])
+        previous = coarse_or_fine(option, chain.look, names=[name, CLOSER_LOOK_NAME])
         if not previous.residuals[1].blocks:
             raise PlanError(
                 f"A closer look than '{name}' would measure nothing new. Leave this option out, or"

@@ -276,11 +276,11 @@ def heat_map(
     axes: Sequence[str],
     hover: str,
     unit: str,
-    **looks: Any,
+    **properties: Any,
 ) -> go.Figure:
     """Return a heat map with labels and axis titles for rows and columns.
 
-    ``looks`` are additional trace properties.
+    ``properties`` are additional trace properties.
     """
     rows, columns = (axis_labels(side) for side in labels)
     heat = {
@@ -303,7 +303,7 @@ def heat_map(
         "xaxis": {"title": x_title, "nticks": 10} | category_axis,
         "yaxis": {"title": y_title, "nticks": 10, "autorange": "reversed"} | category_axis,
     }
-    return set_margins(go.Figure([heat | looks], layout))
+    return set_margins(go.Figure([heat | properties], layout))
 
 
 MAX_SIDE = 512

@@ -321,7 +321,7 @@ class QuerySmasher(ResidualMechanism):
     ) -> CandidatePlan:
         """Return the product strategy on the full table if it is better than ``best``."""
         seconds = self._table_seconds(workload, limits)
-        if math.isinf(seconds) or not allowance.lasts(seconds):
+        if math.isinf(seconds) or not allowance.has_time(seconds):
             return best
         try:
             design = table_design(
@@ -446,7 +446,7 @@ def _in_time(
     out, seconds = dict[Space, tuple[Space, ...]](), 0.0
     for attributes, spaces in unions.items():
         total = seconds + union_seconds(workload, attributes, spaces)
-        if allowance.lasts(total):
+        if allowance.has_time(total):
             out[attributes], seconds = spaces, total
     return out
 

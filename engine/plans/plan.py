@@ -35,8 +35,8 @@ from engine.plans.objectives import Objective, achieved_norm, objective, pack
 from engine.plans.reconstruction import (
     Answers,
     SpaceAnswers,
-    class_pieces,
     finite_table,
+    query_pieces,
     union_rows,
     unmeasured_error,
 )
@@ -408,14 +408,14 @@ class Plan(FrozenValue):
         """
         return finite_table(names, self.schema.sizes(names), query_tensor)
 
-    def class_pieces(
+    def query_pieces(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> dict[Space, Array]:
         """Return the components of a query by residual space, shapes (n_1 - 1, ...).
 
         The attributes of every space are in schema order.
         """
-        return class_pieces(self.schema, self.split, attributes, query_tensor)
+        return query_pieces(self.schema, self.split, attributes, query_tensor)
 
     @cached_property
     def home(self) -> Mapping[Space, Space]:
@@ -430,7 +430,7 @@ class Plan(FrozenValue):
     def _reconstruction(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> dict[Space, Array]:
-        components = self.class_pieces(attributes, query_tensor)
+        components = self.query_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
         by_block: dict[Space, dict[Space, Array]] = {}
         for space, piece in components.items():

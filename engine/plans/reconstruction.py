@@ -49,7 +49,7 @@ def unmeasured_error(attributes: Sequence[str], space: Space) -> NotAnswerable:
     )
 
 
-def class_pieces(
+def query_pieces(
     schema: Schema, split: Split, attributes: Sequence[str], query_tensor: npt.ArrayLike
 ) -> dict[Space, Array]:
     """Return the components of a query by residual space, shapes (n_1 - 1, ...).
@@ -152,7 +152,9 @@ class SpaceAnswers:
             lift = SplitLift(
                 table.shape, split.centers_of(space), (tuple(range(table.ndim)),), complements
             )
-            out[space] = lift.classes(table.reshape(1, -1)).reshape([n - 1 for n in table.shape])
+            out[space] = lift.table_coordinates(table.reshape(1, -1)).reshape(
+                [n - 1 for n in table.shape]
+            )
         for home, values in self.estimates.items():
             at = 0
             for space in self.blocks[home].spaces:
@@ -192,7 +194,7 @@ class SpaceAnswers:
             )
         return math.fsum(
             float(np.sum(piece * self.by_space[space]))
-            for space, piece in class_pieces(
+            for space, piece in query_pieces(
                 self.schema, self.split, attributes, query_tensor
             ).items()
             if space in self.by_space

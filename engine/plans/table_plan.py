@@ -692,11 +692,11 @@ class MarginalsPlan(Plan):
             total = math.fsum(p for _, p in sources)
             value: Array = np.zeros([n - 1 for n in self.schema.sizes(space)])
             for key, precision in sources:
-                value = value + precision / total * self._classes(key, estimates[key], space)
+                value = value + precision / total * self._coordinates_in(key, estimates[key], space)
             out[space] = value
         return out
 
-    def _classes(self, key: Space, table: Array, space: Sequence[str]) -> Array:
+    def _coordinates_in(self, key: Space, table: Array, space: Sequence[str]) -> Array:
         """Return the residual coordinates of a residual space computed from a measured table."""
         names = self.blocks[key].attributes
         value = table.sum(axis=tuple(a for a, name in enumerate(names) if name not in space))

@@ -473,12 +473,12 @@ def variances_by_class(
     blocks: Mapping[Space, Block],
     split: Split,
     workload: Workload,
-    look: Callable[[int], GroupVariance],
+    variances_of: Callable[[int], GroupVariance],
 ) -> list[GroupVariance]:
     """Return the variances of every group, computed once per class of equivalent groups.
 
     Groups are equivalent if they differ only in the names of their attributes and the blocks and
-    centers of these are equal.  ``look`` computes the variances of a group by its number.
+    centers of these are equal.  ``variances_of`` computes the variances of a group by its number.
     """
     schema = workload.schema
     if (
@@ -487,7 +487,7 @@ def variances_by_class(
         or split.complements
         or schema.invariants
     ):
-        return list(map(look, range(len(workload.groups))))
+        return list(map(variances_of, range(len(workload.groups))))
     center_ids: dict[Any, int] = {}
     centers = np.array(
         [
@@ -507,7 +507,7 @@ def variances_by_class(
         examples, class_of = unique_rows(
             np.column_stack([centers[group_class.places], np.array(inside)])
         )
-        computed = list(map(look, group_class.numbers[examples].tolist()))
+        computed = list(map(variances_of, group_class.numbers[examples].tolist()))
         variances.update(
             zip(
                 group_class.numbers.tolist(),

@@ -39,7 +39,7 @@ from engine.postprocess.residual_estimates import (
     add_lower,
     assemble_table,
     contrast,
-    faces,
+    largest_subsets,
     mean_over,
     proper_subsets,
 )
@@ -51,7 +51,7 @@ TOTAL_WEIGHT = 1e-3  # g of the empty set
 # mean distance from 0 of the cells with multipliers, over the tolerance for negative cells
 MAX_SLACKNESS = 10.0
 MAX_ROUNDS = 250
-ALL_LOOK = 8  # every this many rounds, all tables are updated
+ROUNDS_PER_FULL_UPDATE = 8  # every this many rounds, all tables are updated
 SKIP_TOLERANCE = 0.5  # share of the tolerance up to which a table is skipped
 CG_TOLERANCE, MAX_CG_STEPS = 1e-7, 2_000
 CG_PASSES = 2  # the second pass removes the error of the first, down to rounding
@@ -96,7 +96,7 @@ class _Multipliers:
         if not self.cells.size:
             return out
         index = np.unravel_index(self.cells, self.shape)
-        for k, face in enumerate(faces(self.axes)):
+        for k, subset in enumerate(largest_subsets(self.axes)):
             shape = self.shape[:k] + self.shape[k + 1 :]
             at = (
                 np.ravel_multi_index(index[:k] + index[k + 1 :], shape)
@@ -104,10 +104,10 @@ class _Multipliers:
                 else np.zeros(len(self.cells), int)
             )
             sums = np.bincount(at, weights=self.point, minlength=math.prod(shape))
-            out[face] = sums.reshape(shape) / self.shape[k]
-            for inside in proper_subsets(face):
+            out[subset] = sums.reshape(shape) / self.shape[k]
+            for inside in proper_subsets(subset):
                 if inside not in out:
-                    out[inside] = mean_over(out[face], face, inside)
+                    out[inside] = mean_over(out[subset], subset, inside)
         return out
 
     @property
@@ -163,10 +163,10 @@ def project_nonnegative(
     contrasts: dict[Axes, Array],
     tables: Sequence[Axes],
     sizes: Sequence[int],
-    enough: float,
+    tolerance: float,
     tell: Listener,
     possible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
-    even: Mapping[Axes, Array] | None = None,
+    uniform: Mapping[Axes, Array] | None = None,
     exact: Collection[Axes] = (),
     *,
     steps: Checkpoints = NONE,
@@ -177,9 +177,9 @@ def project_nonnegative(
     ----------
     contrasts : by set of attributes, in the shapes of their tables.
     tables : the maximal sets of attributes.
-    enough : tolerance. The search ends if no cell is below ``-enough * total / cells``; that share
-        of even tables is then mixed in.
-    possible, even, exact : see `Evidence`.
+    tolerance : tolerance. The search ends if no cell is below ``-tolerance * total / cells``; that share
+        of uniform tables is then mixed in.
+    possible, uniform, exact : see `Evidence`.
 
     Guarantee: every table is at least 0 and impossible cells are 0, up to the rounding of sums.
     The total does not change unless it contradicts the tables.  Contrasts of ``exact`` sets do not
@@ -188,7 +188,7 @@ def project_nonnegative(
     if done := steps.taken("all"):
         return arrays_by_axes(done)
     total = float(contrasts[()])
-    possible, even = possible or {}, even or {}
+    possible, uniform = possible or {}, uniform or {}
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
     dual = _multipliers(contrasts, tables, sizes, possible, exact)
     momentum, active, means, worst = (
@@ -207,7 +207,7 @@ def project_nonnegative(
         for block in active:
             means[block.axes] = block.means()
         moved = _lower_contrasts(means, lower, exact)
-        updates_all = number % ALL_LOOK == 0 or number == MAX_ROUNDS - 1 or not active
+        updates_all = number % ROUNDS_PER_FULL_UPDATE == 0 or number == MAX_ROUNDS - 1 or not active
         slack = multiplier_sum = opposition = 0.0
         for block in dual.values() if updates_all else active:
             table = _table_at(contrasts[block.axes], block, moved, means[block.axes])
@@ -217,11 +217,11 @@ def project_nonnegative(
             )
             multiplier_sum += float(np.abs(block.point).sum())
             opposition += block.follow(table)
-        violated = max(worst.values(), default=0.0) > enough * total
+        violated = max(worst.values(), default=0.0) > tolerance * total
         if number == MAX_ROUNDS - 1 or (
             updates_all
             and not violated
-            and slack <= MAX_SLACKNESS * enough * total * multiplier_sum
+            and slack <= MAX_SLACKNESS * tolerance * total * multiplier_sum
         ):
             break
         momentum = 1.0 if opposition > 0.0 else momentum
@@ -230,21 +230,21 @@ def project_nonnegative(
         # slowest ones
         active = list(dual.values()) if updates_all else active
         for block in active:
-            resting = violated and worst[block.axes] <= SKIP_TOLERANCE * enough * total
-            block.extrapolate(0.0 if resting else (previous - 1.0) / momentum)
-            if resting:
+            skipped = violated and worst[block.axes] <= SKIP_TOLERANCE * tolerance * total
+            block.extrapolate(0.0 if skipped else (previous - 1.0) / momentum)
+            if skipped:
                 means[block.axes] = block.means()
         active = [
             block
             for block in active
-            if not violated or worst[block.axes] > SKIP_TOLERANCE * enough * total
+            if not violated or worst[block.axes] > SKIP_TOLERANCE * tolerance * total
         ]
         tell(min(1.0, number / MAX_ROUNDS), AGREEING)
     _apply_multipliers(contrasts, dual, means)
     projected = {**contrasts, **moved}
     if possible:
         projected = zero_impossible_cells(projected, tables, sizes, possible, exact)
-    projected = mix_with_even(projected, tables, possible, even, exact)
+    projected = mix_with_uniform(projected, tables, possible, uniform, exact)
     steps.settle("all", arrays_by_name(projected))
     return projected
 
@@ -418,28 +418,31 @@ def _table_at(
     return table
 
 
-def mix_with_even(
+def mix_with_uniform(
     contrasts: dict[Axes, Array],
     tables: Sequence[Axes],
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
-    even: Mapping[Axes, Array],
+    uniform: Mapping[Axes, Array],
     exact: Collection[Axes],
 ) -> dict[Axes, Array]:
-    """Mix contrasts with those of even tables, in place, until no cell is negative; return them.
+    """Mix contrasts with those of uniform tables, in place, until no cell is negative; return them.
 
-    Contrasts have the shapes of their tables; ``possible``, ``even`` and ``exact`` are those of
+    Contrasts have the shapes of their tables; ``possible``, ``uniform`` and ``exact`` are those of
     `Evidence`.
     """
     total, worst = float(contrasts[()]), 0.0
     for axes in (axes for axes in tables if axes not in exact):
         table = assemble_table(contrasts, axes)
-        even_table = (
-            assemble_table({axes: np.zeros(table.shape), **even, (): np.array(1.0)}, axes)
-            if even
+        uniform_table = (
+            assemble_table({axes: np.zeros(table.shape), **uniform, (): np.array(1.0)}, axes)
+            if uniform
             else 1.0 / table.size
         )
         needed = np.divide(
-            -table, even_table, out=np.zeros_like(table), where=possible.get(axes, np.array(True))
+            -table,
+            uniform_table,
+            out=np.zeros_like(table),
+            where=possible.get(axes, np.array(True)),
         )
         worst = max(worst, float(needed.max(initial=0.0)))
     if worst > 0.0:
@@ -447,6 +450,6 @@ def mix_with_even(
         for axes in contrasts:
             if axes and axes not in exact:
                 contrasts[axes] *= retained_share
-                if axes in even:
-                    contrasts[axes] += (1.0 - retained_share) * total * even[axes]
+                if axes in uniform:
+                    contrasts[axes] += (1.0 - retained_share) * total * uniform[axes]
     return contrasts

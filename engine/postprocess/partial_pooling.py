@@ -26,7 +26,7 @@ BIAS_THRESHOLD_SE = 1.0
 PAIR_ROUNDS, TRIPLE_ROUNDS = 3, 2
 MAX_STEPS = 1_000
 STEP_TOLERANCE_SE = 1e-7  # length of the last step of a search, in standard errors
-PRIOR_WEIGHT = 1e-12  # weight of even shares, negligible compared with any measurement
+PRIOR_WEIGHT = 1e-12  # weight of equal shares, negligible compared with any measurement
 MIN_SIGNAL_SE = 2.0  # norm from which a residual is used to estimate the total, in standard errors
 MIN_ATTRIBUTES = 3  # attributes with such a residual, below which the total is not pooled
 PRECISE_TOTAL = 0.01  # relative standard error below which the measured total is returned
@@ -196,8 +196,8 @@ def better_pairs(
         excess, errors = dispersion(residual, seen.variance, seen.rank)
         weights = _triple_weights(singles, axes, total, seen, excess if errors > 1.0 else 0.0)
         for k, axis in enumerate(axes):
-            face = axes[:k] + axes[k + 1 :]
-            if face in sums:
+            subset = axes[:k] + axes[k + 1 :]
+            if subset in sums:
                 remainder, factor = residual + parts[k] + product, q[axis]
                 if weights is None:
                     value = np.tensordot(remainder, factor, axes=(k, 0)) / seen.variance
@@ -205,8 +205,11 @@ def better_pairs(
                 else:
                     value = np.tensordot(weights * remainder, factor, axes=(k, 0))
                     precision = np.tensordot(weights, factor**2, axes=(k, 0))
-                share = _precision_factor(evidence.seen[face], value, precision)
-                sums[face] = (sums[face][0] + share * value, sums[face][1] + share * precision)
+                share = _precision_factor(evidence.seen[subset], value, precision)
+                sums[subset] = (
+                    sums[subset][0] + share * value,
+                    sums[subset][1] + share * precision,
+                )
     out = {}
     for pair, (value, weight) in sums.items():
         out[pair] = (evidence.seen[pair].lens.of(value / weight), 1.0 / float(weight.mean()))

@@ -262,8 +262,8 @@ def _deviation(table: Callable[[Space], Array], workload: Workload, number: int)
     exact = table(names)
     axes = tuple(range(len(names)))
     margins = {
-        face: exact.sum(axis=tuple(a for a in axes if a not in face))
-        for face in (*(axes[:i] + axes[i + 1 :] for i in axes), axes[:-2])
+        subset: exact.sum(axis=tuple(a for a in axes if a not in subset))
+        for subset in (*(axes[:i] + axes[i + 1 :] for i in axes), axes[:-2])
     }
     deviation = float(np.abs(exact - maximum_entropy(axes, margins)).sum() / exact.sum())
     return max(deviation, MIN_DEVIATION)

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 FITS = ("shrunk", "nonnegative", "none")
 Folder = str | os.PathLike[str]
 CELL_COPIES = 3  # memory for all cells: noisy residuals, contrasts and multipliers
-MAX_EVEN_SHARE = 5e-4  # share of even tables that may be mixed in
-EVEN_SHARE_PER_NOISE = 5e-3  # the same, as a multiple of the relative noise
+MAX_UNIFORM_SHARE = 5e-4  # share of uniform tables that may be mixed in
+UNIFORM_SHARE_PER_NOISE = 5e-3  # the same, as a multiple of the relative noise
 MAX_SETS = 1_000_000
 MAX_RECORDS = 1_000_000_000
 RECORD_COPIES = 2
@@ -385,7 +385,7 @@ def _fitted(
         if fit == "shrunk" and not (estimates.possible or estimates.exact):
             contrasts = make_consistent(estimates, contrasts, tolerance, later, steps)
         else:
-            facts = estimates.possible, estimates.even, estimates.exact
+            facts = estimates.possible, estimates.uniform, estimates.exact
             contrasts = project_nonnegative(
                 contrasts, estimates.tables, estimates.sizes, tolerance, later, *facts, steps=steps
             )
@@ -420,16 +420,16 @@ def seed_of(measurement: Measurement) -> list[int]:
 
 
 def _tolerance(estimates: Evidence, total: float) -> float:
-    """Return the share of even tables that may be mixed in: small relative to the noise."""
+    """Return the share of uniform tables that may be mixed in: small relative to the noise."""
     noise = [
         estimates.cells(a) * np.sqrt(estimates.seen[a].variance) / total
         for a in estimates.tables
         if a in estimates.seen
     ]
     return (
-        min(MAX_EVEN_SHARE, EVEN_SHARE_PER_NOISE * float(np.mean(noise)))
+        min(MAX_UNIFORM_SHARE, UNIFORM_SHARE_PER_NOISE * float(np.mean(noise)))
         if noise
-        else MAX_EVEN_SHARE
+        else MAX_UNIFORM_SHARE
     )
 
 

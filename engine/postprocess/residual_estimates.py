@@ -72,7 +72,7 @@ def proper_subsets(axes: Axes) -> list[Axes]:
     return [inside for inside in subsets(axes) if inside != axes]
 
 
-def faces(axes: Axes) -> list[Axes]:
+def largest_subsets(axes: Axes) -> list[Axes]:
     """Return the subsets with one attribute fewer."""
     return [axes[:i] + axes[i + 1 :] for i in range(len(axes))]
 
@@ -96,8 +96,8 @@ def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
     folded: dict[Axes, Array] = {}
     for inside in proper_subsets(axes):
         if inside in lower:
-            # sum small tables on a face first: passes over the complete table dominate the time
-            home = next((f for f in faces(axes) if set(inside) <= set(f)), ())
+            # sum small tables on a subset first: passes over the complete table dominate the time
+            home = next((f for f in largest_subsets(axes) if set(inside) <= set(f)), ())
             if home not in folded:
                 folded[home] = np.zeros([sizes[a] for a in home])
             shares = math.prod(sizes[a] for a in axes if a not in inside)
@@ -216,7 +216,9 @@ class MeasuredProjection:
             {} if self.complement is None else {(0, 1): self.complement}
         )
         lift = SplitLift(table.shape, self.centers, (axes,), complements)
-        return self.cells(lift.classes(table.reshape(1, -1)).reshape([n - 1 for n in table.shape]))
+        return self.cells(
+            lift.table_coordinates(table.reshape(1, -1)).reshape([n - 1 for n in table.shape])
+        )
 
     def cells(self, coordinates: Array) -> Array:
         """Map residual coordinates to cells and project them on the measured subspace.
@@ -282,7 +284,7 @@ class Evidence:
     total, total_variance : noisy number of records in counts and its variance in counts^2.
     seen : noisy residuals by set of attributes; sets that were not measured are absent.
     possible : masks of the possible cells, shape (n_1, ..., n_k), for sets with impossible cells.
-    even : contrasts of the even tables with total 1: all possible cells of the full domain have the
+    uniform : contrasts of the uniform tables with total 1: all possible cells of the full domain have the
         same count, as far as public tables allow; absent contrasts are 0.
     exact : public tables, in counts, shape (n_1, ..., n_k); these sets are not measured.
     """
@@ -295,7 +297,7 @@ class Evidence:
     total_variance: float
     seen: Mapping[Axes, ResidualEstimate] = field(repr=False)
     possible: Mapping[Axes, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
-    even: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
+    uniform: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
     exact: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -398,7 +400,7 @@ def evidence(measurement: Measurement) -> Evidence:
         total_variance=0.0 if total is None else total.variance,
         seen=seen,
         possible={axes: share > 0.0 for axes, share in shares.items() if not share.all()},
-        even={
+        uniform={
             axes: contrast(share)
             for axes, share in shares.items()
             if plan.schema.ruled.issuperset(names[a] for a in axes)

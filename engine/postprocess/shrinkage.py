@@ -53,7 +53,11 @@ import scipy
 from engine._arrays import Array
 from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
 from engine.postprocess.mediators import PairPredictions, likelihood_mean
-from engine.postprocess.nonnegative_projection import AGREEING, mix_with_even, project_nonnegative
+from engine.postprocess.nonnegative_projection import (
+    AGREEING,
+    mix_with_uniform,
+    project_nonnegative,
+)
 from engine.postprocess.partial_pooling import (
     TRIPLE_ROUNDS,
     PooledResidual,
@@ -68,7 +72,7 @@ from engine.postprocess.residual_estimates import (
     along_axes,
     assemble_table,
     contrast,
-    faces,
+    largest_subsets,
     maximal_sets,
 )
 from engine.progress import Listener
@@ -139,17 +143,17 @@ def fit_margins(
     Parameters
     ----------
     table : start, shape (n_1, ..., n_k).
-    margins : tables by faces of ``axes``.
+    margins : tables by largest_subsets of ``axes``.
     near : stopping rule; whether the differences of one margin are small enough.
 
     The limit is the table with these margins of least Kullback-Leibler divergence from the start.
     """
     for _ in range(sweeps):
         done = True
-        for face in faces(axes):
-            sums = table.sum(axis=_other_axes(axes, face))
-            done &= near(sums - margins[face])
-            table *= along_axes(_ratio(margins[face], sums), face, axes)
+        for subset in largest_subsets(axes):
+            sums = table.sum(axis=_other_axes(axes, subset))
+            done &= near(sums - margins[subset])
+            table *= along_axes(_ratio(margins[subset], sums), subset, axes)
         if done:
             break
     return table
@@ -303,8 +307,8 @@ def _entropic_fit(
     tolerance = tolerance or (MARGIN_TOLERANCE if len(axes) > 2 else 1e-13)
     for sweep in range(ENTROPY_SWEEPS if len(axes) > 2 else 10 * ENTROPY_SWEEPS):
         margin_error = 0.0
-        for face in faces(axes):
-            summed_axes, margin = _other_axes(axes, face), margins[face]
+        for subset in largest_subsets(axes):
+            summed_axes, margin = _other_axes(axes, subset), margins[subset]
             values = scipy.special.wrightomega(argument)
             sums, slopes = (
                 s * values.sum(axis=summed_axes),
@@ -322,14 +326,14 @@ def _entropic_fit(
                 top = argument.max(axis=summed_axes)
                 underflowed &= np.isfinite(top)
                 steps[underflowed] = s * (top[underflowed] - np.log(margin[underflowed] / s))
-            argument -= along_axes(steps, face, axes) / s
+            argument -= along_axes(steps, subset, axes) / s
         if sweep and margin_error <= tolerance * total:
             break
     return np.asarray(s * scipy.special.wrightomega(argument))
 
 
-def _other_axes(axes: Axes, face: Axes) -> tuple[int, ...]:
-    return tuple(i for i, a in enumerate(axes) if a not in face)
+def _other_axes(axes: Axes, subset: Axes) -> tuple[int, ...]:
+    return tuple(i for i, a in enumerate(axes) if a not in subset)
 
 
 def _ratio(above: Array, under: Array) -> Array:
@@ -374,9 +378,9 @@ def shrunk_contrasts(
     steps.take("low", arrays_by_name(tables))
     out = {axes: contrast(table) for axes, table in tables.items()}
     upper = [axes for axes in evidence.sets if len(axes) > 2]
-    above = {face for axes in upper for face in faces(axes)}
+    above = {subset for axes in upper for subset in largest_subsets(axes)}
     for number, axes in enumerate(upper):
-        margins = {face: tables[face] for face in (*faces(axes), axes[:-2])}
+        margins = {subset: tables[subset] for subset in (*largest_subsets(axes), axes[:-2])}
         table = evidence.exact.get(axes)
         if table is None:
             done = steps.taken(name := f"fit {number}")
@@ -436,7 +440,7 @@ def _mediator_references(
             continue
         if not (candidates := predictions.candidates(*axes)):
             continue
-        margins = {face: tables[face] for face in (*faces(axes), ())}
+        margins = {subset: tables[subset] for subset in (*largest_subsets(axes), ())}
         seen = _pooled_estimate(estimates.seen[axes], axes, residuals)
         mean = likelihood_mean([max_entropy_table(axes, margins), *candidates], seen)
         near = partial(_within, allowed=REFERENCE_TOLERANCE * float(tables[()]))
@@ -456,28 +460,28 @@ def _pooled_estimate(
 def make_consistent(
     evidence: Evidence,
     contrasts: dict[Axes, Array],
-    enough: float,
+    tolerance: float,
     tell: Listener,
     steps: Checkpoints = NONE,
 ) -> dict[Axes, Array]:
     """Make fitted tables consistent and non-negative; return the contrasts, changed in place.
 
-    ``enough`` is the share of even tables that may be mixed in.  For schemas without facts only.
+    ``tolerance`` is the share of even tables that may be mixed in.  For schemas without facts only.
 
     Guarantee: every table is at least 0, up to the rounding of sums.
     """
-    total, margin_tolerance = float(contrasts[()]), MARGIN_TOLERANCE_SHARE * enough
+    total, margin_tolerance = float(contrasts[()]), MARGIN_TOLERANCE_SHARE * tolerance
     joint_sets = [axes for axes in evidence.tables if len(axes) <= 2]
     scaled_sets = [axes for axes in evidence.tables if len(axes) > 2]
-    faced = {face for axes in scaled_sets for face in faces(axes)}
+    scaled_margins = {subset for axes in scaled_sets for subset in largest_subsets(axes)}
     for number in itertools.count():
         # the number of rounds is unknown: each round is shown as half of the remaining progress
         low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)
-        projected_sets = maximal_sets([*joint_sets, *faced])
+        projected_sets = maximal_sets([*joint_sets, *scaled_margins])
         before = {axes: contrasts[axes] for axes in all_sets(tuple(projected_sets))}
         copies, tolerance = (
             {axes: c.copy() for axes, c in before.items()},
-            margin_tolerance if scaled_sets else enough,
+            margin_tolerance if scaled_sets else tolerance,
         )
         part_tell, checkpoints = _part(tell, low, share), steps.within(f"agree {number}")
         contrasts |= project_nonnegative(
@@ -487,7 +491,9 @@ def make_consistent(
         for axes in scaled_sets:
             tell(low + share, AGREEING)
             table = np.maximum(assemble_table({**before, axes: contrasts[axes]}, axes), 0.0)
-            margins = {face: assemble_table(contrasts, face) for face in faces(axes)}
+            margins = {
+                subset: assemble_table(contrasts, subset) for subset in largest_subsets(axes)
+            }
             done = checkpoints.taken(name := "on " + ",".join(map(str, axes)))
             if done:
                 contrasts[axes] = done["contrast"]
@@ -502,13 +508,13 @@ def make_consistent(
                     )
                 )
                 checkpoints.take(name, {"contrast": contrasts[axes]})
-            if -float(assemble_table(contrasts, axes).min()) * table.size > enough * total:
+            if -float(assemble_table(contrasts, axes).min()) * table.size > tolerance * total:
                 failed.append(axes)
         if not failed:
             break
         joint_sets += failed if number < MAX_SCALING_ROUNDS else scaled_sets
         scaled_sets = [axes for axes in scaled_sets if axes not in joint_sets]
-    return mix_with_even(contrasts, evidence.tables, {}, {}, ())
+    return mix_with_uniform(contrasts, evidence.tables, {}, {}, ())
 
 
 def _part(tell: Listener, low: float, share: float) -> Listener:
@@ -554,7 +560,9 @@ def _two_way(
     references, seen = dict(mediated or {}), dict[Axes, ResidualEstimate]()
     out = {axes: estimates.exact[axes] for axes in pairs if axes in estimates.exact}
     fitted = [axes for axes in pairs if axes not in out]
-    margins = {axes: {face: tables[face] for face in (*faces(axes), ())} for axes in fitted}
+    margins = {
+        axes: {subset: tables[subset] for subset in (*largest_subsets(axes), ())} for axes in fitted
+    }
     for axes in fitted:
         if axes in estimates.seen:
             seen[axes] = _pooled_estimate(estimates.seen[axes], axes, residuals)

@@ -58,7 +58,7 @@ from engine.postprocess.residual_estimates import (
     assemble_table,
     contrast,
     evidence,
-    faces,
+    largest_subsets,
 )
 from engine.postprocess.shrinkage import max_entropy_table
 from engine.progress import Progress
@@ -146,10 +146,12 @@ def _excess_dispersions(
         if len(axes) < 2 or seen is None or seen.rank == 0:
             continue
         middle = max_entropy_table(
-            axes, {f: tables[f] for f in (*faces(axes), axes[:-2])}, estimates.possible.get(axes)
+            axes,
+            {f: tables[f] for f in (*largest_subsets(axes), axes[:-2])},
+            estimates.possible.get(axes),
         )
         excess, _ = dispersion(seen.cells - seen.lens.of(middle), seen.variance, seen.rank)
-        yield axes, middle, excess, [tables[f] for f in faces(axes)]
+        yield axes, middle, excess, [tables[f] for f in largest_subsets(axes)]
 
 
 def share_of_signal(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Array]:

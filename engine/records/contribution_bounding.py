@@ -42,7 +42,7 @@ Words = npt.NDArray[np.uint64]
 FLOAT64_INTEGER_LIMIT = 2**53  # from here on 64-bit floats cannot represent all integers
 FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: FLOAT64_INTEGER_LIMIT}  # bytes of a float -> limit as above
 KIND_ADVICE = "numbers and texts; give identifiers as text in all rows and all files"
-# texts of floats, as programs write them; `database.NUMBER_IN_BYTES` matches the same texts
+# texts of floats, as programs write them; `database.HEX_NUMBER_PATTERN` matches the same texts
 FROM_FLOAT = r"^-?(0|[1-9][0-9]*)\.0+$"
 WITH_EXPONENT = r"^[+-]?[0-9]+([.,][0-9]*)?[eE]\+[0-9]+$"
 MIX = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)

@@ -395,7 +395,7 @@ class Lift:
         """Return residual_rows @ L, shape (k, residual coordinates) to (k, cells)."""
         return _by_rows(residual_rows, self.coordinates, self.matrices)
 
-    def classes(self, cell_rows: Array) -> Array:
+    def table_coordinates(self, cell_rows: Array) -> Array:
         """Return cell_rows @ L^T, the residual coordinates of tables.
 
         Shape (k, cells) to (k, residual coordinates).
@@ -451,8 +451,8 @@ class SplitLift(Lift):
         _pass_down(tensor, self.complements, -1.0)
         return _by_rows(tensor, self.sizes, self.matrices)
 
-    def classes(self, cell_rows: Array) -> Array:
-        tensor = super().classes(cell_rows).reshape(len(cell_rows), *self.sizes)
+    def table_coordinates(self, cell_rows: Array) -> Array:
+        tensor = super().table_coordinates(cell_rows).reshape(len(cell_rows), *self.sizes)
         _pass_up(tensor, self.complements, -1.0)
         return _flat(tensor)[:, self.kept]
 
@@ -487,5 +487,5 @@ class FullDomain(Lift):
     def rows(self, residual_rows: Array) -> Array:
         return residual_rows
 
-    def classes(self, cell_rows: Array) -> Array:
+    def table_coordinates(self, cell_rows: Array) -> Array:
         return cell_rows

@@ -91,7 +91,7 @@ class QueriedSpaces:
     ----------
     places : positions of their attributes in the schema, shape (spaces, attributes).
     kinds : equivalence class of every space, shape (spaces,); the spaces of a class have the same
-        Gram, on attributes of equal ``looks``.
+        Gram, on attributes of equal ``attribute_classes``.
     coefficients : for every class the number of each product in its Gram, with the sum of weights
         times coefficients.
     reached : for every class a rank, comparable between sizes, that is smaller where a group
@@ -105,7 +105,9 @@ class QueriedSpaces:
 
 
 def queried_spaces(
-    spreading: Sequence[GroupContribution], looks: Index, exact: Sequence[Sequence[int]] = ()
+    spreading: Sequence[GroupContribution],
+    attribute_classes: Index,
+    exact: Sequence[Sequence[int]] = (),
 ) -> list[QueriedSpaces]:
     """Collect the residual spaces of all groups, one `QueriedSpaces` per number of attributes.
 
@@ -114,7 +116,7 @@ def queried_spaces(
     Parameters
     ----------
     spreading : decompositions of the groups.
-    looks : equivalence class of every attribute, numbered from 0, shape (attributes,).
+    attribute_classes : equivalence class of every attribute, numbered from 0, shape (attributes,).
     exact : sets of attributes with an exact table; the spaces inside them are left out.
 
     >>> one = GroupContribution(
@@ -157,11 +159,11 @@ def queried_spaces(
             )
         if len(order):
             by_size.setdefault(len(positions), []).append((order, places, products, weights))
-    return [_of_one_size(by_size[k], looks) for k in sorted(by_size)]
+    return [_of_one_size(by_size[k], attribute_classes) for k in sorted(by_size)]
 
 
 def _of_one_size(
-    chunks: Sequence[tuple[Index, Index, Index, Array]], looks: Index
+    chunks: Sequence[tuple[Index, Index, Index, Array]], attribute_classes: Index
 ) -> QueriedSpaces:
     arrival, places, products, weights = (
         np.concatenate(terms) for terms in zip(*chunks, strict=True)
@@ -180,7 +182,7 @@ def _of_one_size(
     _, term_class = unique_rows(np.column_stack([products[of_pair], value]))
     counts = np.bincount(space[of_pair], minlength=len(first_rows))
     starts = np.cumsum(counts) - counts
-    _, kind = unique_rows(looks[places[first_rows]])
+    _, kind = unique_rows(attribute_classes[places[first_rows]])
     for r in range(int(counts.max(initial=0))):
         has_term = counts > r
         next_term = np.zeros(len(first_rows), dtype=np.int64)

@@ -80,11 +80,11 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     # random vectors miss an asymmetry with probability 0 and need no permuted copy of the Gram; the
     # fixed seed makes searches reproducible
     rng, sizes, dimension = np.random.default_rng(7), lift.sizes, factor.dimension
-    class_sizes = lift.coordinates
+    coordinate_sizes = lift.coordinates
     probe, cell_probe = rng.standard_normal(dimension), rng.standard_normal(lift.cells)
-    image, lifted = gram(probe), lift.classes(cell_probe[None])[0]
-    class_index, cell_index = (
-        np.arange(dimension).reshape(class_sizes),
+    image, lifted = gram(probe), lift.table_coordinates(cell_probe[None])[0]
+    coordinate_index, cell_index = (
+        np.arange(dimension).reshape(coordinate_sizes),
         np.arange(lift.cells).reshape(sizes),
     )
     accepted: list[tuple[Signed, Signed]] = []
@@ -96,44 +96,47 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     for axis_set in reversals:
         # cosine k is even under reversal if k is even, odd otherwise, so a reversal only changes
         # signs
-        sign = np.ones(class_sizes)
+        sign = np.ones(coordinate_sizes)
         for axis in axis_set:
             along = [1] * len(sizes)
-            along[axis] = class_sizes[axis]
+            along[axis] = coordinate_sizes[axis]
             sign = sign * ((-1.0) ** lift.degrees(axis)).reshape(along)
         candidates.append(
             (
-                (class_index.ravel(), sign.ravel()),
+                (coordinate_index.ravel(), sign.ravel()),
                 (np.flip(cell_index, axis_set).ravel(), np.ones(lift.cells)),
             )
         )
     for a, b in itertools.combinations(axes, 2):
         if sizes[a] == sizes[b]:
-            moved = tuple(np.swapaxes(t, a, b).ravel() for t in (class_index, cell_index))
+            moved = tuple(np.swapaxes(t, a, b).ravel() for t in (coordinate_index, cell_index))
             candidates.append(((moved[0], np.ones(dimension)), (moved[1], np.ones(lift.cells))))
-    for on_class, on_cells in candidates:
+    for on_coordinates, on_cells in candidates:
         independent = not any(
-            np.array_equal(on_class[0], k[0]) and np.array_equal(on_class[1], k[1])
+            np.array_equal(on_coordinates[0], k[0]) and np.array_equal(on_coordinates[1], k[1])
             for k in _products(accepted)
         )
         invariant = np.allclose(
-            gram(_act(on_class, probe)),
-            _act(on_class, image),
+            gram(_act(on_coordinates, probe)),
+            _act(on_coordinates, image),
             rtol=0,
             atol=1e-9 * np.abs(image).max(),
         )
-        moved_probe = lift.classes(_act(on_cells, cell_probe)[None])[0]
-        lift_invariant = np.allclose(moved_probe, _act(on_class, lifted), rtol=0, atol=1e-9)
+        moved_probe = lift.table_coordinates(_act(on_cells, cell_probe)[None])[0]
+        lift_invariant = np.allclose(moved_probe, _act(on_coordinates, lifted), rtol=0, atol=1e-9)
         # only commuting involutions have common characters, and therefore a common block
         # decomposition
         commuting = all(
             np.allclose(
-                _act(on_class, _act(k, probe)), _act(k, _act(on_class, probe)), rtol=0, atol=1e-12
+                _act(on_coordinates, _act(k, probe)),
+                _act(k, _act(on_coordinates, probe)),
+                rtol=0,
+                atol=1e-12,
             )
             for k, _ in accepted
         )
         if independent and invariant and lift_invariant and commuting:
-            accepted.append((on_class, on_cells))
+            accepted.append((on_coordinates, on_cells))
     return accepted
 
 
@@ -142,7 +145,7 @@ def _act(action: Signed, vector: Array) -> Array:
 
 
 def _products(actions: Sequence[tuple[Signed, Signed]]) -> list[Signed]:
-    """Return all products of one or more commuting class actions."""
+    """Return all products of one or more commuting actions on residual coordinates."""
     out: list[Signed] = []
     for (permutation, sign), _ in actions:
         out += [(p[permutation], sign * s[permutation]) for p, s in out] + [(permutation, sign)]

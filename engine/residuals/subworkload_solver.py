@@ -295,7 +295,7 @@ UNCOUPLED_PREFIX = "set by set"
 # constructions
 MAX_OPTIMAL_SEARCH_S, MAX_APPROXIMATE_SEARCH_S = 45.0, 0.35
 # largest expected seconds of all dense searches at tuned centers
-PATIENCE = 5.0
+MAX_TUNED_SEARCH_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -365,13 +365,13 @@ class SubworkloadSolver:
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower ``dense_limit`` until dense searches fit into a number of seconds.
 
-        If centers are tuned, they must fit into ``PATIENCE``, too.
+        If centers are tuned, they must fit into ``MAX_TUNED_SEARCH_S``, too.
 
         Tuned centers have no symmetries, so a search may take a hundred times as long as with
         uniform ones.
         """
         if any(pi is not None for sub in subs for pi in sub.centers):
-            seconds = min(seconds, PATIENCE)
+            seconds = min(seconds, MAX_TUNED_SEARCH_S)
         products = [
             k for k, s in enumerate(subs) if len(s.terms) > 1 and not s.spaces and not s.complements
         ]

@@ -284,7 +284,7 @@ def test_breakdown_matches_noise_of_each_space() -> None:
     rows = [part.family.rows(part.sizes) for part in group.parts]
     index = np.unravel_index(11, [len(r) for r in rows])
     tensor = np.einsum("i,j,k->ijk", *(r[i] for r, i in zip(rows, index, strict=True)))
-    pieces = result.class_pieces(group.attributes, tensor)
+    pieces = result.query_pieces(group.attributes, tensor)
     for names, variance in zip(table["attributes"], table["variance"], strict=True):
         block = result.blocks[names]
         pinv = np.ones((1, 1))

@@ -203,9 +203,9 @@ def test_combined_answers_are_unbiased_with_plan_variances(split):
 
 
 def query_pieces(option, group):
-    """Residual rows of every query of a group by space, from `class_pieces` of the plan."""
+    """Residual rows of every query of a group by space, from `query_pieces` of the plan."""
     queries = np.concatenate([dense for _, dense in _rows(group)])
-    by_query = [option.class_pieces(group.attributes, row.reshape(group.sizes)) for row in queries]
+    by_query = [option.query_pieces(group.attributes, row.reshape(group.sizes)) for row in queries]
     return {
         space: np.array([pieces[space].ravel() for pieces in by_query]) for space in by_query[0]
     }

@@ -318,7 +318,7 @@ def test_count_without_snapshot_is_one_statement(monkeypatch: pytest.MonkeyPatch
     assert have_equal_counts(counts, count_marginals(frame, SCHEMA, sets, on_refused="drop"))
     assert len(statements) == 1
     # too many sets for one statement are counted locally, from rows that are read once
-    monkeypatch.setattr(database_module, "MAX_STATEMENT_PARTS", 6)
+    monkeypatch.setattr(database_module, "MAX_SELECTS", 6)
     monkeypatch.setattr(database_module, "_fetched", None)
     assert count_marginals(remote, SCHEMA, sets, on_refused="drop").rows_in == 90
 

@@ -194,6 +194,6 @@ def test_database_text_of_float_identifies_the_number() -> None:
 def test_number_in_bytes_pattern_matches_normalized_texts(text: str) -> None:
     import re
 
-    assert re.search(database_module.NUMBER_IN_BYTES, text.encode().hex().upper())
+    assert re.search(database_module.HEX_NUMBER_PATTERN, text.encode().hex().upper())
     for other in (f"x{text}", f"{text}x", "7", "12", "7.5", "1e5", "abc", "70", "2E30"):
-        assert not re.search(database_module.NUMBER_IN_BYTES, other.encode().hex().upper())
+        assert not re.search(database_module.HEX_NUMBER_PATTERN, other.encode().hex().upper())

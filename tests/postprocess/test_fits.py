@@ -197,7 +197,7 @@ def test_project_nonnegative_active_set_gives_same_distance(monkeypatch):
     )
 
     def run(every):
-        monkeypatch.setattr(joint, "ALL_LOOK", every)
+        monkeypatch.setattr(joint, "ROUNDS_PER_FULL_UPDATE", every)
         looks.clear()
         contrasts = project_nonnegative(
             {a: c.copy() for a, c in start.items()}, tables, sizes, 1e-6, lambda *_: None
@@ -208,7 +208,7 @@ def test_project_nonnegative_active_set_gives_same_distance(monkeypatch):
         )
         return square, len(looks)
 
-    now_and_then = joint.ALL_LOOK
+    now_and_then = joint.ROUNDS_PER_FULL_UPDATE
     (near, most), (square, fewer) = run(1), run(now_and_then)
     assert square == pytest.approx(near, rel=1e-3)
     assert fewer < 0.5 * most

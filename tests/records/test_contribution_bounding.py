@@ -202,7 +202,7 @@ def test_declared_person_column_is_used_by_default(tmp_path):
         check_records(marginal_plan, frame, person="b")
     with pytest.raises(DataError, match="no person column, but the schema declares 'pid'"):
         measure(marginal_plan, count_marginals(frame, SCHEMA, SETS, ignore=["pid"]), rehearsal=True)
-    with pytest.raises(DataError, match="tell no persons"):
+    with pytest.raises(DataError, match="identify persons"):
         count_marginals(frame, DECLARED, SETS, count_column="n")
 
 

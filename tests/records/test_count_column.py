@@ -244,7 +244,7 @@ def test_person_column_with_other_role_is_refused() -> None:
         (SCHEMA, "pid"),
         (Schema(SCHEMA.attributes, person="n"), None),
     ):
-        with pytest.raises(DataError, match="tell no persons"):
+        with pytest.raises(DataError, match="identify persons"):
             count_marginals(ABSENT_FILE, schema, [("sex",)], person=person, count_column="n")
 
 

@@ -194,13 +194,15 @@ def test_lifts_are_inverse_and_pass_dot_test(name):
         assert lift.dimension == len(columns)
         assert lift.one_space == (spaces == (every,))
         np.testing.assert_allclose(lift.rows(np.eye(len(columns))), inverse[columns], **EXACT)
-        np.testing.assert_allclose(lift.classes(np.eye(len(inverse))), inverse[columns].T, **EXACT)
-        dot_test(lift.rows, lift.classes, len(columns), len(inverse))
+        np.testing.assert_allclose(
+            lift.table_coordinates(np.eye(len(inverse))), inverse[columns].T, **EXACT
+        )
+        dot_test(lift.rows, lift.table_coordinates, len(columns), len(inverse))
     columns = positions(sizes, [every])
     plain = np.linalg.inv(dense(sizes, centers, {}))[columns]
     lift = Lift(sizes, centers)
     np.testing.assert_allclose(lift.rows(np.eye(len(columns))), plain, **EXACT)
-    dot_test(lift.rows, lift.classes, len(columns), len(inverse))
+    dot_test(lift.rows, lift.table_coordinates, len(columns), len(inverse))
     assert (lift.dimension, lift.coordinates) == (len(columns), tuple(n - 1 for n in sizes))
 
 
@@ -217,15 +219,17 @@ def test_lift_rows_have_coordinates_in_its_spaces(name):
         np.testing.assert_allclose(np.delete(coordinates, columns, axis=1), 0, **EXACT)
         y = np.zeros((1, math.prod(sizes)))
         y[:, columns] = s
-        np.testing.assert_allclose(lift.classes(tables(y, sizes, centers, complements)), s, **EXACT)
+        np.testing.assert_allclose(
+            lift.table_coordinates(tables(y, sizes, centers, complements)), s, **EXACT
+        )
 
 
 @pytest.mark.parametrize("sizes", [(1,), (5,), (3, 1, 4)])
 def test_full_lifts_are_orthogonal_and_pass_dot_test(sizes):
     n = math.prod(sizes)
     for lift in (FullTable(sizes), FullDomain(n)):
-        dot_test(lift.rows, lift.classes, n, n)
-        np.testing.assert_allclose(lift.classes(lift.rows(np.eye(n))), np.eye(n), **EXACT)
+        dot_test(lift.rows, lift.table_coordinates, n, n)
+        np.testing.assert_allclose(lift.table_coordinates(lift.rows(np.eye(n))), np.eye(n), **EXACT)
     flat = np.ones((1, 1))
     for m in sizes:
         flat = np.kron(flat, np.vstack([np.full((1, m), m**-0.5), basis(m).T]))
@@ -239,9 +243,9 @@ def test_lift_reversed_attribute_changes_signs_by_degree(lift):
     for axis in (0, 1):
         reverse = np.flip(x.reshape(5, 4), axis).reshape(1, -1)
         signs = ((-1.0) ** lift.degrees(axis)).reshape([-1 if a == axis else 1 for a in (0, 1)])
-        expected = lift.classes(x).reshape(lift.coordinates) * signs
+        expected = lift.table_coordinates(x).reshape(lift.coordinates) * signs
         np.testing.assert_allclose(
-            lift.classes(reverse).reshape(lift.coordinates), expected, **EXACT
+            lift.table_coordinates(reverse).reshape(lift.coordinates), expected, **EXACT
         )
 
 

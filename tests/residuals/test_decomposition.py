@@ -95,7 +95,7 @@ def test_class_pieces_sum_to_query(sizes, seed):
     result = plan(Workload(schema).add(()), Budget(pcost=1.0))
     names = tuple(rng.permutation(schema.names))
     query = rng.standard_normal(schema.sizes(names))
-    pieces = result.class_pieces(names, query)
+    pieces = result.query_pieces(names, query)
     assert set(pieces) == set(subsets(schema.names))
     total = np.zeros(sizes)
     for space, piece in pieces.items():

@@ -250,7 +250,7 @@ def test_lift_matches_explicit_matrix():
             )
         )
         np.testing.assert_allclose(lift.rows(np.eye(6)), L, atol=1e-12)
-        np.testing.assert_allclose(lift.classes(np.eye(12)), L.T, atol=1e-12)
+        np.testing.assert_allclose(lift.table_coordinates(np.eye(12)), L.T, atol=1e-12)
 
 
 def sums(n, m, kind=DualProblem):

@@ -68,7 +68,7 @@ def test_class_pieces_match_example_of_paper():
     )
     query = [[0, 1, 1], [0, 0, 1]]
     result = plan(Workload(schema).add(("answer", "letter")), Budget(pcost=1.0))
-    pieces = result.class_pieces(("answer", "letter"), query)
+    pieces = result.query_pieces(("answer", "letter"), query)
     assert set(pieces) == {(), ("answer",), ("letter",), ("answer", "letter")}
     N, M = basis(2), basis(3)
     assert float(pieces[()]) == pytest.approx(1 / 2)
@@ -76,7 +76,7 @@ def test_class_pieces_match_example_of_paper():
     np.testing.assert_allclose(M @ pieces[("letter",)], [-1 / 2, 0, 1 / 2], atol=1e-14)
     both = N @ pieces[("answer", "letter")] @ M.T
     np.testing.assert_allclose(both, [[-1 / 6, 1 / 3, -1 / 6], [1 / 6, -1 / 3, 1 / 6]], atol=1e-14)
-    swapped = result.class_pieces(("letter", "answer"), np.transpose(query))
+    swapped = result.query_pieces(("letter", "answer"), np.transpose(query))
     np.testing.assert_allclose(
         swapped[("answer", "letter")], pieces[("answer", "letter")], atol=1e-14
     )

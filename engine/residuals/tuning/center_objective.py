@@ -89,7 +89,7 @@ class Allowance:
             self.stopped.add(MEMORY)
         return needed <= self.memory
 
-    def bearable(self, seconds: float) -> bool:
+    def is_short(self, seconds: float) -> bool:
         """Return whether steps of this duration are acceptable without a time limit.
 
         Record the limit if not.
@@ -99,7 +99,7 @@ class Allowance:
             return False
         return True
 
-    def lasts(self, seconds: float) -> bool:
+    def has_time(self, seconds: float) -> bool:
         """Return whether so much time remains; record the limit if not."""
         if math.isinf(self.deadline) or seconds <= self.deadline - planning_time():
             return True
@@ -202,7 +202,7 @@ class Evaluation:
         used = [
             f
             for f, c in coefficients.items()
-            if c > 0 and all(self.asks(number) for _, number in f)
+            if c > 0 and all(self.is_nonzero(number) for _, number in f)
         ]
         if not used:
             return 0.0
@@ -258,7 +258,7 @@ class Evaluation:
         rows = self.problem.rows(part)
         return rows.reshape(len(rows), -1)
 
-    def asks(self, number: int) -> bool:
+    def is_nonzero(self, number: int) -> bool:
         """Return whether the Gram of a piece on the attributes inside is more than rounding."""
         if number not in self.asking:
             query_trace = self.problem.gram_trace(self.problem.pieces[number].part)
@@ -525,7 +525,7 @@ class CenterProblem:
                     joint = len(part.sizes) > 1
                     large = joint and (
                         part.count * n > MAX_JOINT_ENTRIES
-                        or not self.allowance.bearable(FORECAST_JOINT_STEPS * step)
+                        or not self.allowance.is_short(FORECAST_JOINT_STEPS * step)
                     )
                     fitting[key] = not large and self._reserve(32 * n * n, peak, step)
         return [
@@ -542,7 +542,7 @@ class CenterProblem:
         """
         seconds = self._seconds + FORECAST_EVALUATIONS * step
         if not (
-            self.allowance.fits(self._bytes + retained + peak) and self.allowance.lasts(seconds)
+            self.allowance.fits(self._bytes + retained + peak) and self.allowance.has_time(seconds)
         ):
             return False
         self._bytes, self._seconds = self._bytes + retained, seconds

@@ -179,7 +179,7 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
         peak = max(peak, building + 24 * rank * (row_count + d), 8 * rank * (8 * cells + 10 * rank))
         seconds += step_seconds(rank, cells)
     fits = allowance.fits(8 * OPTIMISER_VECTORS * parameters + retained + peak)
-    return fits and allowance.bearable(seconds) and allowance.lasts(MIN_EVALUATIONS * seconds)
+    return fits and allowance.is_short(seconds) and allowance.has_time(MIN_EVALUATIONS * seconds)
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
@@ -220,7 +220,7 @@ def _row_counts(groups: PairGroups) -> list[int]:
     return [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in groups]
 
 
-def asks_products(workload: Workload) -> bool:
+def has_product_only_pair(workload: Workload) -> bool:
     """Return whether some pair has product groups only.
 
     Tuned centers may then do better than complements.

@@ -66,10 +66,10 @@ from engine.residuals.tuning.center_objective import (
 from engine.residuals.tuning.complements import (
     ComplementProblem,
     affordable,
-    asks_products,
     can_tune,
     complement_seconds,
     cyclic,
+    has_product_only_pair,
     split_of,
     tuned_complements,
 )
@@ -150,7 +150,7 @@ class CenterBalance:
     def _value(self, state: Evaluation, number: int) -> float:
         if number in self._fixed_values:
             return self._fixed_values[number]
-        value = state.alone(number)[0] if state.asks(number) else 0.0
+        value = state.alone(number)[0] if state.is_nonzero(number) else 0.0
         if not set(self.problem.pieces[number].roles) & set(self.alone):
             self._fixed_values[number] = value
         return value
@@ -463,7 +463,7 @@ class SplitMemory:
 def ways_to_split(workload: Workload, allowance: Allowance) -> tuple[bool, bool]:
     """Return whether complements are tuned, and whether centers are."""
     tunes_complements = can_tune(workload) and affordable(workload, allowance)
-    return tunes_complements, not tunes_complements or asks_products(workload)
+    return tunes_complements, not tunes_complements or has_product_only_pair(workload)
 
 
 def split_seconds(

@@ -236,7 +236,7 @@ def test_tuned_plan_slow_dense_search_alternates(monkeypatch):
     """Without symmetries a slow dense search is replaced by an alternating one."""
     workload = coupled()
     limit_unions(monkeypatch)
-    monkeypatch.setattr("engine.residuals.subworkload_solver.PATIENCE", 1e-4)
+    monkeypatch.setattr("engine.residuals.subworkload_solver.MAX_TUNED_SEARCH_S", 1e-4)
     result = build_plan(workload, centers="tuned")
     assert result.split.centers
     assert "alternating" in result.certificate.statement
@@ -440,7 +440,7 @@ def test_in_time_limits_seconds_of_all_unions():
     each = union_seconds(workload, ("a", "b"), unions["a", "b"])
 
     class LimitedAllowance(Allowance):
-        def lasts(self, seconds: float) -> bool:
+        def has_time(self, seconds: float) -> bool:
             return seconds <= 1.5 * each
 
     assert list(_in_time(workload, unions, LimitedAllowance())) == [("a", "b")]

@@ -136,7 +136,9 @@ def test_split_lift_rows_of_pieces_equal_query():
     lift = SplitLift(sizes, centers, spaces, {(0, 1): complement})
     coordinates = pieces(rows, sizes, centers, {(0, 1): complement})[:, positions(sizes, spaces)]
     np.testing.assert_allclose(lift.rows(coordinates), rows, atol=1e-12)
-    np.testing.assert_allclose(lift.classes(np.eye(24)).T, lift.rows(np.eye(24)), atol=1e-12)
+    np.testing.assert_allclose(
+        lift.table_coordinates(np.eye(24)).T, lift.rows(np.eye(24)), atol=1e-12
+    )
 
 
 def test_unite_gram_matches_explicit_pieces():
