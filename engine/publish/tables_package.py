@@ -87,7 +87,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-OPEN_CODE = r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
+# end of both scripts
+REPORT_AND_QUIT = r"""  cat(sprintf("largest relative difference %.3g\n", worst))
+  quit(status = if (worst < 1e-6) 0 else 1)
+}
+"""
+OPEN_CODE = (
+    r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
 #
 #   Rscript recompute.R            compares every table, and a sum of two of its cells, with what the package says
 #   source("recompute.R")          then sum_of_cells(c("a", "b"), q): q an array with one entry per cell of the table
@@ -97,10 +103,11 @@ spaces <- read.csv("spaces.csv", colClasses = c("integer", "character", "charact
 centers <- read.csv("centers.csv", colClasses = c("character", "integer", "numeric"))
 integers <- read.csv("integers.csv", colClasses = c("integer", "integer", "numeric"))
 files <- read.csv("tables.csv", colClasses = "character")
-apart <- function(made, told) if (told > 0) abs(made / told - 1) else abs(made)  # exact totals have no error
-words <- function(text) if (nchar(text)) strsplit(text, " ", fixed = TRUE)[[1]] else character(0)
+# exact totals have no error
+std_difference <- function(std, expected) if (expected > 0) abs(std / expected - 1) else abs(std)
+split_words <- function(text) if (nchar(text)) strsplit(text, " ", fixed = TRUE)[[1]] else character(0)
 matrices <- new.env()
-lift <- function(name) {
+matrix_of <- function(name) {
   if (is.null(matrices[[name]])) matrices[[name]] <- as.matrix(read.csv(paste0(name, ".csv"), header = FALSE))
   matrices[[name]]
 }
@@ -114,11 +121,11 @@ along <- function(x, axis, m) {
   aperm(array(moved, d[order]), order(order))
 }
 
-# What a space says of a sum of cells: the query with the centers of the attributes that the space does not have, and
-# its matrices. In R the first index changes fastest: integers are laid out backwards.
-asked_of <- function(ids, q, own, names) {
-  for (k in seq_along(ids)) if (!(ids[k] %in% own)) q <- along(q, k, matrix(center(ids[k]), nrow = 1))
-  for (k in seq_along(own)) q <- along(q, match(own[k], ids), t(lift(names[k])))
+# Coefficients of a query in one residual space: contract the attributes outside the space with their centers, and the
+# others with the matrices of the space. In R the first index changes fastest, so integers are in reverse order.
+coefficients_of <- function(ids, q, inside, names) {
+  for (k in seq_along(ids)) if (!(ids[k] %in% inside)) q <- along(q, k, matrix(center(ids[k]), nrow = 1))
+  for (k in seq_along(inside)) q <- along(q, match(inside[k], ids), t(matrix_of(names[k])))
   q
 }
 
@@ -127,13 +134,13 @@ sum_of_cells <- function(names, q) {
   q <- array(q, if (length(ids)) attributes$size[match(ids, attributes$id)] else 1)
   value <- 0; variance <- 0
   for (b in seq_len(nrow(spaces))) {
-    own <- words(spaces$attributes[b])
-    if (!all(own %in% ids)) next
-    part <- asked_of(ids, q, own, words(spaces$matrices[b]))
+    inside <- split_words(spaces$attributes[b])
+    if (!all(inside %in% ids)) next
+    part <- coefficients_of(ids, q, inside, split_words(spaces$matrices[b]))
     z <- integers$integer[integers$space == spaces$space[b]]
-    kept <- match(own, ids)
+    positions <- match(inside, ids)
     weights <- as.vector(part)
-    if (length(own)) weights <- as.vector(aperm(array(part, dim(part)[sort(kept)]), rev(rank(kept))))
+    if (length(inside)) weights <- as.vector(aperm(array(part, dim(part)[sort(positions)]), rev(rank(positions))))
     value <- value + sum(weights * z) * spaces$grid[b]
     variance <- variance + sum(weights^2) * spaces$noise[b]^2
   }
@@ -143,34 +150,34 @@ sum_of_cells <- function(names, q) {
 if (sys.nframe() == 0) {
   worst <- 0
   for (f in seq_len(nrow(files))) {
-    told <- read.csv(paste0(files$table[f], ".csv"), check.names = FALSE)
-    ids <- words(files$attributes[f])
+    stored <- read.csv(paste0(files$table[f], ".csv"), check.names = FALSE)
+    ids <- split_words(files$attributes[f])
     names <- attributes$name[match(ids, attributes$id)]
     sizes <- attributes$size[match(ids, attributes$id)]
     cell <- function(i) {
       q <- array(0, if (length(ids)) sizes else 1)
-      at <- if (length(ids)) as.integer(told[i, paste0(names, "_code")]) + 1 else 1
+      at <- if (length(ids)) as.integer(stored[i, paste0(names, "_code")]) + 1 else 1
       q[matrix(at, nrow = 1)] <- 1
       q
     }
-    rows <- unique(round(seq(1, nrow(told), length.out = min(nrow(told), 40))))
+    rows <- unique(round(seq(1, nrow(stored), length.out = min(nrow(stored), 40))))
     for (i in rows) {
-      made <- sum_of_cells(names, cell(i))
-      scale <- 1 + abs(told$estimate[i])
-      worst <- max(worst, abs(made["estimate"] - told$estimate[i]) / scale, apart(made["std"], told$std[i]))
+      result <- sum_of_cells(names, cell(i))
+      scale <- 1 + abs(stored$estimate[i])
+      worst <- max(worst, abs(result["estimate"] - stored$estimate[i]) / scale,
+                   std_difference(result["std"], stored$std[i]))
     }
-    if (nrow(told) > 1) {
-      both <- sum_of_cells(names, cell(1) + cell(nrow(told)))
+    if (nrow(stored) > 1) {
+      both <- sum_of_cells(names, cell(1) + cell(nrow(stored)))
       worst <- max(worst, abs(both["estimate"] - as.numeric(files$sum[f])) / (1 + abs(as.numeric(files$sum[f]))),
-                   apart(both["std"], as.numeric(files$sum_std[f])))
+                   std_difference(both["std"], as.numeric(files$sum_std[f])))
       cat(sprintf("%s: the sum of its first and last cell is %.9g with standard error %.9g\n",
                   files$table[f], both["estimate"], both["std"]))
     }
   }
-  cat(sprintf("largest relative difference %.3g\n", worst))
-  quit(status = if (worst < 1e-6) 0 else 1)
-}
 """
+    + REPORT_AND_QUIT
+)
 
 
 def is_open(measurement: Measurement) -> bool:
@@ -286,43 +293,46 @@ def _lifts(block: Block) -> list[Array]:
 
 
 MOST_INTEGERS, MOST_WEIGHTS = 2_000, 2_000_000
-LINEAR_CODE = r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
+LINEAR_CODE = (
+    r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
 #
 #   Rscript recompute.R            compares every table, and the sum of two of its answers, with what the package says
-#   source("recompute.R")          then sum_of_answers(list(table1 = c(1, 0, -1))): one number a row of the tables named
+#   source("recompute.R")          then sum_of_answers(list(table1_age = c(1, 0, -1))): table names as in tables.csv,
+#                                one number per row of the table
 
 integers <- read.csv("integers.csv", colClasses = c("integer", "numeric", "numeric", "numeric"))
 files <- read.csv("tables.csv", colClasses = "character")
 released <- integers$integer * integers$grid
-apart <- function(made, told) abs(made - told) / pmax(told, 1e-6)  # exact totals have no error but rounding
+# the error of exact totals is rounding only
+std_difference <- function(std, expected) abs(std - expected) / pmax(expected, 1e-6)
 weights <- function(table) as.matrix(read.csv(paste0(table, "_weights.csv"), header = FALSE))
 
-# The noises of the integers are independent, so that the weights of a sum add up before they are squared.
-sum_of_answers <- function(asked) {
+# The noise of the integers is independent: add the weights of a sum first, then square them.
+sum_of_answers <- function(coefficients) {
   w <- numeric(length(released))
-  for (table in names(asked)) w <- w + as.vector(asked[[table]] %*% weights(table))
+  for (table in names(coefficients)) w <- w + as.vector(coefficients[[table]] %*% weights(table))
   c(estimate = sum(w * released), std = sqrt(sum((w * integers$noise)^2)))
 }
 
 if (sys.nframe() == 0) {
   worst <- 0
   for (f in seq_len(nrow(files))) {
-    told <- read.csv(paste0(files$table[f], ".csv"), check.names = FALSE)
+    stored <- read.csv(paste0(files$table[f], ".csv"), check.names = FALSE)
     w <- weights(files$table[f])
     estimate <- as.vector(w %*% released)
     std <- sqrt(as.vector(w^2 %*% integers$noise^2))
-    worst <- max(worst, abs(estimate - told$estimate) / (1 + abs(told$estimate)), apart(std, told$std))
-    both <- numeric(nrow(told)); both[1] <- 1; both[nrow(told)] <- 1
-    made <- sum_of_answers(setNames(list(both), files$table[f]))
-    said <- as.numeric(c(files$sum[f], files$sum_std[f]))
-    worst <- max(worst, abs(made["estimate"] - said[1]) / (1 + abs(said[1])), apart(made["std"], said[2]))
+    worst <- max(worst, abs(estimate - stored$estimate) / (1 + abs(stored$estimate)), std_difference(std, stored$std))
+    both <- numeric(nrow(stored)); both[1] <- 1; both[nrow(stored)] <- 1
+    result <- sum_of_answers(setNames(list(both), files$table[f]))
+    expected <- as.numeric(c(files$sum[f], files$sum_std[f]))
+    worst <- max(worst, abs(result["estimate"] - expected[1]) / (1 + abs(expected[1])),
+                 std_difference(result["std"], expected[2]))
     cat(sprintf("%s: the sum of its first and last answer is %.9g with standard error %.9g\n",
-                files$table[f], made["estimate"], made["std"]))
+                files$table[f], result["estimate"], result["std"]))
   }
-  cat(sprintf("largest relative difference %.3g\n", worst))
-  quit(status = if (worst < 1e-6) 0 else 1)
-}
 """
+    + REPORT_AND_QUIT
+)
 
 
 def is_linear(measurement: Measurement) -> bool:
