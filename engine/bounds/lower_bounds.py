@@ -90,13 +90,12 @@ from engine.residuals import (
 from engine.residuals.basis import FullTable, Role
 from engine.residuals.decomposition import (
     Decomposition,
-    IdentityFactor,
     IntervalFactor,
     Subworkload,
     assemble,
     merge_terms,
 )
-from engine.residuals.intervals import MIN_SHARE, IntervalGram, IntervalSpace, evaluate
+from engine.residuals.intervals import MIN_SHARE, IntervalSpace, evaluate
 from engine.workload import Workload
 
 MAX_STEPS = 15
@@ -150,8 +149,8 @@ class _Norm:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _MarginalNorm:
-    """`_Norm` of a marginal on one wide attribute, without its matrix."""
+class _IntervalNorm:
+    """`_Norm` of interval queries on one wide attribute, without its matrix."""
 
     axes: Axes
     space: IntervalSpace
@@ -164,9 +163,8 @@ class _MarginalNorm:
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
         """Return the same as `_Norm.at`."""
         (mass,) = weights
-        if mass.min() < MIN_SHARE * float(mass.sum()) / len(
-            mass
-        ):  # weights that `evaluate` would raise
+        # `evaluate` would raise such weights, and the bound is for the weights as they are
+        if mass.min() < MIN_SHARE * float(mass.sum()) / len(mass):
             return 0.0, [mass]
         solution = evaluate(self.space, mass)
         costs = solution.dual * solution.norms
@@ -217,7 +215,7 @@ def independent_bound(parts: Decomposition) -> float:
 
 def _step(
     blocks: dict[tuple[int, tuple[int, ...]], float],
-    norms: dict[int, list[tuple[float, list[_Norm | _MarginalNorm]]]],
+    norms: dict[int, list[tuple[float, list[_Norm | _IntervalNorm]]]],
     weights: list[Array],
 ) -> tuple[float, list[Array]]:
     """Return the sum of T, and the weighted costs of the cells by class, shapes (n,)."""
@@ -248,7 +246,7 @@ def _step(
 
 def _norms(
     sub: Subworkload, factors: Sequence[Factor]
-) -> list[tuple[float, list[_Norm | _MarginalNorm]]]:
+) -> list[tuple[float, list[_Norm | _IntervalNorm]]]:
     """Return products of norms: a single one for a product or a dense Gram, else one per term."""
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
@@ -266,12 +264,9 @@ def _norms(
     ]
 
 
-def _norm_of(factor: Factor, centers: Sequence[Array | None], axes: Axes) -> _Norm | _MarginalNorm:
-    if isinstance(factor, IdentityFactor) and centers[0] is None:
-        gram = IntervalGram(cells=factor.sizes[0], marginal=1.0)
-        return _MarginalNorm(axes=axes, space=IntervalSpace(gram=gram))
+def _norm_of(factor: Factor, centers: Sequence[Array | None], axes: Axes) -> _Norm | _IntervalNorm:
     if isinstance(factor, IntervalFactor) and centers[0] is None:
-        return _MarginalNorm(axes=axes, space=IntervalSpace(gram=factor.matrix.gram))
+        return _IntervalNorm(axes=axes, space=IntervalSpace(gram=factor.gram))
     return _norm(factor, Lift(factor.sizes, centers), axes)
 
 

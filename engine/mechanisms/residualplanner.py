@@ -44,7 +44,7 @@ from engine.residuals import (
     contract,
 )
 from engine.residuals.basis import UNIFORM
-from engine.residuals.decomposition import Decomposition, IdentityFactor, Subworkload
+from engine.residuals.decomposition import Decomposition, IntervalFactor, Subworkload
 from engine.residuals.dual_solver import Solution, Watch
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.residuals.operators import is_wide
@@ -219,8 +219,8 @@ class AxisSolver:
         """Return (sum of singular values)^2 / cells, a lower bound on the value of a factor."""
         if number not in self._spectra:
             factor = self.factors[number]
-            if isinstance(factor, IdentityFactor):
-                return factor.trace**2 / factor.sizes[0]
+            if isinstance(factor, IntervalFactor):
+                return svd_bound(factor.gram)
             # R R^T has the same nonzero eigenvalues as R^T R.
             small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
             eigenvalues = np.maximum(scipy.linalg.eigvalsh(small), 0.0)

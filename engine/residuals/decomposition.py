@@ -58,8 +58,8 @@ from engine.residuals.basis import (
     digest,
     residual_rows,
 )
-from engine.residuals.intervals import IntervalGram, IntervalMatrix, IntervalSpace, gram_product
-from engine.residuals.operators import ScaledIdentity, is_wide
+from engine.residuals.intervals import IntervalGram, IntervalMatrix, total_square
+from engine.residuals.operators import is_wide
 from engine.workload import Group, Part, Workload, joint_part, subsets
 
 
@@ -253,20 +253,6 @@ class Factor:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class IdentityFactor(Factor):
-    """Residual Gram of a marginal on one wide attribute: the identity, without its matrix."""
-
-    matrix: ScaledIdentity  # type: ignore[assignment]
-
-    def dense(self) -> Array:
-        return self.matrix.dense()
-
-    @property
-    def trace(self) -> float:
-        return float(self.dimension)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalFactor(Factor):
     """Residual Gram of interval queries on one wide attribute, without its matrix."""
 
@@ -276,8 +262,18 @@ class IntervalFactor(Factor):
         return self.matrix.dense()
 
     @property
+    def gram(self) -> IntervalGram:
+        """The queries."""
+        return self.matrix.gram
+
+    @property
     def trace(self) -> float:
-        return float(IntervalSpace(gram=self.matrix.gram).cell_traces().sum())
+        return self.matrix.trace
+
+
+def interval_factor(gram: IntervalGram) -> IntervalFactor:
+    """Return the residual Gram of interval queries."""
+    return IntervalFactor(sizes=(gram.cells,), matrix=IntervalMatrix(gram=gram))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,19 +392,11 @@ class Registry:
         sizes = tuple(part.sizes[i] for i in inside)
         query_trace: float
         if len(part.sizes) == 1:
-            if inside and has_identity_gram(part, weights) and centers[0] is None:
-                return self._intern(
-                    IdentityFactor(sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1))
-                )
-            if not inside and has_identity_gram(part, weights):
-                return float(np.sum(center(part.sizes[0], centers[0]) ** 2))
             pi = center(part.sizes[0], centers[0])
             if (interval_gram := wide_interval_gram(part, weights)) is not None:
                 if inside:
-                    return self._intern(
-                        IntervalFactor(sizes=sizes, matrix=IntervalMatrix(gram=interval_gram))
-                    )
-                return float(pi @ gram_product(interval_gram, pi))
+                    return self._intern(interval_factor(interval_gram))
+                return total_square(interval_gram, pi)
             gram = part.family.gram(part.sizes, weights)
             N, query_trace = basis(part.sizes[0]), float(np.trace(gram))
             if not inside:
@@ -470,11 +458,9 @@ class Registry:
                 factor.matrix.shape,
             ):
                 continue
-            if isinstance(factor, IdentityFactor):
-                return number, 1.0
             if isinstance(factor, IntervalFactor) and isinstance(other, IntervalFactor):
                 # suffixes have the Gram of prefixes on a residual space
-                if residual_gram(factor.matrix.gram) == residual_gram(other.matrix.gram):
+                if residual_gram(factor.gram) == residual_gram(other.gram):
                     return number, 1.0
                 continue
             ratio = scale / other.trace
@@ -503,8 +489,8 @@ def residual_gram(gram: IntervalGram) -> IntervalGram:
 
 def has_identity_gram(part: Part, weights: Array | None = None) -> bool:
     """Return whether a part is a marginal on one wide attribute without weights of single queries."""
-    is_marginal = len(part.sizes) == 1 and weights is None and part.family.key == ("marginal",)
-    return is_marginal and is_wide(part.sizes[0])
+    gram = wide_interval_gram(part, weights)
+    return gram is not None and gram.is_marginal
 
 
 def _zero_if_rounding(square: float, reference: float) -> float:
@@ -779,23 +765,13 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
     ):
         rows = np.concatenate([math.sqrt(c) * f.matrix for c, f in parts])
         return Factor(sizes=sizes, matrix=rows, low_rank=True)
-    grams = [
-        c * interval_gram for c, f in parts if (interval_gram := _interval_gram(f)) is not None
-    ]
+    grams = [c * f.gram for c, f in parts if isinstance(f, IntervalFactor)]
     if len(grams) == len(parts):
-        return IntervalFactor(
-            sizes=sizes, matrix=IntervalMatrix(gram=functools.reduce(operator.add, grams))
-        )
+        return interval_factor(functools.reduce(operator.add, grams))
     gram = np.zeros((parts[0][1].dimension,) * 2)
     for c, f in parts:
         gram += c * f.dense()
     return Factor(sizes=sizes, matrix=gram)
-
-
-def _interval_gram(factor: Factor) -> IntervalGram | None:
-    if isinstance(factor, IdentityFactor):
-        return IntervalGram(cells=factor.sizes[0], marginal=1.0)
-    return factor.matrix.gram if isinstance(factor, IntervalFactor) else None
 
 
 def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:

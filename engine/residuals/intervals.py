@@ -115,6 +115,11 @@ class IntervalGram:
 
     __rmul__ = __mul__
 
+    @property
+    def is_marginal(self) -> bool:
+        """Whether all queries are those of the marginal."""
+        return not any((self.prefix, self.suffix, self.ranges, self.total))
+
     def dense(self) -> Array:
         """Return W^T W for the weighted queries W, shape (n, n); for tests."""
         i = np.arange(self.cells, dtype=np.float64)
@@ -237,6 +242,11 @@ def _differences(z: Array, cells: int) -> Array:
     return np.diff(z, prepend=ground, append=ground, axis=-1)[..., :cells]
 
 
+def total_square(gram: IntervalGram, pi: Array) -> float:
+    """Return pi^T W^T W pi, the summed squares of the queries on a center, shape (n,)."""
+    return float(np.sum(pi * gram_product(gram, pi)))
+
+
 def gram_product(gram: IntervalGram, x: Array) -> Array:
     """Return W^T W x along the last axis by running sums, shape (..., n)."""
     n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
@@ -273,7 +283,16 @@ class IntervalMatrix(Operator):
     def transpose(self) -> IntervalMatrix:
         return self
 
+    @property
+    def trace(self) -> float:
+        """Sum of the diagonal, in counts^2."""
+        if self.gram.is_marginal:
+            return self.gram.marginal * (self.gram.cells - 1)
+        return float(IntervalSpace(gram=self.gram).cell_traces().sum())
+
     def _apply(self, tensor: Array) -> Array:
+        if self.gram.is_marginal:  # a multiple of the identity
+            return self.gram.marginal * tensor
         N = CosineMatrix(cells=self.gram.cells)
         return np.asarray(gram_product(self.gram, tensor @ N.T) @ N)
 

@@ -1,8 +1,9 @@
 """Optimal strategies of marginals and interval queries on one wide attribute.
 
-With the uniform center the marginal's Gram on a residual space is a multiple of the identity in
-residual coordinates, and every cell has the same cost: the optimal strategy has orthogonal rows of
-equal norm that span the space.  The rows of `ReflectedRows` are applied in O(n) and with exact
+Interval queries have a strategy of `engine.residuals.intervals`, and marginals a closed form.  With
+the uniform center the marginal's Gram on a residual space is a multiple of the identity in residual
+coordinates, and every cell has the same cost: the optimal strategy has orthogonal rows of equal norm
+that span the space.  The rows of `ReflectedRows` are applied in O(n) and with exact
 integers; the cosine transform from their answers to residual coordinates takes O(n log n).
 
 Source: QuerySmasher, section 6.3.
@@ -104,9 +105,9 @@ def marginal_strategy(cells: int) -> MarginalStrategy:
     return MarginalStrategy(sizes=(cells,), rows=rows, pinv=pinv, complete=True)
 
 
-def marginal_solution(cells: int) -> Solution:
-    """Return the optimal strategy of the unit residual Gram, with its certificate."""
-    value = (cells - 1) * (1.0 - 1.0 / cells)
+def marginal_solution(cells: int, weight: float = 1.0) -> Solution:
+    """Return the optimal strategy of a weighted marginal, with its certificate."""
+    value = weight * (cells - 1) * (1.0 - 1.0 / cells)
     strategy = marginal_strategy(cells)
     return Solution(strategy=strategy, value=value, bound=value, dual=np.ones(1), status="optimal")
 
@@ -152,8 +153,10 @@ def interval_solution(
     """Return the optimal strategy of interval queries, with its certificate.
 
     Weights of an earlier search, shape (n,), are evaluated without another search.  The center has
-    shape (n,), None for uniform.
+    shape (n,), None for uniform; marginals with the uniform center have a closed form.
     """
+    if gram.is_marginal and center is None:
+        return marginal_solution(gram.cells, gram.marginal)
     space = IntervalSpace(gram=gram, center=center)
     if dual is None:
         solution = solve(

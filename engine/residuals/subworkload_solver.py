@@ -39,7 +39,6 @@ from engine.residuals.basis import Axes, Complement, Lift, contract, digest
 from engine.residuals.cache import Hints, SolveCache, most_similar
 from engine.residuals.decomposition import (
     Factor,
-    IdentityFactor,
     IntervalFactor,
     Merged,
     Subworkload,
@@ -50,7 +49,8 @@ from engine.residuals.decomposition import (
     merge_terms,
 )
 from engine.residuals.dual_solver import Options, Solution, Watch
-from engine.residuals.marginals import interval_solution, marginal_solution
+from engine.residuals.intervals import IntervalGram
+from engine.residuals.marginals import interval_solution
 from engine.residuals.operators import Operator
 from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
 from engine.residuals.strategy_search import (
@@ -407,10 +407,9 @@ class SubworkloadSolver:
             ]
         for axes, numbers in pieces:
             sizes = tuple(sub.sizes[a] for a in axes)
-            if len(numbers) == 1 and self._is_structured(
-                self.factors[numbers[0]], [sub.centers[a] for a in axes]
-            ):
-                costs.append(structured_cost(self.factors[numbers[0]]))
+            gram = self._structured_gram(self.factors[numbers[0]], [sub.centers[a] for a in axes])
+            if len(numbers) == 1 and gram is not None:
+                costs.append(structured_cost(gram))
                 continue
             joint_dimension = self.factors[numbers[0]].dimension if sub.spaces else None
             if all(self.factors[k].low_rank for k in numbers):
@@ -536,29 +535,30 @@ class SubworkloadSolver:
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
         key = (factor, *map(digest, centers))
         if key not in self._solved:
-            if self._is_structured(factor, centers):
-                self._solved[key] = self._structured(factor, centers[0])
-            else:
-                self._solved[key] = self._solution(factor, centers)
+            gram = self._structured_gram(factor, centers)
+            self._solved[key] = (
+                self._solution(factor, centers)
+                if gram is None
+                else self._structured(gram, centers[0])
+            )
         return self._solved[key]
 
-    def _is_structured(self, factor: Factor, centers: Sequence[Array | None]) -> bool:
-        """Return whether a factor of one wide attribute is solved without its matrix."""
-        if isinstance(factor, IdentityFactor):
-            return centers[0] is None
-        if not isinstance(factor, IntervalFactor) or self.method != "optimal":
-            return False
+    def _structured_gram(
+        self, factor: Factor, centers: Sequence[Array | None]
+    ) -> IntervalGram | None:
+        """Return the Gram of a factor of one wide attribute that is solved without its matrix."""
+        if not isinstance(factor, IntervalFactor):
+            return None
+        if factor.gram.is_marginal and centers[0] is None:
+            return factor.gram
         # weights of a stored plan of an older search are one per orbit of cells
-        return not self.recorded or len(self.recorded[0][0]) == factor.sizes[0]
+        is_old = bool(self.recorded) and len(self.recorded[0][0]) != factor.sizes[0]
+        return None if self.method != "optimal" or is_old else factor.gram
 
-    def _structured(self, factor: Factor, pi: Array | None) -> Solution:
+    def _structured(self, gram: IntervalGram, pi: Array | None) -> Solution:
         record = None if self.recorded is None else self.recorded.pop(0)
-        if isinstance(factor, IntervalFactor):
-            solution = interval_solution(
-                factor.matrix.gram, self.options, None if record is None else record[0], pi
-            )
-        else:
-            solution = marginal_solution(factor.sizes[0])
+        dual = None if record is None else record[0]
+        solution = interval_solution(gram, self.options, dual, pi)
         if record is not None:
             solution = replace(solution, dual=record[0], status=record[1])
         self.duals.append(solution.dual)
@@ -701,7 +701,7 @@ class SubworkloadSolver:
             searches = [
                 self._search(factor, [sub.centers[a] for a in factor_axes])
                 for factor_axes, factor in terms[0][1]
-                if not self._is_structured(factor, [sub.centers[a] for a in factor_axes])
+                if self._structured_gram(factor, [sub.centers[a] for a in factor_axes]) is None
             ]
         elif not self._sets(sub)[0]:
             searches = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
@@ -743,10 +743,10 @@ class SubworkloadSolver:
         )
 
 
-def structured_cost(factor: Factor) -> Cost:
-    """Return the cost of a factor of one wide attribute that is solved without its matrix."""
-    n = factor.sizes[0]
-    if isinstance(factor, IdentityFactor):
+def structured_cost(gram: IntervalGram) -> Cost:
+    """Return the cost of interval queries on one wide attribute, solved without their matrix."""
+    n = gram.cells
+    if gram.is_marginal:
         return Cost(seconds=1e-4, peak=0.0, saved=0.0)
     seconds = 1e-4 * n + n**3 / DENSE_PRODUCT_FLOPS
     return Cost(seconds=seconds, peak=8.0 * 4.0 * n * n, saved=8.0 * 2.0 * n * n)

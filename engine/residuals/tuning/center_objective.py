@@ -38,11 +38,10 @@ from engine.residuals.decomposition import (
     MIN_TRACE_SHARE,
     Factor,
     GroupContribution,
-    IdentityFactor,
-    IntervalFactor,
     add_factors,
     assemble,
     has_identity_gram,
+    interval_factor,
     part_rows,
     queried_spaces,
     rows_bytes,
@@ -51,14 +50,13 @@ from engine.residuals.decomposition import (
 from engine.residuals.dual_solver import DualProblem, Options
 from engine.residuals.intervals import (
     IntervalGram,
-    IntervalMatrix,
     IntervalSolution,
     IntervalSpace,
-    gram_product,
     solve,
+    total_square,
 )
 from engine.residuals.marginals import marginal_solution
-from engine.residuals.operators import ScaledIdentity, is_wide
+from engine.residuals.operators import is_wide
 from engine.residuals.strategy_search import dense_bytes, step_seconds
 from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
@@ -140,11 +138,8 @@ class Evaluation:
         """Return the scalar of a piece: its Gram on the attributes outside a space, in counts^2."""
         if number not in self.scalars:
             piece = self.problem.pieces[number]
-            if self.problem.has_closed_form(piece):
-                square = 1.0 / self.problem.sizes[piece.roles[0]]
-            elif (interval_gram := self.problem.interval_gram(piece)) is not None:
-                pi = self.center(piece.roles[0])
-                square = float(pi @ gram_product(interval_gram, pi))
+            if (interval_gram := self.problem.interval_gram(piece)) is not None:
+                square = total_square(interval_gram, self.center(piece.roles[0]))
             elif len(piece.roles) == 1:
                 pi = self.center(piece.roles[0])
                 square = float(pi @ self.problem.gram(piece.part) @ pi)
@@ -165,14 +160,8 @@ class Evaluation:
         if number not in self.factors:
             piece = self.problem.pieces[number]
             sizes = tuple(piece.part.sizes[i] for i in piece.inside)
-            if self.problem.has_closed_form(piece):
-                residual_gram: Factor = IdentityFactor(
-                    sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1)
-                )
-            elif (interval_gram := self.problem.interval_gram(piece)) is not None:
-                residual_gram = IntervalFactor(
-                    sizes=sizes, matrix=IntervalMatrix(gram=interval_gram)
-                )
+            if (interval_gram := self.problem.interval_gram(piece)) is not None:
+                residual_gram: Factor = interval_factor(interval_gram)
             elif len(piece.roles) == 1:
                 N = basis(sizes[0])
                 residual_gram = Factor(sizes=sizes, matrix=N.T @ self.problem.gram(piece.part) @ N)
@@ -269,13 +258,8 @@ class Evaluation:
         """Return L of a piece on the attributes inside, with its derivatives as in `sensitivities`."""
         if number not in self.solved:
             piece = self.problem.pieces[number]
-            if self.problem.has_closed_form(piece):
-                # neither its Gram nor its center changes, so both derivatives are irrelevant
-                value = marginal_solution(piece.part.sizes[0]).value
-                self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
-                return self.solved[number]
             if self.problem.interval_gram(piece) is not None:
-                # centers of wide attributes are fixed points, without derivatives
+                # centers of wide attributes are uniform or fixed points, without derivatives
                 value = self.problem.interval_value(number, self.centers.get(piece.roles[0]))
                 self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
                 return self.solved[number]
@@ -301,7 +285,7 @@ class Evaluation:
         """
         for number, change in self.by_scalar.items():
             piece = self.problem.pieces[number]
-            if self.problem.has_closed_form(piece) or self.problem.interval_gram(piece) is not None:
+            if self.problem.interval_gram(piece) is not None:
                 continue
             if len(piece.roles) == 1:
                 role = piece.roles[0]
@@ -665,10 +649,6 @@ class CenterProblem:
                     return False
         return True
 
-    def has_closed_form(self, piece: Piece) -> bool:
-        """Return whether a piece is a marginal on one wide attribute with the uniform center."""
-        return has_identity_gram(piece.part) and piece.roles[0] not in self.tuned
-
     def _is_structured(self, role: Role) -> bool:
         return is_wide(self.sizes[role]) and role not in self._dense_roles
 
@@ -678,15 +658,22 @@ class CenterProblem:
         return {role for role in self.tuned if self._is_structured(role)}
 
     def interval_gram(self, piece: Piece) -> IntervalGram | None:
-        """Return the Gram of a piece on a wide attribute with interval queries only, or None."""
-        if len(piece.roles) > 1 or not self._is_structured(piece.roles[0]):
-            return None
-        return wide_interval_gram(piece.part)
+        """Return the Gram of a piece on a wide attribute that needs no matrix, or None.
+
+        These are marginals with the uniform center, and pieces of attributes with interval queries
+        only.
+        """
+        role, gram = piece.roles[0], wide_interval_gram(piece.part)
+        if gram is None or (gram.is_marginal and role not in self.tuned):
+            return gram
+        return gram if self._is_structured(role) else None
 
     def interval_value(self, number: int, pi: Array | None) -> float:
         """Return L of an interval piece with a center, shape (n,)."""
         gram = self.interval_gram(self.pieces[number])
         assert gram is not None
+        if gram.is_marginal and pi is None:
+            return marginal_solution(gram.cells, gram.marginal).value
         return self._solve_interval(number, IntervalSpace(gram=gram, center=pi)).bound
 
     def _solve_interval(self, key: Any, space: IntervalSpace) -> IntervalSolution:

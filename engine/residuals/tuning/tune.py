@@ -52,7 +52,7 @@ from engine._arrays import Array, Index
 from engine.progress import Listener
 from engine.residuals.basis import UNIFORM, Role, Split, basis
 from engine.residuals.cache import SolveCache
-from engine.residuals.decomposition import Factor, IdentityFactor, IntervalFactor, Subworkload
+from engine.residuals.decomposition import Factor, IntervalFactor, Subworkload
 from engine.residuals.dual_solver import Options
 from engine.residuals.strategy_search import eigen_seconds, step_seconds
 from engine.residuals.tuning.center_objective import (
@@ -491,11 +491,11 @@ def split_seconds(
             seconds += steps * _step(sub, factors)
         elif len(sub.sizes) == 1:
             factor = factors[sub.terms[0].factors[0][1]]
-            if isinstance(factor, IntervalFactor):
+            if not isinstance(factor, IntervalFactor):
+                seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
+            elif not factor.gram.is_marginal:
                 step = FORECAST_EVALUATIONS * INTERVAL_SECONDS_PER_CELL * sub.sizes[0]
                 seconds += SEPARABLE_STEPS / 4.0 * step
-            elif not isinstance(factor, IdentityFactor):
-                seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
     return seconds
 
 
