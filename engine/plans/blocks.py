@@ -6,15 +6,16 @@ answers of two tables that differ in one record then have a distance of at most
 
     ( s (1 + gamma (2 records + 1)) / grid + sqrt(measurements) )      in the Euclidean norm,
 
-with s the largest column norm of B: each rounding moves an answer by at most one half, and the
-floating-point product B x has an error of at most gamma ||B|| times the number of records, with
-gamma = K u / (1 - K u) for sums of K terms.  The cost of a block is the square of that bound over
-(noise / grid)^2, twice the exact zCDP parameter of the discrete Gaussian (Canonne, Kamath and
-Steinke 2020, theorem 14).
+with s the largest column norm of B, records the number of records and measurements the number of
+rows of B.  Each rounding moves an answer by at most one half, and the floating-point product B x
+has an error of at most gamma ||B|| times the number of records, with gamma = K u / (1 - K u) for
+sums of K terms and u the unit roundoff.  The privacy cost of a block is the square of that bound
+over (noise / grid)^2, twice the exact zCDP parameter of the discrete Gaussian (Canonne, Kamath
+and Steinke 2020, theorem 14).
 
 For Laplace noise the distance is in the L1 norm, where each rounding moves the difference of two
-answers by at most 1.  Blocks of epsilon_k are together (sum of epsilon_k)-DP, which is
-(sum)^2 / 2-zCDP (Bun and Steinke 2016, proposition 4).
+answers by at most 1.  If block k is epsilon_k-DP, all blocks together are E-DP with E the sum of
+the epsilon_k, and therefore (E^2 / 2)-zCDP (Bun and Steinke 2016, proposition 4).
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# noise / grid lies between 2^30 and 2^31; it is smaller only where answers would not fit 64 bits
+# the ratio noise / grid is 2^30 to 2^31; it is smaller only if answers would not fit 64 bits
 GRID_BITS = 30
 # unit roundoff of doubles
 UNIT_ROUNDOFF = 2.0**-53
-# factor that covers the rounding of norms and of the sum over blocks
+# raises privacy costs to cover floating-point rounding of norms and of the sum over blocks
 ROUNDING_FACTOR = 1.0 + 1e-12
 MAX_RECORDS = 10**8
 # relative difference above which squared column norms count as unequal
 UNEQUAL_NORMS = 1e-6
-# number of blocks up to which their joint sensitivity is computed
+# largest number of blocks for which the joint sensitivity is computed
 MAX_JOINT = 3_000
-# smallest saving, as a share of the summed costs, for which the joint privacy cost is charged
+# The joint privacy cost of blocks (maximum over cells) replaces the sum of their costs only if it
+# is smaller by at least this share of the sum.
 MIN_JOINT_SAVING = 1e-5
 # standard deviation of noise of scale 1
 STD_PER_SCALE = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}
@@ -68,8 +70,9 @@ class Block:
     weights : multipliers of the rows of that product, one axis per factor; None for 1 everywhere.
     noise : standard deviation of the noise on every strategy answer, in counts.
     grid : spacing of the released strategy answers, in counts; a power of two.
-    union : residual spaces that the strategy measures jointly; its coordinates are those of
-        the spaces in this order.  Empty if the block measures the residual space on ``attributes``.
+    union : residual spaces that the strategy measures jointly; the strategy's columns are the
+        residual coordinates of these spaces in this order.  Empty if the block measures only the
+        residual space on ``attributes``.
     law : "gaussian" or "laplace"; the scale of the noise is an integer multiple of ``grid``.
     """
 
@@ -99,20 +102,21 @@ class Block:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Domain sizes of the attributes."""
-        return self._by_axis([s.sizes for _, s in self.factors])
+        return self._in_axis_order([s.sizes for _, s in self.factors])
 
     @property
     def coordinates(self) -> tuple[int, ...]:
         """Shape of the estimates: one axis per attribute, or a single axis for a union."""
         if self.union:
             return (math.prod(s.dimension for _, s in self.factors),)
-        return self._by_axis([s.coordinates for _, s in self.factors])
+        return self._in_axis_order([s.coordinates for _, s in self.factors])
 
-    def _by_axis(self, numbers: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    def _in_axis_order(self, lengths_by_factor: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Return axis lengths, listed by factor, in the order of the block's axes."""
         by_axis = {
             a: n
-            for axes, factor_numbers in zip(self.sets, numbers, strict=True)
-            for a, n in zip(axes, factor_numbers, strict=True)
+            for axes, lengths in zip(self.sets, lengths_by_factor, strict=True)
+            for a, n in zip(axes, lengths, strict=True)
         }
         return tuple(by_axis[a] for a in range(len(by_axis)))
 
@@ -172,16 +176,17 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LazyBlocks(Mapping[Space, Block]):
-    """A mapping of blocks that differ only in their keys within each of a few classes.
+    """A mapping from key to block that creates a block on first access and caches it.
 
-    Blocks are created on first access and cached, because most of them are never accessed.
+    Blocks form a few classes; the blocks of a class are equal except for their attributes and
+    their residual spaces.  A plan may have many blocks, most of which are never accessed.
 
     Attributes
     ----------
     kinds : one block of every class.
-    numbers : index in ``kinds`` of the class of every block.
-    attributes : attributes of the blocks whose keys are not their attributes.
-    unions : jointly measured residual spaces, for blocks that measure several.
+    numbers : mapping from the key of a block to the index of its class in ``kinds``.
+    attributes : mapping from key to attributes, for blocks whose key is not their attributes.
+    unions : mapping from key to residual spaces, for blocks that measure several jointly.
     """
 
     kinds: Sequence[Block]
@@ -212,63 +217,80 @@ class LazyBlocks(Mapping[Space, Block]):
         return not self.attributes and not self.unions
 
     def measured(self) -> Iterator[tuple[Space, Block]]:
-        """Yield every residual space with a block of the class that measures it."""
+        """Yield every measured residual space with a block of the class of its block."""
         for space, key in self.homes():
             yield space, self.kinds[self.numbers[key]]
 
     def homes(self) -> Iterator[tuple[Space, Space]]:
-        """Yield every residual space with the key of its block, without creating blocks."""
+        """Yield every measured residual space with the key of the block that measures it.
+
+        No block is created.
+        """
         for key in self.numbers:
             for space in self.unions.get(key) or (self.attributes.get(key, key),):
                 yield space, key
 
 
 def block_of_space(blocks: Mapping[Space, Block]) -> dict[Space, Space]:
-    """Return the key of the block that measures each residual space, without creating blocks."""
+    """Return a mapping from residual space to the key of the block that measures it.
+
+    No block of a `LazyBlocks` is created.
+    """
     if isinstance(blocks, LazyBlocks):
         return dict(zip(blocks, blocks, strict=True)) if blocks.plain else dict(blocks.homes())
     return {space: key for key, block in blocks.items() for space in block.spaces}
 
 
 def strategies_of(blocks: Mapping[Space, Block]) -> dict[Space, tuple[tuple[Axes, Strategy], ...]]:
-    """Return the factors of each block, without creating blocks."""
+    """Return a mapping from the key of each block to its (axes, strategy) factors.
+
+    No block of a `LazyBlocks` is created.
+    """
     if isinstance(blocks, LazyBlocks):
         return {key: blocks.kinds[number].factors for key, number in blocks.numbers.items()}
     return {key: block.factors for key, block in blocks.items()}
 
 
 def component_key(number: int) -> Space:
-    """Return the key of a component among a plan's blocks."""
+    """Return the key in `Plan.blocks` of a component, one strategy on a marginal table."""
     return ("component", str(number))
 
 
 def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
-    """Apply ``matrix(strategy)``, shape (out, in), of every factor along the axes of a tensor.
+    """Multiply a tensor by ``matrix(strategy)`` of every factor, each along the factor's axes.
 
-    The input tensor, on the residual coordinates, has one axis per attribute of the block; the
-    result has one axis per factor, in the order of the factors.
+    Parameters
+    ----------
+    tensor : residual coordinates, one axis per attribute of the block.
+    matrix : returns a matrix, shape (out, in), for the strategy of a factor.
+
+    Returns
+    -------
+    One axis per factor, of length ``out``, in the order of the factors.
     """
     return contract(group_axes(tensor, block.sets), [matrix(s).T for _, s in block.factors])
 
 
 def undo_factors(block: Block, answers: Array) -> Array:
-    """Return the estimate from strategy answers in counts, by the pseudoinverse of every factor.
+    """Return the least squares estimate from strategy answers, one axis per factor, in counts.
 
-    The answers have one axis per factor.  The estimate consists of residual coordinates, or of
-    cells for an explicit strategy; its shape is `Block.coordinates`.
+    The answers are multiplied by the pseudoinverse of every factor.  The estimate consists of
+    residual coordinates, or of cells if the strategy is on cells; its shape is
+    `Block.coordinates`.
     """
     unweighted = answers if block.weights is None else answers / block.weights
     out = contract(unweighted, [s.pinv.T for _, s in block.factors])
     if block.union:
         return out.ravel()
-    # row-major order, as after reading a stored estimate: the order affects the last digit of sums
+    # the memory order affects the last digit of sums; a stored estimate is read in row-major order
     return np.asarray(ungroup_axes(out, block.sets, block.coordinates), order="C")
 
 
 def measures_piece(block: Block, piece: Array) -> bool:
-    """Return whether a query component lies in the span of the block's strategy.
+    """Return whether the block's strategy measures ``piece``, up to rounding.
 
-    ``piece`` has the shape of the residual coordinates.
+    ``piece`` is the component of a query in the residual space of the block: one axis of length
+    n_i - 1 per attribute.
     """
     for axes, strategy in block.factors:
         if not strategy.complete:
@@ -285,7 +307,7 @@ def _classes_of(blocks: Mapping[Space, Block]) -> list[tuple[Block, int]]:
         return [(blocks.kinds[k], n) for k, n in Counter(blocks.numbers.values()).items()]
     classes: dict[Any, tuple[Block, int]] = {}
     for block in blocks.values():
-        # a block with weights is its own class because arrays are not hashable
+        # weights are an array and not hashable, so a block with weights is a class of its own
         key = (
             block.factors,
             block.noise,
@@ -298,23 +320,32 @@ def _classes_of(blocks: Mapping[Space, Block]) -> list[tuple[Block, int]]:
 
 
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
-    """Return the privacy cost of releasing all blocks, the sum of their costs, rounded up."""
+    """Return the pcost of releasing all blocks, rounded up.
+
+    With Gaussian noise the pcosts of the blocks add up; with Laplace noise their roots, the
+    epsilons, add up and the sum is squared.
+    """
     classes = _classes_of(blocks)
     laplace = any(block.law == "laplace" for block, _ in classes)
     costs = [(block.pcost(max_records), times) for block, times in classes]
     # with independent noise rho of zCDP (Bun and Steinke 2016) and epsilon add up
-    single = (
+    additive_costs = (
         itertools.repeat(math.sqrt(cost) if laplace else cost, times) for cost, times in costs
     )
-    total = math.fsum(itertools.chain.from_iterable(single)) * ROUNDING_FACTOR
+    total = math.fsum(itertools.chain.from_iterable(additive_costs)) * ROUNDING_FACTOR
     return total**2 if laplace else total
 
 
 def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
-    """Return whether releases of blocks with total cost ``pcost`` are on the Gaussian curve.
+    """Return whether the (epsilon, delta) curve of continuous Gaussian noise holds for blocks.
 
-    The grid must be fine enough for the theorem of `engine.privacy.budget`; with Laplace noise
-    there is no condition.
+    The released noise is discrete; the theorem in `engine.privacy.budget` requires a grid that is
+    fine compared with the noise.  Blocks with Laplace noise are not checked.
+
+    Parameters
+    ----------
+    parts : mappings from key to block; all blocks are released.
+    pcost : total privacy cost of the blocks.
     """
     classes = [
         block_class
@@ -322,21 +353,22 @@ def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
         for block_class in _classes_of(blocks)
         if block_class[0].law == "gaussian"
     ]
-    load = (
+    grid_load = (
         math.fsum(size * block.measurements / block.grid_noise**2 for block, size in classes)
         * ROUNDING_FACTOR
     )
-    step = max((1.0 / block.grid_noise**2 for block, _ in classes), default=0.0)
-    return load <= MAX_GRID_LOAD * pcost and step <= MAX_GRID_STEP * max(1.0, pcost)
+    squared_step = max((1.0 / block.grid_noise**2 for block, _ in classes), default=0.0)
+    return grid_load <= MAX_GRID_LOAD * pcost and squared_step <= MAX_GRID_STEP * max(1.0, pcost)
 
 
 def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
-    """Return an upper bound on the joint privacy cost of releasing all blocks, including rounding.
+    """Return an upper bound on the joint privacy cost (pcost) of releasing all blocks.
 
-    The joint cost is the maximum over cells of the summed costs of the blocks for that cell.
+    The joint cost is the maximum over cells of the summed costs of the blocks for a record in that
+    cell, with the effects of rounding to the grid.
 
-    Guarantee: at most the sum of the costs of the single blocks, up to rounding; exact wherever
-    `joint_sensitivity` is exact.
+    Guarantee: at most the sum of the costs of the single blocks, up to floating-point rounding;
+    exact if `joint_sensitivity` is exact for the strategies.
     """
     block_list = list(blocks.values())
     if not block_list:
@@ -347,20 +379,21 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
         math.prod(s.column_sum for _, s in b.factors) if law == "laplace" else b.column_norm
         for b in block_list
     ]
-    extra = [
+    rounding_effects = [
         (b.sensitivity(max_records) - n) * s
         for b, n, s in zip(block_list, norms, scales, strict=True)
     ]
     power = 1 if law == "laplace" else 2
-    ideal = joint_sensitivity(
+    cost_without_rounding = joint_sensitivity(
         ((b.attributes, _unweighted(b), s**power) for b, s in zip(block_list, scales, strict=True)),
         law,
     )
     if law == "laplace":
-        return ((ideal + math.fsum(extra)) * ROUNDING_FACTOR) ** 2
-    # Minkowski's inequality for |d + e|, with d the column norms of a cell in all blocks and e the
-    # effect of rounding on each
-    return (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * ROUNDING_FACTOR
+        return ((cost_without_rounding + math.fsum(rounding_effects)) * ROUNDING_FACTOR) ** 2
+    # Minkowski's inequality for |d + e|: d has the column norms of one cell in all blocks, and e
+    # the effects of rounding on them
+    rounding_norm = math.sqrt(math.fsum(e * e for e in rounding_effects))
+    return (math.sqrt(cost_without_rounding) + rounding_norm) ** 2 * ROUNDING_FACTOR
 
 
 def _unweighted(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
@@ -373,10 +406,15 @@ def _unweighted(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
 
 
 def joint_share(parts: Sequence[MeasuredPart]) -> float:
-    """Return the joint privacy cost of strategies as a share of the sum of their costs.
+    """Return the joint privacy cost of strategies divided by the sum of their privacy costs.
 
-    ``parts`` are strategies with Gaussian noise, as for `joint_sensitivity`.  The share is 1 for more
-    than `MAX_JOINT` strategies, where the joint cost is not computed.
+    The joint cost is the maximum over cells of the summed costs for that cell.  The result is 1
+    without a computation if there are more than `MAX_JOINT` strategies, or if at most one strategy
+    has unequal column norms.
+
+    Parameters
+    ----------
+    parts : strategies with Gaussian noise: (attributes, factors, squared multiplier) each.
     """
     if len(parts) > MAX_JOINT:
         return 1.0
@@ -393,16 +431,21 @@ def joint_share(parts: Sequence[MeasuredPart]) -> float:
 
 
 def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:
-    """Return the privacy cost of several sets of blocks on the same records, rounded up.
+    """Return the privacy cost of releasing several sets of blocks on the same records, rounded up.
 
-    A record is in the same cell in every part.  The cost of a space is therefore the maximum over
-    its cells of the summed costs, not the sum of the maxima.
+    Blocks with the same key in several sets measure the same table.  A record is in one cell of
+    that table, so their joint cost is the maximum over cells of the summed costs, which is at most
+    the sum of the maxima.  The costs of different keys are added.
+
+    Parameters
+    ----------
+    parts : mappings from key to block.
     """
     costs = []
     for space in {space: None for part in parts for space in part}:
         blocks = [part[space] for part in parts if space in part]
         if len(blocks) == 1 or all(_same_rows(blocks[0], b) for b in blocks):
-            # with equal rows the costs of all cells are proportional, so both are equal
+            # with equal rows, one cell has the largest cost in every block
             costs.append(math.fsum(b.pcost(max_records) for b in blocks))
         else:
             costs.append(float(np.sum([b.cell_pcosts(max_records) for b in blocks], axis=0).max()))
@@ -410,6 +453,7 @@ def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> flo
 
 
 def _same_rows(one: Block, other: Block) -> bool:
+    """Return whether two blocks without weights have identical strategies on the same axes."""
     pairs = zip(one.factors, other.factors, strict=False)
     return (
         one.weights is other.weights is None
@@ -421,12 +465,13 @@ def _same_rows(one: Block, other: Block) -> bool:
 def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
     """Return the spacing of released answers, in counts, a power of two.
 
-    The spacing is 2^-bits to 2^-(bits + 1) of the noise, or coarser where answers would exceed 2^62
+    The spacing is 2^-(bits + 1) to 2^-bits of the noise, or coarser if answers would exceed 2^62
     grid steps.
 
     Parameters
     ----------
-    reach : largest absolute answer: the largest column norm times the number of records.
+    noise : standard deviation of the noise, in counts.
+    reach : largest absolute answer in counts: the largest column norm times the number of records.
 
     Guarantee: an answer and its noise together fit int64, for any table of that many records.
 
@@ -436,8 +481,8 @@ def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
     if reach == 0.0:  # every answer is 0
         reach = noise
     # 2^61 instead of 2^62 leaves one bit for rounding and noise
-    room = math.floor(math.log2(2.0**61 * noise / reach))
-    return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, room))
+    available_bits = math.floor(math.log2(2.0**61 * noise / reach))
+    return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, available_bits))
 
 
 def calibrate(
@@ -450,17 +495,20 @@ def calibrate(
     attributes: Mapping[Space, Space] | None = None,
     pcost: Callable[[Mapping[Space, Block], int], float] = total_pcost,
 ) -> LazyBlocks:
-    """Return blocks with noises scaled by a common factor to stay within the budget.
+    """Return blocks on a grid, with all noises raised by one factor until the budget suffices.
 
     Parameters
     ----------
-    noises : ideal standard deviations in counts, for strategies of column norm 1.
+    strategies : mapping from the key of a block to its (axes, strategy) factors.
+    noises : mapping from key to the standard deviation in counts that meets the budget before
+        rounding to the grid, for strategies of column norm 1.
     budget : largest allowed privacy cost of the release.
     max_records : public cap on the number of records.
-    unions : residual spaces measured jointly, by the key of their block.
-    attributes : attributes of the measured tables, for blocks whose key is not their attributes.
-    pcost : privacy cost of blocks as a function of the blocks and the number of records; by default
-        that of adding or removing one record.
+    law : "gaussian" or "laplace".
+    unions : mapping from key to residual spaces, for blocks that measure several jointly.
+    attributes : mapping from key to attributes, for blocks whose key is not their attributes.
+    pcost : returns the privacy cost of blocks for a number of records; by default the cost of
+        adding or removing one record.
 
     Raises
     ------
@@ -469,9 +517,13 @@ def calibrate(
     for space, noise in noises.items():
         if not 1e-100 < noise < 1e100:  # its square and the inverse of that must be finite
             raise PlanError(
-                f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is"
-                " refused. Give "
-                + ("less budget." if noise < 1.0 else "more budget, or weights that differ less.")
+                f"The noise for {' x '.join(space) or 'the total'} would be {noise} counts; it must"
+                " be between 1e-100 and 1e100. Give a "
+                + (
+                    "smaller budget."
+                    if noise < 1.0
+                    else "larger budget, or weights that differ less."
+                )
             )
     # spaces with equal strategies and noises form one class with one grid; plans have few classes
     classes: dict[tuple[tuple[tuple[Axes, Strategy], ...], float], int] = {}
@@ -483,14 +535,16 @@ def calibrate(
         noise_grid(noise, max_records * math.prod(f.column_norm for _, f in factors))
         for factors, noise in classes
     ]
-    steps = [grid / noise for (_, noise), grid in zip(classes, grids, strict=True)]
-    # ``step`` is the largest grid spacing relative to the noise
-    stretch, step = 1.0, max([2.0**-GRID_BITS, *steps])
-    # the cost depends on the noise through the grid, too: raise the noise until the budget suffices
+    # largest ratio of grid spacing to noise
+    grid_ratio = max(
+        [2.0**-GRID_BITS, *(g / noise for (_, noise), g in zip(classes, grids, strict=True))]
+    )
+    noise_factor = 1.0
+    # rounding to the grid adds a cost that depends on the noise, so the factor has no closed form
     for _ in range(20):
         # round the noise up: less noise would cost more than the budget
         raised = [
-            math.ceil(noise * stretch / STD_PER_SCALE[law] / grid) * grid * STD_PER_SCALE[law]
+            math.ceil(noise * noise_factor / STD_PER_SCALE[law] / grid) * grid * STD_PER_SCALE[law]
             for (_, noise), grid in zip(classes, grids, strict=True)
         ]
         prototypes = [
@@ -503,19 +557,19 @@ def calibrate(
         cost = pcost(blocks, max_records)
         if cost <= budget:
             return blocks
-        stretch *= math.sqrt(cost / budget) * (1.0 + step)
+        noise_factor *= math.sqrt(cost / budget) * (1.0 + grid_ratio)
     raise PlanError(
-        f"The privacy cost of the matrices to be released is {cost}, over the budget of {budget};"
-        " the plan is refused. Lower max_records, or remove queries."
+        f"The privacy cost of the plan is {cost}, over the budget of {budget}: rounding to the grid"
+        " costs too much for this many records and queries. Lower max_records, or remove queries."
     )
 
 
 def table_of_blocks(blocks: Collection[Block], max_records: int) -> pd.DataFrame:
     """Return one row per block: attributes, measurements, noise and share of the budget.
 
-    A share is the cost of a block over the sum of the costs of all blocks, in epsilon for Laplace
-    noise and in pcost for Gaussian noise.  The shares sum to 1 for any number of rows per person
-    and any neighbours, and also where the joint privacy cost of the plan is less than that sum.
+    A share is the privacy cost of a block (epsilon for Laplace noise, pcost for Gaussian noise)
+    divided by the sum of the costs of all blocks.  The shares sum to 1, even if the plan charges
+    the joint privacy cost, which is less than that sum.
     """
     import pandas as pd
 

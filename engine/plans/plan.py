@@ -70,21 +70,23 @@ class Plan(FrozenValue):
 
     Attributes
     ----------
-    workload, budget : the request.
-    mechanism, options : mechanism with its options; with the workload and the budget they define
-        `hash`.
-    blocks : strategy, noise and grid by the attributes of the measured table; each block measures
-        one residual space, or several jointly.
+    workload, budget : queries to answer, and privacy budget.
+    mechanism, options : name of the mechanism and its options; with the workload and the budget
+        they define `hash`.
+    blocks : mapping from the attributes of a measured table to its strategy, noise and grid; each
+        block measures one residual space, or several jointly.
     bound : lower bound on the norm of the variances at privacy cost 1, in counts^2.  The norm is
         the weighted sum of the variances unless the options set another objective.
-    statement : description of the certificate.
-    duals, endings, memory_limit : weights of the solver, termination message of each search, and
-        memory limit in bytes that chose between dense and alternating searches; enough to rebuild
-        the identical plan.
-    split : decomposition of queries into residual spaces: centers, complements and unions.
-    matrices : strategy matrices and shares that do not follow from the weights.
-    max_records : public cap on the number of records that the plan may be used for.
-    tradeoff : shares and weights for an objective other than the sum.
+    statement : description of the certificate in words: which plans the bound holds for, and how
+        the searches ended.
+    duals, endings, memory_limit : final dual weights and termination message of each strategy
+        search, and the memory limit in bytes that chose between dense and alternating searches;
+        enough to rebuild the identical plan.
+    split : decomposition of queries into residual spaces: centers, complements and jointly
+        measured spaces.
+    matrices : strategy matrices and budget shares that cannot be computed from ``duals``.
+    max_records : largest public number of records for which the privacy cost includes rounding.
+    tradeoff : noise and query weights for an objective other than the sum.
     joint : whether the privacy cost is the joint cost, the maximum over cells of the summed costs
         of the blocks; otherwise it is the sum of the costs of the blocks, which is never less.
     ideal : squared noise of every block at privacy cost 1 before rounding to the grid, in counts^2,
@@ -119,8 +121,9 @@ class Plan(FrozenValue):
     def __post_init__(self) -> None:
         if not self.pcost <= self.budget.pcost:
             raise PlanError(
-                f"The privacy cost of the matrices to be released is {self.pcost}, over the budget"
-                f" of {self.budget.pcost}. The plan is refused; please report it."
+                f"The privacy cost of the plan is {self.pcost}, over the budget of"
+                f" {self.budget.pcost}. A plan must cost at most its budget. Please report this"
+                " error with the options of the plan."
             )
         groups = self.workload.groups
         for i in (
@@ -131,10 +134,10 @@ class Plan(FrozenValue):
             group = groups[i]
             if group.weight > 0 and not self._answers(i):
                 raise Unanswered(
-                    f"The plan would not answer the {group.family_text} queries on"
-                    f" {' x '.join(group.attributes) or 'nothing'}, group {i}, which have a weight;"
-                    " they may be lost in the rounding of heavier queries. Choose weights that"
-                    " differ less, or another mechanism."
+                    f"The plan cannot answer some {group.family_text} queries on"
+                    f" {' x '.join(group.attributes) or 'nothing'} (group {i}), although their"
+                    " weight is positive. If other weights are much larger, choose weights that"
+                    " differ less; otherwise choose another mechanism."
                 )
 
     def _answers(self, group: int) -> bool:
@@ -161,12 +164,16 @@ class Plan(FrozenValue):
 
     @cached_property
     def on_curve(self) -> bool:
-        """Whether the grid is fine enough for the Gaussian curve; if not, zCDP gives epsilon."""
+        """Whether the (epsilon, delta) curve of continuous Gaussian noise holds for the release.
+
+        It holds if the grid of the released numbers is fine enough.  Otherwise epsilon follows from
+        the zCDP parameter and is larger.
+        """
         return is_on_curve([self.blocks], self.pcost)
 
     @property
     def epsilon_by_delta(self) -> dict[str, float]:
-        """Epsilon at each of `Budget.listed_deltas`, by the delta as text."""
+        """Mapping from delta, as text, to epsilon for each of `Budget.listed_deltas`."""
         return {delta_text(delta): self.epsilon(delta) for delta in self.budget.listed_deltas}
 
     def epsilon(self, delta: float) -> float:
@@ -189,14 +196,15 @@ class Plan(FrozenValue):
 
     @property
     def answering(self) -> Mapping[Space, Block]:
-        """Strategy and noise of the residual spaces that answers are computed from.
+        """Mapping from residual space to the strategy and noise of its estimate.
 
-        These spaces are measured, or estimated from what is measured.
+        Answers are sums of these estimates.  They are the measured blocks, unless a plan combines
+        several measurements into the estimate of a space.
         """
         return self.blocks
 
     def answers_from(self, estimates: Mapping[Space, Array]) -> Answers:
-        """Return tables and answers for estimates, which have the shapes of `combine`."""
+        """Return an object that computes tables and answers from the estimates of `combine`."""
         return SpaceAnswers(
             workload=self.workload,
             split=self.split,
@@ -205,15 +213,16 @@ class Plan(FrozenValue):
         )
 
     def sources(self, group: int) -> list[Block]:
-        """Return the block behind every summand of `group_variance`."""
+        """Return for every summand of `group_variance` the block whose noise it stems from."""
         names = self.workload.groups[group].attributes
         spaces = [tuple(names[a] for a in s.axes) for s in self.group_variance(group).summands]
         return [self.answering[self.home.get(space, space)] for space in spaces]
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
-        """Return the estimates that answers are computed from, given those of the measured blocks.
+        """Return the estimates for `answers_from`, computed from those of the measured blocks.
 
-        The shapes of the values are preserved.
+        The keys are those of `answering`.  Here the estimates are returned unchanged; a plan that
+        measures a residual space several times averages them.
         """
         return estimates
 
@@ -222,7 +231,7 @@ class Plan(FrozenValue):
         return VarianceBuilder(blocks=self.answering, split=self.split, schema=self.schema)
 
     def group_variance(self, group: int) -> GroupVariance:
-        """Return the variances of a group in factored form; see `engine.plans.variance`."""
+        """Return the variances of the queries of a group; see `engine.plans.variance`."""
         self._check_group(group)
         return self._variances.group(self.workload.groups[group])
 
@@ -230,13 +239,14 @@ class Plan(FrozenValue):
         check_int("number of the group", group, 0, len(self.workload.groups) - 1, error=PlanError)
 
     @cached_property
-    def _each(self) -> list[GroupVariance]:
+    def _group_variance_list(self) -> list[GroupVariance]:
+        """Variances of every group, in the order of the groups."""
         return variances_by_class(self.answering, self.split, self.workload, self.group_variance)
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
         """Return one number per group, computed once for groups with the same variances."""
-        by_variances = {variances: value(variances) for variances in dict.fromkeys(self._each)}
-        return [by_variances[variances] for variances in self._each]
+        by_variances = {v: value(v) for v in dict.fromkeys(self._group_variance_list)}
+        return [by_variances[v] for v in self._group_variance_list]
 
     @cached_property
     def totals(self) -> list[float]:
@@ -284,7 +294,12 @@ class Plan(FrozenValue):
 
     @cached_property
     def achieved(self) -> float:
-        """Value of the objective in counts: `weighted_rmse` for "sum", else see `Certificate`."""
+        """Error of the plan in the unit of its objective, as bounded by the certificate.
+
+        In counts: `weighted_rmse` for the objective "sum", the largest standard error for "max",
+        and the root of a power mean of variances for "lp".  With targets, the largest ratio of
+        standard error to target.
+        """
         goal = self._goal
         if goal.linear:
             return self.weighted_rmse
@@ -304,10 +319,15 @@ class Plan(FrozenValue):
 
     @cached_property
     def certificate(self) -> Certificate:
-        """Lower bounds for the mechanism's class and for all mechanisms, with the gaps."""
+        """Lower bounds on the error, and the gaps of the plan above them.
+
+        One bound holds for the class of plans that the mechanism searches, one for all matrix
+        mechanisms.
+        """
         bound = self._goal.mean(self.bound / self.budget.row_pcost, self.workload.queries)
 
         def search() -> float:
+            """Return a lower bound on the weighted RMSE of all matrix mechanisms, in counts."""
             square, _ = best_bound(self.workload, self.budget.law)
             return math.sqrt(square / self.budget.row_pcost / self.workload.queries)
 
@@ -324,10 +344,10 @@ class Plan(FrozenValue):
 
     @cached_property
     def hash(self) -> str:
-        """Hash of the request: workload, budget, mechanism and options.
+        """Hash of the workload, the budget, the mechanism, its options and max_records.
 
-        The delta at which epsilon is stated is not part of it: it changes neither the noise nor the
-        privacy cost, and must not turn one release into two.
+        Equal hashes identify the same release.  The delta at which epsilon is reported is excluded,
+        because it changes neither the noise nor the privacy cost.
         """
         budget = replace(self.budget, report_delta=DEFAULT_DELTA).to_dict()
         return hashlib.sha256(
@@ -352,9 +372,9 @@ class Plan(FrozenValue):
         return plan
 
     def asking(self, groups: Iterable[Group]) -> Self:
-        """Return a plan with the same measurements and other queries, of weight 0.
+        """Return a plan with the same measurements whose workload is ``groups``.
 
-        With weight 0, queries that the plan cannot answer are allowed.
+        Their weights are set to 0, because a plan may have unanswerable queries only of weight 0.
         """
         return replace(
             self,
@@ -382,7 +402,12 @@ class Plan(FrozenValue):
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
 
     def covariance(self, queries: Sequence[NamedQuery]) -> Array:
-        """Return the covariance of k answers, shape (k, k), in counts^2; see `variance_of`."""
+        """Return the covariance matrix of the answers to k queries, shape (k, k), in counts^2.
+
+        Parameters
+        ----------
+        queries : (attributes, query tensor) pairs, as the arguments of `variance_of`.
+        """
         pieces = [self._reconstruction(*self.checked(query)) for query in queries]
         out = np.zeros((len(pieces), len(pieces)))
         for i, a in enumerate(pieces):
@@ -395,7 +420,8 @@ class Plan(FrozenValue):
         """Return the attributes and the tensor of a query; raise PlanError unless it is a pair."""
         if not isinstance(query, (tuple, list)) or len(query) != 2:
             raise PlanError(
-                f"A query was given as {type(query).__name__}. Give a pair of attributes and table."
+                f"A query has the type {type(query).__name__}; a query is a pair (attributes,"
+                " table). Give such a pair."
             )
         return self.schema.named(query[0], error=PlanError), query[1]
 
@@ -419,17 +445,22 @@ class Plan(FrozenValue):
 
     @cached_property
     def home(self) -> Mapping[Space, Space]:
-        """Key in `answering` of the block that measures each residual space."""
+        """Mapping from residual space to the key in `answering` of the block that measures it."""
         return block_of_space(self.answering)
 
     @property
     def solved(self) -> SolverState:
-        """State of the search, enough to rebuild the plan at this or another budget."""
+        """Result of the strategy search, enough to rebuild the plan at this or another budget."""
         return SolverState(**{f.name: getattr(self, f.name) for f in fields(SolverState)})
 
     def _reconstruction(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> dict[Space, Array]:
+        """Return a mapping from block to the coefficients of its noise in the answer to a query.
+
+        The noises of all blocks are independent with variance 1, so inner products of the
+        coefficients of two queries are the covariance of their answers.
+        """
         components = self.query_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
         by_block: dict[Space, dict[Space, Array]] = {}
@@ -448,8 +479,8 @@ class Plan(FrozenValue):
             block = self.answering[home]
             if block.union:
                 ((_, strategy),) = block.factors
-                given = {space: piece[None] for space, piece in block_pieces.items()}
-                row = union_rows(self.schema, block, given)
+                rows_by_space = {space: piece[None] for space, piece in block_pieces.items()}
+                row = union_rows(self.schema, block, rows_by_space)
                 if not strategy.complete and strategy.leaves_span(row)[0]:
                     raise unmeasured_error(attributes, home)
                 out[home] = block.noise * (row @ strategy.pinv)[0]
@@ -494,7 +525,7 @@ class Plan(FrozenValue):
         }
 
     def to_json(self) -> str:
-        """Return the plan as JSON text: the request, the state of the solver and the results."""
+        """Return the plan file as JSON text: the request, the search result, cost and error."""
         solved: dict[str, Any] = {
             "matrices": [{"shape": list(m.shape), "values": pack(m)} for m in self.matrices],
             "duals": [pack(d) for d in self.duals],

@@ -1,4 +1,4 @@
-"""State of a finished strategy search, as stored with a plan."""
+"""Result of a finished strategy search, as stored with a plan."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from engine.residuals.basis import UNIFORM
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lines:
-    """Query weights on single attributes, for which the strategies of residual spaces are optimal.
+    """Query weights that are products over attributes, for every residual space.
+
+    The strategies of the residual spaces are optimal for these weights.
 
     Attributes
     ----------
-    weights : one weight per query of an attribute, shape (queries,) each.
-    uses : for every space, in the order of the decomposition, the index in ``weights`` for every
-        attribute; -1 where all cells have equal weights.
+    weights : weight vectors, each with one weight per query on a single attribute.
+    uses : for every residual space, in the order of the decomposition, one entry per attribute: the
+        index of its vector in ``weights``, or -1 if all queries on it have equal weights.
     """
 
     weights: tuple[Array, ...]
@@ -57,9 +59,9 @@ class Tradeoff:
 
     Attributes
     ----------
-    shares : squared noise of every residual space at privacy cost 1, in counts^2, in the order of
-        the decomposition.
-    emphasis : query weights for which the strategies are optimal.
+    shares : squared noise of every residual space if the plan has privacy cost 1, in counts^2, in
+        the order of the decomposition.
+    emphasis : query weights for which the strategies minimize the weighted sum of variances.
     witness : query weights that certify the bound; None if they equal ``emphasis``.
     limits : for the weighted sum with group constraints, the largest allowed sum of variances of
         every group at privacy cost 1, in counts^2, infinite without a constraint, shape (groups,).
@@ -84,19 +86,19 @@ class Tradeoff:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SolverState:
-    """State of a finished search, enough to rebuild the plan without searching.
+    """Result of a finished strategy search, enough to rebuild the plan without searching.
 
     Attributes
     ----------
-    duals, endings : weights and termination message of every search, in order.
+    duals, endings : final dual weights (one per cell) and termination message of every search.
     memory_limit : memory limit in bytes that chose between dense and alternating searches.
     split : decomposition of queries into residual spaces.
-    matrices : strategy matrices and shares that do not follow from the weights.
+    matrices : strategy matrices and budget shares that cannot be computed from ``duals``.
     tradeoff : result of the search for an objective other than the sum.
-    joint : whether blocks are charged their joint privacy cost, see `Plan`; None for a new search,
-        which decides it.
-    bound : `Plan.bound` of a plan in memory; None for a plan file, whose bound is recomputed
-        instead of trusted.
+    joint : whether the plan is charged the joint privacy cost of its blocks, see `Plan.joint`; None
+        if this is decided when the plan is built.
+    bound : `Plan.bound` of a plan in memory; None if read from a plan file, because a bound in a
+        file is recomputed instead of trusted.
     """
 
     duals: tuple[Array, ...]
@@ -111,16 +113,19 @@ class SolverState:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """Distance of a plan from the optimum of its class.
+    """Proof of how far the error of a plan is from the smallest possible.
+
+    The class of a plan is the set of all plans that its mechanism searches, at the same privacy
+    cost.
 
     Attributes
     ----------
-    lower_bound : lower bound on `Plan.achieved` over all plans of the class at the same privacy
-        cost.  In counts: the weighted RMSE for the objective "sum", the largest standard error for
+    lower_bound : lower bound on `Plan.achieved`, the error in the unit of the objective, over the
+        class.  In counts: the weighted RMSE for the objective "sum", the largest standard error for
         "max", the root of a power mean of variances for "lp"; with targets, the largest ratio of
         standard error to target.
-    gap : achieved / lower_bound - 1.
-    statement : description of the class and of how the searches ended.
+    gap : `Plan.achieved` / lower_bound - 1.
+    statement : description in words of the class and of how the searches ended.
     weighted_rmse : weighted RMSE of the plan, in counts.
     search : returns a lower bound on the weighted RMSE of all matrix mechanisms, in counts.
     """
@@ -144,18 +149,21 @@ class Certificate:
         exact: str = "",
         searched: bool = False,
     ) -> Certificate:
-        """Return the certificate for an achieved value and a bound, both in counts.
+        """Return the certificate of a plan.
 
         Parameters
         ----------
-        exact : names of public tables; with these, the bound on all matrix mechanisms does not
-            hold, as it assumes that nothing is public.
-        searched : whether the strategies come from a search; without a bound their gap is infinite.
+        achieved, bound : error of the plan, and its lower bound over the class, both in the unit of
+            the objective.
+        exact : description of the public tables, or empty.  The bound on all matrix mechanisms
+            assumes that no table is public, and is 0 if one is.
+        searched : whether the strategies come from a search.  If the bound is 0, the gap is then
+            infinite instead of 0.
 
         Notes
         -----
-        The bounds are proved for adding or removing records.  If neighbours replace a record there
-        is no bound, because answers that depend only on the number of records may then be exact.
+        The bounds are proved for neighbours that add or remove a record.  They fail if neighbours
+        replace a record, because answers that depend only on the number of records may be exact.
         """
         gap = achieved / bound - 1.0 if bound > 0 else math.inf if searched else 0.0
         if budget.neighbours == REPLACE_ONE:
@@ -190,7 +198,10 @@ class Certificate:
 
 
 def pack_split(split: Split) -> dict[str, Any]:
-    """Return a split as JSON-ready data; equal complements are stored once, with their pairs."""
+    """Return a split (centers, complements, jointly measured spaces) as JSON-ready data.
+
+    Equal complements are stored once, with the attribute pairs that use them.
+    """
     distinct: dict[bytes, dict[str, Any]] = {}
     for pair, c in split.complements.items():
         packed = distinct.setdefault(

@@ -1,11 +1,12 @@
 """Closed-form variances of the queries of a plan.
 
-The variance of a query is a sum over the residual spaces B inside its attributes.  Each term is
-noise_B^2 times a product of arrays, each over the queries of one part of the group (or of a few
-parts that one strategy couples):
+A group of queries is a product of parts: a part is one query family on some attributes of the
+group, and a query of the group takes one query q of every part.  The variance of a query is a sum
+over the residual spaces B inside its attributes.  Each term is noise_B^2 times a product of
+arrays, each over the queries of one part (or of a few parts that one strategy couples):
 
-    part outside B                (q . pi)^2
-    part inside B                 q N C N^T q^T,  C the covariance of the residual coordinates
+    part without attributes of B  (q . pi)^2
+    part with attributes of B     q N C N^T q^T,  C the covariance of the residual coordinates
                                   at noise scale 1
 
 `GroupVariance` stores these arrays and never lists the queries of a group: the sum over all
@@ -13,14 +14,14 @@ queries is a product of sums, the maximum needs only the Pareto front of every p
 variances of a range of queries are slices of the arrays.  `VarianceBuilder` computes the arrays
 of a plan.
 
-`Footprint` holds the same arrays with the noise left open, for optimizing the budget allocation:
+`Footprint` holds the same arrays without the noise, for optimizing the budget allocation:
 
     Var(q_1, ..., q_K) = sum over j of s_j  prod over k of X_k[j, q_k],
 
 with s_j the squared noise of space j and one table X_k, shape (spaces, queries of its parts), for
 every set of parts that no strategy couples to another set.  The variance is linear in s and, point
 by point, in the columns of every table.  The largest variance therefore lies at vertices of the
-convex hull of the columns, and equal columns need only one evaluation.
+convex hull of the columns, and equal columns are evaluated only once.
 """
 
 from __future__ import annotations
@@ -69,12 +70,15 @@ Parts = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summand:
-    """A coefficient times a product of arrays, each over the queries of the parts it names.
+    """One term of the variances of a group's queries, from the noise of one block.
+
+    The term is a coefficient times a product of arrays.  Each array has one axis per part that it
+    names, and along it one entry per query of the part.
 
     Attributes
     ----------
-    coefficient : squared noise of the residual space, in counts^2.
-    arrays : pairs of parts and an array over the queries of these parts.
+    coefficient : squared noise of the block, in counts^2.
+    arrays : pairs (numbers of parts, array over the queries of these parts).
     axes : positions of the residual space's attributes in the group, in schema order; for jointly
         measured spaces, the positions of all their attributes.
     """
@@ -92,13 +96,13 @@ class GroupVariance:
     ----------
     counts : number of queries of every part.
     summands : the terms of the variances.
-    unmeasured : terms that are positive for queries the plan cannot answer.
+    unmeasured : terms that are positive exactly for queries that the plan cannot answer.
     """
 
     counts: tuple[int, ...]
     summands: tuple[Summand, ...]
     unmeasured: tuple[Summand, ...] = ()
-    # cached sums and Pareto fronts, which do not depend on the coefficients
+    # sums and Pareto fronts of the arrays; `at_noise` shares them, as no coefficient enters
     _cache: dict[str, Any] = field(init=False, default_factory=dict)
 
     def at_noise(self, noise: Sequence[float]) -> GroupVariance:
@@ -114,7 +118,7 @@ class GroupVariance:
         return rescaled
 
     def total(self) -> float:
-        """Sum of the variances over all queries; infinite when one cannot be answered."""
+        """Sum of the variances over all queries; infinite if the plan cannot answer a query."""
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
         if "sums" not in self._cache:
@@ -125,39 +129,48 @@ class GroupVariance:
         )
 
     def _sum(self, summand: Summand) -> float:
+        """Return the sum over all queries of a summand with coefficient 1."""
         covered = {p for parts, _ in summand.arrays for p in parts}
         free = math.prod(n for p, n in enumerate(self.counts) if p not in covered)
         # a sum over products on disjoint parts is the product of the sums
         return free * math.prod(float(a.sum()) for _, a in summand.arrays)
 
     def largest(self) -> float:
-        """Largest variance of a query."""
+        """Largest variance of a query; infinite if the plan cannot answer a query."""
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
         if "fronts" not in self._cache:
             self._cache["fronts"] = self._fronts()
         sets, keys, fronts = self._cache["fronts"]
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
-        owner = {p: k for k, part_set in enumerate(sets) for p in part_set}
-        best, head = 0.0, lengths[0] if lengths else 1
+        set_of_part = {p: k for k, part_set in enumerate(sets) for p in part_set}
+        largest, first_length = 0.0, lengths[0] if lengths else 1
         step = max(1, SLAB_ENTRIES // max(1, math.prod(lengths[1:])))
-        for start in range(0, head, step):
-            shape = (min(step, head - start), *lengths[1:])
+        for start in range(0, first_length, step):
+            shape = (min(step, first_length - start), *lengths[1:])
             values = np.zeros(shape if lengths else ())
-            for s, used in zip(self.summands, keys, strict=True):
+            for s, summand_keys in zip(self.summands, keys, strict=True):
                 product: Any = s.coefficient
-                for key in used:
-                    k = owner[key[0][0]]
+                for key in summand_keys:
+                    k = set_of_part[key[0][0]]
                     front = fronts[k][key]
                     product = product * broadcast_along(
                         front[start : start + step] if k == 0 else front, k, len(sets)
                     )
                 values += product
-            best = max(best, float(values.max()))
-        return best
+            largest = max(largest, float(values.max()))
+        return largest
 
     def _fronts(self) -> tuple[list[Parts], list[list[Any]], list[dict[Any, Array]]]:
-        """Return the coupled sets of parts, the array keys per summand and the Pareto fronts."""
+        """Return what `largest` needs to evaluate only queries that can have the largest variance.
+
+        Returns
+        -------
+        sets : sets of parts that share an array.
+        keys : for every summand, the keys (parts, digest) of its arrays.
+        fronts : for every set, a mapping from key to the array's values on the Pareto front of the
+            set's queries.
+        """
         sets = coupled_sets(
             len(self.counts), [parts for s in self.summands for parts, _ in s.arrays]
         )
@@ -169,14 +182,14 @@ class GroupVariance:
             for summand_keys, s in zip(keys, self.summands, strict=True)
             for k, (_, a) in zip(summand_keys, s.arrays, strict=True)
         }
-        # All arrays are nonnegative. A query of some parts that is below another one in every array
-        # of these parts is therefore below it in every product, whatever queries the other parts
-        # have, and the maximum needs only the Pareto fronts.
+        # All arrays are nonnegative.  If one query of a set has smaller entries than another in all
+        # arrays of the set, its products are smaller, too, for any queries of the other sets.  The
+        # maximum is therefore attained on the Pareto fronts.
         fronts: list[dict[Any, Array]] = []
         for part_set in sets:
             shape = tuple(self.counts[p] for p in part_set)
             features = {
-                (parts, key): _spread(parts, a, part_set, shape)
+                (parts, key): _broadcast_to_set(parts, a, part_set, shape)
                 for (parts, key), a in arrays.items()
                 if set(parts) <= set(part_set)
             }
@@ -189,7 +202,10 @@ class GroupVariance:
         return sets, keys, fronts
 
     def values(self, start: int, stop: int) -> Array:
-        """Variances of queries ``start:stop``, the last part varying fastest, in counts^2."""
+        """Variances of queries ``start:stop``, in counts^2, shape (stop - start,).
+
+        Queries are numbered with the last part varying fastest.
+        """
         if stop <= start:
             return np.zeros(0)
         out = np.empty(stop - start)
@@ -213,12 +229,12 @@ class GroupVariance:
         by_range = not index or isinstance(index[0], range)
         shape = tuple(len(i) for i in index) if by_range else (len(index[0]),)
         values, unanswerable = np.zeros(shape), np.zeros(shape, dtype=bool)
-        for summands, marks in ((self.summands, False), (self.unmeasured, True)):
+        for summands, is_mark in ((self.summands, False), (self.unmeasured, True)):
             for s in summands:
                 product: Any = s.coefficient
                 for parts, a in s.arrays:
                     product = product * _pick(a, parts, index)
-                if marks:
+                if is_mark:
                     unanswerable |= np.broadcast_to(product, shape) > 0
                 else:
                     values += product
@@ -229,10 +245,17 @@ class GroupVariance:
 def index_ranges(
     counts: Sequence[int], start: int, stop: int
 ) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
-    """Yield pieces (low, high, index) of a range of row-major indices.
+    """Split the queries ``start:stop`` of a group into pieces of bounded size.
 
-    The ``index`` of a slab has one range per part, which is the full range for every part but the
-    first. Where slabs would be too wide, it has one integer array per part.
+    Parameters
+    ----------
+    counts : number of queries of every part; the last part varies fastest.
+
+    Yields
+    ------
+    low, high : the queries of the piece.
+    index : argument of `GroupVariance.at` that covers them: one range per part, full for every part
+        but the first, or one integer array per part if full ranges would be too large.
     """
     if not counts:
         yield start, stop, ()
@@ -263,7 +286,10 @@ def index_ranges(
 
 
 def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: int) -> slice:
-    """Return the slice of a raveled piece of `index_ranges` that holds the indices ``low:high``."""
+    """Return the slice that selects queries ``low:high`` from a piece of `index_ranges`.
+
+    The slice applies to the raveled result of `GroupVariance.at`.
+    """
     if not index or not isinstance(index[0], range):
         return slice(0, high - low)
     offset = index[0].start * math.prod(counts[1:])
@@ -271,6 +297,11 @@ def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: 
 
 
 def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
+    """Return the entries of a summand's array at an index of `GroupVariance.at`.
+
+    For ranges, the result has one axis per part of the group, of length 1 for parts that the array
+    does not name.
+    """
     if not isinstance(index[0], range):
         return np.asarray(array[tuple(index[p] for p in parts)])
     window = array[tuple(slice(index[p].start, index[p].stop) for p in parts)]
@@ -281,19 +312,23 @@ def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
 
 
 def broadcast_along(values: Array, k: int, dimensions: int) -> Array:
-    """Return values along axis k of ``dimensions`` axes, shape (1, ..., n, ..., 1)."""
+    """Reshape a vector of length n to ``dimensions`` axes: n along axis k and 1 along all others."""
     shape = [1] * dimensions
     shape[k] = len(values)
     return values.reshape(shape)
 
 
-def _spread(parts: Parts, array: Array, part_set: Parts, shape: tuple[int, ...]) -> Array:
+def _broadcast_to_set(parts: Parts, array: Array, part_set: Parts, shape: tuple[int, ...]) -> Array:
+    """Return the entries of an array over ``parts`` for all queries of a larger set of parts.
+
+    ``shape`` holds the number of queries of every part of the set; the result is raveled.
+    """
     aligned_shape = [array.shape[parts.index(p)] if p in parts else 1 for p in part_set]
     return np.broadcast_to(array.reshape(aligned_shape), shape).ravel()
 
 
 def parts_outside(group: Group, axes: Axes) -> list[int]:
-    """Return the parts of a group without an attribute of a space."""
+    """Return the numbers of the parts of a group that have none of the attributes ``axes``."""
     return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]
 
 
@@ -305,13 +340,15 @@ def summand_without(
     arrays: Sequence[Array],
     axes: Axes,
 ) -> Summand:
-    """Return a summand of coupled values and one array for each remaining part.
+    """Return a summand from one array over several parts and one array for each other part.
 
     Parameters
     ----------
-    together : the parts over whose queries ``values`` runs; if empty, ``values`` is a single number
-        that is multiplied into the first array or into the coefficient.
-    rest, arrays : the remaining parts and their arrays.
+    together, values : the numbers of the several parts, and the array over their queries.  Without
+        such parts, ``values`` is a single number that multiplies the first other array, or the
+        coefficient if there is none.
+    rest, arrays : the numbers of the other parts and their arrays.
+    axes : see `Summand`.
     """
     rest_arrays = [((p,), array) for p, array in zip(rest, arrays, strict=True)]
     if together:
@@ -342,6 +379,7 @@ def squares_of_products(
     shape : shape of a product q as a tensor.
     sets, matrices : M is the Kronecker product of ``matrices``, each on one set of the tensor's
         axes; None is the identity.
+    weights : divisors of the entries of q M, one axis per matrix; None for 1.
 
     Returns
     -------
@@ -403,10 +441,12 @@ def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
 
 
 def prefers_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
-    """Return whether `quadratic_forms` is much cheaper than multiplying the listed products.
+    """Return whether `quadratic_forms` is much cheaper than listing all Kronecker products.
 
-    ``rows`` holds the shapes (q_i, m_i) of the factors' rows; the products would be multiplied by a
-    matrix of ``rank`` columns.
+    Parameters
+    ----------
+    rows : shapes (q_i, m_i) of the factors' rows.
+    rank : number of columns of the matrix that every listed product would be multiplied by.
     """
     counts, lengths = [q for q, _ in rows], [m for _, m in rows]
     cells = math.prod(lengths)
@@ -420,11 +460,12 @@ def prefers_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
 def norms_outside_spans(
     rows: Sequence[Array], shape: Sequence[int], spans: Sequence[tuple[Array, Axes]]
 ) -> list[float]:
-    """Return, for each span, the squared norm of the products' components outside it.
+    """Return, for each span, the summed squared norms of the query components outside it.
 
     Parameters
     ----------
-    rows : one array of rows per factor, shapes (q_i, m_i); the products are over one row of each.
+    rows : one array of rows per factor, shapes (q_i, m_i); the queries are the Kronecker products
+        of one row of each.
     shape : shape of a product as a tensor.
     spans : pairs of an orthonormal basis and the axes on which it acts.
     """
@@ -438,7 +479,7 @@ def norms_outside_spans(
             np.kron(first[start : start + step], others), dtype=float
         ).reshape(-1, *shape)
         for k, (span, at) in enumerate(spans):
-            # one matrix product for all tables, reshaped to rows on the axes of the span
+            # rows on the axes of the span, so that one matrix product projects all of them
             other_axes = tuple(a for a in range(len(shape)) if a not in at)
             on_span = group_axes(products, [other_axes, at], 1).reshape(-1, len(span))
             squares[k] += float(np.sum((on_span - (on_span @ span) @ span.T) ** 2))
@@ -446,7 +487,10 @@ def norms_outside_spans(
 
 
 def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
-    """Return the finest partition of the parts 0..count-1 that no link crosses."""
+    """Return the connected components of the parts 0 to count - 1.
+
+    ``links`` are sets of parts; the parts of a link are in one component.
+    """
     label = list(range(count))
     for parts in links:
         joined = {label[p] for p in parts}
@@ -455,17 +499,17 @@ def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
 
 
 def pareto_front(features: Array) -> Any:
-    """Return the Pareto front of the columns of ``features``, shape (features, points).
+    """Return the indices of columns on the Pareto front of ``features``, shape (features, points).
 
-    Every column is at most one of the returned columns in every feature.  Returns their indices.
+    For every column there is one on the front that is at least as large in every feature.
     """
     order = np.argsort(-features.sum(axis=0), kind="stable")
     front = []
     while len(order):
         # no column dominates the one with the largest sum; drop the columns that it dominates
-        head = order[0]
-        front.append(head)
-        order = order[(features[:, order] > features[:, [head]]).any(axis=0)]
+        largest = order[0]
+        front.append(largest)
+        order = order[(features[:, order] > features[:, [largest]]).any(axis=0)]
     return np.array(front)
 
 
@@ -477,8 +521,8 @@ def variances_by_class(
 ) -> list[GroupVariance]:
     """Return the variances of every group, computed once per class of equivalent groups.
 
-    Groups are equivalent if they differ only in the names of their attributes and the blocks and
-    centers of these are equal.  ``variances_of`` computes the variances of a group by its number.
+    Groups are equivalent if they have equal queries on different attributes, and the blocks and
+    centers of these attributes are equal.  ``variances_of(i)`` computes the variances of group i.
     """
     schema = workload.schema
     if (
@@ -521,7 +565,11 @@ def variances_by_class(
 def table_of_groups(
     groups: Sequence[Group], rmses: Sequence[float], largest: Sequence[float]
 ) -> pd.DataFrame:
-    """Return one row per group: attributes, family, queries, rmse and max_std in counts."""
+    """Return a data frame with one row per group.
+
+    The columns are attributes, family, number of queries, and rmse and largest standard error
+    (max_std) in counts.  ``largest`` holds the largest variance of every group, in counts^2.
+    """
     import pandas as pd
 
     rows = [(g.attributes, g.family_text, g.count) for g in groups]
@@ -531,7 +579,7 @@ def table_of_groups(
 
 # relative norm below which the component of a query in a residual space counts as zero
 ROUNDING = 1e-9
-# a residual space, as positions in a group, and the block that measures it
+# a residual space, as positions of its attributes in a group, and the block that measures it
 MeasuredSpace = tuple[Axes, Block | None]
 
 
@@ -546,18 +594,19 @@ class VarianceBuilder:
     _measured: dict[Any, bool] = field(default_factory=dict)
     _reduced: dict[Any, tuple[Array, float]] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
-    # variances of one group per form (a group up to names and noise)
+    # variances by form; the form of a group is its description without names and noise
     _forms: dict[Any, GroupVariance] = field(default_factory=dict)
-    # one shared copy of every form: forms take most of the memory of a plan
+    # one shared copy of every form, because forms take most of the memory of a plan
     _keys: dict[Any, Any] = field(default_factory=dict)
 
     def learn(self, other: VarianceBuilder) -> None:
-        """Share the caches of a builder for the same strategies and split, at any noise."""
+        """Use the caches of another builder, whose blocks may differ only in their noise."""
         self._arrays, self._measured, self._reduced = other._arrays, other._measured, other._reduced
         self._forms, self._keys = other._forms, other._keys
 
     @cached_property
-    def _home(self) -> Mapping[Space, Block]:
+    def _block_of_space(self) -> Mapping[Space, Block]:
+        """Mapping from residual space to the block that measures it."""
         plain = isinstance(self.blocks, LazyBlocks) and self.blocks.plain
         return (
             self.blocks
@@ -579,7 +628,9 @@ class VarianceBuilder:
         if key not in self._groups:
             with threads_for(1):  # for many small products threads cost more than they save
                 summands = self._products(group, products)
-                unmeasured = [] if self._measured.get(form) else self._marks(group, products)
+                unmeasured = (
+                    [] if self._measured.get(form) else self._unmeasured_terms(group, products)
+                )
             coupled_summands, coupled_marks = (
                 self._coupled_terms(group, complements, coupled) if coupled else ([], [])
             )
@@ -587,15 +638,18 @@ class VarianceBuilder:
             self._groups[key] = GroupVariance(
                 counts=counts, summands=(*summands, *coupled_summands), unmeasured=tuple(unmeasured)
             )
-            # without parts, a coefficient is not just a squared noise
+            # a coupled group without parts has a coefficient other than the squared noise, which
+            # `at_noise` could not replace
             if group.parts or not coupled:
                 self._forms[form] = self._groups[key]
         return self._groups[key]
 
     def partial_groups(self, workload: Workload) -> Index:
-        """Return the sorted numbers of groups with an incompletely measured residual space."""
+        """Return the sorted numbers of groups with a residual space that is not fully measured."""
         measured = (
-            self.blocks.measured() if isinstance(self.blocks, LazyBlocks) else self._home.items()
+            self.blocks.measured()
+            if isinstance(self.blocks, LazyBlocks)
+            else self._block_of_space.items()
         )
         strategies = [(space, block.factors) for space, block in measured]
         complete = {
@@ -609,30 +663,32 @@ class VarianceBuilder:
         )
 
     def all_measured(self, group: Group) -> bool:
-        """Return whether all queries of a group are measured; sufficient, not necessary.
+        """Return True only if the plan measures all queries of a group.
 
-        Where this is False, the variances decide: those of unmeasured queries are infinite.
+        If False, queries may still all be measured; the variances decide, which are infinite for
+        unmeasured queries.
         """
         form, _, products, coupled = self._form(group)
         if form not in self._measured:
-            self._measured[form] = not coupled and not self._marks(group, products)
+            self._measured[form] = not coupled and not self._unmeasured_terms(group, products)
         return self._measured[form]
 
     def _form(
         self, group: Group
     ) -> tuple[Any, Mapping[Axes, Complement], list[MeasuredSpace], list[MeasuredSpace]]:
-        """Return the form of a group and the residual spaces inside it.
+        """Return the form of a group and the residual spaces on its attributes.
 
         Returns
         -------
-        form : equal for groups whose variances differ only in the noise.
-        complements : the tuned complements, by pairs of axes.
-        products : the spaces on which queries have Kronecker-product components.
-        coupled : the remaining spaces.
+        form : cache key; groups with equal forms have variances that differ only in the noise.
+        complements : mapping from a pair of axes to its tuned complement (a general center).
+        products : the spaces in which the component of every query is a Kronecker product of
+            components of its parts, with their blocks.
+        coupled : the remaining spaces, with their blocks.
         """
         schema, ranks = self.schema, group.ranks(self.schema)
         inside = [
-            (a, self._home.get(s))
+            (a, self._block_of_space.get(s))
             for a in group.spaces(schema)
             if not schema.is_exact(s := group.named(a))
         ]
@@ -656,8 +712,8 @@ class VarianceBuilder:
             tuple(space_keys),
             complement_keys,
         )
-        # tuned complements move components that are not products to smaller spaces, and unions
-        # couple several spaces
+        # Components are not products in the spaces on the total and on single attributes of a pair
+        # with a tuned complement, nor in jointly measured spaces.
         affected = (
             {(), *((ranks[a],) for pair in complements for a in pair)} if complements else set()
         )
@@ -670,15 +726,15 @@ class VarianceBuilder:
         return self._keys.setdefault(form, form), complements, products, coupled
 
     def _products(self, group: Group, inside: Sequence[MeasuredSpace]) -> list[Summand]:
-        """Return the summands for spaces on which queries have product components."""
+        """Return the summands for spaces in which query components are Kronecker products."""
         summands = []
         for axes, block in inside:
             if block is not None:
                 arrays: list[tuple[Parts, Array]] = [
-                    ((p,), self._outside(group, p)) for p in parts_outside(group, axes)
+                    ((p,), self._outside_squares(group, p)) for p in parts_outside(group, axes)
                 ]
                 arrays += [
-                    self._inside(group, factors, weights=block.weights)
+                    self._inside_squares(group, factors, weights=block.weights)
                     for factors in self._components(group, axes, block)
                 ]
                 summands.append(
@@ -686,11 +742,14 @@ class VarianceBuilder:
                 )
         return summands
 
-    def _marks(self, group: Group, inside: Sequence[MeasuredSpace]) -> list[Summand]:
-        """Return unmeasured terms for spaces on which queries have product components."""
+    def _unmeasured_terms(self, group: Group, inside: Sequence[MeasuredSpace]) -> list[Summand]:
+        """Return the terms that mark unmeasured queries, for spaces with product components.
+
+        A term is positive for queries with a component that no block measures.
+        """
         unmeasured = []
         for axes, block in inside:
-            missing = self._missing(group, axes, block)
+            missing = self._unmeasured_marks(group, axes, block)
             outside = (
                 [((p,), self._present(group, p, ())) for p in parts_outside(group, axes)]
                 if missing
@@ -702,10 +761,11 @@ class VarianceBuilder:
     def _coupled_terms(
         self, group: Group, complements: Mapping[Axes, Complement], spaces: Sequence[MeasuredSpace]
     ) -> tuple[list[Summand], list[Summand]]:
-        """Return summands and unmeasured terms for spaces coupled by a union or by complements.
+        """Return summands, and terms that mark unmeasured queries, for coupled spaces.
 
-        These list all query rows of the parts that the spaces touch.  Every other part contributes
-        a factor, as it does for product components.
+        Spaces are coupled if one strategy measures them jointly, or by tuned complements.  The
+        queries of all parts with attributes of the coupled spaces are listed; every other part
+        contributes one array, as in `_products`.
         """
         ranks, targets = group.ranks(self.schema), dict[Any, tuple[Block | None, list[Axes]]]()
         for axes, block in spaces:
@@ -725,7 +785,7 @@ class VarianceBuilder:
             values, marks = self._coupled(group, touched_parts, block, block_spaces)
             rest = [p for p in range(len(group.parts)) if p not in touched_parts]
             if block is not None:
-                outside = [self._outside(group, p) for p in rest]
+                outside = [self._outside_squares(group, p) for p in rest]
                 summands.append(
                     summand_without(block.noise**2, touched_parts, values, rest, outside, inside)
                 )
@@ -737,9 +797,10 @@ class VarianceBuilder:
     def _coupled(
         self, group: Group, part_numbers: Parts, block: Block | None, spaces: Sequence[Axes]
     ) -> Array:
-        """Return the variances at noise 1 and the unmeasured marks of the queries of some parts.
+        """Return variances at noise 1, and marks, for all combinations of some parts' queries.
 
-        Shape (2, counts of these parts); a mark is 1 for a query that is not measured and else 0.
+        Shape (2, counts of these parts).  The first entry is the variance from the noise of the
+        block in the given spaces; the second is 1 if the block does not measure the query, else 0.
         """
         parts = tuple(group.parts[p] for p in part_numbers)
         axes_of_parts = {a for part in parts for a in part.axes}
@@ -770,8 +831,8 @@ class VarianceBuilder:
             and not complements
             and prefers_forms([(p.count, p.cells) for p in parts], reconstruction.shape[1])
         ):
-            # the reconstruction in the basis of all components, with zeros for those outside the
-            # block
+            # Pad the reconstruction with zeros for components outside the block: only on all
+            # components are the query rows Kronecker products.
             by_cell = np.zeros((reconstruction.shape[1], math.prod(sizes)))
             by_cell[:, columns] = reconstruction.T
             by_cell = group_axes(
@@ -813,9 +874,9 @@ class VarianceBuilder:
 
     @staticmethod
     def _windows(block: Block | None, spaces: Sequence[Space]) -> list[Index]:
-        """Return the positions of some spaces' residual coordinates in those of a union block.
+        """Return where a jointly measuring block has the residual coordinates of some spaces.
 
-        Empty for a block that is not a union.
+        One array of positions per space; empty if the block measures a single space.
         """
         if block is None or not block.union:
             return []
@@ -826,7 +887,10 @@ class VarianceBuilder:
         return [np.arange(ends[k], ends[k + 1]) for k in map(block.union.index, spaces)]
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
-        """Return 1 for queries with a nonzero component on positions ``inside``, else 0."""
+        """Return 1 for queries of part p with a nonzero component in a residual space, else 0.
+
+        ``inside`` are the positions in the part of the attributes of the space.
+        """
         part = group.parts[p]
         centers = self.split.centers_of(group.named(part.axes))
         key = ("present", part.key, inside, tuple(digest(pi) for pi in centers))
@@ -838,13 +902,13 @@ class VarianceBuilder:
             self._arrays[key] = np.concatenate(marks).astype(float)
         return self._arrays[key]
 
-    def _outside(self, group: Group, p: int) -> Array:
+    def _outside_squares(self, group: Group, p: int) -> Array:
+        """Return (q . pi)^2 for all queries q of part p, with pi the product of the centers."""
         part = group.parts[p]
         centers = self.split.centers_of(group.named(part.axes))
         key = ("outside", part.key, tuple(digest(pi) for pi in centers))
         if key not in self._arrays:
-            # (q . pi)^2 for all queries: the product method of a family is faster than a loop over
-            # rows
+            # `Family.dot` is faster than a loop over the query rows
             weights: Array = np.ones(1)
             for n, pi in zip(part.sizes, centers, strict=True):
                 weights = np.kron(weights, center(n, pi)).astype(float)
@@ -854,8 +918,11 @@ class VarianceBuilder:
     def _components(
         self, group: Group, axes: Axes, block: Block
     ) -> list[list[tuple[Axes, Strategy]]]:
-        """Return the factors of a block, grouped where a part touches several of them."""
-        # axes of the group instead of axes of the block
+        """Return the factors of a block in groups; a part has attributes of at most one group.
+
+        All factors form one group if the block has weights.
+        """
+        # renumber: axes of the group instead of axes of the block
         factors = [(tuple(axes[a] for a in factor_axes), s) for factor_axes, s in block.factors]
         links = [
             tuple(
@@ -870,14 +937,17 @@ class VarianceBuilder:
             for joined in coupled_sets(len(factors), [x for x in links if x])
         ]
 
-    def _inside(
+    def _inside_squares(
         self,
         group: Group,
         factors: Sequence[tuple[Axes, Strategy]],
         matrix: str | int = "pinv",
         weights: Array | None = None,
     ) -> tuple[Parts, Array]:
-        """Return squared norms of (residual rows) matrix / weights over queries of touched parts.
+        """Return |q M / weights|^2 for the queries of the parts with attributes of some factors.
+
+        q is the component of a query in the residual space on the factors' axes, and M the
+        Kronecker product of one matrix per factor.
 
         Parameters
         ----------
@@ -933,7 +1003,14 @@ class VarianceBuilder:
         matrix: str | int,
         weights: Array | None,
     ) -> Array:
-        """Return squared norms of (residual rows) matrix / weights for queries of touched parts."""
+        """Return the same array as `_inside_squares`, by listing the residual rows q of all parts.
+
+        Parameters
+        ----------
+        touched : pairs of a part and the positions of its attributes that are in the factors.
+        names : attributes of every part.
+        order : the axes in the order of the Kronecker product of residual rows.
+        """
         rows = []
         for (part, inside), part_names in zip(touched, names, strict=True):
             centers = self.split.centers_of(part_names)
@@ -955,11 +1032,11 @@ class VarianceBuilder:
         return squares_of_products(rows, [size[a] for a in order], sets, applied, weights)
 
     def _surely_measured(self, group: Group, factors: Sequence[tuple[Axes, Strategy]]) -> bool:
-        """Return whether all queries lie in the span of the factors, by a sufficient test.
+        """Return True only if the factors measure all queries of a group; False proves nothing.
 
-        The components of all queries outside the span together must be smaller than the tolerance
-        for a single query.  The test replaces the queries of a part by fewer rows with the same
-        Gram matrix, which preserves sums of squares over products.
+        The test is that the components of all queries outside the span, summed, are smaller than
+        the tolerance for a single query.  It replaces the queries of a part by fewer rows with the
+        same Gram matrix, which preserves sums of squares over products.
         """
         covered = {a for factor_axes, _ in factors for a in factor_axes}
         order = [a for part in group.parts for a in part.axes if a in covered]
@@ -982,7 +1059,10 @@ class VarianceBuilder:
     def _reduced_rows(
         self, part: Part, inside: Axes, names: tuple[str, ...]
     ) -> tuple[Array, float]:
-        """Return rows with the Gram of a part's residual rows, and the smallest nonzero square."""
+        """Return few rows with the same Gram matrix as the residual rows of a part's queries.
+
+        Also returns the smallest squared norm of a residual row that is not 0.
+        """
         centers = self.split.centers_of(names)
         key = ("reduced", part.key, inside, tuple(map(digest, centers)))
         if key not in self._reduced:
@@ -996,10 +1076,14 @@ class VarianceBuilder:
             self._reduced[key] = reduced[0], least
         return self._reduced[key]
 
-    def _missing(
+    def _unmeasured_marks(
         self, group: Group, axes: Axes, block: Block | None
     ) -> list[list[tuple[Parts, Array]]]:
-        """Return products of 0/1 arrays that mark queries with an unmeasured component."""
+        """Return marks of the queries with an unmeasured component in the residual space ``axes``.
+
+        Each entry of the list is a product of 0/1 arrays, as (parts, array) pairs; a query is
+        marked if one of the products is 1.  ``block`` measures the space, or is None.
+        """
         if block is not None and all(s.complete for _, s in block.factors):
             return []
         touched = [
@@ -1016,11 +1100,11 @@ class VarianceBuilder:
         ]
         out = [present] if block is None else []
         for factors in unproven:
-            parts, norms = self._inside(group, factors, "identity")
+            parts, norms = self._inside_squares(group, factors, "identity")
             for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
                 # a query is unmeasured if its component outside the span of one factor is nonzero
                 # and it has a nonzero component on all other parts
-                _, residuals = self._inside(group, factors, k)
+                _, residuals = self._inside_squares(group, factors, k)
                 marks = (residuals > MAX_UNMEASURED_SHARE**2 * norms).astype(float)
                 for (p,), mark in present:
                     if p in parts:
@@ -1038,16 +1122,17 @@ class VarianceBuilder:
         return out
 
 
-# entries of one table of a footprint
+# largest number of entries in one table of a `Footprint`
 MAX_ENTRIES = 200_000_000
-# terms of an expanded power sum
+# largest number of terms in the expansion of a sum of variances to a power
 MAX_TERMS = 20_000
-# decimal exponent of the powers of a table above which the table is rescaled
+# a table whose powers would exceed 10 to this exponent is rescaled before it is expanded
 MAX_EXPONENT = 60.0
-# terms up to which a power is always expanded: such groups are evaluated in one batch
+# with at most this many terms, a power is always expanded, because such groups are evaluated in
+# one batch
 MAX_BATCHED_TERMS = 500
-# decimal digits to which columns are compared: equal variances that were computed in different
-# coordinates differ at 1e-13
+# Decimal digits in which equal columns agree.  Equal variances that were computed in different
+# coordinates differ at 1e-13.
 EQUAL_DIGITS = 11
 
 
@@ -1057,8 +1142,9 @@ class Footprint:
 
     Attributes
     ----------
-    sets : the sets of parts, one per table.
-    tables : X_k, shape (spaces, queries of the parts of set k).
+    sets : sets of parts, one per table; their queries are independent in every term.
+    tables : X_k, shape (spaces, queries of the parts of set k); the variance of a query is
+        sum over spaces j of noises[j] times the product over k of X_k[j, its column].
     noises : current squared noise of every space, shape (spaces,), in counts^2.
     query_weights : weights of single queries, shape (queries,), if one table covers all parts; else
         None.
@@ -1071,7 +1157,10 @@ class Footprint:
 
     @cached_property
     def distinct(self) -> tuple[tuple[Array, Array], ...]:
-        """Distinct columns, (spaces, columns), and their weights, (columns,), of every table."""
+        """For every table, its distinct columns and their summed query weights.
+
+        Shapes (spaces, columns) and (columns,); columns of query weight 0 are omitted.
+        """
         out = []
         for table in self.tables:
             weights = np.ones(table.shape[1]) if self.query_weights is None else self.query_weights
@@ -1081,14 +1170,24 @@ class Footprint:
 
     @cached_property
     def extreme(self) -> tuple[Array, ...]:
-        """Columns of every table that attain the largest variance for some noises.
+        """For every table, the columns that have the largest variance for some noises.
 
-        Shapes (spaces, columns).
+        Shape (spaces, columns) each.
         """
         return tuple(_extreme(columns) for columns, _ in self.distinct)
 
     def largest(self, noises: Array) -> tuple[float, Array]:
-        """Return the largest variance of a weighted query, and its terms, shape (spaces,)."""
+        """Return the largest variance of a query, and that query's variance per squared noise.
+
+        Parameters
+        ----------
+        noises : squared noise of every space, shape (spaces,), in counts^2.
+
+        Returns
+        -------
+        The variance in counts^2, and its derivative with respect to ``noises``, shape (spaces,).
+        Queries of weight 0 are omitted.
+        """
         best, row = -math.inf, np.zeros(len(noises))
         for left, right in _slabs([(t, np.ones(t.shape[1])) for t in self.extreme]):
             values = (noises[:, None] * left[0]).T @ right[0]
@@ -1098,10 +1197,11 @@ class Footprint:
         return best, row
 
     def power_sum(self, noises: Array, power: float, scale: float) -> tuple[float, Array]:
-        """Return the weighted sum of (variance / scale)^power and its slopes.
+        """Return the sum over queries of (variance / scale)^power, and its slopes.
 
-        The slopes are the weighted sums of (variance / scale)^(power - 1) X_j, shape (spaces,):
-        the derivative with respect to the noises, times scale / power.
+        Each query counts with its weight.  The slopes, shape (spaces,), are the derivatives with
+        respect to the squared noises, times scale / power: the sums over queries of
+        (variance / scale)^(power - 1) times the query's entry of the table in row j.
         """
         at = noises / scale
         if self.expands(power):
@@ -1111,7 +1211,7 @@ class Footprint:
         total, slopes = 0.0, np.zeros(len(noises))
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             values = (at[:, None] * left).T @ right
-            # a variance of 0 may round to a negative number, whose fractional power is not a number
+            # a variance of 0 may round to a negative number, whose fractional power is NaN
             pull = np.maximum(values, 0.0) ** (power - 1.0)
             pull *= left_weight[:, None]
             pull *= right_weight[None, :]
@@ -1120,7 +1220,10 @@ class Footprint:
         return total, slopes
 
     def expands(self, power: float) -> bool:
-        """Return whether expanding the power of the sum is cheaper than evaluating every query."""
+        """Return whether `power_sum` uses the multinomial `expansion` of variance^power.
+
+        It does if that is cheaper than evaluating every query.
+        """
         if power != int(power):
             return False
         terms = math.comb(len(self.noises) + int(power) - 1, int(power))
@@ -1130,10 +1233,10 @@ class Footprint:
         )
 
     def expansion(self, power: int) -> tuple[Array, Array, Array]:
-        """Return exponents, coefficients and units of the weighted sum of variance^power.
+        """Expand the weighted sum over queries of variance^power by the multinomial theorem.
 
-        The sum is a homogeneous polynomial in the noises times the units, and every coefficient is
-        a product of moments of the tables divided by the units.
+        The sum is a homogeneous polynomial in the products of squared noises and units.  Every
+        coefficient is a product of moments of the tables, which are divided by the units.
 
         Returns
         -------
@@ -1168,9 +1271,10 @@ class Footprint:
         return {}
 
     def blocks(self) -> Iterator[tuple[Array, Array]]:
-        """Yield arrays of variances and of the number of queries with each of them.
+        """Yield arrays of distinct variances with the total query weight of each variance.
 
-        Both have the same shape; together the arrays cover all queries, a few million at a time.
+        Both arrays have the same shape.  Together the pairs cover all queries; each has at most a
+        few million entries.
         """
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             yield (
@@ -1203,9 +1307,10 @@ def footprint(group_variance: GroupVariance, query_weights: Array | None = None)
         shape = tuple(group_variance.counts[p] for p in part_set)
         if len(noises) * math.prod(shape) > MAX_ENTRIES:
             raise LimitExceeded(
-                f"A group couples {math.prod(shape):,} queries, too many to look at one by one for"
-                " this objective. Ask fewer queries, leave out the weights of single queries, or"
-                " choose the objective 'sum'."
+                f"A group has {math.prod(shape):,} queries that must be evaluated one by one for"
+                f" this objective, with {len(noises)} numbers each; at most {MAX_ENTRIES:,} numbers"
+                " are allowed. Use fewer queries, leave out query_weights, or choose the"
+                " objective 'sum'."
             )
         table = np.ones((len(noises), *shape))
         for j, summand in enumerate(group_variance.summands):
@@ -1227,19 +1332,30 @@ Weighted = tuple[Array, Array]
 
 
 def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
-    """Yield pairs of (columns, weights) whose products cover all products of the tables."""
+    """Combine tables into two, in slabs of bounded size.
+
+    Parameters
+    ----------
+    tables : (columns, weights) pairs.
+
+    Yields
+    ------
+    Two (columns, weights) pairs, left and right.  The elementwise products of a left and a right
+    column, over all yielded pairs, are the products of one column from every table.
+    """
     (left, left_weight), others = tables[0], list(tables[1:])
     right, right_weight = np.ones((len(left), 1)), np.ones(1)
     while others and right.shape[1] * others[-1][0].shape[1] <= SLAB_ENTRIES // 16:
         table, weight = others.pop()
         right = np.einsum("ja,jb->jab", table, right).reshape(len(left), -1)
         right_weight = np.multiply.outer(weight, right_weight).ravel()
-    # the product of all tables but the first would be too wide, so narrow it column by column
+    # the product of all tables but the first is too wide: multiply the next table by one column of
+    # the first at a time
     if others:
         for a in range(left.shape[1]):
-            head, *tail = others
-            narrowed = (left[:, a : a + 1] * head[0], left_weight[a] * head[1])
-            yield from _slabs([narrowed, *tail, (right, right_weight)])
+            second, *tail = others
+            multiplied = (left[:, a : a + 1] * second[0], left_weight[a] * second[1])
+            yield from _slabs([multiplied, *tail, (right, right_weight)])
         return
     step = max(1, SLAB_ENTRIES // right.shape[1])
     for start in range(0, left.shape[1], step):
@@ -1251,9 +1367,12 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
 
 @lru_cache(maxsize=32)
 def _exponents(spaces: int, power: int) -> Array:
-    """Return all ways to write the power as a sum over spaces, shape (ways, spaces)."""
-    chosen = itertools.combinations_with_replacement(range(spaces), power)
-    return np.array([np.bincount(c, minlength=spaces) for c in chosen], dtype=float)
+    """Return the exponents of all monomials of degree ``power`` in ``spaces`` variables.
+
+    Shape (monomials, spaces).
+    """
+    monomials = itertools.combinations_with_replacement(range(spaces), power)
+    return np.array([np.bincount(m, minlength=spaces) for m in monomials], dtype=float)
 
 
 def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
@@ -1281,7 +1400,7 @@ def _extreme(columns: Array) -> Array:
 
 
 def _first_copies(columns: Array) -> tuple[Array, Index]:
-    """Return the distinct rows in order of their first occurrence, and their indices."""
+    """Return the distinct rows of a table in order of first occurrence, and their row numbers."""
     first: dict[bytes, int] = {}
     for j, row in enumerate(columns):
         first.setdefault(row.tobytes(), j)
@@ -1289,10 +1408,13 @@ def _first_copies(columns: Array) -> tuple[Array, Index]:
     return columns[index], index
 
 
-# cached because an attribute occurs in many groups
+# cached because the same table occurs in many groups
 @lru_cache(maxsize=64)
 def _column_classes(packed: bytes, rows: int) -> Index:
-    """Return for every column the number of its class of equal columns."""
+    """Return for every column of a table the number of its class of equal columns.
+
+    ``packed`` are the bytes of the table, which has ``rows`` rows; bytes can be cached.
+    """
     columns = np.frombuffer(packed).reshape(rows, -1)
     order = np.lexsort(columns[::-1])
     ordered = columns[:, order]
@@ -1304,7 +1426,10 @@ def _column_classes(packed: bytes, rows: int) -> Index:
 
 @lru_cache(maxsize=64)
 def _front(packed: bytes, rows: int) -> Index:
-    """Return the columns on the Pareto front; for two rows, only the vertices of its hull."""
+    """Return the indices of the columns on the Pareto front; for two rows, of its hull's vertices.
+
+    ``packed`` are the bytes of the table, which has ``rows`` rows; bytes can be cached.
+    """
     features = np.frombuffer(packed).reshape(rows, -1)
     front: Index = pareto_front(features)
     if rows == 2:
@@ -1313,7 +1438,7 @@ def _front(packed: bytes, rows: int) -> Index:
 
 
 def _upper_hull(x: Array, y: Array) -> npt.NDArray[np.int64]:
-    """Return which points of a Pareto front are vertices of its upper right hull."""
+    """Return the indices of the points (x, y) of a Pareto front on its upper right hull."""
     order = np.argsort(x, kind="stable")
     hull: list[int] = []
     for i in order:

@@ -225,8 +225,8 @@ BUGS = (
     Bug(
         name="cost of the largest block charged for all blocks",
         file="engine/plans/blocks.py",
-        old="total = math.fsum(itertools.chain.from_iterable(single)) * ROUNDING_FACTOR",
-        new="total = max(itertools.chain.from_iterable(single)) * ROUNDING_FACTOR",
+        old="total = math.fsum(itertools.chain.from_iterable(additive_costs)) * ROUNDING_FACTOR",
+        new="total = max(itertools.chain.from_iterable(additive_costs)) * ROUNDING_FACTOR",
         tests=("tests/plans/test_costs.py::test_total_pcost_is_sum_over_blocks",),
     ),
     Bug(

@@ -277,4 +277,6 @@ def test_variances_by_class_equal_groups_share_one_class() -> None:
     for attribute_sets in classes:
         members = [pairs[tuple(names[i] for i in places)] for places in attribute_sets]
         assert {class_of_group[i] for i in members} == {members[0]}
-    assert [result.group_variance(i) for i in range(len(workload.groups))] == result._each
+    assert [
+        result.group_variance(i) for i in range(len(workload.groups))
+    ] == result._group_variance_list
