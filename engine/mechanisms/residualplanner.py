@@ -219,10 +219,14 @@ class AxisSolver:
         """Return (sum of singular values)^2 / cells, a lower bound on the value of a factor."""
         if number not in self._spectra:
             factor = self.factors[number]
+            if isinstance(factor, IntervalFactor) and factor.gram.is_marginal:
+                # the Gram is a multiple of the identity of order cells - 1
+                return factor.trace * factor.dimension / factor.sizes[0]
             if isinstance(factor, IntervalFactor):
-                return svd_bound(factor.gram)
-            # R R^T has the same nonzero eigenvalues as R^T R.
-            small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
+                small = factor.dense()
+            else:
+                # R R^T has the same nonzero eigenvalues as R^T R
+                small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
             eigenvalues = np.maximum(scipy.linalg.eigvalsh(small), 0.0)
             self._spectra[number] = float(np.sqrt(eigenvalues).sum()) ** 2 / math.prod(factor.sizes)
         return self._spectra[number]
