@@ -67,7 +67,7 @@ def short_query_text(text: str, name: str) -> str:
 
 
 def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
-    """Return axis labels with HTML escaped, shortened if they remain distinct."""
+    """Return axis labels with HTML escaped, cut to ``most`` characters unless two become equal."""
     shortened = [text if len(text) <= most else f"{text[: most - 1]}…" for text in texts]
     return [
         html.escape(text)
@@ -94,6 +94,8 @@ MAX_LOG_TICKS = 9
 def log_ticks(low: float, high: float) -> list[float]:
     """Return ticks of a logarithmic axis: 1, 2, 5 times powers of ten, or powers of ten only.
 
+    A range with fewer than two such values gets the nearest values below and above it.
+
     >>> log_ticks(0.4, 12.0), log_ticks(1.0, 1e6)
     ([0.5, 1.0, 2.0, 5.0, 10.0], [1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0, 1000000.0])
     >>> log_ticks(2.1, 4.0)
@@ -102,7 +104,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     exponents = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
     steps = [float(f"{digit}e{exponent}") for exponent in exponents for digit in (1, 2, 5)]
     ticks = [step for step in steps if low <= step <= high]
-    if len(ticks) < 2:  # the surrounding ticks
+    if len(ticks) < 2:
         steps.append(10.0 * steps[-3])
         return [max(s for s in steps if s <= low), min(s for s in steps if s >= high)]
     powers = [float(f"1e{exponent}") for exponent in exponents]
@@ -118,12 +120,12 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
 TOOLBAR_HEIGHT_PX = 40  # space above a heat map for the plotly mode bar
 
 
-# Frequently drawn figures are constructed in one call: every later update takes plotly longer than
-# the construction.
+# Frequently drawn figures pass all properties to `go.Figure` at once, because every later update
+# takes plotly longer than the construction.
 
 
 def set_margins(figure: go.Figure, top: int = 0) -> go.Figure:
-    """Set the margins of a figure; ``top`` in pixels replaces the default top margin."""
+    """Set the margins of a figure and return it; ``top``, in pixels, replaces the default."""
     has_heat_map = any(isinstance(trace, go.Heatmap) for trace in figure.data)
     top = top or (TOOLBAR_HEIGHT_PX if has_heat_map else 30)
     figure.layout.margin = {"l": 10, "r": 10, "t": top, "b": 10}
@@ -148,68 +150,45 @@ def label_places(
     >>> label_places([100.0, 290.0, 200.0], [50.0, 50.0, 50.0], texts, 300.0)
     ['top center', 'middle left', '']
     """
-    occupied = [
-        (
-            a - LINE_HEIGHT_PX / 2,
-            b - LINE_HEIGHT_PX / 2,
-            a + LINE_HEIGHT_PX / 2,
-            b + LINE_HEIGHT_PX / 2,
-        )
-        for a, b in zip(x, y, strict=True)
+    radius = LINE_HEIGHT_PX / 2
+    marker_boxes = [
+        (a - radius, b - radius, a + radius, b + radius) for a, b in zip(x, y, strict=True)
     ]
-    mark_boxes, positions = list(occupied), []
+    label_boxes: list[_Box] = []
+    positions = []
     for number, (a, b, text) in enumerate(zip(x, y, texts, strict=True)):
-        lines = text.split("<br>")
-        width, height = (
-            CHAR_WIDTH_PX * max(len(html.unescape(line)) for line in lines),
-            LINE_HEIGHT_PX * len(lines),
-        )
-        boxes = {
-            "top center": (
-                a - width / 2,
-                b + LINE_HEIGHT_PX / 2,
-                a + width / 2,
-                b + LINE_HEIGHT_PX / 2 + height,
-            ),
-            "bottom center": (
-                a - width / 2,
-                b - LINE_HEIGHT_PX / 2 - height,
-                a + width / 2,
-                b - LINE_HEIGHT_PX / 2,
-            ),
-            "middle right": (
-                a + LINE_HEIGHT_PX / 2,
-                b - height / 2,
-                a + LINE_HEIGHT_PX / 2 + width,
-                b + height / 2,
-            ),
-            "middle left": (
-                a - LINE_HEIGHT_PX / 2 - width,
-                b - height / 2,
-                a - LINE_HEIGHT_PX / 2,
-                b + height / 2,
-            ),
+        occupied = marker_boxes[:number] + marker_boxes[number + 1 :] + label_boxes
+        free_boxes = {
+            position: box
+            for position, box in _label_boxes(a, b, text).items()
+            if (across == math.inf or 0 <= box[0] < box[2] <= across)
+            and not any(_overlap(box, other) for other in occupied)
         }
-        within_axes = {
-            name: box
-            for name, box in boxes.items()
-            if not across < math.inf or 0 <= box[0] < box[2] <= across
-        }
-        others = [box for box in occupied if box is not mark_boxes[number]]
-        free = (
-            name
-            for name, box in within_axes.items()
-            if not any(_overlap(box, other) for other in others)
-        )
-        positions.append(next(free, ""))
-        if positions[-1]:
-            occupied.append(boxes[positions[-1]])
+        position = next(iter(free_boxes), "")
+        positions.append(position)
+        if position:
+            label_boxes.append(free_boxes[position])
     return positions
 
 
-def _overlap(
-    first: tuple[float, float, float, float], second: tuple[float, float, float, float]
-) -> bool:
+_Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
+
+
+def _label_boxes(x: float, y: float, text: str) -> dict[str, _Box]:
+    """Return a mapping from plotly text positions to the boxes of a label at a marker."""
+    lines, radius = text.split("<br>"), LINE_HEIGHT_PX / 2
+    width = CHAR_WIDTH_PX * max(len(html.unescape(line)) for line in lines)
+    height = LINE_HEIGHT_PX * len(lines)
+    return {
+        "top center": (x - width / 2, y + radius, x + width / 2, y + radius + height),
+        "bottom center": (x - width / 2, y - radius - height, x + width / 2, y - radius),
+        "middle right": (x + radius, y - height / 2, x + radius + width, y + height / 2),
+        "middle left": (x - radius - width, y - height / 2, x - radius, y + height / 2),
+    }
+
+
+def _overlap(first: _Box, second: _Box) -> bool:
+    """Return whether two boxes have a common area."""
     return (
         first[0] < second[2]
         and second[0] < first[2]
@@ -221,6 +200,10 @@ def _overlap(
 def bars(
     sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, tickformat: str = ""
 ) -> go.Figure:
+    """Return a figure of horizontal bars, one per label, the first at the top.
+
+    ``axis`` is the title of the value axis, ``hover`` a plotly hover template.
+    """
     texts = axis_labels(labels, 2 * MAX_LINE_CHARS)
     bar = {
         "type": "bar",
@@ -246,6 +229,7 @@ def bars(
 def line(
     values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, *, connected: bool
 ) -> go.Figure:
+    """Return a figure with one point per label; ``axes`` are the titles of the x and y axes."""
     texts = axis_labels(labels)
     trace = {
         "type": "scatter",
@@ -278,9 +262,15 @@ def heat_map(
     unit: str,
     **properties: Any,
 ) -> go.Figure:
-    """Return a heat map with labels and axis titles for rows and columns.
+    """Return a heat map of a matrix.
 
-    ``properties`` are additional trace properties.
+    Parameters
+    ----------
+    grid : values, shape (rows, columns).
+    labels, axes : labels and axis title of the rows, then of the columns.
+    hover : plotly hover template of a cell.
+    unit : title of the color bar.
+    properties : additional properties of the plotly trace.
     """
     rows, columns = (axis_labels(side) for side in labels)
     heat = {
@@ -336,7 +326,9 @@ def mechanism_name(label: str) -> str:
 
 
 def mechanism_style(label: str) -> MechanismStyle:
-    """Return the style of a label in a comparison; the color depends only on the mechanism name.
+    """Return the style of a mechanism with its options, given its label in a comparison.
+
+    The color depends on the mechanism only, the dash and pattern also on its options.
 
     >>> mechanism_style("querysmasher").color == mechanism_style("querysmasher (centers=tuned)").color
     True

@@ -1,9 +1,8 @@
-"""Figures of cells, queries and strategy matrices on the domain.
+"""Figures of the cells of attributes, of query coefficients and of strategy matrices.
 
-`domain_picture`, `range_picture`, `family_picture` and `plane_picture` show cells, ranges of cells
-and query coefficients.  The axes of `range_picture` are cell indices, so `cells_in_box` converts a
-box drawn on the figure to cells.  `rows_picture` and `gram_picture` show the strategy matrix of one
-block of a plan and its Gram matrix.
+A user can draw a box on the figure of `range_picture`, whose axes are cell indices; `cells_in_box`
+converts the box to cells.  `rows_picture` and `gram_picture` draw the strategy matrix of one block
+of a plan and its Gram matrix.
 """
 
 from __future__ import annotations
@@ -74,7 +73,16 @@ def domain_picture(schema: Schema) -> Picture:
 
 
 def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) -> Picture:
-    """Return a heat map of one part of a group: its queries, or one query on two attributes."""
+    """Return a heat map of the coefficients of one part of a group of queries.
+
+    A part on one attribute is drawn with one row per query, at most `MAX_ROWS`.  Of a joint part on
+    two attributes only one query is drawn, with one attribute per axis.
+
+    Parameters
+    ----------
+    part : number of the part within the group.
+    query : number of the query within a joint part.
+    """
     part_queries = group.parts[part]
     columns = [schema[group.attributes[a]] for a in part_queries.axes]
     if len(columns) == 2:
@@ -132,10 +140,10 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
 
 
 DOMAIN_TICKS = 14
-Run = tuple[int, int]
+CellRange = tuple[int, int]  # first and last cell, inclusive
 
 
-def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
+def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
     """Return a figure of the cells of one or two attributes on which the user can draw a box.
 
     Parameters
@@ -150,9 +158,9 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
     labels = [[schema[name].label(int(i)) for i in c] for name, c in zip(names, cells, strict=True)]
     is_single = len(names) == 1
     trace, layout = (
-        _bars(names[0], cells[0], is_chosen[0], labels[0])
+        _range_bars(names[0], cells[0], is_chosen[0], labels[0])
         if is_single
-        else _plane(cells, is_chosen, labels)
+        else _range_map(cells, is_chosen, labels)
     )
     for axis, name, c in zip("x" if is_single else "yx", names, cells, strict=True):
         ticks = evenly_spaced(len(c), DOMAIN_TICKS)
@@ -186,7 +194,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
 
 def cells_in_box(
     schema: Schema, names: Sequence[str], box: Mapping[str, Sequence[float]]
-) -> dict[str, Run]:
+) -> dict[str, CellRange]:
     """Return the ranges of cells whose centers lie in a box drawn on `range_picture`.
 
     If a side of the box contains no center, the nearest cell is returned.
@@ -208,7 +216,10 @@ def cells_in_box(
 def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
     """Return a heat map of the coefficients of one query on two attributes, shape (n_1, n_2)."""
     if len(group.attributes) != 2:
-        raise ValueError("a plane needs a group on two attributes")
+        raise ValueError(
+            f"The group is on {len(group.attributes)} attributes; only groups on 2 attributes can"
+            " be drawn as a plane. Give another group."
+        )
     columns = [schema[name] for name in group.attributes]
     cells = [evenly_spaced(c.size, MAX_SIDE) for c in columns]
     grid = _coefficients(group, query)[np.ix_(*cells)]
@@ -251,6 +262,7 @@ def _coefficient_map(
 
 
 def _coefficients(group: Group, query: int) -> Array:
+    """Return the coefficients of one query of a group on two attributes, shape (n_1, n_2)."""
     rows = []
     for part in reversed(group.parts):
         query, row = divmod(query, part.count)
@@ -258,7 +270,8 @@ def _coefficients(group: Group, query: int) -> Array:
     return rows[0] if len(rows) == 1 else np.multiply.outer(rows[1], rows[0])
 
 
-def _cell_range(corners: Sequence[float], size: int) -> Run:
+def _cell_range(corners: Sequence[float], size: int) -> CellRange:
+    """Return the cells, below ``size``, with centers between two coordinates of a drawn box."""
     finite_corners = [float(c) for c in corners if isinstance(c, (int, float)) and math.isfinite(c)]
     low, high = (min(finite_corners), max(finite_corners)) if finite_corners else (0.0, size - 1.0)
     first, last = math.ceil(low), math.floor(high)
@@ -267,10 +280,12 @@ def _cell_range(corners: Sequence[float], size: int) -> Run:
     return min(max(first, 0), size - 1), min(max(last, 0), size - 1)
 
 
+# Plotly properties of a trace, and of the layout of its figure.
 _TraceAndLayout = tuple[dict[str, Any], dict[str, Any]]
 
 
-def _bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) -> _TraceAndLayout:
+def _range_bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) -> _TraceAndLayout:
+    """Return one bar per cell of an attribute; selected cells are blue and higher."""
     texts = [html.escape(label) for label in labels]
     hover_texts = [
         [text, "chosen" if chosen else "not chosen"]
@@ -291,9 +306,10 @@ def _bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) -> _Trac
     return bar, {"height": 230, "yaxis": y_axis}
 
 
-def _plane(
+def _range_map(
     cells: Sequence[Any], is_chosen: Sequence[Any], labels: Sequence[Sequence[str]]
 ) -> _TraceAndLayout:
+    """Return a heat map of the cells of two attributes; selected cells are bright."""
     rows, columns = (axis_labels(side) for side in labels)
     heat = {
         "type": "heatmap",
@@ -314,13 +330,15 @@ def _plane(
     return heat | gaps, {"height": min(620, max(300, 140 + 14 * len(rows)))}
 
 
-SIDE = 80  # cells per side of a strategy heat map (35 kB); a page contains four of them
+SIDE = 80  # rows or cells per side of a strategy heat map (35 kB); a page contains four maps
 SQUARE_HEIGHT_PX = 520
 HEATMAP_TICKS = 6  # for figures of half the page width
 
 
 def block_names(plan: Plan) -> dict[Space, str]:
-    """Return the measured blocks of a plan with their descriptions, in descending order of cost.
+    """Return a mapping from the keys of ``plan.blocks`` to texts, the most expensive block first.
+
+    A text contains the attributes of the block and the number of its measurements.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
@@ -337,7 +355,7 @@ def block_names(plan: Plan) -> dict[Space, str]:
 
 
 def factor_names(plan: Plan, key: Space) -> list[str]:
-    """Return texts with the attributes and shapes of the Kronecker factors of a block."""
+    """Return one text per Kronecker factor of the strategy of a block: attributes and shape."""
     block = plan.blocks[key]
     return [
         f"{set_name(block.attributes[a] for a in axes)}: {pluralize(len(s.rows), 'row')} on"
@@ -347,7 +365,7 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
 
 
 def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
-    """Return a heat map of one factor of a strategy matrix, at most 80 x 80."""
+    """Return a heat map of one Kronecker factor of the strategy of a block, at most 80 x 80."""
     rows, labels, name = _factor(plan, key, factor)
     m, n = rows.shape
     row_indices, cell_indices = evenly_spaced(m, SIDE), evenly_spaced(n, SIDE)
@@ -357,7 +375,7 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     figure = heat_map(
         shown.astype(np.float32),
         [numbers, cells],
-        ["what is measured", f"cell of {name}"],
+        ["measurement", f"cell of {name}"],
         "%{y}, %{x}<br>weight %{z:.4f}",
         "weight",
     )
@@ -366,11 +384,11 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     table = pd.DataFrame(shown, columns=_distinct(cells))
     table.insert(0, "row", numbers, allow_duplicates=True)
     return Picture(
-        title=f"What is measured on {name}",
+        title=f"Strategy on {name}",
         figure=figure,
         table=table,
         alt=(
-            f"{pluralize(m, 'row')} on {pluralize(n, 'cell')} of {name}; a record moves up to "
+            f"{pluralize(m, 'row')} on {pluralize(n, 'cell')} of {name}; a record changes up to "
             f"{max_rows_per_cell:,} of the {m:,} numbers."
         ),
         note=f"One row is one noisy number. {_thinning_note(m, n)}".strip(),
@@ -378,7 +396,7 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
 
 
 def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
-    """Return a heat map of the Gram matrix, rows^T rows, of one factor of a strategy matrix."""
+    """Return a heat map of the Gram matrix S^T S of one Kronecker factor S of a strategy."""
     rows, labels, name = _factor(plan, key, factor)
     n = rows.shape[1]
     cell_indices = evenly_spaced(n, SIDE)
@@ -402,20 +420,20 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
         table=table,
         alt=(
             f"{pluralize(n, 'cell')}; the diagonal goes from {diagonal.min():.3f} to"
-            f" {diagonal.max():.3f}. A cell's entry on it is what one of its records costs, and the"
-            " largest one sets the price."
+            f" {diagonal.max():.3f}. The diagonal entry of a cell is the privacy cost of one record"
+            " in it; the largest entry is the privacy cost of the strategy."
         ),
         note=(
-            "Entry (c, d) is the inner product of what a record in c and one in d move. "
+            "Entry (c, d) is the inner product of columns c and d of the strategy matrix. "
             f"{_thinning_note(1, n)}".strip()
         ),
     )
 
 
 def on_one_scale(*pictures: Picture) -> None:
-    """Set a common color range for adjacent heat maps.
+    """Set a common color range in the heat maps of several pictures, to make them comparable.
 
-    The range is symmetric around 0 if it is in one of the figures.
+    The range is symmetric around 0 if the range of one of the pictures is.
     """
     ranges = [(trace.zmin, trace.zmax) for picture in pictures for trace in picture.figure.data]
     high, low = max(top for _, top in ranges), min(bottom for bottom, _ in ranges)
@@ -427,7 +445,10 @@ def on_one_scale(*pictures: Picture) -> None:
 
 
 def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]:
-    """Return the matrix, cell labels and name of a factor; without factors, of the total."""
+    """Return a Kronecker factor of the strategy of a block: its matrix, cell labels and name.
+
+    A block without factors measures the number of all records: a 1 x 1 matrix.
+    """
     block = plan.blocks[key]
     if not block.factors:
         return np.ones((1, 1)), ["all records"], "all records"
@@ -454,12 +475,14 @@ def _set_color_range(figure: go.Figure, shown: Array) -> None:
 
 
 def _distinct(texts: list[str]) -> list[str]:
+    """Return the texts, with their positions in front if two of them are equal."""
     return (
         texts if len(set(texts)) == len(texts) else [f"{i}: {text}" for i, text in enumerate(texts)]
     )
 
 
 def _thinning_note(m: int, n: int) -> str:
+    """Return a sentence about omitted rows (of m) and cells (of n); empty if all are drawn."""
     if max(m, n) <= SIDE:
         return ""
     return (

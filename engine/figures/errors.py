@@ -33,7 +33,7 @@ from engine.figures.base import (
 from engine.plans import Plan
 from engine.workload import Circular, Group, Range, Workload
 
-MAX_MAP_ATTRIBUTES = 60
+MAX_MAP_ATTRIBUTES = 60  # attributes in a map of pairs
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 
@@ -46,10 +46,11 @@ def has_map(workload: Workload) -> bool:
 
 
 def pairs_picture(plan: Plan) -> Picture:
-    """Return a map of the largest standard errors on pairs of attributes, in counts, worst first.
+    """Return a heat map of the largest standard error of each pair of attributes, in counts.
 
-    The diagonal shows single attributes.  Each nonempty cell contains an invisible marker with the
-    group number as custom data, because plotly does not support the selection of heat map cells.
+    The diagonal shows single attributes; the attribute with the largest error comes first.  Each
+    nonempty cell contains an invisible marker with the group number as custom data, because plotly
+    does not support the selection of heat map cells.
     """
     errors = group_table(plan)["largest standard error"].to_numpy()
     worst: dict[frozenset[str], tuple[float, int]] = {}
@@ -111,7 +112,10 @@ def pairs_picture(plan: Plan) -> Picture:
 def error_picture(
     plan: Plan, group: int, across: Sequence[int] | None = None, fixed: Sequence[int] | None = None
 ) -> Picture:
-    """Return the standard errors of the queries of a group, in counts; see `error_grid`."""
+    """Return a figure of the standard errors of the queries of a group, in counts.
+
+    ``across`` and ``fixed`` select the queries to draw, as in `error_grid`.
+    """
     grid = error_grid(plan.workload, group, across, fixed)
     errors = grid.standard_errors(plan)
     shown = errors[grid.shown]
@@ -199,7 +203,10 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
 
 
 def spread_axes(log_range: tuple[float, float] | None) -> dict[str, Any]:
-    """Return the axes of a distribution; a range in counts selects a logarithmic x axis."""
+    """Return the plotly axes of a cumulative distribution of standard errors.
+
+    The x axis is logarithmic with this range, in counts, or linear if the range is None.
+    """
     kind = log_axis(*log_range) if log_range else {"type": "linear", "rangemode": "tozero"}
     return {
         "xaxis": {"title": {"text": "standard error (counts)"}} | kind,
@@ -207,7 +214,7 @@ def spread_axes(log_range: tuple[float, float] | None) -> dict[str, Any]:
     }
 
 
-MAX_POINTS = 20_000
+MAX_POINTS = 20_000  # queries on a line
 Positions = npt.NDArray[np.int64]
 
 
@@ -327,7 +334,10 @@ def error_grid(
 def _range_grid(
     workload: Workload, group: int, part: int, fixed_queries: Sequence[int], suffix: str
 ) -> Grid:
-    """Return ranges by first and last cell, or circular ranges by first cell and length."""
+    """Return the ranges of one part as a grid of first cell by last cell.
+
+    Circular ranges are a grid of first cell by number of cells.
+    """
     queries = workload.groups[group]
     name, n = queries.attributes[queries.parts[part].axes[0]], queries.parts[part].sizes[0]
     circular = isinstance(queries.parts[part].family, Circular)
@@ -355,6 +365,10 @@ def _range_grid(
 def _part_positions(
     fixed_queries: Sequence[int], positions_by_part: dict[int, Positions]
 ) -> tuple[Positions, ...]:
+    """Return one array of query positions per part; parts without positions repeat a fixed query.
+
+    ``positions_by_part`` maps the number of a part to its positions.
+    """
     size = len(next(iter(positions_by_part.values())))
     return tuple(
         positions_by_part.get(p, np.full(size, position))

@@ -30,7 +30,7 @@ from engine.privacy import Budget
 from engine.release import quantile
 
 MAX_BARS = 30
-BAR_NOTE = "Each bar is the part of a table that no smaller table contains."
+BAR_NOTE = "Each bar is the part of a table that no smaller table contains (its residual space)."
 
 
 def budget_picture(plan: Plan) -> Picture:
@@ -64,7 +64,10 @@ def budget_picture(plan: Plan) -> Picture:
 
 
 def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
-    """Return stacked bars of publishable, doubtful and noisy answers per group, worst first."""
+    """Return stacked bars of the shares of publishable, doubtful and noisy answers per group.
+
+    The group with the fewest publishable answers comes first.
+    """
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)
     labels = axis_labels(
@@ -110,7 +113,10 @@ BUDGET_FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # multiples of the curre
 
 
 def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Picture:
-    """Return the contributions of residual spaces to the variance of a query or group."""
+    """Return a bar chart of the shares of residual spaces in the variance of a query.
+
+    Without a query, the shares are of the mean variance of the group.
+    """
     contributions = breakdown(plan, group, query)
     names = [set_name(a) for a in contributions["attributes"]]
     shares, labels = (
@@ -137,20 +143,20 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
 
 
 def interval_picture(
-    plan: Plan, variance: float, say: Callable[[Budget], str] = in_pcost
+    plan: Plan, variance: float, format_budget: Callable[[Budget], str] = in_pcost
 ) -> Picture:
-    """Return the half-width of the 95% interval of one query at other budgets.
+    """Return a line chart of the half-width of a query's 95% interval against the budget.
 
-    ``variance`` is the variance at the current budget, in counts^2; ``say`` formats a budget.
+    Parameters
+    ----------
+    variance : variance of the query at the budget of the plan, in counts^2.
+    format_budget : function that returns the text of a budget.
     """
     pcosts = plan.budget.pcost * np.array(BUDGET_FACTORS)
     half_widths = half_width(plan, variance) / np.sqrt(np.array(BUDGET_FACTORS))
-    present, larger, gaussian = (
-        BUDGET_FACTORS.index(1.0),
-        BUDGET_FACTORS.index(4.0),
-        plan.budget.pure_epsilon is None,
-    )
-    budget_texts = [say(plan.budget.at(float(p))) for p in pcosts]
+    current_index, larger_index = BUDGET_FACTORS.index(1.0), BUDGET_FACTORS.index(4.0)
+    is_gaussian = plan.budget.pure_epsilon is None
+    budget_texts = [format_budget(plan.budget.at(float(p))) for p in pcosts]
     trace = {
         "type": "scatter",
         "hovertemplate": "%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>",
@@ -165,12 +171,12 @@ def interval_picture(
         "customdata": budget_texts,
     }
     this_plan = {
-        "x": [pcosts[present]],
-        "y": [half_widths[present]],
+        "x": [pcosts[current_index]],
+        "y": [half_widths[current_index]],
         "mode": "markers",
         "marker": {"color": ORANGE, "size": 14, "symbol": "diamond"},
         "name": "this plan",
-        "customdata": [budget_texts[present]],
+        "customdata": [budget_texts[current_index]],
     }
     layout = {
         "xaxis": {
@@ -197,22 +203,26 @@ def interval_picture(
         figure=set_margins(go.Figure([trace | other_budgets, trace | this_plan], layout)),
         table=table,
         alt=(
-            f"± {format_number(half_widths[present])} counts at {budget_texts[present]},"
-            f" ± {format_number(half_widths[larger])} at {budget_texts[larger]}."
+            f"± {format_number(half_widths[current_index])} counts at"
+            f" {budget_texts[current_index]}, ± {format_number(half_widths[larger_index])} at"
+            f" {budget_texts[larger_index]}."
         ),
         note=(
             "Half the error costs four times the pcost."
-            if gaussian
+            if is_gaussian
             else "Half the error costs twice the epsilon."
         ),
     )
 
 
 def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
-    """Return the gaps of a plan to the lower bounds for its class and for all mechanisms."""
+    """Return bars of the relative gap of a plan to two lower bounds on its weighted RMSE.
+
+    One bound is for the plans of the same class, the other one for every matrix mechanism.
+    """
     rmse, bounds = plan.weighted_rmse, [plan.certificate.lower_bound, bound.rmse(plan)]
     labels = ["plans of this kind", "any matrix mechanism"]
-    gaps = [max(rmse / one - 1.0, 0.0) if one > 0.0 else math.nan for one in bounds]
+    gaps = [max(rmse / limit - 1.0, 0.0) if limit > 0.0 else math.nan for limit in bounds]
     axis = "gap to the lower bound"
     figure = bars(gaps, labels, axis, "%{y}: %{x:.2%} above the bound", tickformat=PERCENT)
     figure.update_xaxes(range=[0.0, max(0.01, 1.05 * float(np.nanmax([0.0, *gaps])))])

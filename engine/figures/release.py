@@ -1,9 +1,8 @@
-"""Figures of releases: budget spending, answers, published tables and interval coverage.
+"""Figures of releases, and `plot`, the default figure of a plan, comparison or measurement.
 
-Answers and standard errors are in counts.  At most 512 answers are drawn, with a note if some are
-omitted.
-
-Default figure of a plan, comparison or measurement.
+The figures of releases show budget spending, answers, published tables and interval coverage.
+Answers and standard errors are in counts.  At most 512 answers are drawn; the note of the picture
+says so if some are omitted.
 """
 
 from __future__ import annotations
@@ -45,12 +44,11 @@ REHEARSAL_WATERMARK = {
 }
 
 
-def spending_picture(
-    total: float, spent: float, requested: float, counts: str = "pcost"
-) -> Picture:
-    """Return a bar of the budget of a dataset: spent before, by this release, and remaining.
+def spending_picture(total: float, spent: float, requested: float, unit: str = "pcost") -> Picture:
+    """Return a stacked bar of the total budget of a dataset.
 
-    ``counts`` is the unit of the budget.
+    Its segments are the spent budget, the budget requested by this release and the remaining
+    budget, all in ``unit``.
     """
     available = total - spent
     fits = requested <= available  # a release that exceeds the budget is refused
@@ -73,7 +71,7 @@ def spending_picture(
             "name": text,
             "orientation": "h",
             "marker": {"color": color, "pattern": {"shape": shape}},
-            "hovertemplate": f"{text} {counts}<extra></extra>",
+            "hovertemplate": f"{text} {unit}<extra></extra>",
         }
         for text, size, color, shape in segments
     ]
@@ -81,11 +79,11 @@ def spending_picture(
         "barmode": "stack",
         "height": 150,
         "legend": {"orientation": "h", "traceorder": "normal", "y": 1.6},
-        "xaxis": {"title": {"text": f"privacy cost ({counts})"}, "range": [0, total]},
+        "xaxis": {"title": {"text": f"privacy cost ({unit})"}, "range": [0, total]},
         "yaxis": {"showticklabels": False},
     }
     alt = (
-        f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes"
+        f"Of a budget of {cost(total)} {unit}, {cost(spent)} was spent and this release takes"
         f" {cost(requested)}; "
     )
     alt += (
@@ -94,7 +92,7 @@ def spending_picture(
         else f"that is more than what is left, {remaining_text(remaining)}."
     )
     parts = ["was spent", "this release", "will be left" if fits else "is left"]
-    table = pd.DataFrame({"part": parts, counts: [spent, requested, remaining]})
+    table = pd.DataFrame({"part": parts, unit: [spent, requested, remaining]})
     return Picture(
         title="What this spends", figure=set_margins(go.Figure(bars, layout)), table=table, alt=alt
     )
@@ -106,21 +104,21 @@ def _lines(queries: pd.Series[str]) -> list[str]:
 
 
 def _axis_labels(queries: pd.Series[str]) -> tuple[list[str], str | None]:
-    """Return axis labels of queries and the axis title.
+    """Return axis labels of queries, and the axis title or None.
 
     If all queries are on one attribute, its name is the title and is omitted from the labels.
     """
-    parts = [text.partition(sign) for text in queries for sign in (" = ", " in ") if sign in text][
-        : len(queries)
-    ]
-    names = {name for name, _, _ in parts}
+    conditions = [
+        text.partition(sign) for text in queries for sign in (" = ", " in ") if sign in text
+    ][: len(queries)]
+    names = {name for name, _, _ in conditions}
     if (
         len(names) != 1
-        or len(parts) != len(queries)
-        or any(" and " in cell for _, _, cell in parts)
+        or len(conditions) != len(queries)
+        or any(" and " in cell for _, _, cell in conditions)
     ):
         return _lines(queries), None
-    return axis_labels([cell for _, _, cell in parts]), html.escape(names.pop())
+    return axis_labels([cell for _, _, cell in conditions]), html.escape(names.pop())
 
 
 def _max_ticks(texts: list[str]) -> int:
@@ -129,9 +127,13 @@ def _max_ticks(texts: list[str]) -> int:
 
 
 def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
-    """Return answers with their intervals, in counts.
+    """Return a figure of noisy answers with their confidence intervals, in counts.
 
-    A column ``truth`` with exact counts, which only rehearsals contain, is drawn as well.
+    Parameters
+    ----------
+    answers : columns query, answer, low and high; rehearsals may have a column truth with the exact
+        counts, which is drawn as well.
+    rehearsal : whether the picture is marked as a rehearsal.
     """
     shown = answers.head(MAX_SIDE)
     half_width = (shown["high"] - shown["low"]) / 2
@@ -196,10 +198,15 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
 def published_picture(
     answers: pd.DataFrame, *, rehearsal: bool, unbiased: bool = True, published: bool = True
 ) -> Picture:
-    """Return unbiased and published answers with their intervals, in counts.
+    """Return a figure of unbiased and published answers with confidence intervals, in counts.
 
-    ``unbiased`` and ``published`` select what is drawn.  The columns are those of
-    `engine.postprocess.uncertainty.Uncertainty.answers`.  Suppressed answers are omitted.
+    Suppressed answers, which have no published value, are not drawn.
+
+    Parameters
+    ----------
+    answers : table with the columns of `engine.postprocess.uncertainty.Uncertainty.answers`.
+    rehearsal : whether the picture is marked as a rehearsal.
+    unbiased, published : whether these answers are drawn.
     """
     shown = answers.head(MAX_SIDE)
     texts = _lines(shown["query"])
@@ -269,7 +276,7 @@ def published_picture(
 
 
 def coverage_picture(coverage: Coverage) -> Picture:
-    """Return the empirical coverage of the intervals against their nominal coverage."""
+    """Return a figure of the empirical against the nominal coverage of confidence intervals."""
     table = coverage.table
     figure = go.Figure()
     figure.add_scatter(

@@ -1,8 +1,8 @@
 """Figures of the two-stage release: budget shares, signal-to-noise ratios and costs.
 
-The first stage, the *look*, measures the component that all options share; the second stage
-measures the residual of the chosen option.  The shared component is grey in all figures, and every
-option has a distinct color and pattern or dash.
+The first measurement, the *look*, is the part of the plans that all options share.  The second
+measurement, the *remainder*, completes the plan of the chosen option.  The look is grey in all
+figures, and every option has a distinct color and pattern or dash.
 """
 
 from __future__ import annotations
@@ -60,15 +60,22 @@ def exact_sum(parts: Sequence[float]) -> str:
     )
 
 
-def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> Picture:
-    """Return stacked bars of the pcost of every option: shared look and residual.
+def shares_picture(
+    common: CommonPlan, format_budget: Callable[[Budget], str] = in_pcost
+) -> Picture:
+    """Return stacked bars of the pcost of every option of a two-stage release.
 
-    ``written`` formats the budgets that are printed on the bars.
+    The parts of a bar are the first measurement (the look), which all options share, and the
+    remainder of the option.
+
+    Parameters
+    ----------
+    format_budget : function that returns the text of a budget, to be printed on the bars.
     """
     table = common.budget_shares()
     look_text, totals = (
-        written(common.look.budget),
-        [written(plan.budget) for plan in common.options],
+        format_budget(common.look.budget),
+        [format_budget(plan.budget) for plan in common.options],
     )
     names = axis_labels(table["option"].tolist())
     bar = {"type": "bar", "y": names, "orientation": "h"}
@@ -105,21 +112,24 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
         title="Cost of each option",
         figure=set_margins(go.Figure([bar | shared, bar | residual], layout)),
         table=table.assign(budget=totals),
-        alt=saved_text(common, written),
+        alt=saved_text(common, format_budget),
         note="The look is measured first.",
     )
 
 
-def saved_text(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> str:
-    """Return a text with the cost and the saving of the shared look."""
+def saved_text(common: CommonPlan, format_budget: Callable[[Budget], str] = in_pcost) -> str:
+    """Return a sentence with the cost of the first measurement (the look) of all options."""
     return (
-        f"All options share {written(common.look.budget)}, {common.saved:.2%} of the largest pcost,"
-        " so the look costs nothing extra."
+        f"All options share {format_budget(common.look.budget)}, {common.saved:.2%} of the largest"
+        " pcost, so the look costs nothing extra."
     )
 
 
 def space_table(common: CommonPlan) -> pd.DataFrame:
-    """Return one row per residual space and option, with its pcost and the shared pcost."""
+    """Return a table of the pcost of each residual space in each option, for display.
+
+    One column is the part of the pcost that the first measurement (the look) covers.
+    """
     spaces = common.by_space()
     names = [set_name(space) for space in spaces["attributes"]]
     return spaces.assign(attributes=names).rename(
@@ -132,7 +142,10 @@ def space_table(common: CommonPlan) -> pd.DataFrame:
 
 
 def spend_table(common: CommonPlan) -> pd.DataFrame:
-    """Return one row per option: pcost of look, residual and total, as exact decimals."""
+    """Return one row per option: pcost of first and second measurement and their sum, as text.
+
+    The texts are exact decimals, as in the ledger.
+    """
     rows = []
     for name, (look, residual), plan in zip(
         common.names, common.spends, common.options, strict=True
@@ -157,7 +170,14 @@ def least_total(common: CommonPlan) -> float:
 
 
 def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
-    """Return a sentence with the exact pcost of all steps, and of the plan as one release."""
+    """Return a sentence with the sum of the pcost charged so far, for a chosen option.
+
+    The sentence compares the sum with the pcost of the option as a single release.
+
+    Parameters
+    ----------
+    paid : pcost charged in each step.
+    """
     separate = Decimal(repr(option_cost(common.options[common.position(option)])))
     equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == separate
     comparison = (
@@ -169,7 +189,7 @@ def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
 
 
 def rule_text(rule: NestedPlanRule) -> str:
-    """Return a description of a selection rule."""
+    """Return a text that explains a selection rule, with its thresholds and options."""
     common = rule.common
     coarse, finer = (
         common.names[rule.common.position(rule.primary)],
@@ -194,29 +214,32 @@ def rule_text(rule: NestedPlanRule) -> str:
 
 
 def _standard_errors(number: float) -> str:
+    """Return a number of standard errors as text."""
     return f"{number:g} standard error{'' if number == 1 else 's'}"
 
 
 def group_text(group: Group) -> str:
-    """Return the text of a group in a list."""
+    """Return attributes, query family and number of cells of a group, as text."""
     return (
         f"{' × '.join(group.attributes) or 'total'}, {group.family_text}"
         f" ({pluralize(group.count, 'cell')})"
     )
 
 
-def snr_picture(
-    rule: NestedPlanRule, looked: Measurement, group: int, option: int | str
-) -> Picture:
-    """Return the signal-to-noise ratios of a group under an option, estimated from the look."""
-    table, queries = rule.signal_to_noise(looked, group, option), rule.groups[group]
+def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int | str) -> Picture:
+    """Return a figure of count / standard error for the queries of a group under an option.
+
+    The counts are estimated from the first measurement (the look); the standard errors are those of
+    the finished plan of the option.
+    """
+    table, queries = rule.signal_to_noise(look, group, option), rule.groups[group]
     name = rule.common.names[rule.common.position(option)]
     where = set_name(queries.attributes)
     if len(queries.parts) < 2:
         figure, note = _interval_figure(table, rule.snr, set_name(queries.attributes))
     else:
         figure, note = _bound_map(rule, table, queries)
-    if looked.rehearsal:
+    if look.rehearsal:
         _watermark(figure)
     n_above = int(table["stands_out"].sum())
     return Picture(
@@ -224,16 +247,19 @@ def snr_picture(
         figure=set_margins(figure),
         table=table.rename(columns={"stands_out": "reliable"}),
         alt=(
-            f"{_prefix(looked)}{n_above:,} of {pluralize(len(table), 'cell')} of {where}"
+            f"{_prefix(look)}{n_above:,} of {pluralize(len(table), 'cell')} of {where}"
             f" {'is' if n_above == 1 else 'are'} reliable in {name} (ratio above {rule.snr:g})."
         ),
         note=f"From the look alone. {note}".strip(),
     )
 
 
-def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
-    """Return the share of cells above each signal-to-noise ratio, with confidence bounds."""
-    estimate, width = rule.estimates(looked), rule.sigmas * rule.errors()
+def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
+    """Return a line chart of the share of cells above each signal-to-noise ratio, per option.
+
+    The shares and their confidence bounds are estimated from the first measurement (the look).
+    """
+    estimate, width = rule.estimates(look), rule.sigmas * rule.errors()
     options = (rule.common.position(rule.primary), *rule.finer)
     figure, rows = go.Figure(), []
     for number, i in enumerate(options):
@@ -246,7 +272,7 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
             ("estimate", estimate),
             ("highest", estimate + width),
         ):
-            ratios, above = _steps(counts / errors)
+            ratios, above = _shares_at_least(counts / errors)
             shares.append(float((counts / errors >= rule.snr * (1 - ROUNDING)).mean()))
             figure.add_scatter(
                 x=ratios,
@@ -297,7 +323,7 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
     figure.update_xaxes(title="signal-to-noise ratio", range=_ratio_range(rule, estimate, options))
     figure.update_yaxes(title="share of cells above", tickformat=".0%", range=[0, 1.02])
     figure.update_layout(legend={"orientation": "h", "y": 1.15})
-    if looked.rehearsal:
+    if look.rehearsal:
         _watermark(figure)
     columns = ["option", "share above, lowest", "share above, estimate", "share above, highest"]
     table = pd.DataFrame(rows, columns=columns)
@@ -307,7 +333,7 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
         figure=set_margins(figure),
         table=table,
         alt=(
-            f"{_prefix(looked)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)};"
+            f"{_prefix(look)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)};"
             f" required: {rule.share:.0%}."
         ),
         note=(
@@ -317,8 +343,9 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
     )
 
 
-def _prefix(looked: Measurement) -> str:
-    return "Rehearsal on simulated records: " if looked.rehearsal else ""
+def _prefix(look: Measurement) -> str:
+    """Return the beginning of an alternative text: empty for a release."""
+    return "Rehearsal on simulated records: " if look.rehearsal else ""
 
 
 def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) -> list[float]:
@@ -328,8 +355,8 @@ def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) 
     return [min(0.0, float(ratios.min())), 1.15 * max(middle, 2.0 * rule.snr)]
 
 
-def _steps(ratios: Array) -> tuple[list[float], list[float]]:
-    """Return sorted ratios and the share of cells at or above each ratio."""
+def _shares_at_least(ratios: Array) -> tuple[list[float], list[float]]:
+    """Return sorted ratios, and the share of cells whose ratio is at least each of them."""
     ordered = np.sort(ratios)
     indices = evenly_spaced(len(ordered), MAX_STEPS)
     first, last = min(0.0, float(ordered[0])), float(np.nextafter(ordered[-1], np.inf))
@@ -341,6 +368,14 @@ def _steps(ratios: Array) -> tuple[list[float], list[float]]:
 
 
 def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[go.Figure, str]:
+    """Return a figure of signal-to-noise ratios with confidence bounds, and its note.
+
+    Parameters
+    ----------
+    table : result of `NestedPlanRule.signal_to_noise`.
+    min_ratio : ratio that the selection rule requires, drawn as a line.
+    name : attribute, the title of the x axis.
+    """
     indices = evenly_spaced(len(table), MAX_POINTS)
     shown = table.iloc[indices]
     texts = axis_labels([short_query_text(text, name) for text in shown["query"]])
@@ -386,7 +421,10 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
 
 
 def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple[go.Figure, str]:
-    """Return a heat map of lower bounds: the first part as rows, all other parts as columns."""
+    """Return a heat map of lower confidence bounds of signal-to-noise ratios, and its note.
+
+    The rows are the queries of the first part of the group, the columns those of its other parts.
+    """
     down = group.parts[0].count
     across = len(table) // down
     rows, columns = evenly_spaced(down, MAX_SIDE), evenly_spaced(across, MAX_SIDE)
@@ -410,12 +448,14 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
 
 
 def _part_text(rule: NestedPlanRule, group: Group, part: int, index: int, name: str) -> str:
+    """Return the text of one query of a part of a group, without the attribute name."""
     queries = group.parts[part]
     columns = [rule.common.look.schema[group.attributes[a]] for a in queries.axes]
     return short_query_text(queries.family.text(columns, index) or "all records", name)
 
 
 def _watermark(figure: go.Figure) -> None:
+    """Mark a figure as a rehearsal."""
     figure.add_annotation(
         text="REHEARSAL",
         showarrow=False,
