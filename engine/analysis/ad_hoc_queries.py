@@ -1,4 +1,4 @@
-"""Ad hoc queries by conditions, boxes or text."""
+"""Single queries given as conditions, boxes or text, and tables and digests of workloads."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def find_groups(workload: Workload, words: str) -> list[int]:
 
 
 def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[int], int]:
-    """Return the numbers on a page, counted from 1, and the number of pages.
+    """Return the part of a sequence on one page of a list, and the number of pages.
+
+    Pages are numbered from 1 and have ``length`` entries.
 
     >>> page_of(range(250), 3, 100)
     (range(200, 250), 3)
@@ -182,6 +184,7 @@ def parse_query(schema: Schema, attributes: Sequence[str], condition: str) -> Qu
 
 
 def _check_schema(schema: Schema) -> None:
+    """Raise WorkloadError unless the argument is a Schema."""
     check_type(
         "schema", schema, Schema, give="the Schema of the plan, plan.schema", error=WorkloadError
     )
@@ -240,7 +243,7 @@ def further_answers(
     import pandas as pd
 
     check_type(
-        "measurement", measurement, Measurement, give="what measure() returned", error=WorkloadError
+        "measurement", measurement, Measurement, give="the result of measure()", error=WorkloadError
     )
     check_type(
         "workload",
@@ -251,19 +254,19 @@ def further_answers(
     )
     if workload.schema != measurement.plan.schema:
         raise WorkloadError(
-            "The queries are on another schema than what was measured. Ask them on that of the"
-            " plan."
+            "The schema of the queries differs from the schema of the measurement. Build the"
+            " Workload on measurement.plan.schema."
         )
     extended, tables = replace(measurement, plan=measurement.plan.asking(workload.groups)), []
     for i, group in enumerate(workload.groups):
         if not np.isfinite(extended.plan.variances(i)).all():
             raise NotAnswerable(
-                f"What was measured does not answer all {group.family_text} queries on"
-                f" {set_name(group.attributes)}. Ask coarser ones, or about fewer attributes."
+                f"The measurement does not determine all {group.family_text} queries on"
+                f" {set_name(group.attributes)}. Use coarser queries or fewer attributes."
             )
         tables.append(extended.answers(i, confidence=confidence))
     if not tables:
-        raise WorkloadError("There is no query to answer. Add at least one group.")
+        raise WorkloadError("The workload has no queries. Add at least one group.")
     return pd.concat(tables, ignore_index=True)
 
 
@@ -273,13 +276,21 @@ def half_width(plan: Plan, variance: float) -> float:
 
 
 def _value_list(attribute: Attribute, cells: Sequence[int]) -> str:
+    """Return a condition that lists the values of an attribute, as text."""
     return f"{attribute.name} is {' or '.join(attribute.label(i) for i in cells)}"
 
 
 def add_truth(
     answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any
 ) -> pd.DataFrame:
-    """Add the exact counts of simulated or public records as the column ``truth``."""
+    """Add the exact counts of simulated or public records to answers, as the column ``truth``.
+
+    Parameters
+    ----------
+    answers : answers to consecutive queries of a group.
+    start : number of the first of these queries within its group.
+    records : records as for `measure`.
+    """
     queries = plan.workload.groups[group]
     rows = plan.budget.rows_per_person
     counts = count_marginals(records, plan.schema, [queries.attributes], rows_per_person=rows)

@@ -78,7 +78,7 @@ class Comparison(FrozenValue):
         return hash((self.statement, self.bound))
 
     def headline(self) -> dict[str, str]:
-        """Return the best mechanism, its RMSE and the lower bound, as texts."""
+        """Return a summary as texts: numbers of mechanisms, best one, its RMSE, lower bound."""
         served = self.frame[self.frame["rmse"].notna()]
         out = {"mechanisms": f"{len(served)} of {len(self.frame)}"}
         if len(served):
@@ -91,6 +91,11 @@ class Comparison(FrozenValue):
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
+    """A mechanism with options to be planned in a worker, or the search for the lower bound.
+
+    The name of the latter is `BOUND`.
+    """
+
     label: str
     name: str
     options: Mapping[str, Any]
@@ -101,6 +106,8 @@ _BOUND_JOB = _Job(label=BOUND, name=BOUND, options={})
 
 @dataclass(frozen=True, kw_only=True)
 class _Request:
+    """Arguments that all jobs of a comparison share; the budget is a dictionary for JSON."""
+
     workload: Workload
     budget: Mapping[str, float]
     time_limit: float
@@ -225,6 +232,7 @@ def partial_comparison(
 
 
 def _cached_results(jobs: Iterable[_Job], request: _Request) -> dict[str, dict[str, Any]]:
+    """Return a mapping from job labels to results, for the jobs whose results are cached."""
     entries = ((job.label, _CACHE.get(request.key(job))) for job in jobs)
     return {label: result for label, result in entries if result is not None}
 
@@ -232,6 +240,10 @@ def _cached_results(jobs: Iterable[_Job], request: _Request) -> dict[str, dict[s
 def _computed_results(
     jobs_to_run: list[_Job], request: _Request, n_workers: int, progress: Progress | None
 ) -> dict[str, dict[str, Any]]:
+    """Run jobs in worker processes and return a mapping from their labels to their results.
+
+    A result contains the key ``status``: "ok", or why the job failed.  Failures are not cached.
+    """
     report = progress_reporter(progress, "The comparison was cancelled.")
 
     def report_running(fraction: float, labels: list[str]) -> None:
@@ -245,24 +257,24 @@ def _computed_results(
 
     keys = {job.label: request.key(job) for job in jobs_to_run}
     calls = {job.label: (_run_job, (request, job.name, dict(job.options))) for job in jobs_to_run}
-    # Planning checks the time limit itself; the margin is for processes that do not stop.
-    result = run_in_workers(
+    # Planning stops at the time limit.  A worker that does not stop is ended 15 s later.
+    results = run_in_workers(
         calls,
         at_once=n_workers,
         seconds=request.time_limit + 15.0,
         on_progress=report_running,
         arrived=store,
     )
-    for label, one in result.items():
-        store(label, one)
+    for label, result in results.items():
+        store(label, result)
     return {
-        label: {"status": one.reason} if isinstance(one, Failed) else one
-        for label, one in result.items()
+        label: {"status": result.reason} if isinstance(result, Failed) else result
+        for label, result in results.items()
     }
 
 
 def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comparison:
-    """Return one table of all results, with their gaps to the bound."""
+    """Return the results of all jobs, one per label, as a `Comparison` with gaps to the bound."""
     import pandas as pd
 
     bound_result = results[BOUND]
@@ -292,6 +304,10 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
 
 
 def _jobs(mechanisms: str | Iterable[MechanismChoice] | None) -> list[_Job]:
+    """Return one job per mechanism; None stands for all variants of all mechanisms.
+
+    Raises PlanError if an argument is not a name or a pair of a name and JSON options.
+    """
     out = []
     allowed = "names of mechanisms, or pairs of a name and its options"
     if isinstance(mechanisms, str):
@@ -304,14 +320,15 @@ def _jobs(mechanisms: str | Iterable[MechanismChoice] | None) -> list[_Job]:
 
 
 def _name_and_options(choice: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return a pair of name and options after checking it; otherwise raise PlanError."""
     if isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[1], Mapping):
         name, options = choice
         if misplaced := [
             limit for limit in ("time_limit", "memory_limit", "progress") if limit in options
         ]:
             raise PlanError(
-                f"The options of {quote_public(name)} contain {misplaced[0]}, which applies to all"
-                " mechanisms. Pass it to compare() itself."
+                f"The options of {quote_public(name)} contain {misplaced[0]}, which is the same for"
+                f" all mechanisms. Pass {misplaced[0]} as an argument of compare()."
             )
         try:
             json.dumps(dict(options))
@@ -391,7 +408,11 @@ def _forecast(job: _Job, workload: Workload, budget: Budget, memory_limit: float
 
 
 def _run_job(request: _Request, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Run one job in a worker process."""
+    """Run one job in a worker process and return its result.
+
+    The job is the lower bound if the name is `BOUND`, otherwise a mechanism.  The key ``status`` is
+    "ok", or the reason why there is no result.
+    """
     started = time.perf_counter()
     try:
         workload, budget = request.workload, Budget.from_dict(request.budget)
@@ -425,6 +446,11 @@ def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
 
 
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
+    """Return the lower bound for all matrix mechanisms and a sentence about its method.
+
+    The keys are ``square``, the weighted squared error in counts^2, 0 if there is no bound, and
+    ``statement``.
+    """
     if budget.neighbours == REPLACE_ONE:
         unsupported = "neighbours that replace a record"
     else:

@@ -1,11 +1,8 @@
-"""Distribution of standard errors over queries.
+"""Distribution of standard errors over queries, and coverage of confidence intervals.
 
-Queries with equal variances are counted, so the size limit applies to distinct variances.
-
-Coverage check of confidence intervals by simulation.
-
-The simulation runs the code of a release on simulated or public records, so it checks the
-implementation and not only the formulas.
+`error_distribution` evaluates all queries if they have few distinct variances, and a sample
+otherwise.  `coverage_check` simulates releases with the code of a real release on simulated or
+public records, so it checks the implementation and not only the formulas.
 """
 
 from __future__ import annotations
@@ -144,7 +141,7 @@ def coverage_check(
 
 
 def _sampled_queries(plan: Plan, queries: int) -> list[list[int]]:
-    """Return the positions of the queries to check, for every group."""
+    """Return one list per group with the numbers of at most ``queries`` queries, evenly spaced."""
     groups = plan.workload.groups
     sampled_groups = set(
         np.linspace(0, len(groups) - 1, min(len(groups), queries)).round().astype(int).tolist()
@@ -161,16 +158,15 @@ def _sampled_queries(plan: Plan, queries: int) -> list[list[int]]:
 
 
 def _values_at(values: Callable[[int, int], Any], positions: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the values at positions; a contiguous range takes one call."""
+    """Return values at positions, given a function that returns the values from start to stop."""
     if len(positions) == positions[-1] - positions[0] + 1:
         return np.asarray(values(positions[0], positions[-1] + 1))
     return np.concatenate([values(p, p + 1) for p in positions])
 
 
-# largest number of queries, or of distinct variances, that is not sampled
-MAX_UNSAMPLED_QUERIES = 4_000_000
-SAMPLED_QUERIES = 200_000  # of all groups together
-MIN_SAMPLED_QUERIES = 256  # smallest sample per group
+MAX_UNSAMPLED_QUERIES = 4_000_000  # more queries with distinct variances are sampled
+SAMPLED_QUERIES = 200_000  # size of the sample of all groups together
+MIN_SAMPLED_QUERIES = 256  # smallest size of the sample of a group
 FIGURE_POINTS = 800  # about the horizontal resolution of a figure
 INFINITE_VARIANCE = 1e300  # finite substitute, because 0 * inf in a product of arrays is NaN
 ROUNDING_FACTOR = 1.0 + 1e-12  # bounds the difference between two computations of a standard error
@@ -208,12 +204,12 @@ class ErrorDistribution:
         index = int(np.searchsorted(self.errors, limit, side="right")) - 1
         return float(self.shares[index]) if index >= 0 else 0.0
 
-    def quantile(self, share: float, sure: float = 0.0) -> float:
+    def quantile(self, share: float, margin_sds: float = 0.0) -> float:
         """Return the quantile of the standard errors at a share; for a share of 1, the maximum.
 
-        ``sure`` is the margin of a sampled share, in standard errors of the share.
+        ``margin_sds`` is added to a sampled share, in standard errors of the share.
         """
-        level = share + sure * math.sqrt(share * (1.0 - share) * self.chance)
+        level = share + margin_sds * math.sqrt(share * (1.0 - share) * self.chance)
         index = int(np.searchsorted(self.shares, level)) if level < 1.0 else len(self.errors)
         return float(self.errors[min(index, len(self.errors) - 1)])
 
@@ -231,7 +227,7 @@ class ErrorDistribution:
 
     @property
     def how(self) -> str:
-        """Sentence about whether the distribution is exact or sampled."""
+        """Sentence that says whether all queries were evaluated or a sample."""
         if self.exact:
             return "All queries are included."
         return f"Shares come from a sample of {self.sampled:,} queries; the largest error does not."
@@ -251,7 +247,11 @@ def error_distribution(plan: Plan) -> ErrorDistribution:
 
 
 def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistribution:
-    """Return the distribution of standard errors divided by targets, in counts, one per group."""
+    """Return the distribution of standard errors divided by targets.
+
+    ``targets`` are in counts, one per group.
+    """
+    # Groups with equal variances and targets are evaluated once.
     classes: dict[tuple[GroupVariance, float], list[int]] = {}
     for i, target in enumerate(targets):
         classes.setdefault((plan.group_variance(i), target), []).append(i)
@@ -307,7 +307,10 @@ def _factored_queries(variance: GroupVariance) -> Footprint | None:
 
 
 def _distinct_count(factored: Footprint | None, variance: GroupVariance) -> int:
-    """Return an upper bound on the number of distinct variances in a group."""
+    """Return an upper bound on the number of distinct variances in a group.
+
+    ``factored`` is the result of `_factored_queries`.
+    """
     return math.prod(
         variance.counts if factored is None else (len(numbers) for _, numbers in factored.distinct)
     )
@@ -316,7 +319,7 @@ def _distinct_count(factored: Footprint | None, variance: GroupVariance) -> int:
 def _all_variances(
     variance: GroupVariance, factored: Footprint | None
 ) -> list[tuple[Array, Array]]:
-    """Return the variances of a group in blocks of (variances in counts^2, numbers of queries)."""
+    """Return pairs of variances, in counts^2, and the numbers of queries that have them."""
     if factored is None:
         values = variance.values(0, math.prod(variance.counts))
         return [(values, np.ones(len(values)))]
@@ -356,7 +359,13 @@ def variances_of(plan: Plan, group: int, index: Sequence[npt.NDArray[np.int64]] 
 
 
 def number_in_group(group: Group, index: Sequence[npt.NDArray[np.int64]] | None, at: int) -> int:
-    """Return the number within its group of the query at index ``at`` of `chosen_queries`."""
+    """Return the number, within its group, of one query of a sample.
+
+    Parameters
+    ----------
+    index : result of `chosen_queries`; None if all queries of the group were evaluated.
+    at : position of the query in the sample.
+    """
     if index is None:
         return at
     number = 0

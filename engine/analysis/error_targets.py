@@ -60,7 +60,7 @@ MAX_BUDGET_STEPS = 100  # a search typically takes three or four
 BIASED = "Biased methods can be more accurate where counts are smaller than the noise."
 
 
-def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
+def share_within(plan: Plan, tolerance: float | Sequence[float]) -> float:
     """Return the share of all queries whose standard error is at most a tolerance, from 0 to 1.
 
     All queries are evaluated if there are at most four million distinct variances; otherwise an
@@ -83,16 +83,16 @@ def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
     >>> share_within(example, 1.5), share_within(example, [1.5, 3.0])
     (0.8, 1.0)
     """
-    check_type("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
-    tolerances = _checked_errors(made.workload, tolerance, "tolerance")
+    check_type("plan", plan, Plan, give="a Plan, the result of plan()", error=PlanError)
+    tolerances = _checked_errors(plan.workload, tolerance, "tolerance")
     return (
-        error_distribution(made).within(tolerances)
+        error_distribution(plan).within(tolerances)
         if isinstance(tolerances, float)
-        else ratio_distribution(made, tolerances).within(1.0)
+        else ratio_distribution(plan, tolerances).within(1.0)
     )
 
 
-def tolerance_for(made: Plan, share: float = 1.0) -> float:
+def tolerance_for(plan: Plan, share: float = 1.0) -> float:
     """Return the smallest standard error, in counts, that a share of all queries does not exceed.
 
     Shares are computed as in `share_within`.  A sampled share has a margin of three standard
@@ -108,8 +108,8 @@ def tolerance_for(made: Plan, share: float = 1.0) -> float:
     >>> round(tolerance_for(example, 0.5), 6), share_within(example, 0.99)
     (1.0, 0.0)
     """
-    check_type("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
-    return error_distribution(made).quantile(_checked_share(share), SHARE_MARGIN_SDS)
+    check_type("plan", plan, Plan, give="a Plan, the result of plan()", error=PlanError)
+    return error_distribution(plan).quantile(_checked_share(share), SHARE_MARGIN_SDS)
 
 
 def budget_for(
@@ -172,19 +172,24 @@ def budget_for(
 
 
 def budget_for_error(
-    made: Plan, targets: float | Sequence[float], share: float = 1.0, *, nearly: bool = False
+    plan: Plan, targets: float | Sequence[float], share: float = 1.0, *, nearly: bool = False
 ) -> Budget:
-    """Return `budget_for` with the strategy of an existing plan, whatever the budget of that plan.
+    """Return the smallest budget at which the strategy of a plan meets error targets.
 
-    The result is a budget of the same kind as the plan's.  ``nearly`` takes variances as exactly
-    proportional to 1 / pcost: an estimate without guarantee that builds no further plans.
+    The budget of the plan does not matter, except that the result is of the same kind.
+
+    Parameters
+    ----------
+    targets, share : as for `budget_for`.
+    nearly : assume that variances are proportional to 1 / pcost, which is faster and only
+        approximately true; otherwise the result is verified by plans at other budgets.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
     >>> budget_for_error(plan(workload, Budget(pcost=7.0)), 0.5) == budget_for(workload, 0.5)
     True
     """
-    share, limits = _checked_share(share), _checked_errors(made.workload, targets, "targets")
+    share, limits = _checked_share(share), _checked_errors(plan.workload, targets, "targets")
 
     def ratio(candidate: Plan) -> float:
         # The cached distribution of a plan with unit targets serves every single target.
@@ -192,7 +197,7 @@ def budget_for_error(
             distribution, target = (
                 (
                     error_distribution(candidate)
-                    if candidate is made
+                    if candidate is plan
                     else ratio_distribution(candidate, (1.0,) * n_groups)
                 ),
                 limits,
@@ -209,12 +214,12 @@ def budget_for_error(
             " Give them a weight, remove them, or choose a smaller share."
         )
 
-    n_groups = len(made.workload.groups)
-    return smallest_budget(made, ratio, nearly=nearly)
+    n_groups = len(plan.workload.groups)
+    return smallest_budget(plan, ratio, nearly=nearly)
 
 
 def budget_for_query(
-    made: Plan,
+    plan: Plan,
     attributes: Sequence[str],
     query_tensor: npt.ArrayLike,
     error: float,
@@ -239,20 +244,25 @@ def budget_for_query(
     >>> round(budget_for_query(example, ["age"], [1, 1, 0, 0], 2.0).pcost, 6)
     0.5
     """
-    target = _checked_errors(made.workload, error, "error")
+    target = _checked_errors(plan.workload, error, "error")
     if not isinstance(target, float):
-        raise PlanError("error was several numbers for one query. Give one, in counts and above 0.")
+        raise PlanError(
+            "error has several numbers, but there is one query. Give one number above 0, in counts."
+        )
 
     def ratio(candidate: Plan) -> float:
         return math.sqrt(candidate.variance_of(attributes, query_tensor)) / target
 
-    return smallest_budget(made, ratio, nearly=nearly)
+    return smallest_budget(plan, ratio, nearly=nearly)
 
 
-def smallest_budget(made: Plan, ratio: Callable[[Plan], float], *, nearly: bool = False) -> Budget:
-    """Return the smallest budget at which a ratio of standard error to target is at most 1.
+def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool = False) -> Budget:
+    """Return the smallest budget at which a plan has a ratio of at most 1.
 
-    ``nearly`` only scales the ratio of ``made`` and builds no further plans.
+    Parameters
+    ----------
+    ratio : function from a plan to the ratio of a standard error to its target.
+    nearly : as for `budget_for_error`.
 
     Notes
     -----
@@ -264,17 +274,17 @@ def smallest_budget(made: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
     previous: tuple[float, float] | None = None
     for _ in range(MAX_BUDGET_STEPS):
         error_ratio = (
-            ratio(made if nearly else at_budget(made, made.budget.at(pcost))) * ROUNDING_MARGIN
+            ratio(plan if nearly else at_budget(plan, plan.budget.at(pcost))) * ROUNDING_MARGIN
         )
         if error_ratio == 0.0:
             raise PlanError(
                 "These queries have no noise at any budget, so every budget meets the targets."
             )
         if nearly:
-            return made.budget.at(made.budget.pcost * error_ratio**2)
+            return plan.budget.at(plan.budget.pcost * error_ratio**2)
         low, high = (low, pcost) if error_ratio <= 1.0 else (pcost, high)
         if high <= low * (1.0 + BUDGET_RELATIVE_PRECISION):
-            return made.budget.at(high)
+            return plan.budget.at(high)
         # Over shorter steps the rounding of the noise would dominate the slope.
         if previous is not None and abs(math.log(pcost / previous[0])) > 1e-3:
             slope = min(
@@ -291,7 +301,8 @@ def smallest_budget(made: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
         if not low < pcost < high:
             pcost = math.sqrt(low * high)
     raise PlanError(
-        "The targets need noise finer than its grid. Lower max_records, or choose larger targets."
+        "The targets need less noise than the step to which answers are rounded. Choose larger"
+        " targets, or a smaller max_records."
     )
 
 
@@ -306,7 +317,10 @@ def _checked_share(share: object) -> float:
 
 
 def _checked_errors(workload: Workload, errors: object, name: str) -> float | tuple[float, ...]:
-    """Validate standard errors in counts: one number for all groups, or one per group."""
+    """Return validated standard errors in counts: one for all groups, or one per group.
+
+    ``name`` is the argument in the message of the PlanError.
+    """
     try:
         values = check_targets(errors)
     except PlanError as error:
@@ -319,12 +333,12 @@ def _checked_errors(workload: Workload, errors: object, name: str) -> float | tu
     return values
 
 
-def error_for(made: Plan, half: float) -> float:
+def error_for(plan: Plan, half: float) -> float:
     """Return the standard error, in counts, of a 95% interval with half-width ``half``."""
-    return half / quantile(0.95, made.budget.law)
+    return half / quantile(0.95, plan.budget.law)
 
 
-def two_digits(error: float, made: Plan) -> float:
+def two_digits(error: float, plan: Plan) -> float:
     """Return an error rounded to two digits; the error of one count if ``error`` is infinite.
 
     >>> from engine import Attribute, Schema
@@ -333,14 +347,14 @@ def two_digits(error: float, made: Plan) -> float:
     >>> two_digits(12.345, example), two_digits(math.inf, example)
     (12.0, 2.0)
     """
-    return max(0.001, float(f"{error if math.isfinite(error) else 1.0 / made.budget.mu:.2g}"))
+    return max(0.001, float(f"{error if math.isfinite(error) else 1.0 / plan.budget.mu:.2g}"))
 
 
-def within_text(made: Plan, error: float) -> str:
+def within_text(plan: Plan, error: float) -> str:
     """Return a sentence with the share of the queries within a standard error, rounded down."""
-    n_queries = made.workload.queries
+    n_queries = plan.workload.queries
     return (
-        f"{percent_rounded_down(share_within(made, error))} of"
+        f"{percent_rounded_down(share_within(plan, error))} of"
         f" {pluralize(n_queries, 'query', 'queries')} {'has' if n_queries == 1 else 'have'} a"
         f" standard error of {format_number(error)} counts or less."
     )
@@ -377,7 +391,9 @@ class MechanismBound:
 
 
 def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound:
-    """Return a lower bound for every matrix mechanism on a workload.
+    """Return a lower bound on the weighted squared error of every matrix mechanism on a workload.
+
+    ``law`` is the distribution of the noise: "gaussian" or "laplace".
 
     Raises
     ------
@@ -388,7 +404,10 @@ def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound
 
 
 def claim_text(plan: Plan) -> str:
-    """Return the certificates of a plan for all matrix mechanisms and for its class, as text."""
+    """Return sentences with the gaps of a plan to two lower bounds on its weighted RMSE.
+
+    One bound is for all matrix mechanisms, the other one for the plans of the same class.
+    """
     class_text = certificate_text(plan)
     try:
         return f"{bound_text(plan, mechanism_bound(plan.workload, plan.budget.law))} {class_text}"
@@ -397,7 +416,7 @@ def claim_text(plan: Plan) -> str:
 
 
 def certificate_text(plan: Plan) -> str:
-    """Return the optimality certificate of a plan as text."""
+    """Return the lower bound of a plan's certificate, and its gap above the bound, as sentences."""
     certificate = plan.certificate
     return (
         f"{certificate.statement} The bound is {certificate.lower_bound:.6g} counts, this plan has "
@@ -406,16 +425,16 @@ def certificate_text(plan: Plan) -> str:
 
 
 def gap_text(plan: Plan) -> str:
-    """Return the optimality gap of a plan as a percentage."""
+    """Return how much a plan exceeds the lower bound of its certificate, as a percentage."""
     gap = max(plan.certificate.gap, 0.0)
     return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"
 
 
 def above_best(plan: Plan, bound: MechanismBound) -> str:
-    """Return how much higher the error can be than that of the best matrix mechanism, in percent.
+    """Return by how many percent, at most, a plan exceeds the best matrix mechanism, as text.
 
-    The error is the weighted RMSE of the plan.  The percentage is rounded up.  The returned text is
-    empty if the lower bound is 0.
+    The percentage refers to the weighted RMSE and is rounded up.  The text is empty if the lower
+    bound is 0.
     """
     bound_rmse = bound.rmse(plan)
     if bound_rmse <= 0.0:
@@ -426,7 +445,7 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return a sentence on how much higher the error can be than that of the best mechanism."""
+    """Return a sentence with `above_best` and the lower bound for all matrix mechanisms."""
     bound_rmse, above = bound.rmse(plan), above_best(plan, bound)
     if not above:
         return "No lower bound above 0 was found for all matrix mechanisms."
@@ -436,11 +455,11 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
     )
 
 
-CLOSE = 0.01  # share of the budget that may stay unused
+CLOSE = 0.01  # `fit_targets` stops if at most this share of the budget is unused
 # At this multiple of its target an unlocked group no longer constrains the plan.
 MAX_TARGET_FACTOR = 1e4
 MAX_TARGET_STEPS = 20
-TARGET_OPTIONS = ("objective", "power", "targets", "keep")  # replaced by targets
+TARGET_OPTIONS = ("objective", "power", "targets", "keep")  # options that `fit_targets` replaces
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -522,23 +541,24 @@ def fit_targets(
         if excess > 0.0 and (all(is_locked) or factor >= MAX_TARGET_FACTOR):
             raise PlanError(
                 f"The locked targets alone need pcost {format_number(min_budget.pcost)}, and the"
-                f" budget is {format_number(pcost)}. Unlock one, loosen it, or let the budget be"
-                " solved for."
+                f" budget is {format_number(pcost)}. Unlock a target, increase a locked target, or"
+                " solve for the budget."
             )
         current = math.log(factor), excess
         lower, upper = (current, upper) if excess > 0.0 else (lower, current)
         factor = min(math.exp(_next_log_factor(lower, upper, current, step)), MAX_TARGET_FACTOR)
-        report((step + 1.0) / MAX_TARGET_STEPS, "Loosening what is not locked")
+        report((step + 1.0) / MAX_TARGET_STEPS, "Increasing the targets that are not locked")
         fitted_plan, min_budget = _plan_and_budget(
             request, _loosened(checked_targets, is_locked, factor)
         )
     raise PlanError(
-        "With these locks the budget suffices for no targets of the other groups. Unlock a group."
+        "The locked targets take the whole budget, so the other groups can have no targets. Unlock"
+        " a group, or increase a locked target."
     )
 
 
 def errors_against_targets(
-    made: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]
+    plan: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]
 ) -> pd.DataFrame:
     """Return the largest standard errors of sets of groups together with their targets, in counts.
 
@@ -549,7 +569,7 @@ def errors_against_targets(
     """
     import pandas as pd
 
-    errors = errors_by_group(made)["max_std"].to_numpy()
+    errors = errors_by_group(plan)["max_std"].to_numpy()
     table_rows = [
         (name, min(targets[i] for i in numbers), float(errors[list(numbers)].max()))
         for name, numbers in rows.items()
@@ -557,9 +577,9 @@ def errors_against_targets(
     return pd.DataFrame(table_rows, columns=["groups", "target", "largest standard error"])
 
 
-def largest_errors(made: Plan) -> list[float]:
+def largest_errors(plan: Plan) -> list[float]:
     """Return the largest standard error of every group, in counts."""
-    return [float(error) for error in errors_by_group(made)["max_std"]]
+    return [float(error) for error in errors_by_group(plan)["max_std"]]
 
 
 def options_after_change(
@@ -582,12 +602,15 @@ def options_after_change(
 
 
 def remove_targets(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options without those that shape the noise for targets."""
+    """Return the options of a mechanism without those that `fit_targets` sets."""
     return {name: value for name, value in options.items() if name not in TARGET_OPTIONS}
 
 
 def _plan_and_budget(request: Request, targets: tuple[float, ...]) -> tuple[Plan, Budget]:
-    """Return the plan shaped for targets, and the smallest budget at which it meets them."""
+    """Return the plan whose largest ratio of error to target is minimal, and a budget.
+
+    The budget is the smallest one at which the strategy of the plan meets all targets.
+    """
     options = remove_targets(request.options) | {"objective": "max", "targets": targets}
     shaped_plan = plan(request.workload, request.budget, request.mechanism, **options)
     return shaped_plan, budget_for_error(shaped_plan, targets)
@@ -596,7 +619,16 @@ def _plan_and_budget(request: Request, targets: tuple[float, ...]) -> tuple[Plan
 def _next_log_factor(
     lower: tuple[float, float], upper: tuple[float, float], current: tuple[float, float], step: int
 ) -> float:
-    """Return the next log factor: regula falsi, aimed at a small unused share of the budget."""
+    """Return the next trial value of the logarithm of the factor on the unlocked targets.
+
+    Every argument is a pair: log factor, log of required over available pcost.  The method is
+    regula falsi, aimed at a small unused share of the budget.
+
+    Parameters
+    ----------
+    lower, upper : bracket of the solution; infinite while unknown.
+    current : last trial.
+    """
     if math.isinf(lower[0]) or math.isinf(upper[0]):
         # Without locks pcost is proportional to factor^-2; with locks it changes less.
         return current[0] + (current[1] + math.copysign(CLOSE, current[1])) / 2.0 * 2.0**step
@@ -608,6 +640,7 @@ def _next_log_factor(
 def _loosened(
     targets: tuple[float, ...], is_locked: tuple[bool, ...], factor: float
 ) -> tuple[float, ...]:
+    """Return the targets, with those that are not locked multiplied by a factor."""
     return tuple(
         target if locked else target * factor
         for target, locked in zip(targets, is_locked, strict=True)
@@ -617,13 +650,14 @@ def _loosened(
 def _fitted_request(
     request: Request, targets: tuple[float, ...], shaped_plan: Plan, budget: Budget, factor: float
 ) -> FittedTargets:
+    """Return a request with targets and budget, and its plan, without a new strategy search."""
     options = remove_targets(request.options) | {"objective": "max", "targets": list(targets)}
     changed = replace(request, budget=budget, options=options)
     return FittedTargets(request=changed, plan=at_budget(shaped_plan, budget), factor=factor)
 
 
 def releases_within(total: Budget, each: Budget) -> int | None:
-    """Return the number of releases at one budget that a total covers; None if not comparable.
+    """Return how many releases at one budget a total budget covers; None if not comparable.
 
     >>> releases_within(Budget.zcdp(1.0), Budget(pcost=0.6))
     3

@@ -100,11 +100,11 @@ def _table_2() -> list[PublishedRow]:
         PublishedRow(
             table=2,
             schema=schema,
-            queries=asked,
+            queries=query_name,
             printed=printed[schema][i],
             optimum=optimum[schema][i],
         )
-        for schema, (i, asked) in itertools.product(SCHEMAS, enumerate(WAYS))
+        for schema, (i, query_name) in itertools.product(SCHEMAS, enumerate(WAYS))
     ]
 
 
@@ -129,11 +129,11 @@ def _table_4() -> list[PublishedRow]:
         PublishedRow(
             table=4,
             schema=f"[{n}]^40",
-            queries=asked,
-            printed=printed[asked][i],
-            optimum=optimum[asked][i],
+            queries=query_name,
+            printed=printed[query_name][i],
+            optimum=optimum[query_name][i],
         )
-        for asked, (i, n) in itertools.product(printed, enumerate(SIZES))
+        for query_name, (i, n) in itertools.product(printed, enumerate(SIZES))
     ]
 
 
@@ -150,7 +150,7 @@ def published_rmse(schema: str, queries: str) -> float:
 
 
 def results_table(ours: dict[str, float]) -> pd.DataFrame:
-    """Return a table of published results, certified optima and recomputed results.
+    """Return a table of all published results, with certified optima and recomputed results.
 
     ``ours`` maps the text of a row to a recomputed RMSE; missing rows are NaN in the table.
 

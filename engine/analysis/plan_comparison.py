@@ -41,7 +41,7 @@ SAMPLED = (
     " be worse."
 )
 MAX_CORNERS = 10  # number of parts of a group whose extreme queries are added to the sample
-MIN_SHOWN_GAIN = 5e-4  # smallest relative gain in total error that is reported
+MIN_SHOWN_GAIN = 5e-4  # smallest relative decrease of the total error that is reported
 EQUAL_ERROR_TOLERANCE = 1e-6  # bounds the relative effect of rounding noise to its grid
 
 
@@ -94,7 +94,7 @@ def check_same_queries(first: Plan, second: Plan) -> None:
 
 
 def losses(first: Plan, second: Plan) -> Losses:
-    """Compare the standard errors of two plans query by query.
+    """Return the queries for which the first of two plans has larger standard errors.
 
     Above a few million queries, an evenly spread sample of each group and its corners are
     evaluated; the worst ratio is then a lower bound.
@@ -144,7 +144,11 @@ def losses(first: Plan, second: Plan) -> Losses:
 
 
 def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, float, int]:
-    """Return the shares of worse and better queries of a group, the worst ratio and its query."""
+    """Return four numbers about a group: shares and worst query under the first plan.
+
+    They are the shares of its queries with larger and with smaller standard errors than under the
+    second plan, the largest ratio of standard errors, and the number of the query with that ratio.
+    """
     queries, index = first.workload.groups[group], chosen_queries(first.workload, group)
     error_ratios = _ratios_at(first, second, group, index)
     worse, better = (
@@ -170,14 +174,15 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
 def _ratios_at(
     first: Plan, second: Plan, group: int, index: list[npt.NDArray[np.int64]] | None
 ) -> Array:
+    """Return ratios of standard errors of two plans for all queries of a group, or for a sample."""
     return ratios(*(np.sqrt(variances_of(plan, group, index)) for plan in (first, second)))
 
 
-def single_groups_text(larger_plan: Plan, even: Plan | None = None) -> str:
+def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> str:
     """Return a sentence that compares a tuned plan with uniform centers, in total and by group.
 
-    The sentence is empty for plans that are not tuned.  ``even`` is the plan with uniform centers;
-    by default it is computed here.
+    The sentence is empty for plans that are not tuned.  ``uniform_plan`` is the plan with uniform
+    centers; by default it is computed here.
 
     >>> from engine import Attribute, Budget, Schema, Workload
     >>> schema = Schema([Attribute.of_size(name, 20) for name in ("age", "wage", "rent")])
@@ -187,33 +192,30 @@ def single_groups_text(larger_plan: Plan, even: Plan | None = None) -> str:
     10.6% smaller errors in total than with uniform centers; 3 of 7 tables are less accurate,
     age by 5.0%.
     """
-    if (
-        larger_plan.options.get("centers") != "tuned"
-        or larger_plan.options.get("objective") != "sum"
-    ):
+    if tuned_plan.options.get("centers") != "tuned" or tuned_plan.options.get("objective") != "sum":
         return ""
-    options = {name: value for name, value in larger_plan.options.items() if name != "keep"} | {
+    options = {name: value for name, value in tuned_plan.options.items() if name != "keep"} | {
         "centers": "uniform"
     }
-    even = even or plan(
-        larger_plan.workload,
-        larger_plan.budget,
-        larger_plan.mechanism,
-        max_records=larger_plan.max_records,
+    uniform_plan = uniform_plan or plan(
+        tuned_plan.workload,
+        tuned_plan.budget,
+        tuned_plan.mechanism,
+        max_records=tuned_plan.max_records,
         **options,
     )
     rises = [
         math.sqrt(tuned / uniform) - 1.0 if 0.0 < uniform < math.inf else 0.0
-        for tuned, uniform in zip(larger_plan.totals, even.totals, strict=True)
+        for tuned, uniform in zip(tuned_plan.totals, uniform_plan.totals, strict=True)
     ]
-    gain = 1.0 - larger_plan.weighted_rmse / even.weighted_rmse
+    gain = 1.0 - tuned_plan.weighted_rmse / uniform_plan.weighted_rmse
     worst = max(range(len(rises)), key=rises.__getitem__)
     if gain < MIN_SHOWN_GAIN and rises[worst] <= EQUAL_ERROR_TOLERANCE:
         return "Uniform centers give the same errors."
     text = f"{max(gain, 0.0):.1%} smaller errors in total than with uniform centers; "
     if rises[worst] <= EQUAL_ERROR_TOLERANCE:
         return text + "no table is less accurate."
-    worst_name = set_name(larger_plan.workload.groups[worst].attributes)
+    worst_name = set_name(tuned_plan.workload.groups[worst].attributes)
     number = sum(rise > EQUAL_ERROR_TOLERANCE for rise in rises)
     return (
         text
@@ -299,6 +301,7 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
 
 
 def _setting_rows(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
+    """Return the settings of two plans as rows of name, first value and second value."""
     out = [
         ("mechanism", first.mechanism, second.mechanism),
         ("budget", _budget(first), _budget(second)),
@@ -323,6 +326,7 @@ def _option(options: Mapping[str, Any], name: str) -> str:
 
 
 def _schema_rows(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
+    """Return the attributes that differ between two schemas, as rows of name and descriptions."""
     names = [*first.names, *(name for name in second.names if name not in first.names)]
     out = []
     for name in names:
@@ -338,7 +342,10 @@ def _schema_rows(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
 
 
 def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
-    """Match the groups of two plans; duplicates are paired in order of occurrence."""
+    """Return one row per group of either plan, with its weights and RMSE under both plans.
+
+    Equal groups of the two plans share a row; duplicates are paired in order of occurrence.
+    """
     import pandas as pd
 
     errors = [plan.by_group()["rmse"].tolist() for plan in (first, second)]
@@ -387,6 +394,10 @@ def _group_row(
     second: Plan,
     errors: list[list[float]],
 ) -> tuple[Any, ...]:
+    """Return a row of `_matched_groups`.
+
+    i and j are the numbers of the group in the two plans; None if the plan does not contain it.
+    """
     weights = [
         math.nan if k is None else plan.workload.groups[k].weight
         for k, plan in ((i, first), (j, second))
@@ -406,6 +417,7 @@ def _group_row(
 
 
 def _match_key(group: Group) -> str:
+    """Return a text that is equal for groups that differ only in their weights."""
     content = {k: v for k, v in group.to_dict().items() if k != "weight"}
     return json.dumps(content, sort_keys=True)
 

@@ -102,7 +102,7 @@ def quality_shares(plan: Plan, scale: NoiseScale) -> tuple[float, float, float]:
 
 
 def quality_text(plan: Plan, scale: NoiseScale) -> str:
-    """Return a sentence with the quality shares of a plan."""
+    """Return sentences with the shares of publishable, doubtful and noisy answers of a plan."""
     publishable, doubtful, noise = quality_shares(plan, scale)
     smallest_count = (
         number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
@@ -169,7 +169,8 @@ def budget_for_quality(
 ) -> Budget:
     """Return the smallest budget at which a share of all answers is publishable.
 
-    ``share`` is above 0 and at most 1; ``nearly`` is as for `budget_for_error`.
+    ``share`` is above 0 and at most 1.  ``nearly`` assumes that variances are proportional to
+    1 / pcost, as in `budget_for_error`.
 
     Raises
     ------
@@ -229,6 +230,7 @@ def _variations(plan: Plan, records: float) -> tuple[Array, ...]:
 
 
 def _variation_of_group(plan: Plan, number: int, group: Group, records: float) -> Array:
+    """Return the coefficients of variation of a group if the records are spread uniformly."""
     index = chosen_queries(plan.workload, number)
     errors = np.sqrt(variances_of(plan, number, index))
     shares = _even_shares(group, index)
@@ -246,7 +248,8 @@ def _even_shares(group: Group, index: Sequence[Index] | None) -> Array:
     return shares
 
 
-def _quality_shares(ratios: Array, scale: NoiseScale) -> tuple[float, float, float]:
-    publishable = float(np.mean(ratios <= scale.publishable))
-    usable = float(np.mean(ratios <= scale.doubtful))
+def _quality_shares(variations: Array, scale: NoiseScale) -> tuple[float, float, float]:
+    """Return the shares of coefficients of variation in each quality class, as in `QUALITIES`."""
+    publishable = float(np.mean(variations <= scale.publishable))
+    usable = float(np.mean(variations <= scale.doubtful))
     return publishable, usable - publishable, 1.0 - usable

@@ -1,8 +1,8 @@
 """Decomposition of variances into the contributions of residual spaces.
 
 The variance of a query is a sum over the residual spaces of the subsets of its attributes.  The
-space with the largest share limits the accuracy; larger weights, coarser cells or fewer attribute
-sets reduce its noise.
+space with the largest share limits the accuracy.  Its noise decreases if its groups get larger
+weights, or if the workload has coarser cells or fewer attribute sets.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
 def _summands(
     plan: Plan, group: int, query: int | None
 ) -> list[tuple[tuple[str, ...], float, float, float]]:
+    """Return the rows of `breakdown`, not sorted."""
     group_variance = plan.group_variance(group)
     queries = plan.workload.groups[group]
     if query is not None and not 0 <= query < queries.count:
@@ -107,7 +108,10 @@ def worst_query(plan: Plan, group: int) -> int | None:
 
 
 def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
-    """Return a sentence with the three largest shares."""
+    """Return a sentence with the three residual spaces that contribute most to the variance.
+
+    The variance is of a query, or the mean over a group.
+    """
     table = breakdown(plan, group, query)
     if plan.full_tables:
         return f"All error comes from one measured table, {_name(table['attributes'][0])}."
@@ -123,6 +127,7 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
 
 
 def _name(names: tuple[str, ...]) -> str:
+    """Return the text of an attribute set in `breakdown_text`."""
     return " × ".join(names) or "no attribute"
 
 

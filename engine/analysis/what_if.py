@@ -1,12 +1,10 @@
-"""What-if analysis: changes of a request that reduce the error of a group, and their effect.
+"""Changes of a planning request: `CHANGES` reduce an error, `REMEDIES` the planning time.
 
 Every change is a pure function from a request to a changed request.
 
-Groups that make planning expensive, and cheaper replacements.
-
-Product groups are optimized one attribute at a time.  A joint family such as 'affine' is cheap on
-its own, but becomes expensive if another group has different queries on the same attributes: then
-all cells of these attributes are optimized jointly, provided that they are few.
+Planning a product group takes little time, because every attribute is optimized separately.  A
+joint family such as 'affine' takes little time on its own, but much if another group has different
+queries on the same attributes, because all their cells are then optimized jointly.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """Input of a planner: workload, budget, mechanism and options."""
+    """Arguments of `engine.plan`: workload, budget, mechanism and its options."""
 
     workload: Workload
     budget: Budget
@@ -57,7 +55,14 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChangedRequest:
-    """A changed request, the new number of the group (None if removed), and a description."""
+    """Result of a change that was applied to one group of a request.
+
+    Attributes
+    ----------
+    request : changed request.
+    group : number of the group in the changed request; None if the change removed it.
+    text : sentence that describes the change.
+    """
 
     request: Request
     group: int | None
@@ -72,8 +77,8 @@ class Change:
     ----------
     name : identifier.
     label : function from the request to the text of a button.
-    apply : function (request, group, attribute) -> Changed.  Raises NotApplicable or WorkloadError
-        if the change is not possible.  Only `merge_bins` uses the attribute.
+    apply : function (request, group, attribute) -> ChangedRequest.  Raises NotApplicable or
+        WorkloadError if the change is not possible.  Only `merge_bins` uses the attribute.
     """
 
     name: str
@@ -89,8 +94,8 @@ def raise_weight(
     queries = groups[group]
     if queries.weight == 0.0:
         raise NotApplicable(
-            "The group has weight 0, and no factor changes that. Set its weight on the Workload"
-            " page."
+            "The group has weight 0, which cannot be multiplied. Set its weight on the page"
+            " Workload."
         )
     if not any(g.weight > 0.0 for i, g in enumerate(groups) if i != group):
         raise NotApplicable(
@@ -99,7 +104,7 @@ def raise_weight(
     if queries.weight * factor > 1.0 / SMALLEST_WEIGHT:
         raise NotApplicable(
             f"The weight {queries.weight:g} cannot be raised further. Lower the weights of the"
-            " others."
+            " other groups."
         )
     raised = tuple(
         replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups)
@@ -150,7 +155,8 @@ def tune_centers(request: Request, group: int, attribute: str = "") -> ChangedRe
     mechanism = mechanism_class(request.mechanism)
     if "centers" not in mechanism.__dataclass_fields__:
         raise NotApplicable(
-            f"{mechanism.title} has no centers to tune. Choose the mechanism QuerySmasher for it."
+            f"{mechanism.title} has no centers, so they cannot be tuned. Choose the mechanism"
+            " QuerySmasher."
         )
     if request.options.get("centers") == "tuned":
         raise NotApplicable("The centers are tuned already.")
@@ -185,8 +191,7 @@ CHANGES: tuple[Change, ...] = (
 
 
 def merge_obstacle(attribute: Attribute, factor: int = 2) -> str:
-    """Return why every ``factor`` adjacent cells of an attribute cannot be merged, or "" if they
-    can.
+    """Return why the cells of an attribute cannot be merged in runs of ``factor``, or "".
 
     >>> merge_obstacle(Attribute.dates("day", "2024-01-01", "2024-12-31", "day"))  # doctest: +NORMALIZE_WHITESPACE
     'The cells of day are dates, which are not merged. Choose a longer unit for them in the schema,
@@ -195,7 +200,7 @@ def merge_obstacle(attribute: Attribute, factor: int = 2) -> str:
     if attribute.kind != "numeric":
         return (
             f"The cells of {attribute.name} have no order, so they cannot be merged. Choose"
-            " another."
+            " a numeric attribute."
         )
     if attribute.is_dated:
         longer = UNITS[: UNITS.index(attribute.unit or "")]
@@ -270,6 +275,10 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
 def _coarsened_group(
     schema: Schema, number: int, group: Group, attribute: str, factor: int
 ) -> Group:
+    """Return a group with the same query family on merged cells; raise NotApplicable if impossible.
+
+    ``schema`` has the merged cells; ``number`` is the group's number, for the message.
+    """
     if attribute not in group.attributes:
         return group
     subject = f"Group {number} on {' × '.join(group.attributes)}"
@@ -308,9 +317,12 @@ def _coarsened_group(
 
 
 def error_table(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
-    """Return a table of the errors of two plans, in counts.
+    """Return a table of typical and largest errors before and after a change, in counts.
 
-    ``group_after`` is None if the second plan does not contain the group.
+    Parameters
+    ----------
+    group, group_after : number of the changed group in each plan; ``group_after`` is None if the
+        change removed the group.
     """
     import pandas as pd
 
@@ -341,9 +353,12 @@ def query_count_text(before: Plan, after: Plan) -> str:
 
 
 def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
-    """Return a sentence with the errors of the last ``new`` groups of a plan.
+    """Return a sentence with the errors of added groups, and their effect on the other groups.
 
-    With the plan ``before`` they were added, it includes the change of the other groups' RMSE.
+    Parameters
+    ----------
+    after : plan with the added groups, which are the last ``new`` ones.
+    before : plan without them; by default the effect on the other groups is left out.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -376,10 +391,12 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
 
 
 def _combined_rmse(errors: pd.DataFrame) -> float:
+    """Return the RMSE over the queries of several groups, given as rows of `Plan.by_group`."""
     return math.sqrt(np.average(errors["rmse"] ** 2, weights=errors["queries"]))
 
 
 def _change_text(before: float, after: float) -> str:
+    """Return the relative change of an error as text; an error after the change may be NaN."""
     if math.isnan(after):
         return "removed"
     if not np.isfinite([before, after]).all() or before == 0.0:
@@ -407,7 +424,7 @@ def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
 
 
 def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[int, ...]:
-    """Return at most five group numbers whose removal brings planning within its limits.
+    """Return the numbers of at most five groups without which planning is within its limits.
 
     Joint groups are removed before the product groups on the same attributes, because product
     groups also serve other queries.
@@ -433,6 +450,7 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
     }
 
     def fits(numbers: Sequence[int]) -> bool:
+        """Return whether planning these groups is within the limits."""
         workload = Workload(request.workload.schema, tuple(groups[i] for i in numbers))
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
@@ -501,7 +519,7 @@ REMEDIES: tuple[Change, ...] = (
 
 
 def _covers(other: Group, group: Group) -> bool:
-    """Whether the measurements of one group determine every query on the attributes of another."""
+    """Return whether measuring one group determines every query on another group's attributes."""
     is_complete = all(
         len(part.axes) == 1 and isinstance(part.family, COMPLETE_FAMILIES) for part in other.parts
     )
