@@ -31,10 +31,10 @@ Contribution bounding (`caps_table`)
 Decomposition of queries (`decompose_query`) and the common mechanism (`two_analyses`)
     Sources: QuerySmasher, section 6.2 and figures 1 and 2; Xiao, Wang, Zhang and Kifer 2022.
 Reconstruction attack (`reconstruct_replies`)
-    Sixteen invented persons each have a confidential reply, yes or no.  The attacker knows the
-    persons and the published number of yes replies in groups of eight.  Exact answers form a system
-    of linear equations whose solution is the replies.  Source: Dinur and Nissim 2003; the groups
-    are the rows of Sylvester's Hadamard matrix.
+    Sixteen invented persons each have a confidential reply, yes or no.  The attacker has the list
+    of persons and the published numbers of yes replies in groups of eight.  Exact answers form a
+    system of linear equations whose solution is the replies.  Source: Dinur and Nissim 2003; the
+    groups are the rows of Sylvester's Hadamard matrix.
 """
 
 from __future__ import annotations
@@ -157,10 +157,10 @@ def clipping_example(counts: npt.ArrayLike, std: float) -> ClippingExample:
     )
 
 
-def binned(width: int) -> Array:
+def bin_counts(width: int) -> Array:
     """Return the invented counts in bins of ``width`` adjacent cells, shape (cells / width,).
 
-    >>> binned(8).tolist()
+    >>> bin_counts(8).tolist()
     [149.0, 21.0, 1.0, 1.0]
     """
     if width not in WIDTHS:
@@ -190,12 +190,12 @@ class CentersExample:
     how: str
 
     @property
-    def won(self) -> float:
-        """Relative reduction of the error by tuning."""
+    def gain(self) -> float:
+        """Relative decrease of the weighted RMSE by tuning."""
         return 1.0 - self.tuned.weighted_rmse / self.equal.weighted_rmse
 
     @property
-    def left(self) -> float:
+    def gap(self) -> float:
         """Relative excess of the weighted RMSE of the tuned plan over the bound."""
         return max(self.tuned.weighted_rmse / self.bound - 1.0, 0.0)
 
@@ -215,7 +215,7 @@ def pairs_workload(queries: str, cells: int) -> Workload:
     ------
     PlanError : the lesson does not include the family or the number of cells.
     """
-    check_choice("asked", queries, QUERY_KINDS, error=PlanError)
+    check_choice("queries", queries, QUERY_KINDS, error=PlanError)
     if cells not in CELLS:
         raise PlanError(f"The number of cells was {cells!r}. Give one of {CELLS}.")
     workload = Workload(Schema([Attribute.of_size(name, cells) for name in NAMES]))
@@ -243,22 +243,21 @@ def centers_example(workload: Workload, budget: Budget) -> CentersExample:
 
 @lru_cache(maxsize=8)
 def centered_pairs(queries: str, cells: int) -> CentersExample:
-    """Return `centers_example` for the pairs of the lesson at privacy cost 1."""
+    """Return `centers_example` for `pairs_workload` at privacy cost 1; cached."""
     return centers_example(pairs_workload(queries, cells), Budget(pcost=1.0))
 
 
-def left_text(example: CentersExample) -> str:
-    """Return a Markdown text about the remaining gap to the bound and its possible causes."""
-    gain_text = f"Tuning took **{example.won:.2%}** off the error."
-    if example.left < 1e-4:
-        return f"{gain_text} **Plan and bound meet**: nobody can do better, whatever they measure."
+def gap_text(example: CentersExample) -> str:
+    """Return a Markdown text about the gap of the tuned plan to the bound, and its causes."""
+    gain_text = f"Tuning reduces the error by **{example.gain:.2%}**."
+    if example.gap < 1e-4:
+        return f"{gain_text} **Plan and bound are equal**: no mechanism has a smaller error."
     n_tables = len(example.tuned.blocks)
     return (
-        f"{gain_text} **{example.left:.2%}** is left above the bound. Part of it may be the"
-        f" **plan**: it measures {n_tables} tables with noise of their own, while the best"
-        " mechanism could tie all of them together. Part of it may be the **bound**: it was found"
-        f" by {example.how}, and better weights might prove more. Which part is which, nobody"
-        " knows; no mechanism can win more than both."
+        f"{gain_text} The plan is still **{example.gap:.2%}** above the bound. The **plan** may"
+        f" not be optimal: it measures {n_tables} tables separately, and measuring them jointly"
+        f" could be better. The **bound** may be too low: it was computed by {example.how}, and"
+        " better weights could raise it. No mechanism can improve the error by more than this gap."
     )
 
 
@@ -293,21 +292,21 @@ class Contest:
 
     Attributes
     ----------
-    asked : query family.
+    family : query family of the workload.
     cells : number of cells n.
-    tried : results of the strategies; the optimal strategy is last.
+    results : one per strategy; the optimal strategy is last.
     weights : cell weights that give the best bound, shape (n,), with sum 1.
     """
 
-    asked: Family
+    family: Family
     cells: int
-    tried: tuple[StrategyResult, ...]
+    results: tuple[StrategyResult, ...]
     weights: Array
 
     @property
     def queries(self) -> int:
         """Number of queries."""
-        return self.asked.count((self.cells,))
+        return self.family.count((self.cells,))
 
     def bound(self, share: float = 1.0) -> float:
         """Return a lower bound on the RMSE of every strategy, in counts.
@@ -315,19 +314,19 @@ class Contest:
         ``share`` interpolates the weights from equal (0, the singular value bound) to optimal (1).
         """
         mass = (1.0 - share) / self.cells + share * self.weights
-        return math.sqrt(_problem(self.asked.name, self.cells).bound(mass) / self.queries)
+        return math.sqrt(_problem(self.family.name, self.cells).bound(mass) / self.queries)
 
 
 @lru_cache(maxsize=32)
 def contest(name: str, cells: int) -> Contest:
-    """Evaluate all strategies on one query family at privacy cost 1.
+    """Return the errors of all strategies on one query family at privacy cost 1; cached.
 
     Raises
     ------
     PlanError : the lessons do not include the family or the number of cells.
 
     >>> result = contest("range", 8)
-    >>> round(result.tried[0].rmse, 3), result.tried[-1].rmse / result.bound() - 1 < 1e-6
+    >>> round(result.results[0].rmse, 3), result.results[-1].rmse / result.bound() - 1 < 1e-6
     (1.826, True)
     """
     if name not in FAMILIES or cells not in SIZES:
@@ -345,8 +344,8 @@ def contest(name: str, cells: int) -> Contest:
         "Fourier": lambda: fourier_rows(gram),
         "Optimal": lambda: optimum,
     }
-    tried = tuple(_evaluated(label, rows(), queries) for label, rows in strategies.items())
-    return Contest(asked=query_family, cells=cells, tried=tried, weights=mass / mass.sum())
+    results = tuple(_evaluated(label, rows(), queries) for label, rows in strategies.items())
+    return Contest(family=query_family, cells=cells, results=results, weights=mass / mass.sum())
 
 
 def tree_rows(cells: int) -> Array:
@@ -406,6 +405,7 @@ def fourier_rows(gram: Array) -> Array:
 
 
 def _evaluated(name: str, rows: Array, queries: Array) -> StrategyResult:
+    """Return the errors of a strategy, scaled to privacy cost 1, for a matrix of queries."""
     scaled = rows / math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
     variances = np.diag(LinearMechanism(scaled).covariance(queries))
     return StrategyResult(name=name, rows=scaled, errors=np.sqrt(variances))
@@ -413,24 +413,28 @@ def _evaluated(name: str, rows: Array, queries: Array) -> StrategyResult:
 
 @lru_cache(maxsize=32)
 def _problem(name: str, cells: int) -> DualProblem:
+    """Return the optimization problem of the best strategy for a query family."""
     gram = family(name).gram((cells,))
     return DualProblem(lift=FullDomain(cells), factor=Factor(sizes=(cells,), matrix=gram))
 
 
-VISITS: Mapping[int, int] = {1: 620, 2: 240, 3: 90, 5: 35, 8: 12, 20: 3}  # rows -> persons
+# Number of rows of a person -> number of persons with so many rows.
+VISITS: Mapping[int, int] = {1: 620, 2: 240, 3: 90, 5: 35, 8: 12, 20: 3}
 CAPS = tuple(range(1, max(VISITS) + 1))
 CAP_COLUMNS = ["cap", "rows lost", "standard error", "error"]
 
 
 def rows_in_all() -> int:
-    """Return the total number of rows."""
+    """Return the number of rows of all persons in the example of contribution bounding."""
     return sum(rows * persons for rows, persons in VISITS.items())
 
 
-def of_a_person(budget: Budget, rows: int) -> Budget:
-    """Return the budget for a person with several rows, if the noise is calibrated for one row.
+def person_budget(budget: Budget, rows: int) -> Budget:
+    """Return the privacy cost for a person with several rows, as a budget.
 
-    >>> of_a_person(Budget(pcost=1.0), 3).pcost
+    ``budget`` is the privacy cost for a person with one row.
+
+    >>> person_budget(Budget(pcost=1.0), 3).pcost
     9.0
     """
     rows = check_int("rows", rows, 1, max(VISITS), error=PlanError)
@@ -438,10 +442,11 @@ def of_a_person(budget: Budget, rows: int) -> Budget:
 
 
 def caps_table(budget: Budget) -> pd.DataFrame:
-    """Return one row per cap: cap, rows lost, standard error and error of the total, in counts.
+    """Return a table of the error of the total number of rows, per cap on the rows of a person.
 
-    The error is the root of the sum of squared bias and variance.  Every cap spends the same budget
-    per person.
+    Columns: cap; rows lost, the rows above the cap; standard error of the noise; error, the root of
+    the squared rows lost plus the variance of the noise; all in counts.  Every cap spends the same
+    budget per person.
 
     >>> caps_table(Budget(pcost=1.0)).iloc[0].tolist()[:3]
     [1.0, 701.0, 1.0]
@@ -557,7 +562,7 @@ class Neighbours:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TwoAnalyses:
-    """A coarse and a fine analysis, and their common mechanism."""
+    """A coarse and a fine analysis, and their common mechanism ``shared``."""
 
     coarse: LinearMechanism
     fine: LinearMechanism
@@ -565,11 +570,15 @@ class TwoAnalyses:
 
     @property
     def separate(self) -> float:
-        """Privacy cost of a separate look with the noise of the shared one, without reuse."""
+        """Privacy cost of a separate first measurement, as accurate as the shared one."""
         return self.shared.common.pcost
 
     def spends(self) -> pd.DataFrame:
-        """Return one row per path: name, and pcost of the look, of the rest and in total."""
+        """Return the pcost of a first measurement (the look) and the analysis that follows it.
+
+        One row per path: shared or separate look, then the coarse or the fine analysis.  Columns:
+        path, look, remainder, total.
+        """
         rows = []
         for number, name in enumerate(("coarse", "fine")):
             look, residual = self.shared.spends[number]
@@ -578,7 +587,7 @@ class TwoAnalyses:
             rows.append(
                 (f"separate look, then {name}", self.separate, full_cost, self.separate + full_cost)
             )
-        return pd.DataFrame(rows, columns=["path", "look", "rest", "all"])
+        return pd.DataFrame(rows, columns=["path", "look", "remainder", "total"])
 
 
 def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
@@ -622,9 +631,9 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
 
 
 def overlaps(schema: Schema, *, split: bool) -> Overlaps:
-    """Return the cosines between the cells of all marginals of a schema.
+    """Return the cosines between the cells of all marginals of a schema, as query vectors.
 
-    With ``split`` the cells are projected to the residual space of their marginal.
+    With ``split`` every vector is first projected to the residual space of its marginal.
 
     >>> pair = Schema([Attribute.of_size("reply", 2), Attribute.of_size("city", 3)])
     >>> round(overlaps(pair, split=False).largest, 3), round(overlaps(pair, split=True).largest, 3)
@@ -632,7 +641,8 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
     """
     if schema.size > MAX_CELLS:
         raise WorkloadError(
-            f"The table has {schema.size:,} cells; at most {MAX_CELLS} are drawn. Take fewer."
+            f"The table has {schema.size:,} cells; at most {MAX_CELLS} are drawn. Choose a schema"
+            " with fewer cells."
         )
     labels: list[str] = []
     tables: list[str] = []
@@ -696,21 +706,21 @@ def budget_table(budget: Budget) -> pd.DataFrame:
     """Return a budget in every unit, with explanations: columns term, value, in words."""
     delta = budget.report_delta
     epsilon = budget.epsilon(delta)
-    mu_text = f"the shift itself: whoever guesses is right at most {budget.guess:g}% of the time"
+    mu_text = f"largest shift; an attacker guesses right at most {budget.guess:g}% of the time"
     rows = [
         (
             "pcost",
             budget.pcost,
-            "the square of the largest shift one person can cause, in units of the noise",
+            "square of the largest shift by one person, in standard deviations of the noise",
         ),
-        ("rho (zCDP)", budget.rho, "half of pcost; releases add up"),
+        ("rho (zCDP)", budget.rho, "half of pcost; the values of several releases add up"),
         ("mu (Gaussian DP)", budget.mu, mu_text),
         (
             f"epsilon at delta {delta_text(delta)}",
             epsilon,
             (
-                f"but for {delta_text(delta)}, no output gets more than {_factor_text(epsilon)}"
-                " times as likely"
+                f"one person makes no output more than {_factor_text(epsilon)} times as likely,"
+                f" except with probability {delta_text(delta)}"
             ),
         ),
     ]
@@ -733,8 +743,8 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
     """
     if not 1 < fine_ways <= attributes <= 7:
         raise PlanError(
-            f"{attributes} attributes and {fine_ways}-way tables were given; take 2 to 7"
-            " attributes, 2 ways or more, not more ways than attributes."
+            f"There are {attributes} attributes and the fine analysis is {fine_ways}-way. Choose 2"
+            " to 7 attributes, and at least 2 ways but no more than attributes."
         )
     schema = yes_or_no(attributes)
 
@@ -763,7 +773,15 @@ def table_rows(schema: Schema, space: Space) -> Array:
 
 
 def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Array]]:
-    """Return coefficients (k, ...) and spread (k, n_1, ..., n_d) of query rows, by space."""
+    """Return a mapping from residual spaces to the components of query rows in them.
+
+    A component is given twice: as coefficients, shape (k, sizes of its attributes), and as queries
+    on the full table, shape (k, n_1, ..., n_d).
+
+    Parameters
+    ----------
+    rows : queries on the full table, shape (k, cells).
+    """
     names, sizes = schema.names, schema.sizes(schema.names)
     pieces = {}
     for space in subsets(names):
@@ -778,12 +796,14 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
 
 
 def _factor_text(epsilon: float) -> str:
+    """Return exp(epsilon) as text."""
     factor = math.exp(min(epsilon, 700.0))
     return (
         f"{factor:,.2f}" if factor < 10 else f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
     )
 
 
+# Confidential reply of every person, 1 for yes.
 SECRETS = (1, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1)
 PERSONS = len(SECRETS)
 
@@ -813,7 +833,9 @@ class Attack:
 
 
 def group_questions(count: int) -> Array:
-    """Return the query matrix of the first ``count`` questions, shape (count, persons), 0 or 1.
+    """Return the query matrix of the first ``count`` questions of the attack.
+
+    Shape (count, persons); an entry is 1 if the answer to the question counts the person.
 
     Raises
     ------
@@ -828,15 +850,17 @@ def group_questions(count: int) -> Array:
 
 
 def spread_of_answers(count: int, budget: Budget) -> float:
-    """Return the standard error of ``count`` answers that together cost the budget, in counts.
+    """Return the standard error, in counts, of each of ``count`` answers at a joint budget.
 
-    One additional yes changes the answer of every question about that person by 1.
+    The reply of one person changes each answer that counts the person by 1.
     """
     return float(np.sqrt(_max_questions_per_person(count) / budget.row_pcost))
 
 
 def published_answers(count: int, budget: Budget | None = None) -> Array:
-    """Return the published answers, shape (count,), in counts: exact, or noisy if a budget is set.
+    """Return the answers to the first ``count`` questions, shape (count,), in counts.
+
+    The answers are exact without a budget, and noisy with a budget for all of them together.
 
     The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of
     the operating system.
@@ -853,9 +877,14 @@ def published_answers(count: int, budget: Budget | None = None) -> Array:
 
 
 def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:
-    """Reconstruct the replies from published answers, shape (questions,), by least squares.
+    """Reconstruct the replies of all persons from published answers, by least squares.
 
-    The minimum-norm correction to the prior 1/2 is used if there are fewer questions than persons.
+    If there are fewer answers than persons, the estimate is the solution that is closest to 1/2 for
+    every person.
+
+    Parameters
+    ----------
+    answers : answers to the first questions, shape (questions,).
 
     >>> reconstruct_replies(published_answers(16)).right
     16
@@ -868,5 +897,5 @@ def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:
 
 
 def _max_questions_per_person(count: int) -> int:
-    """Return the largest number of questions about one person: the squared L2 sensitivity."""
+    """Return the largest number of questions that count one person: the squared L2 sensitivity."""
     return int(group_questions(count).sum(axis=0).max())

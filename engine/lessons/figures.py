@@ -1,9 +1,7 @@
-"""Figures of the lessons.
+"""Figures of the lessons, and `handout_html`, a printable lesson as one HTML file.
 
-Every function takes a result of `engine.lessons.examples` and returns a `Picture`: a figure with
-its table, note and alternative text.
-
-Printable handout of a lesson as one self-contained HTML file.
+Every function of a figure takes a result of `engine.lessons.examples` and returns a `Picture`: a
+figure with its table, note and alternative text.
 """
 
 from __future__ import annotations
@@ -120,13 +118,14 @@ def fraction_text(value: float, parts: int) -> str:
 
 
 def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Picture:
-    """Return small tables of a query on two attributes, its first pieces and their sum."""
+    """Return tables of a query on two attributes, of its first pieces and of their sum.
+
+    A piece is the component of the query in one residual space; ``pieces`` is their number.
+    """
     shown, partial_sum = decomposition.pieces[:pieces], decomposition.added(pieces)
     panels = [("the query", decomposition.query, decomposition.schema.names)]
     panels += [(f"piece: {p.name}", p.table, p.attributes) for p in shown]
-    panels += (
-        [("pieces so far, added up", partial_sum, decomposition.schema.names)] if pieces else []
-    )
+    panels += [("sum of the pieces", partial_sum, decomposition.schema.names)] if pieces else []
     rows = -(-len(panels) // PANELS_PER_ROW)
     sizes, traces = (
         dict(zip(decomposition.schema.names, decomposition.query.shape, strict=True)),
@@ -180,19 +179,21 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
     remainder = float(np.max(np.abs(partial_sum - decomposition.query)))
     complete = pieces == len(decomposition.pieces)
     sum_text = (
-        "they are the query again"
+        "their sum is the query"
         if complete
-        else f"a cell is still off by up to {fraction_text(remainder, decomposition.query.size)}"
+        else (
+            "their sum differs from the query by up to"
+            f" {fraction_text(remainder, decomposition.query.size)}"
+        )
     )
     piece_names = ", ".join(p.name for p in shown) or "none"
     return Picture(
         title="A query and its pieces",
         figure=set_margins(go.Figure(traces, layout)),
         table=_coefficient_table(decomposition, pieces),
-        alt=f"The query's table beside its pieces so far ({piece_names}); added up, {sum_text}.",
+        alt=f"The query and its pieces ({piece_names}); {sum_text}.",
         note=(
-            "Bright cells add, dark cells take away. A piece adds up to 0 along each of its"
-            " attributes."
+            "Bright: positive. Dark: negative. A piece adds up to 0 along each of its attributes."
         ),
     )
 
@@ -205,7 +206,10 @@ def _axis_suffix(panel: int) -> str:
 # Cached, because plotly takes longer for the subplot layout than for the traces.
 @lru_cache(maxsize=64)
 def _panel_layout(titles: tuple[str, ...], rows: int) -> dict[str, Any]:
-    """Return the layout of titled panels; callers copy it, because the result is cached."""
+    """Return the plotly layout of a grid of panels with titles, for a number of rows.
+
+    The result is cached, so callers change only copies.
+    """
     figure = make_subplots(
         rows=rows, cols=PANELS_PER_ROW, subplot_titles=titles, horizontal_spacing=0.09
     )
@@ -247,21 +251,21 @@ def overlap_picture(overlaps: Overlaps) -> Picture:
     tables = list(dict.fromkeys(overlaps.tables))
     is_orthogonal = overlaps.largest < 1e-9
     cosine_text = (
-        "every cosine between different tables is 0: the blocks on the diagonal stand alone"
+        "every cosine between different tables is 0, so they share no information"
         if is_orthogonal
         else (
-            f"cosines between different tables reach {overlaps.largest:.2f}: the tables repeat each"
-            " other"
+            f"cosines between different tables reach {overlaps.largest:.2f}, so they share"
+            " information"
         )
     )
     table = pd.DataFrame(shown, columns=labels)
     table.insert(0, "query", labels)
     return Picture(
-        title="How much the queries of all tables overlap",
+        title="Information that the counts of all tables share",
         figure=figure,
         table=table,
         alt=f"Heat map of {len(labels)} queries from {len(tables)} tables; {cosine_text}.",
-        note="Cosine 1: the same question. 0: nothing in common. Lines separate the tables.",
+        note="Cosine 1: the same count. 0: no shared information. Lines separate the tables.",
     )
 
 
@@ -273,19 +277,22 @@ def cost_picture(decomposition: QueryDecomposition) -> Picture:
     )
     most_expensive = max(decomposition.pieces, key=lambda p: p.cost)
     return Picture(
-        title="What each piece costs on its own",
+        title="Cost of each piece",
         figure=figure,
         table=pd.DataFrame({"piece": names, "pcost": costs}),
         alt=(
-            f"Bars of the cost of {len(names)} pieces; the dearest is {most_expensive.name} with "
+            f"Costs of {len(names)} pieces; the most expensive is {most_expensive.name} with "
             f"{cost(most_expensive.cost)} pcost."
         ),
-        note="The square of a piece's largest coefficient: how far one record can move its answer.",
+        note="Square of the largest coefficient: the largest change of the answer by one record.",
     )
 
 
 def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) -> Picture:
-    """Return possible releases, shape (draws, cells), together with the true counts."""
+    """Return a figure of possible releases of a histogram, and its true counts.
+
+    ``drawn`` are the noisy counts, shape (draws, cells).
+    """
     draws, texts = len(drawn), axis_labels(names)
     # Draws are offset horizontally, so that they do not overlap.
     positions = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
@@ -294,7 +301,7 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
         "x": positions.ravel(),
         "y": drawn.ravel(),
         "mode": "markers",
-        "name": f"{draws} releases that could come out",
+        "name": f"{draws} possible releases",
         "marker": {"color": BLUE, "size": 6},
         "customdata": texts * draws,
         "hovertemplate": "%{customdata}<br>%{y:.1f}<extra>one release</extra>",
@@ -334,15 +341,15 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
     table.insert(0, "age", list(names))
     errors = np.abs(drawn - np.asarray(counts))
     return Picture(
-        title="Releases that could come out",
+        title="Possible releases",
         figure=set_margins(go.Figure([all_draws, last_draw, true_counts], layout), top=40),
         table=table,
         alt=(
-            f"{draws} noisy histograms of {len(counts)} invented counts; half of the answers are"
-            f" off by less than {format_number(float(np.median(errors)))}, the worst by"
+            f"{draws} noisy histograms of {len(counts)} invented counts: half of the errors are"
+            f" below {format_number(float(np.median(errors)))} counts, the largest is"
             f" {format_number(float(errors.max()))}."
         ),
-        note="Only one of them would ever be published.",
+        note="Only one of them would be published.",
     )
 
 
@@ -368,7 +375,7 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
         "xaxis": {
             "title": {"text": "published count minus the true count without the person (counts)"}
         },
-        "yaxis": {"title": {"text": "how likely"}, "showticklabels": False, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "density"}, "showticklabels": False, "rangemode": "tozero"},
         "height": 340,
         "legend": {"orientation": "h", "y": 1.15},
     }
@@ -384,11 +391,11 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
         figure=set_margins(go.Figure(traces, layout), top=40),
         table=table,
         alt=(
-            "Two bell curves, as far apart as the person has rows; whoever guesses from the answer"
-            f" whether the person is in the data is right at most {guess_text(neighbours)} of the"
-            " time."
+            "Two bell curves, shifted by the number of rows of the person. An attacker guesses from"
+            " the answer whether the person is in the data; the guess is right at most"
+            f" {guess_text(neighbours)} of the time."
         ),
-        note="The more the curves overlap, the less an answer says about the person.",
+        note="The more the curves overlap, the less an answer reveals about the person.",
     )
 
 
@@ -404,7 +411,10 @@ def guess_text(neighbours: Neighbours) -> str:
 
 
 def spends_picture(analyses: TwoAnalyses) -> Picture:
-    """Return stacked bars of the pcost of two-stage releases with shared and separate looks."""
+    """Return stacked bars of the pcost of two-stage releases.
+
+    The first measurement (the look) is shared with the analysis, or separate.
+    """
     table, budget = analyses.spends(), analyses.fine.pcost
     bars = [
         {
@@ -417,8 +427,8 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
             "hovertemplate": f"{label}: %{{x:.4g}} pcost<extra></extra>",
         }
         for name, label, color, shape in (
-            ("look", "the look", ORANGE, "x"),
-            ("rest", "the rest", BLUE, ""),
+            ("look", "look", ORANGE, "x"),
+            ("remainder", "remainder", BLUE, ""),
         )
     ]
     limit = {"type": "line", "x0": budget, "x1": budget, "y0": 0, "y1": 1, "yref": "paper"}
@@ -434,18 +444,19 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
     }
     look = table["look"].iloc[0]
     return Picture(
-        title="Look first, decide then",
+        title="Cost of a look before the decision",
         figure=set_margins(go.Figure(bars, layout), top=60),
         table=table,
         alt=(
-            f"A shared look of {cost(look)} pcost and the rest make {cost(table['all'].iloc[0])}; a"
-            f" separate look as exact as that would make {cost(table['all'].iloc[1])},"
-            f" {analyses.shared.saved:.1%} of the pcost more."
+            f"A shared look of {cost(look)} pcost and the remainder cost"
+            f" {cost(table['total'].iloc[0])}; with an equally accurate separate look the cost is"
+            f" {cost(table['total'].iloc[1])}."
         ),
     )
 
 
 def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -> go.Figure:
+    """Return horizontal bars with their values printed on them."""
     bar = {
         "type": "bar",
         "x": list(sizes),
@@ -466,11 +477,12 @@ def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -
 
 
 def _cell_labels(schema: Schema, name: str) -> list[str]:
+    """Return the axis labels of the cells of an attribute."""
     return axis_labels([schema[name].label(i) for i in range(schema[name].size)])
 
 
 def _coefficient_table(result: QueryDecomposition, pieces: int) -> pd.DataFrame:
-    """Return one row per cell: the query, its first pieces and their sum."""
+    """Return a table of the coefficients of a query, its first pieces and their sum, per cell."""
     cells = [_cell_labels(result.schema, name) for name in result.schema.names]
     index = np.indices(result.query.shape).reshape(len(cells), -1)
     columns = {
@@ -490,23 +502,23 @@ def _coefficient_table(result: QueryDecomposition, pieces: int) -> pd.DataFrame:
 PAIR_HEIGHT_PX = 480  # height of two adjacent figures
 
 
-def strategy_picture(tried: StrategyResult) -> Picture:
+def strategy_picture(result: StrategyResult) -> Picture:
     """Return a heat map of a strategy matrix."""
-    m, n = tried.rows.shape
+    m, n = result.rows.shape
     labels = [[f"row {i + 1}" for i in range(m)], [str(i) for i in range(n)]]
     style = {"zmin": -1, "zmax": 1, "zmid": 0, "colorscale": DIVERGING_SCALE}
-    axes, hover = ["what is measured", "cell"], "%{y}, cell %{x}<br>%{z:.3f}"
-    figure = heat_map(tried.rows, labels, axes, hover, "weight", **style)
+    axes, hover = ["measurement", "cell"], "%{y}, cell %{x}<br>%{z:.3f}"
+    figure = heat_map(result.rows, labels, axes, hover, "weight", **style)
     figure.update_layout(height=PAIR_HEIGHT_PX)
-    table = pd.DataFrame(tried.rows, columns=labels[1])
+    table = pd.DataFrame(result.rows, columns=labels[1])
     table.insert(0, "row", labels[0])
-    max_rows_per_cell = int(np.max(np.count_nonzero(np.abs(tried.rows) > 1e-9, axis=0)))
+    max_rows_per_cell = int(np.max(np.count_nonzero(np.abs(result.rows) > 1e-9, axis=0)))
     return Picture(
-        title=f"{tried.name}: what is measured",
+        title=f"{result.name}: the measured numbers",
         figure=figure,
         table=table,
         alt=(
-            f"{m} rows on {n} cells; a record moves up to {max_rows_per_cell} of the {m} measured"
+            f"{m} rows on {n} cells; a record changes up to {max_rows_per_cell} of the {m} measured"
             " numbers."
         ),
         note=(
@@ -518,13 +530,13 @@ def strategy_picture(tried: StrategyResult) -> Picture:
 
 def range_errors_picture(contest: Contest, number: int) -> Picture:
     """Return the standard error of every range under one strategy, on a common color range."""
-    tried, n = contest.tried[number], contest.cells
+    result, n = contest.results[number], contest.cells
     first, last = np.triu_indices(n)
     grid = np.full((n, n), np.nan)
-    grid[first, last] = tried.errors
+    grid[first, last] = result.errors
     labels = [str(i) for i in range(n)]
     hover = "%{y} to %{x}<br>standard error %{z:.3f} counts"
-    color_range = {"zmin": 0.0, "zmax": max(float(t.errors.max()) for t in contest.tried)}
+    color_range = {"zmin": 0.0, "zmax": max(float(t.errors.max()) for t in contest.results)}
     figure = heat_map(
         grid,
         [labels, labels],
@@ -534,20 +546,20 @@ def range_errors_picture(contest: Contest, number: int) -> Picture:
         **color_range,
     )
     figure.update_layout(height=PAIR_HEIGHT_PX)
-    worst = int(np.argmax(tried.errors))
+    worst = int(np.argmax(result.errors))
     return Picture(
-        title=f"{tried.name}: standard error of every range",
+        title=f"{result.name}: standard error of every range",
         figure=figure,
         table=pd.DataFrame(
-            {"first cell": first, "last cell": last, "standard error": tried.errors}
+            {"first cell": first, "last cell": last, "standard error": result.errors}
         ),
         alt=(
             f"{len(first):,} ranges; standard errors from"
-            f" {format_number(float(tried.errors.min()))} to"
-            f" {format_number(float(tried.errors.max()))} counts, the largest for cells"
+            f" {format_number(float(result.errors.min()))} to"
+            f" {format_number(float(result.errors.max()))} counts, the largest for cells"
             f" {first[worst]} to {last[worst]}."
         ),
-        note="The colours mean the same for every strategy, so that pictures can be compared.",
+        note="All strategies have the same color scale.",
     )
 
 
@@ -556,7 +568,7 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
 
     The marker of the strategy ``chosen`` is highlighted.
     """
-    names, sizes = [t.name for t in contest.tried], [t.rmse for t in contest.tried]
+    names, sizes = [t.name for t in contest.results], [t.rmse for t in contest.results]
     is_chosen = [name == chosen for name in names]
     figure = go.Figure(
         go.Scatter(
@@ -594,12 +606,12 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
     )
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
     figure.update_layout(height=320, legend={"orientation": "h", "y": 1.15})
-    best = min(contest.tried, key=lambda t: t.rmse)
+    best = min(contest.results, key=lambda t: t.rmse)
     table = pd.DataFrame(
         {"strategy or bound": [*names, *bounds], "RMSE": [*sizes, *bounds.values()]}
     )
     return Picture(
-        title=f"Who wins on all {contest.asked.name} queries over {contest.cells} cells",
+        title=f"Who wins on all {contest.family.name} queries over {contest.cells} cells",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
         alt=(
@@ -611,20 +623,19 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
 
 
 def proof_text(contest: Contest, share: float) -> str:
-    """Return a Markdown text about the gap between the optimal strategy and a bound.
+    """Return a Markdown text about the gap between the optimal strategy and a lower bound.
 
-    ``share`` is as for `Contest.bound`.
+    ``share`` moves the weights that prove the bound from equal (0) to optimal (1).
     """
-    gap = contest.tried[-1].rmse / contest.bound(share) - 1.0
+    gap = contest.results[-1].rmse / contest.bound(share) - 1.0
     if gap < 1e-6:
         return (
-            "**Strategy and bound meet:** these weights prove that the optimal strategy cannot be"
-            " improved."
+            "**Strategy and bound are equal:** these weights prove that no strategy has a smaller"
+            " error."
         )
     return (
-        f"The optimal strategy is **{gap:.2%}** above the bound that these weights prove. So far"
-        " you only know that no strategy is better by more than that; move the weights to learn"
-        " more."
+        f"The optimal strategy is **{gap:.2%}** above the bound that these weights prove: no"
+        " strategy is better by more than that. Other weights prove more."
     )
 
 
@@ -632,7 +643,10 @@ LEGEND = {"orientation": "h", "y": 1.18}
 
 
 def attack_picture(attack: Attack) -> Picture:
-    """Return the reply of every person, its least squares estimate and the decision threshold."""
+    """Return a figure of the replies of all persons and their estimates by an attack.
+
+    A line marks the threshold above which the attacker guesses yes.
+    """
     persons = [f"person {i + 1}" for i in range(PERSONS)]
     is_correct = [guess == secret for guess, secret in zip(attack.guesses, SECRETS, strict=True)]
     replies = {
@@ -640,9 +654,9 @@ def attack_picture(attack: Attack) -> Picture:
         "x": persons,
         "y": list(SECRETS),
         "mode": "markers",
-        "name": "what the person said (1 is yes)",
+        "name": "confidential reply (1 is yes)",
         "marker": {"color": GREEN, "size": 18, "symbol": "circle-open", "line": {"width": 3}},
-        "hovertemplate": "%{x} said %{y}<extra></extra>",
+        "hovertemplate": "%{x} replied %{y}<extra></extra>",
     }
     guesses = [
         {
@@ -678,39 +692,42 @@ def attack_picture(attack: Attack) -> Picture:
             "categoryorder": "array",
             "showgrid": False,
         },
-        "yaxis": {"title": {"text": "reply, as the attacker works it out"}},
+        "yaxis": {"title": {"text": "estimated reply"}},
         "height": 360,
         "legend": LEGEND,
     }
     table = pd.DataFrame(
         {
             "person": persons,
-            "said": SECRETS,
+            "reply": SECRETS,
             "estimate": attack.estimate,
             "guess": attack.guesses,
             "right": is_correct,
         }
     )
     return Picture(
-        title="What an attacker learns of every person",
+        title="Replies found by the attack",
         figure=set_margins(go.Figure([replies, *guesses], layout), top=40),
         table=table,
         alt=(
-            f"From {len(attack.answers)} answers the attacker has {attack.right} of {PERSONS}"
-            " replies right; half of them would be right by tossing a coin."
+            f"From {len(attack.answers)} answers the attacker finds {attack.right} of {PERSONS}"
+            " replies; tossing a coin finds half of them."
         ),
         note="Above the dashed line the attacker guesses yes. The replies are invented.",
     )
 
 
 def caps_picture(budget: Budget, chosen: int) -> Picture:
-    """Return the error of the total by cap on rows per person: rows lost, noise and both."""
+    """Return a line chart of the error of the total against the cap on rows per person.
+
+    The lines are the rows lost, the standard error of the noise, and the resulting error.
+    """
     table = caps_table(budget)
     figure = go.Figure()
     for column, name, color, dash in (
         ("rows lost", "rows lost", ORANGE, "dot"),
         ("standard error", "standard error of the noise", BLUE, "dash"),
-        ("error", "both together", GREEN, "solid"),
+        ("error", "error of the total", GREEN, "solid"),
     ):
         figure.add_scatter(
             x=table["cap"],
@@ -721,28 +738,28 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
             hovertemplate=f"cap %{{x}}<br>{name}: %{{y:.4g}} counts<extra></extra>",
         )
     figure.add_vline(x=chosen, line={"color": GREY, "dash": "dash"})
-    figure.update_xaxes(title="most rows of one person that are counted", dtick=1)
+    figure.update_xaxes(title="cap: largest number of rows counted per person", dtick=1)
     figure.update_yaxes(title="counts", rangemode="tozero")
     figure.update_layout(height=360, legend=LEGEND)
     best = best_cap(budget)
     error = format_number(float(table["error"][table["cap"] == best].iloc[0]))
     return Picture(
-        title="What a cap on rows costs and saves",
+        title="Error for each cap on rows per person",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
         alt=(
-            f"Rows lost fall and noise grows with the cap; the total is best at a cap of {best},"
-            f" off by {error}."
+            f"With the cap, the rows lost decrease and the noise increases; the error of the total"
+            f" is smallest at a cap of {best}: {error} counts."
         ),
-        note=(
-            "Every cap makes the same promise to a whole person. The dashed line is the cap that"
-            " you chose."
-        ),
+        note=("Every cap gives a person the same guarantee. Dashed: the chosen cap."),
     )
 
 
 def clipping_picture(example: ClippingExample, width: int) -> Picture:
-    """Return true counts and the expected published counts after clipping at zero."""
+    """Return a bar chart of true counts, with the mean published counts after clipping at zero.
+
+    ``width`` is the number of cells per bin.
+    """
     bins = [
         f"{i * width}" if width == 1 else f"{i * width}-{(i + 1) * width - 1}"
         for i in range(len(example.counts))
@@ -759,37 +776,36 @@ def clipping_picture(example: ClippingExample, width: int) -> Picture:
         x=bins,
         y=example.means,
         mode="markers",
-        name="published on average, negative counts as 0",
+        name="mean published count",
         marker={"color": ORANGE, "size": 9, "symbol": "diamond"},
         error_y={"array": example.errors, "color": ORANGE, "thickness": 1},
         hovertemplate="cells %{x}: %{y:.2f} on average<extra></extra>",
     )
-    figure.update_xaxes(type="category", title="cells put together", nticks=16)
+    figure.update_xaxes(type="category", title="cells", nticks=16)
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(height=380, legend=LEGEND)
     table = pd.DataFrame(
         {
             "cells": bins,
             "true count": example.counts,
-            "published on average": example.means,
+            "mean published count": example.means,
             "error": example.errors,
         }
     )
     return Picture(
-        title="What putting negative counts up to zero does",
+        title="Mean of counts that are clipped at zero",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
         alt=(
-            f"{len(bins)} counts with a standard error of {format_number(example.std)}; put up to"
-            f" zero they add up to {format_number(example.bias)} too many on average, and a cell is"
-            f" off by {format_number(example.rmse)} counts."
+            f"{len(bins)} counts with a standard error of {format_number(example.std)}, clipped at"
+            f" zero: their sum is {format_number(example.bias)} counts too large on average."
         ),
-        note="Bars of the diamonds: root mean squared error of the published count.",
+        note="Vertical lines: root mean squared error of the published count.",
     )
 
 
 def centers_example_picture(example: CentersExample) -> Picture:
-    """Return the errors with equal and with tuned centers, relative to the lower bound."""
+    """Return a dot plot of the gaps to the lower bound with equal and with tuned centers."""
     names = ["equal centers", "tuned centers"]
     sizes = [example.equal.weighted_rmse, example.tuned.weighted_rmse]
     excess_percent = [100.0 * (size / example.bound - 1.0) for size in sizes]
@@ -815,7 +831,7 @@ def centers_example_picture(example: CentersExample) -> Picture:
     )
     figure.add_vline(x=0.0, line={"color": GREY, "dash": "dash", "width": 3})
     figure.update_xaxes(
-        title="RMSE above what no mechanism can go below (%)",
+        title="RMSE above the lower bound (%)",
         range=[-0.05 * max(excess_percent), 1.8 * max(excess_percent)],
     )
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
@@ -828,19 +844,19 @@ def centers_example_picture(example: CentersExample) -> Picture:
         }
     )
     return Picture(
-        title="What tuning wins, and what is left",
+        title="Gap to the lower bound",
         figure=set_margins(figure),
         table=table,
         alt=(
             f"Equal centers are {excess_percent[0]:.2f}% above the bound, tuned ones"
             f" {excess_percent[1]:.2f}%."
         ),
-        note=f"The dashed line is the bound: {example.bound:.4f} counts, found by {example.how}.",
+        note=f"Dashed: the lower bound, {example.bound:.4f} counts, computed by {example.how}.",
     )
 
 
 def centers_picture(example: CentersExample, name: str) -> Picture:
-    """Return the tuned and the equal center of an attribute."""
+    """Return a bar chart of the tuned center of an attribute, with the equal center as a line."""
     center = example.centers()[name]
     cells = [str(i) for i in range(len(center))]
     figure = go.Figure(
@@ -865,12 +881,12 @@ def centers_picture(example: CentersExample, name: str) -> Picture:
     figure.update_layout(height=300, legend=LEGEND)
     largest = int(np.argmax(center))
     return Picture(
-        title=f"How the total of a query is passed down along {name}",
+        title=f"Center of {name}",
         figure=set_margins(figure).update_layout(margin_t=40),
         table=pd.DataFrame({"cell": cells, "tuned": center, "equal": 1.0 / len(center)}),
         alt=(
             f"Tuned shares go from {center.min():.3f} to {center.max():.3f}, the largest at cell"
             f" {largest}; equal ones are {1 / len(center):.3f}."
         ),
-        note="Both add up to 1, so that both split every query exactly.",
+        note="Both centers add up to 1, so both split every query without remainder.",
     )

@@ -9,7 +9,7 @@ import pytest
 
 from engine.lessons import decomposition_picture
 from engine.lessons.examples import (
-    binned,
+    bin_counts,
     centered_pairs,
     clipping_example,
     contest,
@@ -314,7 +314,7 @@ def test_lesson_plan_of_ranges_is_optimal() -> None:
     session.press("open_strategies")
     here = session.studio
     result = plan(here.workload, here.budget, here.mechanism, **here.options)
-    assert result.rmse == pytest.approx(contest("range", 8).tried[-1].rmse, rel=1e-4)
+    assert result.rmse == pytest.approx(contest("range", 8).results[-1].rmse, rel=1e-4)
 
 
 def test_draw_again_changes_only_the_noise() -> None:
@@ -352,7 +352,7 @@ def test_better_weights_give_larger_bounds() -> None:
     second = data_frames(session)[0]["RMSE"].tolist()
     assert second[:-1] == first  # strategies and singular value bound
     assert second[-1] > first[-1]
-    assert "Strategy and bound meet" in session.text()
+    assert "Strategy and bound are equal" in session.text()
 
 
 def test_lesson_look_shows_saved_budget() -> None:
@@ -360,7 +360,7 @@ def test_lesson_look_shows_saved_budget() -> None:
     assert session.metrics()["Budget saved (pcost)"] == "75.00%"
     session.set(coarse_questions=7, coarse_fine="full table", twin_spends=True)
     assert session.metrics()["Budget saved (pcost)"] == "6.25%"
-    assert data_frames(session)[0]["all"].tolist() == [1.0, 1.0625, 1.0, 1.0625]
+    assert data_frames(session)[0]["total"].tolist() == [1.0, 1.0625, 1.0, 1.0625]
     assert session.press("open_coarse").studio.workload.queries == 2**7
 
 
@@ -387,7 +387,9 @@ def test_wider_cells_have_less_bias() -> None:
     session = open_lesson(find_lesson("binning")).set(binning_step=2, binning_width=1)
     first = session.metrics()["Mean bias of the sum"]
     std = 1 / session.studio.budget.mu
-    assert float(first.split()[0]) == pytest.approx(clipping_example(binned(1), std).bias, abs=0.06)
+    assert float(first.split()[0]) == pytest.approx(
+        clipping_example(bin_counts(1), std).bias, abs=0.06
+    )
     second = session.set(binning_width=8).metrics()["Mean bias of the sum"]
     assert float(second.split()[0]) < float(first.split()[0])
 

@@ -17,8 +17,8 @@ from engine.lessons import (
     centers_example_picture,
     centers_picture,
     clipping_picture,
+    gap_text,
     group_questions,
-    left_text,
 )
 from engine.lessons.examples import (
     CAPS,
@@ -29,13 +29,13 @@ from engine.lessons.examples import (
     VISITS,
     WIDTHS,
     best_cap,
-    binned,
+    bin_counts,
     caps_table,
     centered_pairs,
     clipping_example,
     neighbours,
-    of_a_person,
     pairs_workload,
+    person_budget,
     published_answers,
     reconstruct_replies,
     rows_in_all,
@@ -88,7 +88,7 @@ def test_group_questions_with_invalid_count_is_refused(count: float) -> None:
 
 
 def test_budget_of_person_scales_with_rows() -> None:
-    person = of_a_person(Budget(pcost=0.01), 20)
+    person = person_budget(Budget(pcost=0.01), 20)
     # the value in a question of the lesson
     assert person.pcost == pytest.approx(4.0)
     assert neighbours(person).guess == pytest.approx(neighbours(Budget(pcost=0.01), rows=20).guess)
@@ -99,7 +99,7 @@ def test_budget_of_person_scales_with_rows() -> None:
     table = caps_table(Budget(pcost=0.5)).set_index("cap")
     assert table.loc[3, "standard error"] == pytest.approx(3 * table.loc[1, "standard error"])
     with pytest.raises(PlanError):
-        of_a_person(Budget(pcost=1.0), 21)
+        person_budget(Budget(pcost=1.0), 21)
 
 
 @pytest.mark.parametrize("pcost", [0.001, 0.01, 1.0])
@@ -113,7 +113,7 @@ def test_caps_table_trades_lost_rows_and_noise(pcost: float) -> None:
         assert table.loc[cap, "error"] == pytest.approx(np.hypot(lost, cap / np.sqrt(pcost)))
     best = best_cap(Budget(pcost=pcost))
     assert table["error"].min() == table.loc[best, "error"]
-    assert f"best at a cap of {best}" in caps_picture(Budget(pcost=pcost), 3).alt
+    assert f"smallest at a cap of {best}:" in caps_picture(Budget(pcost=pcost), 3).alt
 
 
 @pytest.mark.parametrize(("count", "std"), [(0.0, 1.0), (0.0, 10.0), (3.0, 2.0), (40.0, 1.5)])
@@ -134,10 +134,10 @@ def test_clipping_answers_of_lesson_are_correct() -> None:
     assert round(clipping_example([0.0], 10.0).bias) == 4
     assert round(clipping_example(np.zeros(1000), 1.0).bias, -1) == 400
     assert round(clipping_example(np.zeros(1000), 1.0).std_of_sum) == 32
-    biases = [clipping_example(binned(width), 1.0).bias for width in WIDTHS]
+    biases = [clipping_example(bin_counts(width), 1.0).bias for width in WIDTHS]
     assert biases == sorted(biases, reverse=True)
-    assert all(binned(width).sum() == sum(SPARSE) for width in WIDTHS)
-    for wrong in (lambda: binned(3), lambda: clipping_example([1.0], 0.0)):
+    assert all(bin_counts(width).sum() == sum(SPARSE) for width in WIDTHS)
+    for wrong in (lambda: bin_counts(3), lambda: clipping_example([1.0], 0.0)):
         with pytest.raises(PlanError):
             wrong()
 
@@ -147,12 +147,14 @@ def test_tuned_centers_error_lies_above_bound() -> None:
         pairs = centered_pairs(kind, 4)
         assert pairs.bound <= pairs.tuned.weighted_rmse < pairs.equal.weighted_rmse
         assert pairs.bound == mechanism_bound(pairs_workload(kind, 4)).rmse(pairs.tuned)
-        assert pairs.won == pytest.approx(1 - pairs.tuned.weighted_rmse / pairs.equal.weighted_rmse)
-        assert "Plan and bound meet" in left_text(pairs)
+        assert pairs.gain == pytest.approx(
+            1 - pairs.tuned.weighted_rmse / pairs.equal.weighted_rmse
+        )
+        assert "Plan and bound are equal" in gap_text(pairs)
     large = centered_pairs("prefix", 10)
     # the small remaining gap that the lesson discusses
-    assert 1e-4 < large.left < 0.02
-    assert f"{large.left:.2%}" in left_text(large)
+    assert 1e-4 < large.gap < 0.02
+    assert f"{large.gap:.2%}" in gap_text(large)
     assert all(center.sum() == pytest.approx(1.0) for center in large.centers().values())
     assert max(np.ptp(center) for center in large.centers().values()) > 0.01
     with pytest.raises(PlanError):
@@ -172,11 +174,11 @@ def test_equal_centers_are_optimal_for_marginals() -> None:
 
 def test_further_lesson_pictures_match_their_numbers() -> None:
     picture = attack_picture(reconstruct_replies(published_answers(16)))
-    assert "has 16 of 16 replies right" in picture.alt
+    assert "finds 16 of 16 replies" in picture.alt
     assert picture.table["right"].all()
     wrong = attack_picture(reconstruct_replies(published_answers(2)))
     assert len(wrong.figure.data[2].x) == (~wrong.table["right"]).sum() > 0
-    numbers = clipping_example(binned(2), 3.0)
+    numbers = clipping_example(bin_counts(2), 3.0)
     assert f"{len(numbers.counts)} counts" in clipping_picture(numbers, 2).alt
     one = centered_pairs("range", 4)
     shown = centers_example_picture(one)

@@ -33,12 +33,13 @@ Result = tuple[Comparison, Mapping[str, tuple[str, Mapping[str, Any]]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Results of a comparison.
+    """Results of a comparison with the requests behind them.
 
     Attributes
     ----------
-    choices : maps a label to (mechanism, options).
-    key : key of the job.
+    results : results; may be of a comparison that is still running.
+    choices : maps the label of a mechanism to its name and options.
+    key : key of the job, which identifies workload, budget, mechanisms and time limit.
     current_label : label of the mechanism of the current plan.
     """
 
@@ -69,13 +70,16 @@ def _expected(
 
 
 def current_choice(studio: RequestState) -> tuple[str, tuple[str, Mapping[str, Any]]]:
-    """Return label and choice of the current mechanism, without the maximum number of records."""
+    """Return the label of the current mechanism, and its name and options.
+
+    The option max_records is left out, because it does not change the comparison.
+    """
     options = {k: v for k, v in studio.options_without_defaults.items() if k != "max_records"}
     return label_of(studio.mechanism, options), (studio.mechanism, options)
 
 
 def offered(studio: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return all choices by label: all variants and the current choice."""
+    """Return a mapping from labels to (name, options) of all mechanisms and the current one."""
     label, choice = current_choice(studio)
     return variants() | {label: choice}
 
@@ -93,7 +97,10 @@ def begin(
 
 
 def _with_plans(key: str, studio: RequestState, *request: Any, progress: tasks.Progress) -> Result:
-    """Compare the mechanisms, and load the plans that the views show first into the cache."""
+    """Run the comparison in a worker, and cache the plans that the views draw first.
+
+    ``request`` are the arguments of `tasks.compare_all`.
+    """
     comparison, choices = result = tasks.compare_all(*request, progress=progress)
     compared = Compared(
         results=comparison, choices=choices, key=key, current_label=current_choice(studio)[0]
@@ -148,7 +155,7 @@ def run(studio: RequestState) -> Compared | None:
 
 
 def _first(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Return the labels selected at first: the current mechanism and the fast ones."""
+    """Return the labels that are selected when the page opens."""
     table = _expected(f"{studio.key}|{list(choices)}", studio, list(choices.values()))
     return quick_choices(table, also=current_choice(studio)[0])
 
@@ -160,6 +167,7 @@ def _select(labels: list[str]) -> None:
 def _inputs(
     studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> tuple[list[str], float]:
+    """Draw the inputs; return the labels of the selected mechanisms and the limit in seconds."""
     left, right = st.columns([5, 1])
     labels = list(choices)
     with show_errors():

@@ -16,9 +16,9 @@ GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import 
 def _comparison(
     studio: RequestState, comparison: Compared | None, lines: Sequence[str], **imports: str
 ) -> str:
-    """Return code of the comparison and of further lines.
+    """Return code that runs a comparison, followed by further lines.
 
-    Imports are passed as module="name", with "__" for a dot.
+    The imports of these lines are keyword arguments, such as engine__figures="rows_picture".
     """
     choices = [(name, dict(options)) for name, options in _choices(comparison)]
     argument = "" if not choices else f", {choices!r}"
@@ -36,7 +36,7 @@ def _comparison(
 
 
 def _choices(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the compared mechanisms; empty if all variants were compared."""
+    """Return names and options of the compared mechanisms; empty if all variants were compared."""
     if comparison is None:
         return []
     labels = list(comparison.results.frame["mechanism"])
@@ -44,7 +44,7 @@ def _choices(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]
 
 
 def compare(studio: RequestState, comparison: Compared | None) -> str:
-    """Return code that prints the table and the bound."""
+    """Return code that prints the errors of all mechanisms and the lower bound."""
     return _comparison(
         studio, comparison, ["print(results.frame)", "print(results.bound, results.statement)"]
     )

@@ -21,7 +21,7 @@ CURRENT, FILE = "current plan", "uploaded file"
 
 
 def difference(studio: RequestState, comparison: Compared | None) -> str:
-    """Draw the differences between two plans and their errors."""
+    """Draw the choice of two plans and their differences; return the code."""
     file = st.file_uploader(
         "Upload a plan file", type=["json"], key="diff_file", max_upload_size=100
     )
@@ -86,7 +86,7 @@ def _shown(first: Plan, second: Plan) -> None:
 
 
 def paper_numbers(studio: RequestState, comparison: Compared | None) -> str:
-    """Draw the numbers printed in the papers and those computed here."""
+    """Draw the errors printed in the papers and those computed here; return the code."""
     st.caption(
         escape_markdown(
             "RMSE in counts at pcost 1. The papers stopped their solvers early, so the results here"

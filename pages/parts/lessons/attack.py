@@ -28,7 +28,7 @@ from pages.parts.shell.history import RequestState
 NAME = "attack"
 COUNTS = tuple(range(2, PERSONS + 1))
 COSTS = (0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
-NOISY_ANSWERS = "learn_heard"  # session key
+NOISY_ANSWERS = "learn_noisy_answers"  # session key
 STEPS = (
     (
         "Sixteen persons replied yes or no in confidence. **Exact counts** of yes in groups are"
@@ -39,7 +39,7 @@ STEPS = (
 
 
 def noisy_answers(count: int, budget: Budget) -> Array:
-    """Noisy answers on screen, shape (count,); changed settings draw new ones."""
+    """Return the noisy answers of this session, shape (count,); draw them if the inputs changed."""
     cached: tuple[int, Budget, Array] | None = st.session_state.get(NOISY_ANSWERS)
     if cached is None or cached[:2] != (count, budget):
         cached = st.session_state[NOISY_ANSWERS] = (count, budget, published_answers(count, budget))
@@ -47,12 +47,12 @@ def noisy_answers(count: int, budget: Budget) -> Array:
 
 
 def publish_again() -> None:
-    """Discard the noisy answers on screen, so that new ones are drawn."""
+    """Discard the noisy answers of this session, so that the next run draws new ones."""
     st.session_state.pop(NOISY_ANSWERS, None)
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the attack on exact answers, then on noisy ones."""
+    """Draw the attack: on exact answers in step 0, on noisy answers in step 1."""
     left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
     count = dial(
         left.select_slider, "Published answers", COUNTS, of=NAME, name="answers", default=4
@@ -97,7 +97,7 @@ def picture(step: int) -> LessonPicture:
 
 
 def expected() -> dict[str, str]:
-    """Numbers of replies found with exact answers, and limits with noise."""
+    """Return the numbers of replies found in exact answers, and the standard error with noise."""
     exact = {
         f"Replies found with {n} exact answers": str(
             reconstruct_replies(published_answers(n)).right

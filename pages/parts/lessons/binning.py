@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine import lessons
 from engine._format import format_number
-from engine.lessons import binned, clipping_example
+from engine.lessons import bin_counts, clipping_example
 from engine.lessons.examples import WIDTHS
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -36,14 +36,14 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the effect of clipping on cells and sums, and of wider cells."""
+    """Draw mean published counts after clipping, then the bias of their sum, then wider cells."""
     left, right = st.columns(2)
     pcost = user_workload_cost(left.select_slider, COSTS, of=NAME)
     width = 1
     if step > 1:
         width = dial(right.select_slider, "Merged cells", WIDTHS, of=NAME, name="width", default=2)
     budget = Budget(pcost=pcost)
-    example = clipping_example(binned(width), 1 / budget.mu)
+    example = clipping_example(bin_counts(width), 1 / budget.mu)
     shown = show_picture(lessons.clipping_picture(example, width), "clipped")
     if step:
         one, two, three = st.columns(3)
@@ -65,11 +65,11 @@ def picture(step: int) -> LessonPicture:
     cells = len(example.counts)
     script = lines(
         f"""
-example = clipping_example(binned({width}), std=1 / Budget(pcost={pcost!r}).mu)
+example = clipping_example(bin_counts({width}), std=1 / Budget(pcost={pcost!r}).mu)
 print(example.bias, example.std_of_sum, example.rmse)
 print(example.means.round(2))""",
         engine="Budget",
-        engine__lessons="binned clipping_example",
+        engine__lessons="bin_counts clipping_example",
     )
     schema = Schema([Attribute.of_size("income", cells)])
     studio = RequestState(
@@ -79,8 +79,8 @@ print(example.means.round(2))""",
 
 
 def expected() -> dict[str, str]:
-    """Bias and errors at a standard error of 1 count."""
-    examples = {width: clipping_example(binned(width), 1.0) for width in WIDTHS}
+    """Return the bias and errors of clipped counts at a standard error of 1 count."""
+    examples = {width: clipping_example(bin_counts(width), 1.0) for width in WIDTHS}
     empty = clipping_example([0.0], 1.0)
     return {
         "Mean of an empty cell with noise of 1 count": f"{empty.bias:.3f}",

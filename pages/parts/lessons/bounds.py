@@ -27,7 +27,7 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw all strategies and the bound of the chosen weights."""
+    """Draw the errors of all strategies and the lower bound that the chosen weights prove."""
     one, two, three = st.columns([2, 1, 2])
     names = tuple(FAMILIES)
     name = dial(
@@ -65,19 +65,19 @@ def picture(step: int) -> LessonPicture:
         f"""
 result = contest({name!r}, {cells})
 print(result.bound(0.0), result.bound({share / 100!r}), result.bound())
-print(result.tried[-1].rmse, workload_plan.rmse)""",
+print(result.results[-1].rmse, workload_plan.rmse)""",
         engine__lessons="contest",
     )
     return LessonPicture(studio=studio, script=script, pictures=(shown,))
 
 
 def expected() -> dict[str, str]:
-    """Bounds and the best strategy of the example."""
+    """Return the lower bounds and the smallest error for all ranges on 8 cells."""
     result = contest("range", 8)
     return {
         "Singular value bound, ranges on 8 cells": f"{result.bound(0.0):.4f}",
         "Best bound": f"{result.bound():.4f}",
-        "Optimal strategy": f"{result.tried[-1].rmse:.4f}",
+        "Optimal strategy": f"{result.results[-1].rmse:.4f}",
     }
 
 

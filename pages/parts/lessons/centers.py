@@ -25,7 +25,7 @@ STEPS = (
 
 
 def user_plans(workload: Workload, budget: Budget) -> CentersExample:
-    """Both plans of the user's workload and its bound, cached."""
+    """Return plans of the user's workload with uniform and tuned centers; cached on the page."""
     key = (history.current().request_key, budget)
     cached = history.page_state().get("centered")
     if cached is None or cached[0] != key:
@@ -36,7 +36,7 @@ def user_plans(workload: Workload, budget: Budget) -> CentersExample:
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw both splits relative to the bound, and a tuned center."""
+    """Draw the errors of both kinds of centers, then one center, then the gap to the bound."""
     mine = user_workload(NAME)
     if mine is None:
         left, right = st.columns(2)
@@ -61,25 +61,25 @@ def picture(step: int) -> LessonPicture:
         )
         shown.append(show_picture(lessons.centers_picture(example, chosen), "center"))
     if step > 1:
-        st.markdown(lessons.left_text(example))
+        st.markdown(lessons.gap_text(example))
     called = script.split("= ")[1].split("(")[0]
     studio = RequestState(workload=workload, budget=budget, options={"centers": "tuned"})
     return LessonPicture(
         studio=studio,
         script=lines(
-            f"{script}\nprint(example.won, example.left, example.bound)", engine__lessons=called
+            f"{script}\nprint(example.gain, example.gap, example.bound)", engine__lessons=called
         ),
         pictures=tuple(shown),
     )
 
 
 def expected() -> dict[str, str]:
-    """Gain of tuning and remaining gap for all pairs."""
+    """Return the decrease of the error by tuning and the gap to the bound for all pairs."""
     examples = {
         (name, cells): centered_pairs(name, cells) for name in QUERY_KINDS for cells in (4, 10)
     }
     return {
-        f"{MEANINGS[name]}, {cells} cells: gain, gap": f"{one.won:.2%}, {one.left:.2%}"
+        f"{MEANINGS[name]}, {cells} cells: gain, gap": f"{one.gain:.2%}, {one.gap:.2%}"
         for (name, cells), one in examples.items()
     }
 

@@ -30,7 +30,7 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the cost of a look followed by the chosen analysis."""
+    """Draw the cost of a first measurement (the look) followed by an analysis."""
     left, right = st.columns(2)
     sizes = (2, 3, 4, 5, 6, 7)
     questions = dial(
@@ -74,12 +74,13 @@ print(result.spends())""",
 
 
 def _workload(questions: int) -> Workload:
+    """Return the table of all combinations of replies."""
     schema = yes_or_no(questions)
     return Workload(schema).add(schema.names, "marginal")
 
 
 def expected() -> dict[str, str]:
-    """Saved shares of the budget."""
+    """Return the share of the budget that a shared look saves, for three examples."""
     cases = ((3, 2), (7, 2), (7, 7))
     analyses = {
         case: two_analyses(case[0], fine_ways=case[1], budget=Budget(pcost=1.0)) for case in cases

@@ -36,7 +36,7 @@ PAPER_QUERY = {"yes": ["b", "c"], "no": ["c"]}  # figure 1 of the paper
 
 
 def grid() -> tuple[Schema, list[list[int]]]:
-    """Draw the choice of the query cell by cell; return its schema and matrix."""
+    """Draw widgets that choose the cells of a query; return its schema and 0/1 matrix."""
     left, right = st.columns(2, gap="large")
     down = dial(left.select_slider, "Replies", (2, 3, 4), of=NAME, name="rows", default=2)
     across = dial(left.select_slider, "Cities", (2, 3, 4, 5), of=NAME, name="columns", default=3)
@@ -57,7 +57,7 @@ def grid() -> tuple[Schema, list[list[int]]]:
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the query, its pieces step by step, and their sum."""
+    """Draw a query and its first pieces, one more in each step, and their sum."""
     schema, query = grid()
     decomposition = decompose_query(schema, query)
     shown = show_picture(lessons.decomposition_picture(decomposition, step), "smashed")
@@ -78,7 +78,7 @@ print(pieces.added(), pieces.misfit)""",
 
 
 def expected() -> dict[str, str]:
-    """Pieces of the paper's example."""
+    """Return the coefficients of the pieces in the first cell of the paper's example."""
     schema = Schema(
         [Attribute.categorical("reply", REPLIES[:2]), Attribute.categorical("city", CITIES[:3])]
     )

@@ -1,6 +1,6 @@
 """Content of a lesson: text, interactive picture, questions, instructor notes.
 
-A new lesson is a `Lesson` in a separate file, listed in ``LESSONS``.
+To add a lesson, write a module with a `Lesson` and list it in ``LESSONS`` of this package.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """A formula as LaTeX for the screen and as plain text for print, with its explanation."""
+    """A formula as LaTeX for the screen and as text for the handout, with its explanation."""
 
     latex: str
     plain: str
@@ -49,7 +49,7 @@ class Formula:
 
 @dataclass(frozen=True, kw_only=True)
 class LessonPicture:
-    """Current picture of a lesson: its request, its Python code and its figures."""
+    """Figures of a lesson with the present choices, and the plan request and code behind them."""
 
     studio: RequestState
     script: Script
@@ -57,7 +57,7 @@ class LessonPicture:
 
     @property
     def text(self) -> str:
-        """Python code of the picture and of its plan."""
+        """Python code that builds the plan and prints the numbers of the figures."""
         return (python_script.plan_script(self.studio) + self.script).text()
 
 
@@ -67,15 +67,16 @@ class Lesson:
 
     Attributes
     ----------
-    name : for keys.
+    name : identifier in widget keys and file names.
     tab : short title.
     title : full title.
     words : introduction, Markdown.
     steps : one sentence per step of the picture, from step 0, Markdown.
-    picture : function that draws the picture up to a step and returns it.
-    formulas : optional reading.
+    picture : function that draws the figures up to a step and returns them.
+    formulas : formulas behind the lesson, shown on request.
     questions : three questions.
-    expected : function that computes the numbers that a class should find, by name.
+    expected : function that returns a mapping from descriptions to the numbers that a class should
+        find.
     goals : learning goals.
     discussion : questions for a class, Markdown.
     """
@@ -94,7 +95,7 @@ class Lesson:
 
 
 def question(text: str, *choices: tuple[str, str]) -> Question:
-    """Build a question from pairs of answer and feedback; a tick marks the correct answer."""
+    """Return a question from pairs of answer and feedback; a tick marks the correct answer."""
     parsed_choices = (
         Choice(text=t.removeprefix("✓ "), feedback=f, right=t.startswith("✓ ")) for t, f in choices
     )
@@ -102,7 +103,11 @@ def question(text: str, *choices: tuple[str, str]) -> Question:
 
 
 def lines(text: str, **imports: str) -> Script:
-    """Build a script with imports as module="Name Name", where "__" replaces dots."""
+    """Return lines of code with their imports.
+
+    An import is passed as a keyword argument, such as engine__lessons="contest draw_releases" for
+    two names of `engine.lessons`.
+    """
     pairs = {
         (module.replace("__", "."), name)
         for module, names in imports.items()
@@ -112,6 +117,6 @@ def lines(text: str, **imports: str) -> Script:
 
 
 def show_picture(picture: Picture, key: str, *, plain: bool = True) -> Picture:
-    """Draw a picture, ``plain`` without a toolbar, and return it."""
+    """Draw a picture and return it; a ``plain`` picture has only an export button."""
     figure_view.picture(picture, key=key, config=figure_view.EXPORT if plain else None)
     return picture

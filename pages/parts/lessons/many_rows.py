@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine import lessons
 from engine._format import cost, format_number
-from engine.lessons import best_cap, caps_table, neighbours, of_a_person
+from engine.lessons import best_cap, caps_table, neighbours, person_budget
 from engine.lessons.examples import CAPS, rows_in_all
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -35,7 +35,7 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the effect of a person with many rows, and the error of each cap."""
+    """Draw a count with and without a person with several rows, then the error of each cap."""
     left, middle = st.columns(2)
     mine = history.current().schema
     first = mine.rows_per_person if mine is not None and mine.rows_per_person in CAPS else 3
@@ -52,7 +52,7 @@ def picture(step: int) -> LessonPicture:
         middle.select_slider, "Privacy cost (pcost)", COSTS, of=NAME, name="pcost", default=0.01
     )
     budget = Budget(pcost=pcost)
-    person = of_a_person(budget, rows)
+    person = person_budget(budget, rows)
     shown = [show_picture(lessons.neighbours_picture(neighbours(budget, rows=rows)), "person")]
     st.markdown(
         f"pcost {pcost:g} for each row is **{person.pcost:g} for a person with {rows} rows**. An"
@@ -72,11 +72,11 @@ def picture(step: int) -> LessonPicture:
     script = lines(
         f"""
 budget = Budget(pcost={pcost!r})
-print(of_a_person(budget, {rows}).pcost, best_cap(budget))
+print(person_budget(budget, {rows}).pcost, best_cap(budget))
 print(caps_table(budget))
 print(workload_plan.rmse)  # with {rows} rows per person""",
         engine="Budget",
-        engine__lessons="best_cap caps_table of_a_person",
+        engine__lessons="best_cap caps_table person_budget",
     )
     budget_value = Budget(pcost=pcost, rows_per_person=rows)
     studio = RequestState(
@@ -86,10 +86,10 @@ print(workload_plan.rmse)  # with {rows} rows per person""",
 
 
 def expected() -> dict[str, str]:
-    """Costs for persons with several rows, and the best caps."""
+    """Return the privacy cost of persons with several rows, and the best cap at each budget."""
     budget = Budget(pcost=0.01)
     persons = {
-        f"pcost of a person with {rows} rows, 0.01 per row": cost(of_a_person(budget, rows).pcost)
+        f"pcost of a person with {rows} rows, 0.01 per row": cost(person_budget(budget, rows).pcost)
         for rows in (1, 3, 20)
     }
     return persons | {

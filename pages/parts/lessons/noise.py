@@ -34,7 +34,7 @@ STEPS = (
 
 
 def possible_releases(budget: Budget) -> Array:
-    """Possible releases on screen, shape (draws, cells); a changed budget draws new ones."""
+    """Return the noisy tables of this session, shape (draws, cells); draw new ones if needed."""
     cached: tuple[Budget, Array] | None = st.session_state.get(RELEASES)
     if cached is None or cached[0] != budget:
         cached = st.session_state[RELEASES] = (
@@ -45,12 +45,12 @@ def possible_releases(budget: Budget) -> Array:
 
 
 def draw_again() -> None:
-    """Discard the releases on screen, so that new ones are drawn."""
+    """Discard the noisy tables of this session, so that the next run draws new ones."""
     st.session_state.pop(RELEASES, None)
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw possible releases, the effect of one person, and the budget in all units."""
+    """Draw possible releases, then the effect of one person, then the budget in all units."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     pcost = user_workload_cost(left.select_slider, COSTS, of=NAME)
     budget = Budget(pcost=pcost)
@@ -88,7 +88,7 @@ print(budget_table(budget))""",
 
 
 def expected() -> dict[str, str]:
-    """Standard errors and attacker's success rates at two budgets."""
+    """Return standard errors and attackers' success rates at two budgets."""
     budgets = [Budget(pcost=pcost) for pcost in (0.02, 1.0)]
     errors = {
         f"Standard error at pcost {b.pcost:g}": f"{format_number(1 / b.mu)} counts" for b in budgets

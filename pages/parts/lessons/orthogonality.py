@@ -36,7 +36,7 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the cosines between all cells of all tables, and the costs of the pieces."""
+    """Draw cosines between the counts of all tables, then costs of pieces, then budget shares."""
     left, right = st.columns(2)
     down = dial(left.select_slider, "Replies", (2, 3, 4), of=NAME, name="rows", default=2)
     across = dial(right.select_slider, "Cities", (2, 3, 4, 5), of=NAME, name="columns", default=3)
@@ -82,7 +82,7 @@ print(workload_plan.by_space())"""
 
 
 def expected() -> dict[str, str]:
-    """Largest cosines of the example."""
+    """Return the largest cosine between tables, before and after the decomposition."""
     schema = Schema(
         [Attribute.categorical("reply", REPLIES[:2]), Attribute.categorical("city", CITIES[:3])]
     )

@@ -1,4 +1,4 @@
-"""Questions of a lesson with feedback, progress, and the instructor sheet.
+"""Questions of a lesson with feedback, progress, and notes for instructors.
 
 Answers are stored in the session only.
 """
@@ -13,17 +13,17 @@ from pages.parts.lessons.lesson import Choice, Lesson
 from pages.parts.shell import buttons
 
 ANSWERS, INSTRUCTOR = "learn_answers", "instructor"
-UNCHOSEN = "learn_unchosen"  # session key: the question that was checked without an answer
+UNCHOSEN = "learn_unchosen"  # session key: question that was checked without an answer
 
 
 def answers() -> Mapping[tuple[str, int], Choice]:
-    """Last checked answers by lesson name and question number."""
+    """Return a mapping from (lesson name, question number) to the last answer that was checked."""
     stored_answers: Mapping[tuple[str, int], Choice] = st.session_state.get(ANSWERS, {})
     return stored_answers
 
 
 def progress(lessons: Sequence[Lesson]) -> None:
-    """Draw the number of answered questions."""
+    """Draw a progress bar with the numbers of answered and correctly answered questions."""
     checked, n_questions = answers(), sum(len(lesson.questions) for lesson in lessons)
     correct = sum(choice.right for choice in checked.values())
     st.progress(
@@ -33,7 +33,7 @@ def progress(lessons: Sequence[Lesson]) -> None:
 
 
 def questions(lesson: Lesson) -> None:
-    """Draw the questions of a lesson."""
+    """Draw the questions of a lesson, with buttons that check the answers, and the feedback."""
     with st.container(border=True):
         st.subheader("Questions")
         for number, question in enumerate(lesson.questions):
@@ -59,6 +59,7 @@ def questions(lesson: Lesson) -> None:
 
 
 def _check(name: str, number: int) -> None:
+    """Store the selected answer of a question, or that none is selected."""
     chosen = st.session_state.get(f"question_{name}_{number}")
     st.session_state[UNCHOSEN] = (name, number) if chosen is None else None
     if chosen is not None:
@@ -66,7 +67,7 @@ def _check(name: str, number: int) -> None:
 
 
 def sheet(lesson: Lesson) -> str:
-    """Instructor sheet of a lesson: goals, expected numbers, answers, discussion (Markdown)."""
+    """Return notes for instructors as Markdown: goals, expected numbers, answers, discussion."""
     parts = ["Learning goals:", *(f"- {goal}" for goal in lesson.goals), ""]
     parts += [
         "Expected numbers:",
@@ -83,7 +84,7 @@ def sheet(lesson: Lesson) -> str:
 
 
 def overview(lessons: Sequence[Lesson]) -> None:
-    """Draw the instructor sheets of all lessons, computed when opened."""
+    """Draw an expander with the notes for instructors of all lessons."""
     with st.expander("All lessons", key="overview", on_change="rerun") as opened:
         for number, lesson in enumerate(lessons if opened.open else (), 1):
             st.markdown(f"**{number}. {lesson.title}**")

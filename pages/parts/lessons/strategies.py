@@ -21,11 +21,11 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw two strategies, their errors, and a comparison of all strategies."""
+    """Draw two strategies, then their errors, then the typical errors of all strategies."""
     first, second, third = st.columns(3)
     cells = dial(first.select_slider, "Cells", SIZES, of=NAME, name="cells", default=16)
     result = contest("range", cells)
-    names = tuple(tried.name for tried in result.tried)
+    names = tuple(tried.name for tried in result.results)
     one = dial(
         second.selectbox,
         "Left strategy",
@@ -41,7 +41,9 @@ def picture(step: int) -> LessonPicture:
         with place:
             shown.append(
                 show_picture(
-                    lessons.strategy_picture(result.tried[number]), f"strategy_{side}", plain=False
+                    lessons.strategy_picture(result.results[number]),
+                    f"strategy_{side}",
+                    plain=False,
                 )
             )
             if step > 0:
@@ -60,7 +62,7 @@ def picture(step: int) -> LessonPicture:
     script = lines(
         f"""
 result = contest("range", {cells})
-for tried in result.tried:
+for tried in result.results:
     print(tried.name, tried.rmse)
 print(result.bound(), workload_plan.rmse)""",
         engine__lessons="contest",
@@ -69,9 +71,9 @@ print(result.bound(), workload_plan.rmse)""",
 
 
 def expected() -> dict[str, str]:
-    """Errors of all strategies on 16 cells."""
+    """Return the errors of all strategies and the lower bound for ranges on 16 cells."""
     result = contest("range", 16)
-    numbers = {f"RMSE of {tried.name} on 16 cells": f"{tried.rmse:.4f}" for tried in result.tried}
+    numbers = {f"RMSE of {tried.name} on 16 cells": f"{tried.rmse:.4f}" for tried in result.results}
     return numbers | {"Bound on 16 cells": f"{result.bound():.4f}"}
 
 

@@ -1,7 +1,7 @@
-"""URL state of the lessons, for sharing and the browser's back button.
+"""Choices of a lesson in the URL, for sharing and for the browser's back button.
 
 `?lesson=3&cells=32` is lesson 3 with 32 cells; default values are omitted.  The page reads the URL
-when it is opened and after back or forward, and writes it otherwise.
+when it is opened and after the back or forward button, and otherwise writes its choices to the URL.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from pages.parts.shell import history, permalink
 from pages.parts.shell.streamlit_internals import is_history_navigation
 
 LESSON, TAB = "lesson", "lesson"  # URL parameter, and session key of the open tab
-CHOSEN = "learn_chosen"  # session key: lesson -> URL parameter -> choice
+CHOSEN = "learn_chosen"  # session key: lesson name -> URL parameter -> (choice, its text)
 
 
 def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
-    """Read lesson and choices from a new URL; other choices stay."""
+    """Read the lesson and its choices if the page was opened by a URL or the back button.
+
+    ``tabs`` and ``names`` are the short titles and names of all lessons.
+    """
     cache, back = history.page_state(), is_history_navigation()
     cache["url_choices"] = None
     if "entered" in cache and not back:
@@ -57,13 +60,15 @@ def dial(
     always: bool = False,
     **more: Any,
 ) -> Any:
-    """Draw a widget whose choice is in the URL and survives other pages; return the choice.
+    """Draw a widget of a lesson and return its choice, which is stored in the session and the URL.
 
     Parameters
     ----------
+    draw : function that draws the widget from label and options, such as ``st.radio``.
     of : name of the lesson.
     name : URL parameter.
-    always : include the default value in the URL.
+    always : write the choice to the URL even if it is the default.
+    more : further arguments of the widget.
     """
     key, chosen, many = f"{of}_{name}", _chosen(of), isinstance(default, list)
     url_choices = history.page_state().get("url_choices")
@@ -83,16 +88,18 @@ def set_dial(of: str, name: str, value: Any) -> None:
 
 
 def _chosen(lesson: str) -> dict[str, tuple[Any, str]]:
+    """Return the choices of a lesson: URL parameter -> (choice, text; empty for a default)."""
     choices: dict[str, dict[str, tuple[Any, str]]] = st.session_state.setdefault(CHOSEN, {})
     return choices.setdefault(lesson, {})
 
 
 def _text(value: Any) -> str:
+    """Return a choice as text for the URL; a list of choices is joined by dots."""
     return ".".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def _read(text: str | None, options: Sequence[Any], default: Any) -> Any:
-    """Choice of a text in the URL; the default if the text is invalid."""
+    """Return the choice that a text in the URL stands for; the default if the text is invalid."""
     by_text: Mapping[str, Any] = {str(option): option for option in options}
     if text is not None and isinstance(default, list):
         return [by_text[part] for part in text.split(".") if part in by_text]

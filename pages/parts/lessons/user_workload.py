@@ -17,7 +17,10 @@ MAX_TUNING_S, MAX_ATTRIBUTES = 4.0, 10  # limits for a lesson
 
 
 def user_workload(lesson: str) -> Workload | None:
-    """Draw the choice of the queries; return the user's workload, None for the example."""
+    """Draw a choice between example and user's workload; return the latter, or None.
+
+    ``lesson`` is the name of the lesson.
+    """
     workload = history.current().workload
     if workload is None or not workload.groups:
         st.caption("To use your own queries here, add them on Workload.")

@@ -1,4 +1,4 @@
-"""Lesson view and handout."""
+"""One lesson on the page Learn, and its handout."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
 
 
 def steps(lesson: Lesson) -> int:
-    """Draw the slider and button for the step of the picture; return the step."""
+    """Draw the slider and button that choose the step of the picture; return the step."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     numbers = tuple(range(len(lesson.steps)))
     step: int = url_state.dial(
@@ -64,6 +64,7 @@ def steps(lesson: Lesson) -> int:
 
 
 def _actions(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) -> None:
+    """Draw the buttons that open the plan in Preview, save the handout and open the next lesson."""
     row = st.container(horizontal=True)
     reason = None if shown is not None else "To continue, fix the error above."
     opened = row.button(
@@ -97,7 +98,7 @@ def _actions(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) 
 
 
 def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> bytes:
-    """Lesson as an HTML file for printing, optionally with the instructor sheet."""
+    """Return a lesson as an HTML file for printing; ``answered`` adds the instructor notes."""
     step_list = "\n".join(f"- Step {number}: {words}" for number, words in enumerate(lesson.steps))
     formulas = "\n".join(f"- `{formula.plain}` {formula.words}" for formula in lesson.formulas)
     questions = [
@@ -117,6 +118,7 @@ def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> b
 
 
 def _open(shown: LessonPicture) -> None:
+    """Replace the user's request by the one of the picture, and start planning it."""
     history.note_dropped_groups(())
     history.commit(shown.studio, redraw=True)
     plans.begin(shown.studio)
