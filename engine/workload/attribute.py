@@ -118,11 +118,10 @@ class Attribute:
         missing: str | None = None,
         missing_values: Iterable[str] = (),
     ) -> Attribute:
-        """Create a categorical attribute; `other` and `missing` are appended to the labels if
-        absent.
+        """Create a categorical attribute with one cell per label.
 
-        Values are compared with labels and `missing_values` as exact texts, including case and
-        spaces.
+        `other` and `missing` become further labels if `labels` does not contain them. A value of
+        the records must equal a label or one of `missing_values`, including case and spaces.
         """
         texts = sequence(labels, f"labels of attribute {quote_public(name)}", "a list of texts")
         for extra in (other, missing):
@@ -158,8 +157,7 @@ class Attribute:
         decimal: str | None = None,
         thousands: str | None = None,
     ) -> Attribute:
-        """Create a numeric attribute with bins [e_i, e_{i+1}); the last bin includes its right
-        edge.
+        """Create a numeric attribute whose cells are bins [e_i, e_{i+1}), the last one closed.
 
         Parameters
         ----------
@@ -231,13 +229,13 @@ class Attribute:
         >>> quarter.size, quarter.label(0), quarter.label(5)
         (6, '2023-Q4', 'unknown')
         """
-        who = f"attribute {quote_public(name)}"
+        subject = f"attribute {quote_public(name)}"
         if unit not in UNITS:
             raise SchemaError(
-                f"{who} has cells of one {quote_public(unit)}; the units are {', '.join(UNITS)}"
+                f"{subject} has cells of one {quote_public(unit)}; the units are {', '.join(UNITS)}"
             )
         first, last = (
-            _cell_of(value, unit, f"{what} of {who}")
+            _cell_of(value, unit, f"{what} of {subject}")
             for what, value in (("start", start), ("stop", stop))
         )
         return cls(
@@ -264,174 +262,181 @@ class Attribute:
 
     def __post_init__(self) -> None:
         check_text(self.name, "attribute name", MAX_NAME)
-        who = f"attribute {quote_public(self.name)}"
+        subject = f"attribute {quote_public(self.name)}"
         if self.kind not in KINDS:
             raise SchemaError(
-                f"{who} has kind {quote_public(self.kind)}; the kinds are 'categorical' and"
+                f"{subject} has kind {quote_public(self.kind)}; the kinds are 'categorical' and"
                 " 'numeric'"
             )
         if not isinstance(self.size, Integral) or isinstance(self.size, bool):
             raise SchemaError(
-                f"{who} has a size of type {type(self.size).__name__}; give a whole number of cells"
+                f"{subject} has a size of type {type(self.size).__name__}; give a whole number of cells"
             )
         object.__setattr__(self, "size", int(self.size))
         if self.edges is None and self.size < 1:
-            raise SchemaError(f"{who} has an empty domain; give it at least one cell")
+            raise SchemaError(f"{subject} has an empty domain; give it at least one cell")
         if self.size > MAX_CELLS:
             raise SchemaError(
-                f"{who} has more than {MAX_CELLS:,} cells; merge cells into coarser ones"
+                f"{subject} has more than {MAX_CELLS:,} cells; merge cells into coarser ones"
             )
         if not isinstance(self.clip, bool):
             raise SchemaError(
-                f"{who} has clip of type {type(self.clip).__name__}; give true or false"
+                f"{subject} has clip of type {type(self.clip).__name__}; give true or false"
             )
         if not isinstance(self.integer, bool):
             raise SchemaError(
-                f"{who} has integer of type {type(self.integer).__name__}; give true or false"
+                f"{subject} has integer of type {type(self.integer).__name__}; give true or false"
             )
         if self.labels is not None and self.edges is not None:
-            raise SchemaError(f"{who} has both labels and edges; give one of them")
+            raise SchemaError(f"{subject} has both labels and edges; give one of them")
         if self.labels is not None:
-            self._check_labels(who)
+            self._check_labels(subject)
         elif self.other is not None:
-            raise SchemaError(f"{who} has other, which needs labels; give labels or leave it out")
+            raise SchemaError(
+                f"{subject} has other, which needs labels; give labels, or omit other"
+            )
         if self.edges is not None:
-            self._check_edges(who)
+            self._check_edges(subject)
         elif self.decimal is not None or self.thousands is not None:
             raise SchemaError(
-                f"{who} has decimal or thousands, which need edges; give edges or leave them out"
+                f"{subject} has decimal or thousands, which need edges; give edges, or omit the two"
             )
         if any(getattr(self, key) is not None for key in DATE_KEYS):
-            self._check_dates(who)
+            self._check_dates(subject)
         elif self.clip and self.edges is None:
-            raise SchemaError(f"{who} has clip, which needs edges; give edges or leave it out")
+            raise SchemaError(f"{subject} has clip, which needs edges; give edges, or omit clip")
         elif self.integer and self.edges is None:
-            raise SchemaError(f"{who} has integer, which needs edges; give edges or leave it out")
+            raise SchemaError(
+                f"{subject} has integer, which needs edges; give edges, or omit integer"
+            )
         elif self.missing is not None and self.labels is None and self.edges is None:
             raise SchemaError(
-                f"{who} has missing, which needs labels or edges; give them or leave it out"
+                f"{subject} has missing, which needs labels or edges; give one of these, or omit missing"
             )
         object.__setattr__(self, "missing_values", _missing_texts(self.name, self.missing_values))
 
-    def _check_labels(self, who: str) -> None:
+    def _check_labels(self, subject: str) -> None:
         if self.kind != "categorical":
             raise SchemaError(
-                f"{who} is numeric but has labels; give edges, or make it categorical"
+                f"{subject} is numeric but has labels; give edges, or make it categorical"
             )
         labels = self.labels
         if not isinstance(labels, tuple) or len(labels) != self.size:
             raise SchemaError(
-                f"{who} has size {self.size:,} but a different number of labels; leave the size out"
+                f"{subject} has size {self.size:,} but a different number of labels; omit the size"
             )
-        # One pass over the joined text accepts valid labels; the loop only runs to name an invalid
-        # one.
+        # One search of the joined text accepts valid labels quickly; the loop over the labels only
+        # runs to name an invalid label.
         suspicious = set(map(type, labels)) != {str} or FORBIDDEN.search("".join(labels))
         if suspicious or not all(map(str.strip, labels)) or max(map(len, labels)) > MAX_LABEL:
             for i, label in enumerate(labels):
-                check_text(label, f"label {i} of {who}", MAX_LABEL)
+                check_text(label, f"label {i} of {subject}", MAX_LABEL)
             object.__setattr__(self, "labels", tuple(map(str, labels)))
         if len(set(labels)) < len(labels):
             repeated = Counter(labels).most_common(1)[0][0]
             raise SchemaError(
-                f"{who} has the label {quote_public(repeated)} twice; remove one of them"
+                f"{subject} has the label {quote_public(repeated)} twice; remove one of them"
             )
         for key, value in (("other", self.other), ("missing", self.missing)):
             if value is not None and value not in labels:
                 raise SchemaError(
-                    f"{who} has {key}={quote_public(value)}, which is not among its labels; add it"
+                    f"{subject} has {key}={quote_public(value)}, which is not among its labels; add it"
                 )
 
-    def _check_edges(self, who: str) -> None:
+    def _check_edges(self, subject: str) -> None:
         if self.kind != "numeric":
             raise SchemaError(
-                f"{who} is categorical but has edges; give labels, or make it numeric"
+                f"{subject} is categorical but has edges; give labels, or make it numeric"
             )
         edges = self.edges
         if not isinstance(edges, tuple) or len(edges) != self.size + 1:
             raise SchemaError(
-                f"{who} has size {self.size:,} but not size + 1 edges; leave the size out"
+                f"{subject} has size {self.size:,} but not size + 1 edges; leave the size out"
             )
         if len(edges) < 2:
             raise SchemaError(
-                f"{who} has {len(edges)} edge(s); give at least two, n + 1 edges make n bins"
+                f"{subject} has {len(edges)} edge(s); give at least two, n + 1 edges make n bins"
             )
         if set(map(type, edges)) != {float} or not all(map(math.isfinite, edges)):
-            raise SchemaError(f"{who} has an edge that is not a finite number; replace it")
+            raise SchemaError(f"{subject} has an edge that is not a finite number; replace it")
         # a last bin of one integer, [99, 99], is closed, so it is not empty
         checked = edges[:-1] if self.integer and edges[-2] == edges[-1] else edges
         if not all(map(operator.lt, checked, checked[1:])):
             i = next(i for i, pair in enumerate(pairwise(edges), 1) if not operator.lt(*pair))
             raise SchemaError(
-                f"{who} has edges that do not increase at position {i}; sort them, drop repeats"
+                f"{subject} has edges that do not increase at position {i}; sort them and remove repeats"
             )
         if self.missing is not None:
             if type(self.missing) is not float or not math.isfinite(self.missing):
                 raise SchemaError(
-                    f"{who} has missing, which is not a finite number; give a number, or leave"
-                    " it out"
+                    f"{subject} has missing, which is not a finite number; give a number, or omit missing"
                 )
             if not self.clip and not edges[0] <= self.missing <= edges[-1]:
                 raise SchemaError(
-                    f"{who} replaces missing values by a number outside its edges; move it inside"
+                    f"{subject} replaces missing values by a number outside its edges; give a number"
+                    " inside"
                 )
         if self.integer:
             numbers = edges if self.missing is None else (*edges, self.missing)
             # above this limit floats cannot distinguish neighbouring integers
             if not all(number.is_integer() and abs(number) <= MAX_INTEGER for number in numbers):
                 raise SchemaError(
-                    f"{who} has integer, but an edge or the number for missing values is not a"
-                    f" whole number up to {MAX_INTEGER:,}; change that number, or leave integer out"
+                    f"{subject} has integer, but an edge or the number for missing values is not a"
+                    f" whole number up to {MAX_INTEGER:,}; change that number, or omit integer"
                 )
         if self.decimal not in (None, *DECIMALS):
             raise SchemaError(
-                f"{who} has the decimal sign {quote_public(self.decimal)}; give one of"
+                f"{subject} has the decimal sign {quote_public(self.decimal)}; give one of"
                 f" {' '.join(DECIMALS)}"
             )
         if self.thousands not in (None, *THOUSANDS):
             raise SchemaError(
-                f"{who} has the thousands sign {quote_public(self.thousands)}; give . , ' or a"
-                " blank"
+                f"{subject} has the thousands separator {quote_public(self.thousands)}; give . , ' or"
+                " a blank"
             )
         if self.thousands == (self.decimal or "."):
             raise SchemaError(
-                f"{who} has the same sign for decimals and thousands; give the decimal sign too"
+                f"{subject} has the same sign for decimals and thousands; give a different decimal sign"
+                " or thousands separator"
             )
 
-    def _check_dates(self, who: str) -> None:
+    def _check_dates(self, subject: str) -> None:
         if self.kind != "numeric" or self.labels is not None or self.edges is not None:
             raise SchemaError(
-                f"{who} has dates together with labels or edges, or is categorical; give one of"
-                " them"
+                f"{subject} has dates, which need the kind 'numeric' and neither labels nor edges; omit"
+                " the dates or the others"
             )
         if self.integer:
-            raise SchemaError(f"{who} has integer, which needs edges; give edges or leave it out")
+            raise SchemaError(
+                f"{subject} has integer, which needs edges; give edges, or omit integer"
+            )
         if (
             self.unit not in UNITS
             or not isinstance(self.start, str)
             or not isinstance(self.stop, str)
         ):
             raise SchemaError(
-                f"{who} needs start, stop and unit as texts; the units are {', '.join(UNITS)}"
+                f"{subject} needs start, stop and unit as texts; the units are {', '.join(UNITS)}"
             )
         first, last = (
-            _cell_of(text, self.unit, f"dates of {who}") for text in (self.start, self.stop)
+            _cell_of(text, self.unit, f"dates of {subject}") for text in (self.start, self.stop)
         )
         if first > last:
             raise SchemaError(
-                f"{who} starts at {self.start} and stops at {self.stop}; exchange them"
+                f"{subject} has the start {self.start} after the stop {self.stop}; exchange the two"
             )
         object.__setattr__(self, "start", cell_label(first, self.unit))
         object.__setattr__(self, "stop", cell_label(last, self.unit))
         if self.size != last - first + 1 + (self.missing is not None):
-            raise SchemaError(f"{who} has a size that differs from its dates; leave the size out")
+            raise SchemaError(f"{subject} has a size that differs from its dates; omit the size")
         if self.date_format is not None:
-            check_text(self.date_format, f"date format of {who}", MAX_LABEL)
-            check_format(self.date_format, self.unit, who)
+            check_text(self.date_format, f"date format of {subject}", MAX_LABEL)
+            check_format(self.date_format, self.unit, subject)
         if self.missing is not None:
-            check_text(self.missing, f"label of missing values of {who}", MAX_LABEL)
+            check_text(self.missing, f"label of missing values of {subject}", MAX_LABEL)
             if read_period(str(self.missing), self.date_format) is not None:
                 raise SchemaError(
-                    f"{who} has a date as the label of missing values; give a text such as"
+                    f"{subject} has a date as the label of missing values; give a text such as"
                     " 'unknown'"
                 )
 
@@ -483,8 +488,8 @@ class Attribute:
         """
         if not 0 <= first <= last < self.size:
             raise SchemaError(
-                f"attribute {quote_public(self.name)} has the cells 0..{self.size - 1}; stay inside"
-                " them"
+                f"attribute {quote_public(self.name)} has the cells 0..{self.size - 1}, but not"
+                f" {first}..{last}; give cells of the attribute"
             )
         if self.edges is not None:
             closing = "]" if last == self.size - 1 else ")"
@@ -547,7 +552,7 @@ class Attribute:
 
     @classmethod
     def from_dict(cls, document: Any) -> Attribute:
-        """Inverse of `to_dict`; raise SchemaError for unknown keys, contradictions and wrong types."""
+        """Rebuild an attribute from `to_dict`; raise SchemaError if the description is invalid."""
         if not isinstance(document, dict):
             raise SchemaError(
                 f"an attribute cannot be of type {type(document).__name__}; give an object with"
@@ -566,8 +571,7 @@ class Attribute:
         dated = kind == DATE_KIND
         if len(domains) + dated > 1 or not (domains or dated or "size" in options):
             raise SchemaError(
-                f"attribute {quote_public(name)} needs exactly one of size, labels and edges, or"
-                " dates"
+                f"attribute {quote_public(name)} needs exactly one of size, labels, edges and dates"
             )
         size = options.pop("size", None)
         if dated:
@@ -613,8 +617,9 @@ def attribute_from_texts(row: Mapping[str, str]) -> Attribute:
 
 
 def sequence(values: Any, what: str, wanted: str) -> list[Any]:
-    """Return the values as a list; raise SchemaError for a text, a mapping, a set or too many
-    values.
+    """Return the values as a list; raise SchemaError for a text, a mapping, a set or a long list.
+
+    Messages name the values by ``what`` and the type to give by ``wanted``.
     """
     # sets are refused because their order, and therefore the numbering of cells, varies between
     # runs
@@ -630,7 +635,7 @@ def sequence(values: Any, what: str, wanted: str) -> list[Any]:
 
 def _number(value: Any, what: str) -> float:
     if type(value) is not int and (not isinstance(value, Real) or isinstance(value, bool)):
-        raise SchemaError(f"{what}: one is of type {type(value).__name__}; give numbers")
+        raise SchemaError(f"{what}: an entry has the type {type(value).__name__}; give numbers")
     try:
         # adding 0.0 converts -0.0 to 0.0
         return float(value) + 0.0
@@ -642,36 +647,38 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
     """Return the texts for missing values as a checked tuple; raise SchemaError."""
     if texts == ():
         return ()
-    who = f"attribute {quote_public(name)}"
-    entries = tuple(sequence(texts, f"missing_values of {who}", "a list of texts"))
+    subject = f"attribute {quote_public(name)}"
+    entries = tuple(sequence(texts, f"missing_values of {subject}", "a list of texts"))
     if len(entries) > _MAX_MISSING_VALUES:
         raise SchemaError(
-            f"{who} has more than {_MAX_MISSING_VALUES:,} texts that mean missing; leave some out"
+            f"{subject} has more than {_MAX_MISSING_VALUES:,} entries in missing_values; remove some"
         )
     for text in entries:
-        check_text(text, f"a text that means missing of {who}", MAX_LABEL)
+        check_text(text, f"an entry of missing_values of {subject}", MAX_LABEL)
     if len(set(entries)) < len(entries):
-        raise SchemaError(f"{who} has a text that means missing twice; remove one of them")
+        raise SchemaError(f"{subject} has an entry of missing_values twice; remove one of them")
     return entries
 
 
 def _cell_of(value: Any, unit: str, what: str) -> int:
-    """Return the number of the calendar cell that contains a date; raise SchemaError for other
-    values.
+    """Return the number of the calendar period that contains a date or text; raise SchemaError.
+
+    Numbers of periods are those of `engine.workload.calendar`; messages name the value by ``what``.
     """
-    # a datetime is a date, too, and is reduced to its day
+    # a datetime is also a date, but its ISO text has a time
     if isinstance(value, date):
         value = date(value.year, value.month, value.day).isoformat()
     period = read_period(value) if isinstance(value, str) else None
     number = None if period is None else period.number(unit)
     if period is None or number is None:
         raise SchemaError(
-            f"{what} is {quote_public(value)}; give a date such as 2024-03-15, or a {unit} as ISO"
-            " 8601 writes it"
+            f"{what} is {quote_public(value)}; give a date such as 2024-03-15, or a {unit} in ISO"
+            " 8601 format"
         )
     if period.day.year > MAX_YEAR:
         raise SchemaError(
-            f"{what} is after the year {MAX_YEAR}; give an earlier date, and clip later dates"
+            f"{what} is after the year {MAX_YEAR}; give an earlier date, and use clip to count"
+            " later dates in the last cell"
         )
     return number
 
@@ -683,7 +690,7 @@ def _build_attribute(
         return build(domain, **options)
     except TypeError:
         raise SchemaError(
-            f"attribute {quote_public(name)} mixes options: labels go with other and missing, edges"
-            " with missing, clip, integer, decimal and thousands, dates with missing, clip and"
-            " date_format"
+            f"attribute {quote_public(name)} mixes options: labels permit other and missing; edges"
+            " permit missing, clip, integer, decimal and thousands; dates permit missing, clip and"
+            " date_format. Omit the other options"
         ) from None

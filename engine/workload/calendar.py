@@ -43,8 +43,9 @@ class Period:
     unit: str
 
     def number(self, unit: str) -> int | None:
-        """Return the number of the cell that contains the period; None if the period is longer than
-        the unit.
+        """Return the number of the cell of one ``unit`` that contains the period.
+
+        None if the period is longer than the unit.
 
         >>> Period(datetime.date(2024, 3, 1), "month").number("quarter")
         8096
@@ -67,7 +68,7 @@ class Period:
 
 
 def cell_number(day: datetime.date, unit: str) -> int:
-    """Return the number of the cell that contains a day.
+    """Return the number of the year, quarter, month or day (``unit``) that contains a day.
 
     >>> cell_number(datetime.date(2024, 3, 15), "month") == 12 * 2024 + 2
     True
@@ -82,7 +83,7 @@ def cell_number(day: datetime.date, unit: str) -> int:
 
 
 def first_day(number: int, unit: str) -> datetime.date:
-    """Return the first day of a cell.
+    """Return the first day of the year, quarter, month or day with this number.
 
     >>> first_day(8096, "quarter")
     datetime.date(2024, 1, 1)
@@ -94,7 +95,7 @@ def first_day(number: int, unit: str) -> datetime.date:
 
 
 def cell_label(number: int, unit: str) -> str:
-    """Return the ISO text of a cell.
+    """Return the ISO text of the year, quarter, month or day with this number.
 
     >>> cell_label(8096, "quarter"), cell_label(738960, "day")
     ('2024-Q1', '2024-03-15')
@@ -121,6 +122,10 @@ def read_period(text: str, date_format: str | None = None) -> Period | None:
 
 
 def _period(parts: dict[str, str | None]) -> Period | None:
+    """Return the period of parsed texts; None if they are not a date, such as month 13.
+
+    ``parts`` maps Y, m, d, H, M, S, q (quarter) and zone to texts; None stands for an absent part.
+    """
     year, month, day = (int(parts.get(key) or 1) for key in "Ymd")
     unit = "day" if parts.get("d") else "month" if parts.get("m") else "year"
     if quarter := parts.get("q"):
@@ -134,7 +139,7 @@ def _period(parts: dict[str, str | None]) -> Period | None:
 
 
 def _offset(zone: str | None) -> datetime.timedelta:
-    """Parse an offset from UTC such as +02:00, +0200, +02 or Z; raise ValueError from 24 hours."""
+    """Parse an offset from UTC: +02:00, +0200, +02 or Z; raise ValueError for 24 hours or more."""
     if zone is None or zone.endswith("Z"):
         return datetime.timedelta()
     hours, minutes = int(zone[1:3]), int(zone[3:].strip(":") or 0)
@@ -146,7 +151,7 @@ def _offset(zone: str | None) -> datetime.timedelta:
 
 @lru_cache(maxsize=256)
 def _pattern(date_format: str) -> re.Pattern[str]:
-    """Return the regular expression of a checked date format."""
+    """Return the regular expression that matches the texts of a valid date format."""
     parts = re.findall(r"%.|[^%]+", date_format)
     out = []
     for i, part in enumerate(parts):
@@ -164,8 +169,10 @@ def _pattern(date_format: str) -> re.Pattern[str]:
     return re.compile("".join(out), re.ASCII)
 
 
-def check_format(date_format: str, unit: str, who: str) -> None:
-    """Raise SchemaError for a format that does not determine the cell of a date uniquely.
+def check_format(date_format: str, unit: str, subject: str) -> None:
+    """Raise SchemaError if texts of a date format do not determine the cell of a date uniquely.
+
+    ``unit`` is the calendar unit of the cells; ``subject`` names the attribute in the message.
 
     >>> check_format("%d.%m.%Y", "day", "attribute 'birth'")
     """
@@ -177,18 +184,19 @@ def check_format(date_format: str, unit: str, who: str) -> None:
         or len(set(keys)) < len(keys)
     ):
         raise SchemaError(
-            f"{who} has the date format {quote_public(date_format)}; use {allowed}, each once, in"
-            f" at most {_MAX_FORMAT_LENGTH} characters"
+            f"{subject} has the date format {quote_public(date_format)}; give at most"
+            f" {_MAX_FORMAT_LENGTH} characters with {allowed}, each at most once"
         )
     if absent := [f"%{key}" for key in _REQUIRED_DIRECTIVES[unit] if key not in keys]:
         raise SchemaError(
-            f"{who} has a date format without {' and '.join(absent)}; cells of one {unit} need it"
+            f"{subject} has a date format without {' and '.join(absent)}, which cells of one {unit}"
+            " need; add it to the format"
         )
     sample = datetime.date(2024, 3, 4)
     if (match := _pattern(date_format).fullmatch("2024-03-04")) and _period(
         match.groupdict()
     ) != Period(sample, "day"):
         raise SchemaError(
-            f"{who} has a date format that reads ISO dates as other days; write the dates"
-            " another way"
+            f"{subject} has a date format by which the ISO date 2024-03-04 is another day; give a format"
+            " that does not match ISO dates"
         )

@@ -71,14 +71,17 @@ class Condition:
 
 
 def of_cells(attribute: Attribute, inside: npt.ArrayLike) -> Condition:
-    """Return the condition that the value lies in the cells of a mask of shape (size,)."""
+    """Return the condition that the value of an attribute lies in the cells of a mask.
+
+    ``inside`` is a boolean mask of shape (size,).
+    """
     return Condition(
         cells={attribute.name: Cells(attribute=attribute, inside=np.asarray(inside, dtype=bool))}
     )
 
 
 def both(parts: Sequence[Condition]) -> Condition:
-    """Return the conjunction; factors on the same attribute are intersected.
+    """Return the conjunction of conditions; cells of the same attribute are intersected.
 
     >>> age = Attribute.numeric("age", [0, 20, 40, 60])
     >>> text(both([of_cells(age, [False, True, True]), of_cells(age, [True, True, False])]))
@@ -95,7 +98,11 @@ def both(parts: Sequence[Condition]) -> Condition:
 
 
 def either(parts: Sequence[Condition]) -> Condition:
-    """Return the disjunction of at least one part; parts on the same single attribute are united."""
+    """Return the disjunction of one or more conditions.
+
+    Conditions on the same single attribute become one set of cells. Other disjunctions become one
+    predicate text on all their attributes.
+    """
     cells: dict[str, Cells] = {}
     other_parts: list[Condition] = []
     for part in parts:
@@ -116,7 +123,7 @@ def either(parts: Sequence[Condition]) -> Condition:
 
 
 def negation(part: Condition) -> Condition:
-    """Return the complement.
+    """Return the condition that is true exactly where the given condition is false.
 
     >>> sex = Attribute.categorical("sex", ["F", "M", "X"])
     >>> text(negation(of_cells(sex, [True, False, False])))
@@ -133,7 +140,7 @@ def text(condition: Condition) -> str:
 
 
 def factors(condition: Condition) -> list[str]:
-    """Return the predicate texts of the factors, without factors that are always true."""
+    """Return one predicate text per factor of a condition, without factors that are always true."""
     cells = [
         cells_text(factor.attribute, factor.inside)
         for factor in condition.cells.values()
@@ -143,7 +150,7 @@ def factors(condition: Condition) -> list[str]:
 
 
 def conjunction(parts: Sequence[str]) -> str:
-    """Return the conjunction of predicate texts.
+    """Return the predicate text of the conjunction of predicate texts; "True" if there are none.
 
     >>> conjunction(["age < 20", "code == 1 or code == 7"]), conjunction([])
     ('age < 20 and (code == 1 or code == 7)', 'True')
@@ -157,7 +164,7 @@ def parenthesize(part: str) -> str:
 
 
 def cells_text(attribute: Attribute, inside: Inside) -> str:
-    """Return a predicate text that is true in exactly these cells.
+    """Return a predicate text that is true in exactly the cells of the mask ``inside``.
 
     >>> code = Attribute.of_size("code", 9)
     >>> cells_text(code, np.arange(9) < 4), cells_text(code, np.arange(9) != 4), cells_text(code, np.arange(9) % 4 == 0)
@@ -224,8 +231,8 @@ def box_workload(
     for name, (first, last) in cells.items():
         if not 0 <= first <= last < schema[name].size:
             raise WorkloadError(
-                f"'{name}' has no cells {first} to {last}; it has the cells 0 to"
-                f" {schema[name].size - 1}."
+                f"'{name}' has the cells 0 to {schema[name].size - 1}, but the box has the cells"
+                f" {first} to {last}. Give a first and a last cell of the attribute, in this order."
             )
         cell = np.arange(schema[name].size)
         if last - first + 1 < schema[name].size:
@@ -235,16 +242,18 @@ def box_workload(
 
 
 def _consecutive_runs(inside: Inside) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the first cells and the exclusive ends of the runs of consecutive cells in a mask."""
+    """Return the first cells and the exclusive ends of the runs of True in a mask of cells."""
     change = np.diff(np.concatenate([[0], inside.astype(np.int8), [0]]))
     return np.flatnonzero(change == 1), np.flatnonzero(change == -1)
 
 
 def _literal(attribute: Attribute, i: int) -> str:
+    """Return the constant that denotes cell i in predicates: a number for codes, else a text."""
     return str(i) if attribute.is_coded else repr(attribute.label(i))
 
 
 def _run_predicate(attribute: Attribute, first: int, end: int) -> str:
+    """Return the predicate that an attribute lies in the cells first .. end - 1."""
     name, n, edges = word(attribute.name), attribute.size, attribute.edges
     if attribute.is_dated:
         # the cell for missing values is not ordered relative to the dates

@@ -51,8 +51,9 @@ class JointConstraint:
     share: npt.NDArray[np.float64] = field(repr=False)
 
     def possible(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return the marginal of ``share`` on ``names``, in their order; 0 exactly in excluded
-        cells.
+        """Return the marginal of ``share`` on ``names``, in their order.
+
+        It is 0 exactly in the cells that the constraints exclude.
         """
         axes = [self.names.index(name) for name in names]
         marginal = self.share.sum(axis=tuple(a for a in range(self.share.ndim) if a not in axes))
@@ -60,7 +61,9 @@ class JointConstraint:
 
 
 def checked_rules(rules: Any) -> tuple[str, ...]:
-    """Return rules as a tuple of distinct texts; raise SchemaError if they are not."""
+    """Return the rules for impossible cells as a tuple; raise SchemaError unless they are distinct
+    texts.
+    """
     texts = tuple(
         sequence(
             (rules,) if isinstance(rules, str) else rules,
@@ -70,7 +73,8 @@ def checked_rules(rules: Any) -> tuple[str, ...]:
     )
     if len(texts) > MOST_RULES:
         raise SchemaError(
-            f"{len(texts):,} rules of impossible cells; at most {MOST_RULES} are read"
+            f"{len(texts):,} rules of impossible cells, but at most {MOST_RULES} are allowed;"
+            " combine rules with or"
         )
     for rule in texts:
         check_text(rule, "rule of impossible cells", MAX_LABEL)
@@ -82,7 +86,7 @@ def checked_rules(rules: Any) -> tuple[str, ...]:
 def read_rules(
     rules: Sequence[str], attributes: Sequence[Attribute]
 ) -> tuple[JointConstraint, ...]:
-    """Return the structural zeros of rules, one entry per connected component of shared attributes.
+    """Return the structural zeros of rules; rules that share attributes are combined in one entry.
 
     Raises
     ------
@@ -107,12 +111,13 @@ def read_rules(
 
 
 def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> JointConstraint:
+    """Return the uniform distribution on the cells of the attributes that no rule excludes."""
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            f"the rules of impossible cells on {set_name(names)} are about {math.prod(shape):,}"
-            f" cells together; at most {MOST_CELLS:,} are read. Use fewer attributes in rules that"
-            " share one"
+            f"the rules of impossible cells that share attributes are on {set_name(names)}, with"
+            f" {math.prod(shape):,} cells together; at most {MOST_CELLS:,} are allowed. Use fewer"
+            " attributes in these rules"
         )
     cells = np.zeros(shape, dtype=bool)
     for rule in rules:
@@ -122,14 +127,13 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Joi
             raise SchemaError(f"a rule of impossible cells: {error}") from None
         if not excluded.any():
             raise SchemaError(
-                f"the rule of impossible cells {quote_public(rule)} holds for no cell; correct it,"
-                " or leave it out"
+                f"the rule of impossible cells {quote_public(rule)} holds for no cell; correct or"
+                " remove it"
             )
         cells |= excluded
     if cells.all():
         raise SchemaError(
-            f"the rules of impossible cells leave nothing possible on {set_name(names)};"
-            " correct one"
+            f"the rules of impossible cells exclude every cell of {set_name(names)}; correct a rule"
         )
     return JointConstraint(names=names, share=~cells / np.count_nonzero(~cells))
 
@@ -154,8 +158,9 @@ class Invariant:
         return {"attributes": list(self.attributes), "values": list(self.values)}
 
     def table(self, sizes: Mapping[str, int], names: Sequence[str]) -> _Table:
-        """Return the marginal table on ``names``, in their order; ``sizes`` has the cells per
-        attribute.
+        """Return the marginal of the table on ``names``, in their order.
+
+        ``sizes`` maps each attribute to its number of cells.
         """
         table = np.array(self.values, np.int64).reshape([sizes[n] for n in self.attributes])
         ordered = [n for n in self.attributes if n in names]
@@ -175,7 +180,9 @@ def checked_invariants(given: Any, attributes: Sequence[Attribute]) -> tuple[Inv
     """
     entries = tuple(sequence(given, "invariants", "a list of pairs of attributes and values"))
     if len(entries) > _MAX_INVARIANTS:
-        raise SchemaError(f"{len(entries):,} invariants; at most {_MAX_INVARIANTS} are read")
+        raise SchemaError(
+            f"{len(entries):,} invariants, but at most {_MAX_INVARIANTS} are allowed; remove some"
+        )
     sizes = {a.name: a.size for a in attributes}
     pairs = tuple(one if isinstance(one, Invariant) else _parse_invariant(one) for one in entries)
     invariants = tuple(
@@ -183,9 +190,7 @@ def checked_invariants(given: Any, attributes: Sequence[Attribute]) -> tuple[Inv
         for names, values in map(_attributes_and_values, pairs)
     )
     if len({one.attributes for one in invariants}) < len(invariants):
-        raise SchemaError(
-            "two invariants are on the same attributes, so one occurs twice; give each once"
-        )
+        raise SchemaError("two invariants are on the same attributes; remove one of the two")
     for one, other in itertools.combinations(invariants, 2):
         shared = [n for n in one.attributes if n in other.attributes]
         if not np.array_equal(one.table(sizes, shared), other.table(sizes, shared)):
@@ -220,14 +225,15 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
     if unknown or len(set(names)) < len(names):
         raise SchemaError(
             f"an invariant is on {set_name(map(str, names))}; name attributes of this schema, each"
-            f" once. It has {set_name(sizes) if len(sizes) <= 20 else f'{len(sizes):,} of them'}"
+            " once. The schema has"
+            f" {set_name(sizes) if len(sizes) <= 20 else f'{len(sizes):,} attributes'}"
         )
     shape = tuple(sizes[n] for n in names)
     subject = set_name(names) if names else "all records"
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            f"the invariant on {subject} has {math.prod(shape):,} cells; at most {MOST_CELLS:,} are"
-            " read"
+            f"the invariant on {subject} has {math.prod(shape):,} cells, but at most"
+            f" {MOST_CELLS:,} are allowed; use fewer attributes"
         )
     try:
         table = np.asarray(values, dtype=float)
@@ -244,7 +250,7 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
         )
     if not 0 < table.sum() <= _MAX_TOTAL:
         raise SchemaError(
-            f"the values of the invariant on {subject} must sum to between 1 and 2^50"
+            f"the counts of the invariant on {subject} must have a sum from 1 to 2^50; correct them"
         )
     ranked = tuple(n for n in sizes if n in names)
     ordered = table.reshape(shape).transpose([names.index(n) for n in ranked])
@@ -256,8 +262,7 @@ def joint_facts(
     invariants: Sequence[Invariant],
     attributes: Sequence[Attribute],
 ) -> tuple[JointConstraint, ...]:
-    """Combine structural zeros and invariants, one entry per connected component of shared
-    attributes.
+    """Combine structural zeros and invariants that share attributes in one entry each.
 
     Raises
     ------
@@ -284,11 +289,13 @@ def joint_facts(
 def _combine_facts(
     attributes: Sequence[Attribute], rules: Sequence[JointConstraint], exact: Sequence[Invariant]
 ) -> JointConstraint:
+    """Return one distribution on all the attributes that satisfies the rules and the invariants."""
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            f"the facts on {set_name(names)} are about {math.prod(shape):,} cells together; at most"
-            f" {MOST_CELLS:,} are read. Use fewer attributes in facts that share one"
+            f"the rules and invariants that share attributes are on {set_name(names)}, with"
+            f" {math.prod(shape):,} cells together; at most {MOST_CELLS:,} are allowed. Use fewer"
+            " attributes in them"
         )
     sizes = dict(zip(names, shape, strict=True))
     start = np.ones(shape)
@@ -310,11 +317,15 @@ def _combine_facts(
 
 
 def promise_with_invariants(budget: Budget, exact: str) -> str:
-    """Return the guarantee of a budget with invariants, which the text ``exact`` names.
+    """Return the privacy guarantee of a budget with invariants, as a sentence for readers.
 
     From exact totals and all other records an adversary infers that a person is present. The
-    remaining guarantee is about which of two contributions with the same totals is that of the
-    person, so it uses the replace-one relation.
+    guarantee is therefore about two possible contributions of the person with the same exact
+    totals: how well an adversary can tell which is the true one. That is the replace-one relation.
+
+    Parameters
+    ----------
+    exact : text that names the invariants, such as "the exact totals on age".
     """
     replaced, k = budget.at(budget.replace_one_pcost), budget.rows_per_person
     rows = "one row" if k == 1 else f"up to {k:,} rows"
@@ -328,9 +339,9 @@ def promise_with_invariants(budget: Budget, exact: str) -> str:
 
 
 def meaning_with_invariants(budget: Budget, exact: str, *, curve: bool = True) -> str:
-    """Return the privacy definition of a budget with invariants, which the text ``exact`` names.
+    """Return the privacy definition of a budget with invariants in one line.
 
-    Source: Subspace Differential Privacy (Gao, Gong and Yu 2021).
+    ``exact`` is the text that names the invariants. Source: Subspace Differential Privacy (Gao, Gong and Yu 2021).
     """
     epsilon = "" if budget.pure_epsilon is None else f"epsilon {cost(budget.pure_epsilon)}, "
     return (
@@ -339,15 +350,16 @@ def meaning_with_invariants(budget: Budget, exact: str, *, curve: bool = True) -
     )
 
 
-# pairs of the axes to sum over and the resulting margin
+# each entry: the axes of a table to sum over, and the required sums
 _Margins = Sequence[tuple[tuple[int, ...], _Table]]
 
 
 def _proportional_fitting(
     table: npt.NDArray[np.float64], margins: _Margins, names: tuple[str, ...]
 ) -> Any:
-    """Fit a table to margins by iterative proportional fitting; None if it does not converge in
-    time.
+    """Return a table fitted to margins by iterative proportional fitting, starting from ``table``.
+
+    None if it does not converge within `_MAX_FITTING_ROUNDS` rounds.
     """
     for _ in range(_MAX_FITTING_ROUNDS if margins else 1):
         error = 0.0
@@ -366,11 +378,11 @@ def _proportional_fitting(
 def _maximal_support_table(
     possible: npt.NDArray[np.bool_], margins: _Margins, names: tuple[str, ...]
 ) -> Any:
-    """Return a table with the margins whose support is maximal among all such tables.
+    """Return a table with the required margins that is positive in as many cells as possible.
 
     Linear program: maximise sum(t) subject to t <= x, 0 <= t <= 1, s >= 1, and margins of x equal
-    to s times the required margins. If a cell can be positive at all, a large scale s permits t = 1
-    there.
+    to s times the required margins. If some table is positive in a cell, a large enough scale s
+    permits t = 1 in this cell.
     """
     import scipy.optimize
     import scipy.sparse
@@ -378,9 +390,9 @@ def _maximal_support_table(
     cells = np.flatnonzero(possible)
     if cells.size > _MAX_PROGRAM_CELLS:
         raise SchemaError(
-            f"the facts on {set_name(names)} leave {cells.size:,} cells possible, too many to see"
-            f" whether they can all hold; at most {_MAX_PROGRAM_CELLS:,} are searched. Use fewer"
-            " attributes in facts that share one"
+            f"the rules and invariants on {set_name(names)} leave {cells.size:,} cells possible;"
+            f" whether they contradict each other is checked for at most {_MAX_PROGRAM_CELLS:,}"
+            " cells. Use fewer attributes in rules and invariants that share attributes"
         )
     number, count = np.unravel_index(cells, possible.shape), cells.size
     sums, targets = list[Any](), list[Any]()
@@ -425,6 +437,6 @@ def _maximal_support_table(
 
 def _contradiction(names: Iterable[str]) -> SchemaError:
     return SchemaError(
-        f"the facts on {set_name(names)} contradict each other: no table of counts has these exact"
-        " totals and zeros in the impossible cells. Correct an invariant or a rule"
+        f"the rules and invariants on {set_name(names)} contradict each other: no table of counts"
+        " has these exact totals and zeros in the impossible cells. Correct an invariant or a rule"
     )

@@ -8,7 +8,7 @@ forms and texts. To add a family, write a subclass and append it to `FAMILIES`.
 Families are immutable values. Families with equal keys have the same queries, so results computed
 for one are reused for the other.
 
-Reading of query matrices from CSV and NumPy files.
+`read_matrix` reads the query matrix of a custom family from a CSV or NumPy file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_DENSE_ENTRIES = 200_000_000
 
 
 class Family(ABC):
-    """Generator of the query matrix W on the cells of some attributes.
+    """Rule that lists linear counting queries: the rows of a query matrix W on the cells.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Family(ABC):
     meaning: ClassVar[str] = ""
 
     def bind(self, attributes: Sequence[Attribute]) -> Family:
-        """Return the family for these attributes; raise WorkloadError if it is not applicable."""
+        """Return the family with queries on these attributes; raise WorkloadError if it has none."""
         names = ", ".join(a.name for a in attributes)
         if self.arity is not None and len(attributes) != self.arity:
             raise WorkloadError(
@@ -123,7 +123,7 @@ class Family(ABC):
         return np.concatenate([np.einsum("qc,qc->q", rows, rows) for _, rows in self.chunks(sizes)])
 
     def largest_entries(self, sizes: Sequence[int]) -> Array:
-        """Return the largest absolute coefficient of every query, shape (count,)."""
+        """Return the largest absolute entry of each row of W, shape (count,)."""
         return np.concatenate([np.abs(rows).max(axis=1) for _, rows in self.chunks(sizes)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,11 +142,11 @@ class Family(ABC):
 
 
 def dense_limit(name: str, queries: int, cells: int) -> None:
-    """Raise WorkloadError if an explicit query matrix would exceed `MAX_DENSE_ENTRIES`."""
+    """Raise WorkloadError if a matrix of queries x cells would exceed `MAX_DENSE_ENTRIES`."""
     if queries * cells > MAX_DENSE_ENTRIES:
         raise WorkloadError(
-            f"The '{name}' family would store {queries:,} queries on {cells:,} cells row by row,"
-            f" more than the {MAX_DENSE_ENTRIES:,} numbers allowed. Use fewer queries, or"
+            f"The '{name}' family would store a matrix of {queries:,} queries x {cells:,} cells,"
+            f" more than the {MAX_DENSE_ENTRIES:,} entries allowed. Use fewer queries, or"
             " attributes with fewer cells."
         )
 
@@ -154,16 +154,17 @@ def dense_limit(name: str, queries: int, cells: int) -> None:
 class Intervals(Family):
     """Base class of families whose queries are intervals of cells of one attribute.
 
-    Subclasses implement ``bounds(n)``: the first cell and the exclusive end of each interval, up to
-    2n if it wraps around. Products, Gram matrices and quadratic forms are then computed by
-    cumulative sums, without the rows.
+    Subclasses implement ``bounds(n)``, which returns the first cell and the exclusive end of each
+    interval on n cells. An end above n denotes a circular interval, which continues at cell 0.
+    Products, Gram matrices and quadratic forms are computed from the bounds by cumulative sums,
+    without the query matrix.
     """
 
     ordered: ClassVar[bool] = True
 
     @abstractmethod
     def bounds(self, n: int) -> tuple[Index, Index]:
-        """Return (first, end) of the intervals, each of shape (count,)."""
+        """Return the first cells and the exclusive ends of the intervals, each of shape (count,)."""
 
     def count(self, sizes: Sequence[int]) -> int:
         return len(self.bounds(sizes[0])[0])
@@ -212,7 +213,10 @@ class Intervals(Family):
 
 
 def run_text(attribute: Attribute, first: int, end: int) -> str:
-    """Return the text of an interval of cells; an exclusive ``end`` above the size wraps around."""
+    """Return the text of the interval of the cells first .. end - 1.
+
+    An ``end`` above the number of cells denotes a circular interval, which continues at cell 0.
+    """
     n, name = attribute.size, attribute.name
     if end > n:
         return f"{name} from {attribute.label(first)} around to {attribute.label(end - n - 1)}"
@@ -233,9 +237,10 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
 
 
 def _missing_text(attribute: Attribute, first: int, last: int | None = None) -> str:
-    """Return the text of date cells that include the cell for missing values; otherwise empty.
+    """Return the text of the cells first .. last of dates if missing values are among them.
 
-    The cell for missing values is not ordered relative to the dates, so it is named separately.
+    Empty if they are not, or if the attribute has no dates. The cell for missing values has no
+    place in the order of the dates, so the text names it separately: "day >= 2024-03 or day = NA".
     """
     missing = attribute.date_cells
     last = attribute.size - 1 if last is None else last
@@ -418,7 +423,7 @@ class Width(Intervals):
 
 @dataclass(frozen=True)
 class Affine(Family):
-    """Queries A_i + A_j <= c on cell numbers, for c = 0, ..., n_i + n_j - 2.
+    """Queries that compare the sum of two cell numbers: A_i + A_j <= c, c = 0, ..., n_i + n_j - 2.
 
     >>> Affine().count((10, 10))
     19
@@ -433,7 +438,7 @@ class Affine(Family):
         return sizes[0] + sizes[1] - 1
 
     def statistic(self, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return the left-hand side of the comparison with c per cell, shape ``sizes``."""
+        """Return for every cell the number that the queries compare with c, shape ``sizes``."""
         return np.add.outer(np.arange(sizes[0]), np.arange(sizes[1]))
 
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
@@ -447,7 +452,7 @@ class Affine(Family):
 
 @dataclass(frozen=True)
 class Abs(Affine):
-    """Queries |A_i - A_j| <= c on cell numbers, for c = 0, ..., max(n_i, n_j) - 1.
+    """Queries that compare two cell numbers: |A_i - A_j| <= c, c = 0, ..., max(n_i, n_j) - 1.
 
     >>> Abs().count((10, 12))
     12
@@ -588,12 +593,13 @@ class Custom(Family):
             rows = np.array(matrix, dtype=float, ndmin=2)
         except (TypeError, ValueError, OverflowError):
             raise WorkloadError(
-                "The custom matrix must be a table of numbers, one row per query."
+                "The custom matrix is not a table of numbers. Give one row per query, all equally"
+                " long."
             ) from None
         if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
             raise WorkloadError(
-                f"The custom matrix has shape {rows.shape}; it must have one row per query, one"
-                " column per cell and finite numbers only."
+                f"The custom matrix has shape {rows.shape}, or numbers that are not finite. Give one"
+                " row per query, one column per cell and finite numbers only."
             )
         rows.flags.writeable = False
         self.matrix, self.labels = rows, tuple(labels) if labels is not None else None
@@ -627,7 +633,8 @@ class Custom(Family):
     def _rows(self) -> Array:
         if self.matrix is None:
             raise WorkloadError(
-                "These predicates are not bound to attributes yet; add them to a workload first."
+                "The predicates of this family have no attributes yet. Add the family to a workload"
+                " first."
             )
         return self.matrix
 
@@ -745,19 +752,23 @@ def family_from_dict(data: object) -> Family:
         )
     cls = {f.name: f for f in FAMILIES}.get(data["name"] if isinstance(data["name"], str) else "")
     if cls is None:
-        raise WorkloadError(f"There is no query family {str(data['name'])[:60]!r}.")
+        raise WorkloadError(
+            f"There is no query family {str(data['name'])[:60]!r}. Choose one of"
+            f" {', '.join(f.name for f in FAMILIES)}."
+        )
     try:
         return cls.from_dict(data)
     except TypeError:
         raise WorkloadError(
-            f"The parameters of the query family '{cls.name}' in the file do not fit."
+            f"The query family '{cls.name}' in the file has missing or unknown parameters. Export"
+            " the file again."
         ) from None
 
 
 def spec_to_data(spec: str | Family | Mapping[str, str | Family]) -> Any:
-    """Return the families of a group as JSON-ready data."""
-    # Names are tested first, because the test for a mapping is slow and there can be 100,000
-    # groups.
+    """Return the family specification of a group as JSON-ready data."""
+    # The fast test for a name comes first: the test for a mapping is slow, and a workload can have
+    # 100,000 groups.
     if isinstance(spec, str):
         return spec
     if isinstance(spec, (MappingProxyType, Mapping)):
@@ -768,13 +779,13 @@ def spec_to_data(spec: str | Family | Mapping[str, str | Family]) -> Any:
 
 
 def spec_from_data(data: Any) -> str | Family | Mapping[str, str | Family]:
-    """Inverse of `spec_to_data`; raises WorkloadError."""
+    """Rebuild the family specification of a group from `spec_to_data`; raise WorkloadError."""
     if isinstance(data, str):
         return data
     if isinstance(data, dict) and isinstance(data.get("each"), dict):
         return {
-            name: data_ if isinstance(data_, str) else family_from_dict(data_)
-            for name, data_ in data["each"].items()
+            name: entry if isinstance(entry, str) else family_from_dict(entry)
+            for name, entry in data["each"].items()
         }
     return family_from_dict(data)
 
@@ -832,7 +843,8 @@ def _npy(content: bytes, name: str) -> Array:
         or math.prod(shape) * dtype.itemsize != len(content) - stream.tell()
     ):
         raise WorkloadError(
-            f"{name} does not hold the {math.prod(shape):,} numbers it announces. Save it again."
+            f"{name} has another length than its header states ({math.prod(shape):,} numbers), or"
+            f" more than {MAX_DENSE_ENTRIES:,} numbers. Save it again."
         )
     stream.seek(0)
     return np.atleast_2d(np.load(stream, allow_pickle=False).astype(float))
@@ -848,10 +860,11 @@ def _csv(content: bytes, name: str) -> Array:
                 rows.append([float(cell) for cell in cells])
     except (ValueError, csv.Error):
         raise WorkloadError(
-            f"Line {reader.line_num} of {name} is not a row of numbers. Correct it."
+            f"Line {reader.line_num} of {name} is not a row of numbers. Correct this line."
         ) from None
     if len({len(row) for row in rows}) != 1:
         raise WorkloadError(
-            f"The rows of {name} have different lengths, or there are none. Give a full table."
+            f"The rows of {name} have different lengths, or there are no rows. Give one number per"
+            " cell in every row."
         )
     return np.array(rows)

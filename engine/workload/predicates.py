@@ -2,8 +2,7 @@
 
 The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not``
 and sums, differences and products of coded attributes. The text is parsed and never executed.
-
-Comparisons of an attribute of dates with a date, evaluated on cells.
+`compared_dates` evaluates comparisons of an attribute of dates; SQL conditions use it, too.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from engine.workload.calendar import read_period
 def compared_dates(
     attribute: Attribute, sign: str, constant: str, *, clip: bool = False
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp]]:
-    """Evaluate a comparison on the cells of an attribute of dates.
+    """Evaluate a comparison such as day >= 2024-02-10 on the cells of an attribute of dates.
 
     Parameters
     ----------
-    sign : comparison operator of SQL.
-    constant : a date, a longer calendar period, which denotes all its days, or the label of missing
-        values, which supports = and <> only. The cell for missing values is not ordered relative to
-        the dates, so only <> holds for it.
+    sign : comparison operator of SQL: "=", "<>", "<", "<=", ">" or ">=".
+    constant : a date; or a longer calendar period, which denotes all its days; or the label of
+        missing values, which can only be compared by = and <>. Of the comparisons with a date or
+        period only <> is true for the cell of missing values, which has no place in the order.
     clip : whether the first and the last cell include all earlier and later days.
 
     Returns
@@ -65,8 +64,8 @@ def compared_dates(
     period = read_period(constant)
     if period is None:
         raise WorkloadError(
-            f"'{attribute.name}' has dates, but {quote_public(constant)} is not a date. Write it as"
-            f" in '{attribute.label(0)}' or '{attribute.days(0)[0]}'."
+            f"'{attribute.name}' has dates, but {quote_public(constant)} is not a date. Write a date"
+            f" such as '{attribute.label(0)}' or '{attribute.days(0)[0]}'."
         )
     if attribute.unit == "day":
         low = attribute.first_cell + np.arange(attribute.date_cells)
@@ -93,11 +92,11 @@ def compared_dates(
 
 
 def cut_text(attribute: Attribute, i: int) -> str:
-    """Return the description of a cell that a comparison cuts, for error messages."""
+    """Return the description of cell i for the error that a comparison holds for some of its days."""
     first, last = attribute.days(i)
     return (
         f"the cell {attribute.label(i)} of '{attribute.name}', which contains {first} to {last};"
-        " use bounds of cells"
+        " compare with the first or last day of a cell"
     )
 
 
@@ -131,7 +130,9 @@ _SQL_SIGN = {
 
 
 def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float64]:
-    """Return the 0/1 row of one predicate, shape (cells,), the last attribute varying fastest.
+    """Return 1 for each cell in which a predicate is true and else 0, shape (cells,).
+
+    Cells are in row-major order, with the last attribute varying fastest.
 
     A condition on a binned attribute must be constant on each bin. Names that are not Python
     identifiers, such as ``hours-per-week``, are written in backticks or in the form of `word`.
@@ -165,9 +166,9 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
         name = match[2]
         if name is not None and name not in placeholders:
             raise WorkloadError(
-                f"The predicate {text[:80]!r} names"
-                f" {name[:40]!r}{near_matches(name, placeholders)}, no attribute. The attributes"
-                f" are {', '.join(list(placeholders)[:10])}."
+                f"The predicate {text[:80]!r} has the unknown name"
+                f" {name[:40]!r}{near_matches(name, placeholders)}. Use these attributes:"
+                f" {', '.join(list(placeholders)[:10])}."
             )
         return match[1] if name is None else f" {placeholders[name]} "
 
@@ -190,7 +191,7 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
 
 
 def _placeholders(attributes: Sequence[Attribute]) -> list[str]:
-    """Return one Python identifier per attribute that differs from the `word` of every attribute."""
+    """Return one Python identifier per attribute; none of them is the `word` of an attribute."""
     longest = max((len(word(a.name)) for a in attributes), default=0)
     return [f"_{'_' * longest}{i}" for i in range(len(attributes))]
 
@@ -249,7 +250,10 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
 
 
 class _Evaluator:
-    """Evaluator of a parsed predicate on the grid of cells; values are arrays that broadcast to it."""
+    """Evaluator of the nodes of a parsed predicate for all cells at once.
+
+    Values of nodes are arrays that broadcast to the shape of the table of cells.
+    """
 
     def __init__(self, text: str, attributes: Sequence[Attribute]) -> None:
         self.text = text
@@ -261,6 +265,7 @@ class _Evaluator:
             self.axes.setdefault(word(a.name), []).append(axis)
 
     def refuse(self, why: str) -> WorkloadError:
+        """Return the error with this reason and the permitted syntax."""
         allowed = ", ".join(map(_display_name, self.attributes))
         return WorkloadError(
             f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with"
@@ -268,6 +273,7 @@ class _Evaluator:
         )
 
     def truth(self, node: ast.expr) -> Any:
+        """Return in which cells a condition is true."""
         if isinstance(node, ast.BoolOp):
             parts = [self.truth(v) for v in node.values]
             combine = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
@@ -288,13 +294,14 @@ class _Evaluator:
         raise self.refuse("has a part that is not a condition")
 
     def comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
+        """Return in which cells one comparison, or ``in`` with a list, is true."""
         if isinstance(op, (ast.In, ast.NotIn)):
             if not isinstance(right, (ast.List, ast.Tuple, ast.Set)):
                 raise self.refuse("uses 'in' without a list")
-            held = np.zeros((1,) * len(self.sizes), dtype=bool)
+            in_list = np.zeros((1,) * len(self.sizes), dtype=bool)
             for item in right.elts:
-                held = np.logical_or(held, self.comparison(ast.Eq(), left, item))
-            return held if isinstance(op, ast.In) else np.logical_not(held)
+                in_list = np.logical_or(in_list, self.comparison(ast.Eq(), left, item))
+            return in_list if isinstance(op, ast.In) else np.logical_not(in_list)
         if type(op) not in _COMPARISON:
             raise self.refuse("uses a comparison that is not allowed")
         for attribute_side, other, flipped in ((left, right, False), (right, left, True)):
@@ -308,6 +315,7 @@ class _Evaluator:
         return _COMPARISON[type(op)](self.number(left), self.number(right))
 
     def constant(self, node: ast.expr) -> Any:
+        """Return the number or text of a constant node; None for any other node."""
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, (int, float, str))
@@ -322,6 +330,7 @@ class _Evaluator:
         return None
 
     def named(self, name: str) -> tuple[int, Attribute]:
+        """Return the axis and the attribute of a name."""
         if name not in self.axes:
             raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
         if len(self.axes[name]) > 1:
@@ -330,6 +339,7 @@ class _Evaluator:
         return axis, self.attributes[axis]
 
     def along(self, axis: int, values: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return one value per cell of an attribute, as an array that varies along its axis only."""
         shape = [1] * len(self.sizes)
         shape[axis] = self.sizes[axis]
         return np.asarray(values).reshape(shape)
@@ -337,6 +347,11 @@ class _Evaluator:
     def against_constant(
         self, name: str, compare: Callable[[Any, Any], Any], constant: Any, flipped: bool
     ) -> Any:
+        """Return in which cells the comparison of an attribute with a constant is true.
+
+        ``flipped`` states that the constant is on the left side. A comparison that is true for
+        only some values of a cell is refused.
+        """
         axis, a = self.named(name)
 
         def holds(value: Any) -> Any:
@@ -377,19 +392,21 @@ class _Evaluator:
     def against_date(
         self, axis: int, a: Attribute, compare: Callable[[Any, Any], Any], constant: Any
     ) -> Any:
+        """Return in which cells of an attribute of dates a comparison with a date is true."""
         if not isinstance(constant, str):
             raise self.refuse(
                 f"compares {a.name}, which has dates, with a number; write dates in quotes"
             )
         try:
-            held, cut = compared_dates(a, _SQL_SIGN[compare], constant)
+            inside, cut = compared_dates(a, _SQL_SIGN[compare], constant)
         except WorkloadError as error:
             raise self.refuse(f"compares {a.name} with {constant[:40]!r}: {error}") from None
         if len(cut):
             raise self.refuse(f"cuts through {cut_text(a, int(cut[0]))}")
-        return self.along(axis, held)
+        return self.along(axis, inside)
 
     def number(self, node: ast.expr) -> Any:
+        """Return the value of an arithmetic expression of codes and numbers in every cell."""
         if (constant := self.constant(node)) is not None and not isinstance(constant, str):
             return constant
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):

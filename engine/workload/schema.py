@@ -101,19 +101,20 @@ class Schema:
         checked_attributes = tuple(sequence(attributes, "a schema", "a list of attributes"))
         if not 1 <= len(checked_attributes) <= MAX_ATTRIBUTES:
             raise SchemaError(
-                f"a schema of {len(checked_attributes):,} attributes; give between 1 and"
+                f"the schema has {len(checked_attributes):,} attributes; give between 1 and"
                 f" {MAX_ATTRIBUTES:,}"
             )
         by_name: dict[str, Attribute] = {}
         for attribute in checked_attributes:
             if not isinstance(attribute, Attribute):
                 raise SchemaError(
-                    f"a schema holds Attribute objects; one is of type {type(attribute).__name__}"
+                    f"an attribute of the schema has the type {type(attribute).__name__}; give"
+                    " Attribute objects"
                 )
             if attribute.name in by_name:
                 raise SchemaError(
-                    f"the attribute {quote_public(attribute.name)} occurs twice; rename or"
-                    " remove one"
+                    f"the attribute {quote_public(attribute.name)} occurs twice; rename or remove"
+                    " one of them"
                 )
             by_name[attribute.name] = attribute
         if person is not None:
@@ -167,18 +168,19 @@ class Schema:
         if attribute is None:
             near = near_matches(name, self.names)
             raise SchemaError(
-                f"no attribute {quote_public(name)} among the {len(self):,} of this schema{near}"
+                f"the schema has {len(self):,} attributes, but no attribute"
+                f" {quote_public(name)}{near}"
             )
         return attribute
 
     def named(
         self, names: str | Iterable[str], *, error: type[EngineError] = SchemaError
     ) -> tuple[str, ...]:
-        """Return one name or several as a tuple of distinct names of the schema.
+        """Return ``names``, one name or several, as a tuple; raise if they are invalid.
 
         Raises
         ------
-        SchemaError : if the schema has no attribute of a name.
+        SchemaError : if the schema has no attribute with one of the names.
         error : if ``names`` is not a collection of names, or has a name twice.
 
         >>> Schema([Attribute.of_size("age", 4)]).named("age")
@@ -187,13 +189,13 @@ class Schema:
         requested = (names,) if isinstance(names, str) else names
         if not isinstance(requested, Iterable) or isinstance(requested, (bytes, Mapping)):
             raise error(
-                f"Names of attributes cannot be {quote_public(names)}. Give a name, or a list of"
-                " names."
+                f"{quote_public(names)} is not a name of an attribute or a list of names. Give a"
+                " name, or a list of names."
             )
         checked = tuple(self[name].name for name in requested)
         if len(set(checked)) != len(checked):
             raise error(
-                f"A set of attributes has a name twice: {', '.join(checked)}. Name each once."
+                f"A set of attributes has a name twice: {', '.join(checked)}. Give each name once."
             )
         return checked
 
@@ -208,13 +210,15 @@ class Schema:
         return math.prod(self.sizes(names))
 
     def with_missing_values(self, texts: Iterable[str]) -> Schema:
-        """Return the schema with further texts for missing values, except where a text is a label.
+        """Return the schema with further texts for missing values of all attributes.
+
+        An attribute that has such a text as a label does not get this text.
 
         >>> schema = Schema([Attribute.of_size("age", 85), Attribute.categorical("answer", ["yes", "no", "NA"])])
         >>> [a.missing_values for a in schema.with_missing_values(["NA", "."]).attributes]
         [('NA', '.'), ('.',)]
         """
-        added = tuple(sequence(texts, "texts that mean missing", "a list of texts"))
+        added = tuple(sequence(texts, "texts for missing values", "a list of texts"))
         return replace(
             self, attributes=tuple(_with_missing(attribute, added) for attribute in self.attributes)
         )
@@ -222,14 +226,15 @@ class Schema:
     def with_facts(
         self, *, impossible: Iterable[str] | None = None, invariants: Iterable[Any] | None = None
     ) -> Schema:
-        """Return the schema with other rules or invariants; None leaves them unchanged.
+        """Return the schema with new rules for structural zeros, new invariants, or both.
 
         Parameters
         ----------
-        impossible : rules for structural zeros.
-        invariants : exact public tables, as pairs (attributes, values). The values are integer
-            counts of shape ``sizes(attributes)``, or flattened in row-major order. An empty list of
-            attributes denotes the total number of records.
+        impossible : rules that replace those of the schema; None leaves them unchanged.
+        invariants : exact public tables that replace those of the schema, as pairs (attributes,
+            values); None leaves them unchanged. The values are integer counts of shape
+            ``sizes(attributes)``, or flattened in row-major order. An empty list of attributes
+            denotes the total number of records.
 
         Raises
         ------
@@ -263,8 +268,9 @@ class Schema:
         return any(requested <= exact_names for exact_names in self._exact)
 
     def exact_table(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the table on these attributes from an invariant, in counts; shape
-        ``sizes(names)``.
+        """Return the exact counts on these attributes, summed from an invariant.
+
+        Shape ``sizes(names)``; some invariant must contain the attributes (see `is_exact`).
         """
         requested = [name for name in names if self[name].size > 1]
         invariant = next(
@@ -278,8 +284,9 @@ class Schema:
 
     @cached_property
     def exact_spaces(self) -> tuple[tuple[str, ...], ...]:
-        """Sets of attributes, each with more than one cell, whose tables follow from the
-        invariants.
+        """Sets of attributes whose tables follow from the invariants, smaller sets first.
+
+        Attributes with a single cell are left out of the sets.
         """
         wide = [[name for name in one.attributes if self[name].size > 1] for one in self.invariants]
         spaces = {
@@ -292,7 +299,7 @@ class Schema:
 
     @cached_property
     def exact_places(self) -> tuple[list[int], ...]:
-        """Positions of the attributes of each invariant."""
+        """For each invariant, the positions of its attributes in the schema."""
         return tuple([self.order[name] for name in one.attributes] for one in self.invariants)
 
     @cached_property
@@ -332,12 +339,12 @@ class Schema:
 
     @cached_property
     def structural_zeros(self) -> tuple[JointConstraint, ...]:
-        """Structural zeros from the rules; rules that share attributes are combined."""
+        """Structural zeros of the rules, one entry for all rules that share attributes."""
         return read_rules(self.impossible, self.attributes) if self.impossible else ()
 
     @cached_property
     def facts(self) -> tuple[JointConstraint, ...]:
-        """Constraints from rules and invariants; those that share attributes are combined."""
+        """Constraints of rules and invariants, one entry for all that share attributes."""
         return joint_facts(self.structural_zeros, self.invariants, self.attributes)
 
     def possible_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
@@ -370,11 +377,11 @@ class Schema:
 
     @cached_property
     def ruled(self) -> frozenset[str]:
-        """Attributes in rules or invariants."""
+        """Names of the attributes that occur in rules for structural zeros or in invariants."""
         return frozenset(name for fact in self.facts for name in fact.names)
 
     def person_column(self, column: str | None = None) -> str | None:
-        """Return the person column: the declared one, or else ``column``.
+        """Return the name of the person column: that of the schema, or else ``column``.
 
         Raises
         ------
@@ -383,40 +390,42 @@ class Schema:
         if column is not None and self.person is not None and column != self.person:
             raise SchemaError(
                 f"the person column is {quote_public(column)}, but the schema declares"
-                f" {quote_public(self.person)}; leave it out, or correct the schema"
+                f" {quote_public(self.person)}; give no person column here, or correct the schema"
             )
         if column is not None and column in self:
             raise SchemaError(_person_attribute_message(column))
         return self.person if column is None else column
 
     def other_rows(self, rows: int) -> str:
-        """Return the consequence of a budget for another number of rows per person than declared.
+        """Return as text what follows if a budget protects ``rows`` rows per person.
+
+        Empty if the schema declares the same number, or none.
 
         >>> schema = Schema([Attribute.of_size("age", 4)], person="pid", rows_per_person=3)
         >>> schema.other_rows(1)  # doctest: +NORMALIZE_WHITESPACE
-        'The schema declares 3 rows of a person, and the budget protects 1: no more than 1 of each
-        person will count.'
+        'The schema declares 3 rows per person, but the budget protects 1: at most 1 of each
+        person will be counted.'
         """
         declared = self.rows_per_person
         if declared is None or declared == rows:
             return ""
         difference = (
-            f"The schema declares {declared:,} rows of a person, and the budget protects {rows:,}: "
+            f"The schema declares {declared:,} rows per person, but the budget protects {rows:,}: "
         )
         if rows > declared:
             return (
-                f"{difference}every error is {rows / declared:.3g} times what {declared:,} would"
-                " need."
+                f"{difference}every error is {rows / declared:.3g} times the error for"
+                f" {declared:,} rows."
             )
         if self.person is not None:
-            return f"{difference}no more than {rows:,} of each person will count."
+            return f"{difference}at most {rows:,} of each person will be counted."
         return (
             f"{difference}without a person column this bound cannot be enforced, so nothing is"
-            f" released. Protect {declared:,} rows, or name the column that tells the person."
+            f" released. Protect {declared:,} rows, or give the person column."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready description with format and version, without undeclared options."""
+        """Return a JSON-ready description with format and version; unset options are left out."""
         attributes = [attribute.to_dict() for attribute in self.attributes]
         optional: dict[str, Any] = {
             "person": self.person,
@@ -429,7 +438,10 @@ class Schema:
 
     @classmethod
     def from_dict(cls, document: Any) -> Schema:
-        """Inverse of `to_dict`; also accepts a domain {name: size, ...} of numeric codes."""
+        """Rebuild a schema from `to_dict`, or from a mapping from attribute name to size.
+
+        In the second case the attributes are numeric, with the codes 0 .. size - 1.
+        """
         if not isinstance(document, dict):
             raise SchemaError(
                 f"a schema cannot be of type {type(document).__name__}; give an object with"
@@ -442,8 +454,8 @@ class Schema:
             "attributes",
         }:
             raise SchemaError(
-                f"this is no schema: give the keys 'format' (with {_FORMAT!r}) and 'attributes',"
-                " and perhaps 'person', 'rows_per_person', 'impossible' and 'invariants'"
+                f"this is not a schema: give the keys 'format' (with {_FORMAT!r}) and 'attributes';"
+                " optional are 'person', 'rows_per_person', 'impossible' and 'invariants'"
             )
         attributes = document["attributes"]
         if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:
@@ -492,7 +504,7 @@ class Schema:
     def from_csv(cls, text: str | bytes) -> Schema:
         """Read a schema from CSV text or UTF-8 bytes in the format of `to_csv`.
 
-        Required columns are name and kind, and those of size, labels and edges that occur.
+        The columns name and kind are required; any other column can be left out if it is empty.
 
         Raises
         ------

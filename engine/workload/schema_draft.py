@@ -1,14 +1,13 @@
 """Schema drafts from data dictionaries.
 
 A draft is a schema that a person confirms. A data dictionary is a CSV file with a column of names
-and
-the values of each name, in one of two layouts:
+and the values of each name, in one of two layouts:
 
     name,value,label        one row per value; the name can be omitted after its first row
     name,values             one row per column of the records: "F|M", "1 = Female; 2 = Male" or "0-99"
 
 An invalid line or value is reported with its line number and does not affect other columns. The
-module also has bins for ranges of numbers, an empty schema file, and the detection of files with
+module also chooses bins for ranges of numbers, writes an empty schema file, and recognizes files of
 records.
 """
 
@@ -40,14 +39,14 @@ _MAX_LISTED_REASONS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class DraftSchema:
-    """Schema to be confirmed by a person, with the open points.
+    """Schema that a person must confirm, with the columns that could not be drafted.
 
     Attributes
     ----------
     schema : attributes of the columns that could be drafted.
-    unlabelled : names of the other columns.
-    reasons : name of such a column -> reason why it has no attribute.
-    notes : values that the attributes of the draft omit.
+    unlabelled : names of the columns without an attribute in ``schema``.
+    reasons : name of a column without an attribute -> reason.
+    notes : sentences on decisions of the draft to check, such as values that were left out.
     """
 
     schema: Schema
@@ -57,11 +56,11 @@ class DraftSchema:
 
 
 def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
-    """Return the error for a public file from which no attribute can be drafted.
+    """Return the error for a public file (``what``) from which no attribute can be drafted.
 
     >>> str(no_attribute("these records", {"id": "it has one value only"}))  # doctest: +NORMALIZE_WHITESPACE
-    "No column of these records makes an attribute: 'id': it has one value only. Write the schema by
-    hand."
+    "No attribute can be drafted from these records: 'id': it has one value only. Write the schema
+    by hand."
     """
     listed = "; ".join(
         f"{quote_public(name)}: {reason}"
@@ -73,7 +72,7 @@ def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
         else ""
     )
     return SchemaError(
-        f"No column of {what} makes an attribute: {listed}{remainder}. Write the schema by hand."
+        f"No attribute can be drafted from {what}: {listed}{remainder}. Write the schema by hand."
     )
 
 
@@ -93,9 +92,9 @@ def schema_template(names: Sequence[str]) -> str:
 def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> Attribute:
     """Return a numeric attribute for an integer range.
 
-    It has one cell per integer, or 50 bins of equal width if there are more than 200 integers. With
-    ``integer`` the values are declared to be integers, if floats represent them exactly, and the
-    last bin ends at ``high``, so that ``high + 1`` is outside the domain.
+    It has one cell per integer, or about 50 bins of equal width for more than 200 integers. With
+    ``integer`` the attribute declares that all values are integers, and ``high + 1`` is outside
+    its domain; integers that floats cannot represent exactly are not declared.
 
     >>> integer_range("age", 0, 99).size, integer_range("income", 0, 99_999).size
     (100, 50)
@@ -109,9 +108,9 @@ def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> At
 
 
 def decimal_bins(name: str, low: float, high: float) -> Attribute:
-    """Return a numeric attribute for a range of decimals.
+    """Return a numeric attribute with about 20 bins for a range of decimal numbers.
 
-    It has about 20 bins, whose edges are multiples of 1, 2 or 5 times a power of ten.
+    All edges are multiples of one step, which is 1, 2 or 5 times a power of ten.
 
     >>> decimal_bins("share", 0.03, 0.98).edges[:3], decimal_bins("temperature", 10.0, 60.0).size
     ((0.0, 0.05, 0.1), 10)
@@ -132,6 +131,7 @@ _VALUE_HEADERS = ("value", "code", "values", "codes", "categories", "labels", "r
 _LABEL_HEADERS = ("label", "value label", "meaning", "description", "category", "text")
 # maximum number of characters of the first record of a JSON file
 _MAX_JSON_RECORD = 1_000_000
+# possible contents of the records if the dictionary has codes and labels
 HOLD = ("labels", "codes")
 # separators of values in one field, in decreasing priority
 _SEPARATORS = ("\n", "|", ";")
@@ -209,8 +209,8 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     # the file may contain records, so the error does not quote it
     if not attributes:
         raise SchemaError(
-            f"No column of the dictionary makes an attribute: {len(reasons):,} of them have fewer"
-            " than two values or lines that cannot be read. Write all values, or a range as 0-99."
+            f"No attribute can be drafted from the dictionary: {len(reasons):,} columns have fewer"
+            " than two values, or lines that are not valid. Write all values, or a range as 0-99."
         )
     return DraftSchema(
         schema=Schema(attributes), unlabelled=tuple(reasons), reasons=reasons, notes=tuple(notes)
@@ -232,8 +232,8 @@ def is_dictionary(text: str | bytes) -> bool:
 def columns_of_records(text: str | bytes) -> tuple[str, ...]:
     """Return the column names of a CSV with records; an empty tuple for other contents.
 
-    Only the first line is read. A line with numbers could be a record, so the result is then empty.
-    Columns without a name, such as row numbers written by R and pandas, are omitted.
+    Only the first line is read. The result is empty if this line has numbers, because it could then
+    be a record. Columns without a name, such as row numbers of R and pandas, are omitted.
 
     >>> columns_of_records("age,sex\\n31,F\\n"), columns_of_records("31,F\\n"), columns_of_records("name,kind\\n")
     (('age', 'sex'), (), ())
@@ -245,11 +245,10 @@ def columns_of_records(text: str | bytes) -> tuple[str, ...]:
 
 
 def columns_of_json_records(text: str | bytes) -> tuple[str, ...]:
-    """Return the keys of the first record in a JSON array or JSON lines; an empty tuple for other
-    JSON.
+    """Return the keys of the first record in a JSON array or in JSON lines.
 
-    Only the first object is read. A single object outside an array could be a schema, so the result
-    is then empty.
+    Only the first object is read. The result is empty for other JSON: a single object outside an
+    array could be a schema.
 
     >>> columns_of_json_records('[{"age": 31, "sex": "F"}]'), columns_of_json_records('{"age": 85, "sex": 2}')
     (('age', 'sex'), ())
@@ -267,7 +266,7 @@ def columns_of_json_records(text: str | bytes) -> tuple[str, ...]:
 
 
 def _record_columns(cells: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in a header of records; an empty tuple for any other header."""
+    """Return the column names in the header of a file of records; empty for any other header."""
     header = [cell for cell in cells if cell]
     lower = {cell.lower() for cell in header}
     # a header with mostly empty cells is a title above the table
@@ -281,7 +280,10 @@ def _record_columns(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def _header_positions(header: Sequence[str]) -> tuple[int, int, int] | None:
-    """Return the positions of names, values and labels (-1 if absent); None for another header."""
+    """Return the column numbers of names, values and labels in the header of a data dictionary.
+
+    -1 for labels if there is no such column; None if it is not the header of a dictionary.
+    """
     lower = [cell.lower() for cell in header]
     if "kind" in lower:
         return None
@@ -322,7 +324,10 @@ class _Rows:
             ) from None
 
     def __iter__(self) -> Iterator[tuple[int, list[str], str]]:
-        """Yield line number, fields and problem of each row that is not empty."""
+        """Yield line number, fields and problem of each row that is not empty.
+
+        The problem is the reason why the row is not valid, as text; empty for a valid row.
+        """
         while True:
             line, row, problem = self.reader.line_num + self.skipped + 1, list[str](), ""
             try:
@@ -345,7 +350,7 @@ class _Rows:
 
 @dataclass
 class _Column:
-    """Values of one column of the records in a data dictionary."""
+    """Description of one column of the records in a data dictionary, with the problems in it."""
 
     line: int
     values: list[tuple[int, str, str]] = field(default_factory=list)  # line, code, meaning
@@ -353,7 +358,11 @@ class _Column:
     reason: str = ""
 
     def add(self, line: int, value: str, label: str) -> None:
-        """Add the values of one row: a single value, or several with separators."""
+        """Add the values in one row of the dictionary.
+
+        ``value`` is a single value, or several with separators, such as "1 = Female; 2 = Male".
+        A problem is stored in ``reason``.
+        """
         separator = next((one for one in _SEPARATORS if one in value), None)
         parts = [part.strip() for part in value.split(separator)] if separator else [value]
         pairs = [part.partition("=") for part in parts if part]
@@ -395,7 +404,7 @@ class _Column:
                 f"line {line}: {code} is an open range. Write its last value, as in 0-85, or bins"
                 " by hand"
             )
-        # also prevents that records with such column names are accepted as a dictionary
+        # A file of records can have the header of a dictionary; its columns have one value per line.
         if len(self.values) < 2:
             raise SchemaError(
                 f"line {line}: fewer than two values. Write them all, or a range as 0-99"
@@ -411,8 +420,10 @@ class _Column:
     def _range(
         self, name: str, match: re.Match[str], others: Sequence[tuple[int, str, str]]
     ) -> Attribute:
-        """Return the attribute of a range; codes of missing values outside it are omitted and
-        noted.
+        """Return the numeric attribute of a range such as 0-99.
+
+        ``others`` are further values, (line, code, meaning); those outside the range must denote
+        missing values. They get no cell, and a note.
         """
         line = next(line for line, code, _ in self.values if code == match[0])
         texts = [text.replace(",", "") for text in match.groups()]
@@ -431,8 +442,8 @@ class _Column:
                     " Write bins by hand"
                 )
             self.notes.append(
-                f"line {other_line}: {code} = {meaning} is left out, so that rows with it are"
-                " refused"
+                f"line {other_line}: {code} = {meaning} is left out, so rows with this value are"
+                " dropped"
             )
         if "," in match[0]:
             self.notes.append(f"line {line}: {match[0]} is read as {' to '.join(texts)}")

@@ -58,15 +58,14 @@ _CSV_TOKEN = re.compile(r"\\[\\|=+\-@]|\||[^|\\]+|\\")
 
 
 def check_text(text: Any, what: str, limit: int) -> None:
-    """Check a public name or label; raise SchemaError if it is not text, blank, long or
-    unprintable.
+    """Raise SchemaError unless a public name or label is a printable text of 1 to limit characters.
+
+    Messages name the text by ``what``.
     """
     if not isinstance(text, str):
         raise SchemaError(f"{what} is of type {type(text).__name__}; give text")
     if not text.strip():
-        raise SchemaError(
-            f"{what} is empty; give it a text, and use missing= to collect missing values"
-        )
+        raise SchemaError(f"{what} is empty; give a text. Missing values get a cell by missing=")
     if len(text) > limit:
         raise SchemaError(f"{what} has {len(text):,} characters; at most {limit:,} are allowed")
     if FORBIDDEN.search(text):
@@ -81,7 +80,8 @@ def read_json(text: str | bytes) -> Any:
     # Parsed objects need far more memory than their text; a schema has two or three per attribute.
     if text.count("{") + text.count("[") > MAX_BRACKETS:
         raise SchemaError(
-            f"the JSON has more than {MAX_BRACKETS:,} brackets; a schema needs far fewer"
+            f"the JSON has more than {MAX_BRACKETS:,} brackets, so it is not a schema; give a"
+            " schema file"
         )
     try:
         return parse_json(text, object_pairs_hook=_unique_keys)
@@ -95,8 +95,9 @@ def read_json(text: str | bytes) -> Any:
 
 
 def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
-    """Return attribute descriptions as CSV text with the columns `KEYS` and the optional keys in
-    use.
+    """Return descriptions of attributes as CSV text, one row per attribute.
+
+    The columns are `KEYS`, and those of `OPTIONAL_KEYS` that an attribute uses.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
 
 
 def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
-    """Return the line number and description of each row; the inverse of `write_csv`.
+    """Return the line number and the description of the attribute in each row of a schema CSV.
 
     The delimiter is detected from the first line, because spreadsheets write semicolons in many
     locales.
@@ -136,19 +137,22 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
         header = [cell.strip().lower() for cell in next(filter(None, reader), [])]
         if len(set(header)) < len(header) or not {"name", "kind"} <= set(header) <= set(ALL_KEYS):
             raise SchemaError(
-                f"it must name columns among {', '.join(ALL_KEYS)}, each once; name and kind are"
-                " needed"
+                f"the header must have name, kind and columns among {', '.join(ALL_KEYS)}, each at"
+                " most once; correct it"
             )
         for row in reader:
             if not row:
                 continue
             if len(row) != len(header):
                 raise SchemaError(
-                    f"{len(row)} fields under {len(header)} columns; give one field per column"
+                    f"the row has {len(row)} fields, but the header has {len(header)} columns; give"
+                    " one field per column"
                 )
             # one additional row can declare the person column
             if len(rows) > MAX_ATTRIBUTES:
-                raise SchemaError(f"more than {MAX_ATTRIBUTES:,} attributes; leave some out")
+                raise SchemaError(
+                    f"the file has more than {MAX_ATTRIBUTES:,} attributes; remove some"
+                )
             rows.append((reader.line_num, parse_row(dict(zip(header, row, strict=True)))))
     except csv.Error:
         raise SchemaError(
@@ -164,7 +168,10 @@ def decoded_text(text: str | bytes) -> str:
     if not isinstance(text, (str, bytes)):
         raise SchemaError(f"a file must be text or bytes, not {type(text).__name__}")
     if len(text) > MAX_FILE:
-        raise SchemaError(f"a file of {len(text):,} characters; at most {MAX_FILE:,} are read")
+        raise SchemaError(
+            f"the file has {len(text):,} characters, but at most {MAX_FILE:,} are allowed; remove"
+            " some attributes"
+        )
     if isinstance(text, str):
         return text.removeprefix("\ufeff")
     try:
@@ -232,10 +239,10 @@ def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
         elif key == "edges":
             document[key] = [_parsed_number(text, float) for text in texts]
         elif len(texts) > 1:
-            raise SchemaError(f"the column {key} takes one text; write \\| for a | inside it")
+            raise SchemaError(f"the column {key} permits one text; write \\| for a | inside it")
         elif key in TRUE_OR_FALSE:
             if cell.lower() not in ("true", "false"):
-                raise SchemaError(f"the column {key} takes true or false")
+                raise SchemaError(f"the column {key} must have true or false")
             document[key] = cell.lower() == "true"
         elif key == "size" or (key == "missing" and numeric):
             document[key] = _parsed_number(texts[0], int if key == "size" else float)
@@ -251,5 +258,5 @@ def _parsed_number(text: str, kind: Any) -> Any:
         return kind(text)
     except ValueError:
         raise SchemaError(
-            f"{quote_public(text)} is no {'whole number' if kind is int else 'number'}"
+            f"{quote_public(text)} is not a {'whole number' if kind is int else 'number'}"
         ) from None

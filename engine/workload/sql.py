@@ -9,9 +9,9 @@ WHERE becomes a `Condition`. It is accepted only if, for each cell of the schema
 values in the cell or for none, so that the workload has exactly the counts of the SQL. Values are
 compared after encoding: a value that the schema collects as missing or as other has that label.
 
-GROUP BY becomes sets of attributes; CASE merges cells of an attribute into bands. A group has a
-query for each combination of cells that WHERE allows, including combinations without records, which
-a database would omit.
+GROUP BY becomes sets of attributes; CASE merges cells of an attribute into coarser cells, called
+bands here. A group has a query for each combination of cells that WHERE allows, including
+combinations without records, which a database would omit.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class Columns:
             or not isinstance(node.this, exp.Identifier)
         ):
             raise WorkloadError(
-                f"{sql_text(node)} is not the name of an attribute. Write the name alone."
+                f"{sql_text(node)} is not the name of an attribute. Write a name only."
             )
         if node.table and node.table.casefold() not in self.qualifiers:
             raise WorkloadError(
-                f"{sql_text(node)} names another table than FROM does. Write the column alone."
+                f"{sql_text(node)} has another table than FROM. Write the column without a table."
             )
         return self.named(node.name)
 
@@ -96,7 +96,10 @@ class Columns:
         if name in self.schema:
             return self.schema[name]
         if len(name) > MAX_NAME:
-            raise WorkloadError(f"There is no attribute of a name with {len(name):,} characters.")
+            raise WorkloadError(
+                f"A column name has {len(name):,} characters; names of attributes have at most"
+                f" {MAX_NAME:,}. Write the name of an attribute."
+            )
         for rule in (str.casefold, word, lambda text: word(text).casefold()):
             matches = [a for a in self.schema.attributes if rule(a.name) == rule(name)]
             if len(matches) == 1:
@@ -112,8 +115,8 @@ class Columns:
             or f"; there are {', '.join(map(quote_public, self.schema.names[:8]))}"
         )
         raise WorkloadError(
-            f"There is no attribute {quote_public(name)}{near}. Names with other signs than"
-            " letters, digits and _ go in double quotes, texts in single quotes."
+            f"There is no attribute {quote_public(name)}{near}. Write names with characters other"
+            " than letters, digits and _ in double quotes, and texts in single quotes."
         )
 
 
@@ -130,20 +133,20 @@ def sql_text(node: exp.Expr | None, limit: int = 80) -> str:
 
 
 def extra_clauses(node: exp.Expr, *allowed: str) -> list[str]:
-    """Return the non-empty clauses of a node that are not in ``allowed``."""
+    """Return the names of the clauses that a node of the syntax tree has and ``allowed`` has not."""
     return [key for key, value in node.args.items() if value and key not in allowed]
 
 
 def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Condition:
-    """Translate an expression to a condition.
+    """Return the condition on cells that an SQL expression states.
 
     Raises
     ------
-    WorkloadError : if the expression is not supported, or not exact on the cells.
+    WorkloadError : if the expression is not supported, or is true for only some values of a cell.
     """
     if depth > MAX_DEPTH:
         raise WorkloadError(
-            f"The condition is nested more than {MAX_DEPTH} levels deep. Write it flatter."
+            f"The condition is nested more than {MAX_DEPTH} levels deep. Use fewer parentheses."
         )
     if isinstance(node, exp.Paren):
         return translate_condition(node.this, columns, depth + 1)
@@ -173,13 +176,14 @@ def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Con
         return _comparison(node.this, _COMPARISON_SIGN[type(node)], node.expression, columns)
     if isinstance(node, exp.Is):
         raise WorkloadError(
-            f"{sql_text(node)}: every record lies in a cell. Name the cell that collects missing"
-            " values."
+            f"{sql_text(node)} is not supported, because every record lies in a cell. Compare with"
+            " the label of the cell for missing values."
         )
-    raise WorkloadError(f"{sql_text(node)} cannot be asked here. {_ALLOWED_TEXT}.")
+    raise WorkloadError(f"{sql_text(node)} is not supported in a condition. {_ALLOWED_TEXT}.")
 
 
 def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
+    """Return the condition that a comparison of an attribute, or a sum of attributes, states."""
     left, right = left.unnest(), right.unnest()
     if isinstance(right, exp.Column) and _is_constant(left):
         left, sign, right = right, _MIRRORED_SIGN[sign], left
@@ -208,14 +212,13 @@ def _is_date(node: exp.Expr) -> bool:
 
 
 def _constant(node: exp.Expr) -> str | int | float:
+    """Return the number or text of a constant; a date is a text."""
     if _is_date(node):
         return str(node.this.name)
     if isinstance(node, exp.Neg):
         inner = _constant(node.this.unnest())
         if isinstance(inner, str):
-            raise WorkloadError(
-                f"{sql_text(node)} is not a number. Leave the sign or the quotes out."
-            )
+            raise WorkloadError(f"{sql_text(node)} is not a number. Remove the sign or the quotes.")
         return -inner
     if node.args.get("is_string"):
         return node.name
@@ -239,12 +242,12 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
     if a.labels is not None:
         if not isinstance(constant, str):
             raise WorkloadError(
-                f"'{a.name}' has labels. Compare it with one in single quotes, such as"
+                f"'{a.name}' has labels. Compare it with a label in single quotes, such as"
                 f" '{a.labels[0]}'."
             )
         if sign not in _PYTHON_SIGN:
             raise WorkloadError(
-                f"The labels of '{a.name}' have no order, so {sign} means nothing. Use =, <> or IN."
+                f"The labels of '{a.name}' have no order, so {sign} is undefined. Use =, <> or IN."
             )
         if constant not in a.labels:
             near = (
@@ -252,14 +255,15 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
                 or f"; the first ones are {', '.join(map(quote_public, a.labels[:6]))}"
             )
             raise WorkloadError(
-                f"'{a.name}' has no label {quote_public(constant)}{near}. Case and spaces count."
+                f"'{a.name}' has no label {quote_public(constant)}{near}. Write a label with the"
+                " same case and spaces."
             )
         return np.array([(label == constant) == (sign == "=") for label in a.labels])
     if a.is_dated:
         return _cells_of_dates(a, sign, constant)
     if isinstance(constant, str):
         raise WorkloadError(
-            f"'{a.name}' is a number, but {quote_public(constant)} is a text. Write a number"
+            f"'{a.name}' has numbers, but {quote_public(constant)} is a text. Write a number"
             " without quotes."
         )
     if a.edges is None:
@@ -267,39 +271,41 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
         return np.asarray(
             (compare | {"=": operator.eq, "<>": operator.ne})[sign](np.arange(a.size), constant)
         )
-    yes, cut = _binned(a, sign, float(constant), a.integer)
+    inside, cut = _binned(a, sign, float(constant), a.integer)
     if len(cut):
         has_integer_edges = all(map(float.is_integer, a.edges))
-        helps = (
+        exact_for_integers = (
             not a.integer
             and has_integer_edges
             and not len(_binned(a, sign, float(constant), True)[1])
         )
-        raise _cut_error(a, sign, float(constant), int(cut[0]), helps)
-    return yes
+        raise _cut_error(a, sign, float(constant), int(cut[0]), exact_for_integers)
+    return inside
 
 
 def _cells_of_dates(a: Attribute, sign: str, constant: str | int | float) -> Inside:
     """Return the mask of the date cells for which a comparison holds."""
     if not isinstance(constant, str):
-        raise WorkloadError(f"'{a.name}' holds dates. Write them as in DATE '{a.days(0)[0]}'.")
-    held, cut = compared_dates(a, sign, constant, clip=a.clip)
+        raise WorkloadError(f"'{a.name}' has dates. Write a date as DATE '{a.days(0)[0]}'.")
+    inside, cut = compared_dates(a, sign, constant, clip=a.clip)
     if len(cut):
         i = int(cut[0])
         clipped = " and the days outside" if a.clip and i in (0, a.date_cells - 1) else ""
         raise WorkloadError(
             f"{a.name} {sign} {quote_public(constant)} cuts through {cut_text(a, i)}{clipped}."
         )
-    return held
+    return inside
 
 
 def _binned(
     a: Attribute, sign: str, c: float, integer: bool
 ) -> tuple[Inside, npt.NDArray[np.intp]]:
-    """Return the mask of the bins whose values all satisfy a comparison, and the positions of cut
-    bins.
+    """Evaluate a comparison of a binned attribute with the number c.
 
-    With ``integer`` the values, and therefore the edges, are integers.
+    Returns
+    -------
+    mask of the bins in which all values satisfy the comparison, and the positions of the bins in
+    which only some do. With ``integer`` all values, and therefore the edges, are integers.
     """
     edges = np.array(a.edges)
     low, high = edges[:-1].copy(), edges[1:].copy()
@@ -321,10 +327,13 @@ def _binned(
     return inside, np.flatnonzero(~(yes | no))
 
 
-def _cut_error(a: Attribute, sign: str, c: float, i: int, helps: bool) -> WorkloadError:
-    """Return the error for a comparison that cuts through bin ``i``, with exact alternatives.
+def _cut_error(
+    a: Attribute, sign: str, c: float, i: int, exact_for_integers: bool
+) -> WorkloadError:
+    """Return the error for a comparison that only some values of bin ``i`` satisfy.
 
-    ``helps`` states whether the comparison is exact once the values are declared to be integers.
+    The message proposes comparisons with the edges of the bin, and with ``exact_for_integers`` also
+    to declare in the schema that the values are integers, which makes the comparison exact.
     """
     assert a.edges is not None
     low, high, first, last = (
@@ -348,10 +357,14 @@ def _cut_error(a: Attribute, sign: str, c: float, i: int, helps: bool) -> Worklo
     advice = (
         f"write {f'NOT ({advice})' if sign == '<>' else advice}"
         if advice
-        else "leave the condition out"
+        else "remove the condition"
     )
-    clipped = ", which also holds the numbers outside," if a.clip and (first or last) else ""
-    hint = f", or declare in the schema that the values of {a.name} are integers" if helps else ""
+    clipped = ", which also has the numbers outside," if a.clip and (first or last) else ""
+    hint = (
+        f", or declare in the schema that the values of {a.name} are integers"
+        if exact_for_integers
+        else ""
+    )
     return WorkloadError(
         f"{a.name} {sign} {shortest_text(c)} cuts through the bin {a.label(i)}{clipped} of"
         f" '{a.name}'. The nearest edges are {low} and {high}: {advice}{hint}."
@@ -359,26 +372,29 @@ def _cut_error(a: Attribute, sign: str, c: float, i: int, helps: bool) -> Worklo
 
 
 def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
-    """Translate a comparison of sums of coded attributes, which is always exact on the cells."""
+    """Return the condition that a comparison of sums of coded attributes states.
+
+    Such a comparison is exact: every cell has a single value.
+    """
     operands: dict[str, Attribute] = {}
     texts = [_sum(side, columns, operands, 0)[0] for side in (left, right)]
     comparison = f"{texts[0]} {_PYTHON_SIGN.get(sign, sign)} {texts[1]}"
     if not operands:
         raise WorkloadError(
-            f"{sql_text(left)} {sign} {sql_text(right)} compares no attribute. Name one, or leave"
-            " it out."
+            f"{sql_text(left)} {sign} {sql_text(right)} contains no attribute. Compare an"
+            " attribute, or remove the comparison."
         )
     if math.prod(a.size for a in operands.values()) > MAX_ARITHMETIC_CELLS:
         raise WorkloadError(
-            f"{comparison[:80]} is about more than {MAX_ARITHMETIC_CELLS:,} cells. Use attributes"
-            " with fewer cells."
+            f"The attributes in {comparison[:80]} have more than {MAX_ARITHMETIC_CELLS:,} cells"
+            " together. Use attributes with fewer cells."
         )
-    held = evaluate(comparison, tuple(operands.values())) > 0
+    inside = evaluate(comparison, tuple(operands.values())) > 0
     if len(operands) == 1:
-        return conditions.of_cells(next(iter(operands.values())), held)
-    if held.all() or not held.any():
+        return conditions.of_cells(next(iter(operands.values())), inside)
+    if inside.all() or not inside.any():
         first = next(iter(operands.values()))
-        return conditions.of_cells(first, np.full(first.size, held.all()))
+        return conditions.of_cells(first, np.full(first.size, inside.all()))
     return Condition(texts={comparison: tuple(operands)})
 
 
@@ -390,7 +406,9 @@ def _sum(
     The attributes in the sum are added to ``operands``.
     """
     if depth > MAX_DEPTH:
-        raise WorkloadError(f"A sum is nested more than {MAX_DEPTH} levels deep. Write it flatter.")
+        raise WorkloadError(
+            f"A sum is nested more than {MAX_DEPTH} levels deep. Use fewer parentheses."
+        )
     if isinstance(node, exp.Paren):
         inner, bound = _sum(node.this, columns, operands, depth + 1)
         return f"({inner})", bound
@@ -399,9 +417,8 @@ def _sum(
         if not a.is_coded:
             what = "labels" if a.labels is not None else "bins" if a.edges is not None else "dates"
             raise WorkloadError(
-                f"'{a.name}' has {what}, so a sum or a comparison with another attribute has no"
-                " exact meaning on its cells. Compare it with constants; texts go in single"
-                " quotes."
+                f"'{a.name}' has {what} instead of codes, so it cannot be in a sum or be compared"
+                " with another attribute. Compare it with constants; write texts in single quotes."
             )
         operands[a.name] = a
         return word(a.name), float(a.size)
@@ -409,8 +426,8 @@ def _sum(
         value = _constant(node)
         if depth and not isinstance(value, int):
             raise WorkloadError(
-                f"The number {node.name[:40]} inside a sum is not whole, so the sum may not be"
-                " exact."
+                f"The number {node.name[:40]} in a sum is not a whole number, so the sum may be"
+                " inexact. Use whole numbers."
             )
         return repr(value), abs(float(value))
     if isinstance(node, exp.Neg):
@@ -422,8 +439,8 @@ def _sum(
     signs: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
     if type(node) not in signs or extra_clauses(node, "this", "expression"):
         raise WorkloadError(
-            f"{sql_text(node)} cannot be compared here. {_ALLOWED_TEXT}; sums and ABS of coded"
-            " attributes."
+            f"{sql_text(node)} is not supported in a comparison. {_ALLOWED_TEXT}; or compare sums"
+            " and ABS of coded attributes."
         )
     (left, one), (right, two) = (
         _sum(side, columns, operands, depth + 1) for side in (node.this, node.expression)
@@ -431,8 +448,8 @@ def _sum(
     bound = one * two if isinstance(node, exp.Mul) else one + two
     if bound > MAX_NUMBER:
         raise WorkloadError(
-            f"{sql_text(node)} can pass {MAX_NUMBER:,}, where numbers stop being exact. Use smaller"
-            " ones."
+            f"{sql_text(node)} can be larger than {MAX_NUMBER:,}, above which numbers are not exact."
+            " Use smaller numbers."
         )
     return f"{left} {signs[type(node)]} {right}", bound
 
@@ -448,10 +465,11 @@ class Grouping:
     Attributes
     ----------
     items : expressions of SELECT in order, to which numbers in GROUP BY refer.
-    aliases : lower-case aliases of the expressions of SELECT.
-    bands : attribute -> bands of a CASE, one mask of shape (size,) per band; filled by `sets`.
-    cases : attribute -> SQL of its CASE, or empty if the attribute is grouped by its cells; filled
-        by `sets`.
+    aliases : lower-case alias -> expression of SELECT.
+    bands : attribute -> coarser cells (bands) of its CASE, one mask of shape (size,) per band;
+        `sets` fills this mapping.
+    cases : attribute -> SQL of its CASE, or empty if the attribute is grouped by its cells; `sets`
+        fills this mapping.
     """
 
     columns: Columns
@@ -461,7 +479,11 @@ class Grouping:
     cases: dict[str, str] = field(default_factory=dict)
 
     def sets(self, group: exp.Group | None) -> list[tuple[str, ...]]:
-        """Return the distinct attribute sets: one per combination of the items of GROUP BY."""
+        """Return the attribute sets of the counts that a GROUP BY clause requests, each once.
+
+        Without GROUP BY it is the empty set. Each item contributes one set, CUBE, ROLLUP and
+        GROUPING SETS several; the result has the unions over all choices of one set per item.
+        """
         if group is None:
             return [()]
         if group.args.get("all") is True and not extra_clauses(group, "all"):
@@ -482,8 +504,8 @@ class Grouping:
             choices = self._sets(item)
             if len(combinations) * len(choices) > MAX_SETS:
                 raise WorkloadError(
-                    f"GROUP BY makes more than {MAX_SETS:,} sets of attributes. Ask for fewer at"
-                    " once."
+                    f"GROUP BY makes more than {MAX_SETS:,} sets of attributes. Use several"
+                    " statements with fewer sets."
                 )
             combinations = [
                 tuple(dict.fromkeys(names + more)) for names in combinations for more in choices
@@ -512,7 +534,7 @@ class Grouping:
         if isinstance(node, exp.Cube):
             if 2 ** len(parts) > MAX_SETS:
                 raise WorkloadError(
-                    f"CUBE of {len(parts)} makes more than {MAX_SETS:,} groups. Name fewer"
+                    f"CUBE of {len(parts)} items makes more than {MAX_SETS:,} groups. Use fewer"
                     " attributes."
                 )
             chosen = (
@@ -521,8 +543,10 @@ class Grouping:
         return [tuple(itertools.chain(*some)) for some in chosen]
 
     def _set(self, node: exp.Expr) -> tuple[str, ...]:
-        """Return the attributes of an expression, a position, an alias, or several of them in
-        parentheses.
+        """Return the attributes of an item of GROUP BY.
+
+        An item is an expression, the number of an expression of SELECT, an alias, or several of
+        these in parentheses.
         """
         node = node.unnest()
         if isinstance(node, exp.Tuple):
@@ -538,8 +562,8 @@ class Grouping:
                 self.items[place - 1], (exp.Column, exp.Case)
             ):
                 raise WorkloadError(
-                    f"GROUP BY {place} points at no attribute of SELECT. Write the attribute's"
-                    " name."
+                    f"GROUP BY {place} does not refer to an attribute in SELECT. Write the name of"
+                    " the attribute."
                 )
             node = self.items[place - 1]
         if isinstance(node, exp.Column) and not node.table and node.name not in self.columns.schema:
@@ -547,7 +571,7 @@ class Grouping:
         return (self._name(node),)
 
     def _name(self, node: exp.Expr) -> str:
-        """Return the attribute of a column or a CASE, and record the bands of a CASE."""
+        """Return the attribute of a column or a CASE, and store the bands of a CASE."""
         if isinstance(node, exp.Case):
             name, bands = _bands(node, self.columns)
             self.bands[name] = bands
@@ -555,17 +579,21 @@ class Grouping:
             name = self.columns.find(node).name
         else:
             raise WorkloadError(
-                f"GROUP BY {sql_text(node)} is not supported. Group by attributes, whose bins are"
-                " the groups, or by CASE."
+                f"GROUP BY {sql_text(node)} is not supported. Group by attributes or by CASE."
             )
         case_sql = node.sql() if isinstance(node, exp.Case) else ""
         if self.cases.setdefault(name, case_sql) != case_sql:
-            raise WorkloadError(f"'{name}' is grouped in two ways. Write a statement for each.")
+            raise WorkloadError(
+                f"'{name}' is grouped in two ways. Write one statement for each way."
+            )
         return name
 
 
 def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
-    """Return the attribute of a CASE and one mask per distinct result, in order of appearance."""
+    """Return the attribute of a CASE and one mask of cells per distinct result.
+
+    The masks are in the order in which the results first appear; empty masks are left out.
+    """
     if extra_clauses(case, "this", "ifs", "default") or len(case.args["ifs"]) > MAX_BANDS:
         raise WorkloadError(
             f"{sql_text(case)} is not supported. Write CASE WHEN age < 18 THEN 'child' ELSE 'adult'"
@@ -582,8 +610,8 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
         single = translate_condition(test, columns).single
         if single is None or name not in (None, single.attribute.name):
             raise WorkloadError(
-                f"{sql_text(test)}: all conditions of a CASE in GROUP BY must be about one and the"
-                " same attribute."
+                f"{sql_text(test)} is about another attribute than the CASE before it, or about"
+                " several. Use one attribute in all conditions of a CASE in GROUP BY."
             )
         name = single.attribute.name
         branches.append((single.inside, _result(result)))
@@ -625,40 +653,41 @@ _PARSER_ERRORS = (
 )
 _REFUSED_CLAUSES = {
     "joins": ("JOIN", "The schema is one table; put the columns that you need into it"),
-    "laterals": ("LATERAL", "Ask the table itself"),
-    "with_": ("WITH", "Ask the table itself, with the conditions in WHERE"),
-    "distinct": ("DISTINCT", "Counts of distinct values are not linear queries; leave it out"),
+    "laterals": ("LATERAL", "Select from the table of the records"),
+    "with_": ("WITH", "Select from the table of the records, with the conditions in WHERE"),
+    "distinct": ("DISTINCT", "Counts of distinct values are not linear queries; remove DISTINCT"),
     "having": (
         "HAVING",
         "It depends on the exact counts, which are private; filter the noisy answers afterwards",
     ),
-    "limit": ("LIMIT", "All counts of the group are answered; cut the list afterwards"),
-    "offset": ("OFFSET", "All counts of the group are answered; cut the list afterwards"),
+    "limit": ("LIMIT", "All counts of the group are answered; shorten the list afterwards"),
+    "offset": ("OFFSET", "All counts of the group are answered; shorten the list afterwards"),
     "order": ("ORDER BY", "Sort the noisy answers afterwards"),
     "qualify": ("QUALIFY", "Filter the noisy answers afterwards"),
     "windows": ("WINDOW", "Use COUNT(*) with GROUP BY"),
-    "sample": ("a sample", "Leave it out; the noise is calibrated for all records"),
+    "sample": ("TABLESAMPLE", "The noise is calibrated for all records; remove TABLESAMPLE"),
 }
 
 
 def statements(text: str) -> Iterator[tuple[list[Token], str]]:
-    """Yield the tokens of each statement, after checking the limits on size and nesting."""
+    """Yield the tokens and the source text of each statement; check limits on size and nesting."""
     if not isinstance(text, str):
         raise WorkloadError(f"The SQL is of type {type(text).__name__}. Give a text.")
     if len(text) > MAX_TEXT:
         raise WorkloadError(
-            f"The SQL has {len(text):,} characters; at most {MAX_TEXT:,} are read. Split it."
+            f"The SQL has {len(text):,} characters; at most {MAX_TEXT:,} are allowed. Split it into"
+            " several texts."
         )
     try:
         tokens = Dialect.get_or_raise("duckdb").tokenize(text)
     except _PARSER_ERRORS:
         raise WorkloadError(
-            "The SQL cannot be read: a quote or a comment does not end. Close it."
+            "The SQL is not valid: a quote or a comment does not end. Close it."
         ) from None
     if len(tokens) > MAX_TOKENS:
         raise WorkloadError(
-            f"The SQL has {len(tokens):,} words and signs; at most {MAX_TOKENS:,} are read."
-            " Split it."
+            f"The SQL has {len(tokens):,} words and signs; at most {MAX_TOKENS:,} are allowed."
+            " Split it into several texts."
         )
     depth, opened, closing = (
         0,
@@ -670,7 +699,7 @@ def statements(text: str) -> Iterator[tuple[list[Token], str]]:
         depth += (token.token_type in opened) - (token.token_type in closing)
         if depth > MAX_NESTING:
             raise WorkloadError(
-                f"The SQL has more than {MAX_NESTING} brackets inside each other. Write it flatter."
+                f"The SQL has more than {MAX_NESTING} nested brackets. Use fewer brackets."
             )
         if token.token_type != TokenType.SEMICOLON:
             statement.append(token)
@@ -682,28 +711,30 @@ def statements(text: str) -> Iterator[tuple[list[Token], str]]:
 
 
 def parse_select(tokens: list[Token], source: str) -> exp.Select:
-    """Parse the tokens of one statement, which must be a SELECT."""
+    """Return the syntax tree of one statement; raise WorkloadError unless it is a SELECT."""
     first = tokens[0].text.upper()[:40]
     if tokens[0].token_type != TokenType.SELECT:
         hint = (
-            "Ask the table itself, with the conditions of WITH in WHERE"
+            "Select from the table of the records, with the conditions of WITH in WHERE"
             if first == "WITH"
-            else "Nothing else is read or run"
+            else "Write SELECT a, COUNT(*) FROM t GROUP BY a"
         )
-        raise WorkloadError(f"It begins with {first!r}, but only SELECT asks for counts. {hint}.")
+        raise WorkloadError(
+            f"The statement begins with {first!r}, but only SELECT is supported. {hint}."
+        )
     try:
         (statement,) = Dialect.get_or_raise("duckdb").parser().parse(tokens, source)
     except SqlglotError as error:
         place = (getattr(error, "errors", None) or [{}])[0]
         where = f" near {place['highlight'][:40]!r}" if place.get("highlight") else ""
-        raise WorkloadError(f"It is no valid SQL{where}. Correct it there.") from None
+        raise WorkloadError(f"The statement is not valid SQL{where}. Correct it.") from None
     except _PARSER_ERRORS:
         raise WorkloadError(
-            "It cannot be read as SQL. Write it like SELECT a, COUNT(*) FROM t GROUP BY a."
+            "The statement is not valid SQL. Write SELECT a, COUNT(*) FROM t GROUP BY a, or similar."
         ) from None
     if isinstance(statement, exp.SetOperation):
         raise WorkloadError(
-            "UNION, INTERSECT and EXCEPT are not supported. Write separate SELECTs, with ; between."
+            "UNION, INTERSECT and EXCEPT are not supported. Write several SELECTs, separated by ;."
         )
     if not isinstance(statement, exp.Select):
         raise WorkloadError(f"{sql_text(statement)} is not a SELECT of counts.")
@@ -711,16 +742,20 @@ def parse_select(tokens: list[Token], source: str) -> exp.Select:
 
 
 def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> str:
-    """Return the name of the table; raise WorkloadError for unsupported clauses or another table."""
+    """Return the name of the table; raise WorkloadError for unsupported clauses or another table.
+
+    ``table`` is the required name, None for any. ``strict`` states that the caller requires it;
+    otherwise it is the name in earlier statements. The message depends on it.
+    """
     for key in extra_clauses(statement, "expressions", "from_", "where", "group"):
-        name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Leave it out"))
+        name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Remove it"))
         raise WorkloadError(f"{name} is not supported. {advice}.")
     source = statement.args["from_"].this if statement.args.get("from_") else None
     if source is None:
-        raise WorkloadError("It has no FROM. Write FROM and the name of the table.")
+        raise WorkloadError("The statement has no FROM. Write FROM and the name of the table.")
     if isinstance(source, exp.Table):
         for key in extra_clauses(source, "this", "db", "catalog", "alias"):
-            name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Leave it out"))
+            name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Remove it"))
             raise WorkloadError(f"{name} is not supported. {advice}.")
     if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
         raise WorkloadError(
@@ -731,16 +766,17 @@ def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> 
         expected = (
             f"the table here is {table[:60]!r}"
             if strict
-            else f"the statements before ask {table[:60]!r}"
+            else f"earlier statements use {table[:60]!r}"
         )
         raise WorkloadError(
-            f"It asks the table {source.name[:60]!r}, but {expected}. All must ask the same one."
+            f"The statement uses the table {source.name[:60]!r}, but {expected}. Use this table in"
+            " all statements."
         )
     return source.name
 
 
 def example(schema: Schema) -> str:
-    """Return example SQL for a schema.
+    """Return one or two example statements for the attributes of a schema.
 
     >>> from engine import Attribute
     >>> print(example(Schema([Attribute.of_size("age", 9), Attribute.categorical("pay-grade", ["A", "B"])])))
@@ -763,7 +799,7 @@ def example(schema: Schema) -> str:
 
 
 def _quoted_name(name: str) -> str:
-    """Return a name in the form that SQL requires: quoted unless it is one plain word."""
+    """Return a name as SQL requires it: in double quotes unless it is a single plain word."""
     try:
         tokens = Dialect.get_or_raise("duckdb").tokenize(name)
     except _PARSER_ERRORS:
@@ -778,12 +814,12 @@ def _quoted_name(name: str) -> str:
 MAX_GROUPS = 5_000
 # queries of a group that does not factor, each stored as a predicate
 MAX_JOINT_QUERIES = 5_000
-# characters of a condition and of its interpretation
+# longest text of a condition, and of its interpretation, in characters
 MAX_READING = 300
 # entries (queries x cells) of an explicit query matrix
 MAX_QUERY_ENTRIES = 10_000_000
 _UNSATISFIABLE_WHERE = (
-    "No record can meet the condition of WHERE, so the counts are 0. Leave the statement out."
+    "No record can satisfy the condition in WHERE, so all counts are 0. Remove the statement."
 )
 
 
@@ -818,8 +854,7 @@ def workload_from_sql(
 def sql_readings(
     schema: Schema, text: str, *, integer_columns: Iterable[str] = ()
 ) -> list[tuple[str, str]]:
-    """Return the distinct conditions of SQL, each with its interpretation on the cells of the
-    schema.
+    """Return pairs of texts: a condition in the SQL, and its interpretation on the cells.
 
     The parameters and errors are those of `workload_from_sql`.
 
@@ -851,15 +886,16 @@ def _translate(
             raise WorkloadError(f"Statement {number}: {error}") from None
         except RecursionError:
             raise WorkloadError(
-                f"Statement {number} is nested too deeply. Write it flatter."
+                f"Statement {number} is nested too deeply. Use fewer brackets."
             ) from None
         if len(groups) > MAX_GROUPS:
             raise WorkloadError(
-                f"The SQL makes more than {MAX_GROUPS:,} groups. Ask for fewer at once."
+                f"The SQL makes more than {MAX_GROUPS:,} groups. Use fewer statements, or smaller"
+                " CUBE and ROLLUP."
             )
     if not groups:
         raise WorkloadError(
-            "There is no SQL yet. Write SELECT age, COUNT(*) FROM t GROUP BY age, or the like."
+            "There is no SQL yet. Write SELECT age, COUNT(*) FROM t GROUP BY age, or similar."
         )
     return Workload(schema, tuple(groups)), list(readings)
 
@@ -877,13 +913,13 @@ def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
     except (EngineError, TypeError) as error:
         reason = f" {error}." if isinstance(error, EngineError) else ""
         raise WorkloadError(
-            "The attributes with integer values must be names of the schema, with integer"
-            f" edges.{reason}"
+            "The attributes with integer values must be names of attributes with integer edges."
+            f"{reason}"
         ) from None
 
 
 def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]:
-    """Yield the conditions of WHERE and CASE, each with its interpretation."""
+    """Yield pairs of texts: a condition in WHERE or CASE, and its interpretation on the cells."""
     where = select.args.get("where")
     nodes = [where.this] if where is not None else []
     for case in select.find_all(exp.Case):
@@ -900,6 +936,7 @@ def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]
 
 
 def _qualifiers(select: exp.Select) -> frozenset[str]:
+    """Return the alias of the table, or else its name: the text permitted before column names."""
     source = select.args["from_"].this
     return frozenset({(source.alias or source.name).casefold()})
 
@@ -918,7 +955,7 @@ def _groups(select: exp.Select, columns: Columns) -> list[Group]:
     for item in items:
         if not isinstance(item, exp.Count) and not grouping.shows(item, grouped):
             raise WorkloadError(
-                f"{sql_text(item)} is selected but not in GROUP BY. Add it there, or leave it out."
+                f"{sql_text(item)} is in SELECT but not in GROUP BY. Add it there, or remove it."
             )
     return [_group(columns.schema, names, grouping.bands, condition) for names in sets]
 
@@ -947,7 +984,8 @@ def _selected(select: exp.Select) -> list[exp.Expr]:
             )
     if counts != 1:
         raise WorkloadError(
-            f"It has {counts} COUNT(*). Write SELECT with the attributes and exactly one COUNT(*)."
+            f"The statement has {counts} COUNT(*). Write SELECT with the attributes and exactly one"
+            " COUNT(*)."
         )
     return items
 
@@ -989,7 +1027,11 @@ def _joint_group(
     bands: Mapping[str, Sequence[Inside]],
     condition: Condition,
 ) -> Group:
-    """Return the group of a condition that does not factor: one predicate per combination of masks."""
+    """Return the group of counts under a condition with a predicate on several attributes.
+
+    It has one predicate, on all attributes, per combination of cells or bands of the grouped
+    attributes that the condition allows.
+    """
     sizes = schema.sizes(names)
     _check_size(1, math.prod(sizes))
     masks_by_attribute = [_allowed_masks(schema, name, bands, condition) for name in grouped]
@@ -1020,7 +1062,10 @@ def _joint_group(
 def _allowed_masks(
     schema: Schema, name: str, bands: Mapping[str, Sequence[Inside]], condition: Condition
 ) -> list[npt.NDArray[np.bool_]]:
-    """Return the masks of the bands, or else the cells, of an attribute that the condition allows."""
+    """Return one mask per band of an attribute, or per cell if it has no bands.
+
+    Masks contain only cells that the condition allows; empty masks are left out.
+    """
     size = schema[name].size
     allowed = condition.cells[name].inside if name in condition.cells else np.ones(size, dtype=bool)
     if name in bands:
@@ -1036,8 +1081,7 @@ def _mask_text(schema: Schema, name: str, inside: Inside) -> str:
 def _check_size(queries: int, cells: int) -> None:
     if queries > MAX_JOINT_QUERIES or queries * cells > MAX_QUERY_ENTRIES:
         raise WorkloadError(
-            f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells that are"
-            f" written down one by one; at most {MAX_JOINT_QUERIES:,} queries and"
-            f" {MAX_QUERY_ENTRIES:,} entries are allowed. Query the table without WHERE, or use"
-            " attributes with fewer cells."
+            f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells, which are stored"
+            f" one by one; at most {MAX_JOINT_QUERIES:,} queries and {MAX_QUERY_ENTRIES:,} queries x"
+            " cells are allowed. Remove WHERE, or use attributes with fewer cells."
         )

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +42,6 @@ from engine.workload.families import (
 )
 from engine.workload.schema import Schema
 
-if TYPE_CHECKING:
-    pass
-
 _Item = TypeVar("_Item")
 
 
@@ -55,8 +52,10 @@ class GroupClass:
     Attributes
     ----------
     numbers : positions of the groups in the workload, increasing, shape (groups,).
-    ranks : axes of a group, sorted by the positions of their attributes in the schema.
-    places : sorted positions of the attributes in the schema, shape (groups, attributes).
+    ranks : permutation of the axes of each group that sorts its attributes by their positions in
+        the schema; the same for all groups of the class.
+    places : one row per group: the positions of its attributes in the schema, increasing; shape
+        (groups, attributes).
     """
 
     numbers: Index
@@ -83,7 +82,7 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     order : position of each attribute in the schema.
     """
     flat = [part for group in groups for part in group.parts]
-    # ids are unique because the groups hold references to their parts
+    # an id identifies a part, because the groups hold references to all parts
     distinct_parts = {id(part): part for part in flat}
     key_numbers: dict[Any, int] = {}
     part_numbers = {
@@ -98,7 +97,7 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
         for i, g in enumerate(groups)
         if g.query_weights is not None
     }
-    # 0 denotes a group without query weights, therefore the shift of the key numbers by 1
+    # entry 0 for groups without query weights, and 1 + number of the key for groups with them
     weights = np.array(
         (
             [1 + weight_numbers.get(i, -1) for i in range(len(groups))]
@@ -135,7 +134,7 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
 
 
 def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequence[int]]) -> Index:
-    """Return the numbers of the groups with a subset of attributes that is not among ``spaces``.
+    """Return which groups have a subset of their attributes that is not among ``spaces``.
 
     Parameters
     ----------
@@ -144,7 +143,7 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
 
     Returns
     -------
-    increasing group numbers, shape (numbers,).
+    positions of these groups in the workload, increasing, shape (groups,).
     """
     outside_groups: list[Index] = [np.zeros(0, dtype=np.int64)]
     for size in range(
@@ -169,7 +168,7 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
 
 _FORMAT = "workload/1"
 MAX_GROUPS = 200_000
-# squares of weights and of their inverses must be finite and positive
+# the square of a weight and of its inverse must be a finite, positive float
 SMALLEST_WEIGHT = 1e-100
 _MAX_QUERY_WEIGHTS = 50_000_000
 FamilySpec = str | Family | Mapping[str, "str | Family"]
@@ -177,9 +176,9 @@ FamilySpec = str | Family | Mapping[str, "str | Family"]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Factor of a group: a family on some attributes of the group.
+    """Factor of a group: a query family on some axes (attributes) of the group.
 
-    Each query of the group is a product of one row from each part.
+    Each query of the group is the Kronecker product of one row from each part.
     """
 
     axes: tuple[int, ...]
@@ -245,7 +244,9 @@ class Group:
         return tuple(sorted(range(len(placed)), key=placed.__getitem__))
 
     def spaces(self, schema: Schema) -> Iterator[tuple[int, ...]]:
-        """Yield the residual spaces of the group by increasing size: axes in the order of `ranks`.
+        """Yield the residual spaces of the group: all subsets of its axes, smaller subsets first.
+
+        Axes in a subset are in the order of `ranks`.
 
         >>> schema = Schema([Attribute.of_size(name, 2) for name in "abc"])
         >>> list(Workload(schema).add(("c", "a")).groups[0].spaces(schema))
@@ -255,7 +256,7 @@ class Group:
 
     @property
     def family_text(self) -> str:
-        """Names of the families of the parts, for tables."""
+        """Names of the query families, as a text for tables, such as "prefix × marginal"."""
         names = [p.family.name for p in self.parts]
         return " × ".join(names if len(set(names)) > 1 else names[:1]) or "total"
 
@@ -350,11 +351,11 @@ class Workload(FrozenValue):
     def all_ways(
         cls, schema: Schema, ways: Iterable[int] = (1, 2, 3), family: FamilySpec = "auto"
     ) -> Workload:
-        """Return one group per set of ``ways`` attributes.
+        """Return the workload with one group per set of k attributes, for every k in ``ways``.
 
         With ``family="auto"`` categorical attributes have the family marginal, and numeric
-        attributes the family prefix. A mapping sets the families of some attributes; the others are
-        as for "auto".
+        attributes the family prefix. A mapping sets the families of some attributes; all other
+        attributes have the family of "auto".
 
         >>> Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "abcd"]), ways=(1, 2)).queries
         66
@@ -370,8 +371,8 @@ class Workload(FrozenValue):
         if groups > MAX_GROUPS:
             raise WorkloadError(
                 f"All {', '.join(f'{k}-way' for k in ways)} sets of {len(schema)} attributes make"
-                f" {groups:,} groups, more than the {MAX_GROUPS:,} allowed. Ask for fewer ways, or"
-                " pick the attribute sets that matter."
+                f" {groups:,} groups, more than the {MAX_GROUPS:,} allowed. Give fewer ways, or add"
+                " attribute sets one by one."
             )
         default: dict[str, str | Family] = {
             a.name: default_family(a.kind) for a in schema.attributes
@@ -420,7 +421,7 @@ class Workload(FrozenValue):
         return iter(self.groups)
 
     def headline(self) -> dict[str, str]:
-        """Return the size of the workload for display."""
+        """Return the numbers of attributes, groups and queries as texts for display."""
         sizes = {
             "attributes": len(self.schema),
             "groups": len(self.groups),
@@ -437,8 +438,9 @@ class Workload(FrozenValue):
         return [0, *itertools.accumulate(g.count for g in self.groups)][:-1]
 
     def describe(self, index: int) -> str:
-        """Return the description of query ``index``; queries are numbered consecutively over the
-        groups.
+        """Return the description of query ``index``, such as "age <= 1 and sex = M".
+
+        The first query of a group has the next number after the last query of the group before.
         """
         if (
             isinstance(index, bool)
@@ -452,12 +454,9 @@ class Workload(FrozenValue):
         return self.describe_in_group(group, int(index) - self.starts[group])
 
     def describe_in_group(self, group: int, index: int) -> str:
-        """Return the description of query ``index`` in group number ``group``."""
-        described = self.groups[group]
-        return (
-            parts_text(described.parts, [self.schema[name] for name in described.attributes], index)
-            or "all records"
-        )
+        """Return the description of a query by its number ``index`` within group number ``group``."""
+        parts, names = self.groups[group].parts, self.groups[group].attributes
+        return parts_text(parts, [self.schema[name] for name in names], index) or "all records"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the workload, with its schema, as JSON-ready data."""
@@ -519,9 +518,9 @@ class Workload(FrozenValue):
 
 
 def parts_text(parts: Sequence[Part], attributes: Sequence[Attribute], index: int) -> str:
-    """Return the description of a query in a product of parts; empty for the total.
+    """Return the description of query number ``index`` in a product of parts.
 
-    The last part varies fastest.
+    The query of the last part varies fastest. Empty if the query counts all records.
     """
     texts = []
     for part in reversed(parts):
@@ -537,15 +536,15 @@ def make_group(
     weight: float = 1.0,
     query_weights: npt.ArrayLike | None = None,
 ) -> Group:
-    """Return a checked group; for the parameters see `Workload.add`."""
+    """Return a query group of a schema; parameters and errors are those of `Workload.add`."""
     names = schema.named(attributes, error=WorkloadError)
     columns = [schema[name] for name in names]
     if isinstance(spec, Mapping):
         if set(spec) != set(names):
             raise WorkloadError(
-                f"The families are for {', '.join(map(str, spec)) or 'no attribute'}, but the group"
-                f" is on {', '.join(names) or 'no attribute'}. Give one family for each attribute"
-                " of the group."
+                f"The mapping has families for {', '.join(map(str, spec)) or 'no attribute'}, but the"
+                f" group is on {', '.join(names) or 'no attribute'}. Give one family for each"
+                " attribute of the group."
             )
         spec = MappingProxyType({name: spec[name] for name in names})
         parts = [
@@ -587,7 +586,7 @@ def make_group(
 
 @cached_on_value
 def _unparameterized_part(schema: Schema, axis: int, name: str, family_name: str) -> Part:
-    """Part of a family without parameters on one attribute, cached because many groups share it."""
+    """Return the part of a named family on one attribute; cached because many groups share it."""
     return Part(
         axes=(axis,), family=family(family_name).bind([schema[name]]), sizes=(schema[name].size,)
     )
@@ -601,13 +600,15 @@ def _part(axes: tuple[int, ...], unbound: Family, columns: Sequence[Attribute]) 
 def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
     if count > _MAX_QUERY_WEIGHTS:
         raise WorkloadError(
-            f"Weights for {count:,} queries are too many; at most {_MAX_QUERY_WEIGHTS:,} are"
-            " allowed."
+            f"The group has {count:,} queries; query weights are allowed for at most"
+            f" {_MAX_QUERY_WEIGHTS:,}. Leave query_weights out."
         )
     try:
         weights = np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
-        raise WorkloadError("The query weights must be numbers, one per query.") from None
+        raise WorkloadError(
+            "The query weights are not numbers. Give one number per query."
+        ) from None
     if weights.shape != (count,):
         raise WorkloadError(
             f"The query weights have shape {weights.shape}. Give one number per query, that is"
@@ -624,11 +625,13 @@ def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.fl
 def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     if not isinstance(data, dict) or not isinstance(data.get("attributes"), list):
         raise WorkloadError(
-            f'Group {number} of the file names no attributes. Write "attributes": [...].'
+            f'Group {number} of the file has no list of attributes. Write "attributes": [...].'
         )
     names = tuple(data["attributes"])
     if not all(isinstance(name, str) for name in names):
-        raise WorkloadError(f"Group {number} of the file has an attribute that is not a text.")
+        raise WorkloadError(
+            f"Group {number} of the file has an attribute that is not a text. Write names in quotes."
+        )
     spec, packed = spec_from_data(data.get("family")), data.get("query_weights")
     group = make_group(schema, names, spec, data.get("weight", 1.0))
     if packed is None:
@@ -647,7 +650,7 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
 
 
 def joint_part(group: Group) -> Part:
-    """Return a product group as a single part, for uses that do not factor over the parts."""
+    """Return all parts of a group as one part, for computations on the whole query matrix."""
     axes = tuple(a for p in group.parts for a in p.axes)
     return Part(
         axes=axes,
@@ -657,7 +660,7 @@ def joint_part(group: Group) -> Part:
 
 
 class _Product(Family):
-    """Kronecker product of parts, generated in chunks of rows."""
+    """Family whose query matrix is the Kronecker product of parts, generated in chunks of rows."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts

@@ -127,7 +127,7 @@ def test_schema_page_declares_person_column(ledger: Ledger, panel: Path) -> None
     assert rows.value == 3
     assert "will count" not in session.text()
     session.run(rows.set_value(2))
-    assert "no more than 2 of each person will count" in session.text().replace("\\", "")
+    assert "at most 2 of each person will be counted" in session.text().replace("\\", "")
     session.press("undo").go("release").set(step="2. Release", ledger_path=str(ledger.path))
     fill_form(session, records_path=str(panel), confirmation="office")
     assert "At most 3 rows per person will count" in session.text()

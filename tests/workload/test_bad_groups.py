@@ -33,7 +33,7 @@ UNSUITABLE_FAMILIES = {
     ),
     "width larger than the attribute": (("b",), Width(4), ["width 4", "3 cells", "'b'"]),
     "width larger than one of two": (("a", "b"), Width(4), ["width 4", "3 cells"]),
-    "unheard of": (("a",), "median", ["'median'", "prefix", "range"]),
+    "unknown name": (("a",), "median", ["'median'", "prefix", "range"]),
     "empty word": (("a",), "", ["''", "prefix"]),
     "number": (("a",), 7, ["7", "prefix"]),
     "nothing": (("a",), None, ["None", "prefix"]),
@@ -45,7 +45,7 @@ UNSUITABLE_FAMILIES = {
     "mapping with one too many": (("a",), {"a": "prefix", "b": "prefix"}, ["a, b"]),
     "mapping of no names": (("a", "b"), {}, ["no attribute", "a, b"]),
     "mapping for nothing": ((), {"a": "prefix"}, ["no attribute"]),
-    "mapping to rubbish": (("a",), {"a": {"a": "prefix"}}, ["prefix"]),
+    "mapping to a mapping": (("a",), {"a": {"a": "prefix"}}, ["prefix"]),
     "columns too few": (("a", "b"), Custom(np.ones((2, 11))), ["11 columns", "12 cells"]),
     "columns too many": (("a",), Custom(np.ones((2, 5))), ["5 columns", "4 cells"]),
 }

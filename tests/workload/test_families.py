@@ -248,8 +248,8 @@ def test_family_text_describes_counted_cells(name, data):
     for q in range(len(W)):
         text = query_family.text(attributes, q)
         cells = itertools.product(*map(range, sizes))
-        said = [float(holds(text, dict(zip(names, cell, strict=True)))) for cell in cells]
-        assert said == list(W[q]), text
+        described = [float(holds(text, dict(zip(names, cell, strict=True)))) for cell in cells]
+        assert described == list(W[q]), text
 
 
 @every_family

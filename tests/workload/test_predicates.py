@@ -158,7 +158,7 @@ def test_attribute_names_in_backticks_are_read():
         "`hours-per-week == 1": ["cannot be read", "`hours-per-week` in backticks"],
         "hours per week == 1": ["cannot be read", "backticks"],
         "'hours per week' == 1": ["as a text", "`hours per week`"],
-        "`` == 1": ["names ''"],
+        "`` == 1": ["name ''"],
         "`it's` == 'a' + `it's`": ["predicate"],
     }.items():
         check_refused(

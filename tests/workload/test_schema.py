@@ -39,7 +39,7 @@ def test_person_column_must_match_declaration() -> None:
         ({}, 5, ""),
         ({"person": "pid", "rows_per_person": 3}, 3, ""),
         ({"person": "pid", "rows_per_person": 3}, 6, "every error is 2 times"),
-        ({"person": "pid", "rows_per_person": 3}, 1, "no more than 1 of each person"),
+        ({"person": "pid", "rows_per_person": 3}, 1, "at most 1 of each person"),
         ({"rows_per_person": 3}, 1, "nothing is released"),
     ],
 )

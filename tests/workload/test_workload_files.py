@@ -65,7 +65,9 @@ WORKLOAD_FILES = {
     "family unknown": changed("groups", 0, "family", value="median"),
     "family without a name": changed("groups", 0, "family", value={"width": 3}),
     "family name a list": changed("groups", 0, "family", value={"name": ["prefix"]}),
-    "family with rubbish": changed("groups", 0, "family", value={"name": "prefix", "colour": 1}),
+    "family with unknown key": changed(
+        "groups", 0, "family", value={"name": "prefix", "colour": 1}
+    ),
     "width missing": changed("groups", 0, "family", "each", "b", value={"name": "width"}),
     "width text": changed(
         "groups", 0, "family", "each", "b", value={"name": "width", "width": "2"}

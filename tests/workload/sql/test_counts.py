@@ -81,10 +81,12 @@ def engine_counts(
         for row, answer in zip(rows.reshape(len(rows), *table.shape), answers, strict=True):
             axes = [group.attributes.index(name) for name in grouped]
             others = tuple(a for a in range(table.ndim) if a not in axes)
-            touched = np.argwhere(np.any(row, axis=others)) if axes else np.empty((1, 0), dtype=int)
-            assert len(touched) == 1
+            selected = (
+                np.argwhere(np.any(row, axis=others)) if axes else np.empty((1, 0), dtype=int)
+            )
+            assert len(selected) == 1
             in_order = [name for name in group.attributes if name in grouped]
-            cells = frozenset(zip(in_order, map(int, touched[0]), strict=True))
+            cells = frozenset(zip(in_order, map(int, selected[0]), strict=True))
             assert cells not in counts
             counts[cells] = int(answer)
     return counts
@@ -243,7 +245,7 @@ def test_random_conditions_match_duckdb(condition: str, grouped: list[str]) -> N
     try:
         check(sql, [tuple(grouped)])
     except WorkloadError as error:
-        assert "No record can meet" in str(error), condition  # noqa: PT017
+        assert "No record can satisfy" in str(error), condition  # noqa: PT017
         assert sum(database_counts(sql).values()) == 0
 
 
@@ -296,8 +298,8 @@ def test_sql_comparison_is_exact_or_refused(name: str, sign: str, integer: bool)
         50,
         51,
     ):
-        held = (compare | {"<>": np.not_equal})[sign](values, constant)
-        mixed = any(len(set(held[cells == i])) > 1 for i in range(attribute.size))
+        satisfied = (compare | {"<>": np.not_equal})[sign](values, constant)
+        mixed = any(len(set(satisfied[cells == i])) > 1 for i in range(attribute.size))
         try:
             workload = workload_from_sql(
                 schema, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}"
@@ -305,12 +307,12 @@ def test_sql_comparison_is_exact_or_refused(name: str, sign: str, integer: bool)
         except WorkloadError as error:
             text = str(error)
             assert mixed == ("cuts through" in text), (name, sign, constant, text)
-            assert mixed or not held.any()
+            assert mixed or not satisfied.any()
             continue
         (group,) = workload.groups
         row = group_rows(group)[0] if group.attributes else np.ones(attribute.size)
         assert not mixed
-        assert (row[cells] == held).all()
+        assert (row[cells] == satisfied).all()
 
 
 def test_refused_comparison_suggests_valid_conditions() -> None:
@@ -318,7 +320,7 @@ def test_refused_comparison_suggests_valid_conditions() -> None:
         WorkloadError, match=r"age <= 39 cuts through the bin \[20, 40\) of 'age'.*20 and 40"
     ):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age BETWEEN 20 AND 39")
-    offers = 0
+    suggestions = 0
     for sign, constant in itertools.product(
         ["<", "<=", ">", ">=", "=", "<>"], [-11, 5, 39, 77, 90]
     ):
@@ -329,11 +331,11 @@ def test_refused_comparison_suggests_valid_conditions() -> None:
                 if "write " not in str(error):
                     continue
                 advice = str(error).split("write ")[1].split(", or declare")[0].rstrip(".")
-                for offer in advice.split(" or "):
+                for suggestion in advice.split(" or "):
                     # a suggested condition is accepted
-                    workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {offer}")
-                    offers += 1
-    assert offers > 20
+                    workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {suggestion}")
+                    suggestions += 1
+    assert suggestions > 20
 
 
 def test_sql_condition_between_integers_requires_declaration() -> None:

@@ -24,27 +24,25 @@ REFUSED = {
     "SELECT COUNT(*) OVER () FROM t": "Select attributes and COUNT",
     "SELECT * FROM t": "Select attributes and COUNT",
     "SELECT age + 1, COUNT(*) FROM t GROUP BY 1": "Select attributes and COUNT",
-    "SELECT CASE WHEN age < 18 THEN 'a' END, COUNT(*) FROM t": "selected but not in GROUP BY",
-    "SELECT age, COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' END": (
-        "selected but not in GROUP BY"
-    ),
+    "SELECT CASE WHEN age < 18 THEN 'a' END, COUNT(*) FROM t": "not in GROUP BY",
+    "SELECT age, COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' END": ("not in GROUP BY"),
     "SELECT COUNT(*) FROM t GROUP BY age, CASE WHEN age < 18 THEN 'a' END": "grouped in two ways",
     "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 1 ELSE 2 END, CASE WHEN age < 20 THEN 1 END": (
         "two ways"
     ),
     "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' WHEN sex = 'F' THEN 'b' END": (
-        "one and the same"
+        "one attribute in all conditions"
     ),
     "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 OR code = 1 THEN 'a' END": (
-        "one and the same"
+        "one attribute in all conditions"
     ),
     "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN sex ELSE 'b' END": (
         "after THEN or ELSE"
     ),
     "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 19 THEN 'a' END": "cuts through",
     "SELECT sex, COUNT(*) FROM t": "not in GROUP BY",
-    "SELECT sex, COUNT(*) FROM t GROUP BY 2": "points at no attribute",
-    "SELECT sex, COUNT(*) FROM t GROUP BY 9": "points at no attribute",
+    "SELECT sex, COUNT(*) FROM t GROUP BY 2": "does not refer",
+    "SELECT sex, COUNT(*) FROM t GROUP BY 9": "does not refer",
     "SELECT COUNT(*) FROM t GROUP BY age / 10": "Group by attributes",
     "SELECT sex, COUNT(*) FROM t GROUP BY sex WITH ROLLUP": "GROUP BY|brackets",
     "SELECT DISTINCT sex, COUNT(*) FROM t GROUP BY sex": "DISTINCT",
@@ -55,16 +53,16 @@ REFUSED = {
     "SELECT COUNT(*) FROM t, u": "JOIN",
     "SELECT COUNT(*) FROM (SELECT * FROM t)": "Subqueries",
     "SELECT COUNT(*) FROM read_csv('/etc/passwd')": "functions",
-    "SELECT COUNT(*) FROM t TABLESAMPLE 10%": "sample",
+    "SELECT COUNT(*) FROM t TABLESAMPLE 10%": "TABLESAMPLE",
     "SELECT COUNT(*)": "no FROM",
     "WITH u AS (SELECT * FROM t) SELECT COUNT(*) FROM u": "only SELECT",
     "SELECT COUNT(*) FROM t UNION ALL SELECT COUNT(*) FROM t": "UNION",
-    "SELECT COUNT(*) FROM t; SELECT COUNT(*) FROM u": "Statement 2.*same one",
+    "SELECT COUNT(*) FROM t; SELECT COUNT(*) FROM u": "Statement 2.*earlier",
     "SELECT COUNT(*) FROM t; DROP TABLE t": "Statement 2.*DROP",
     "COPY t TO 'file'": "COPY",
     "PRAGMA database_list": "PRAGMA",
-    "SELECT COUNT(*) FROM t WHERE 1 = 1": "compares no attribute",
-    "SELECT COUNT(*) FROM t WHERE TRUE": "cannot",
+    "SELECT COUNT(*) FROM t WHERE 1 = 1": "contains no attribute",
+    "SELECT COUNT(*) FROM t WHERE TRUE": "not supported",
     "SELECT COUNT(*) FROM t WHERE height > 3": "no attribute 'height'",
     "SELECT COUNT(*) FROM t WHERE u.age < 18": "another table",
     'SELECT COUNT(*) FROM t WHERE sex = "F"': "no attribute 'F'|single quotes",
@@ -74,21 +72,21 @@ REFUSED = {
     "SELECT COUNT(*) FROM t WHERE age = '18'": "without quotes",
     "SELECT COUNT(*) FROM t WHERE age < 1e999": "finite",
     "SELECT COUNT(*) FROM t WHERE age < -'18'": "not a number",
-    "SELECT COUNT(*) FROM t WHERE age IS NULL": "collects missing values",
-    "SELECT COUNT(*) FROM t WHERE sex LIKE 'F%'": "cannot",
-    "SELECT COUNT(*) FROM t WHERE code IN (SELECT 1)": "cannot",
-    "SELECT COUNT(*) FROM t WHERE EXISTS (SELECT 1)": "cannot",
-    "SELECT COUNT(*) FROM t WHERE FLOOR(code) = 1": "cannot be compared",
-    "SELECT COUNT(*) FROM t WHERE code / 2 = 1": "cannot be compared",
+    "SELECT COUNT(*) FROM t WHERE age IS NULL": "missing values",
+    "SELECT COUNT(*) FROM t WHERE sex LIKE 'F%'": "not supported",
+    "SELECT COUNT(*) FROM t WHERE code IN (SELECT 1)": "not supported",
+    "SELECT COUNT(*) FROM t WHERE EXISTS (SELECT 1)": "not supported",
+    "SELECT COUNT(*) FROM t WHERE FLOOR(code) = 1": "not supported in a comparison",
+    "SELECT COUNT(*) FROM t WHERE code / 2 = 1": "not supported in a comparison",
     "SELECT COUNT(*) FROM t WHERE code * 0.1 < 1": "0.1",
     "SELECT COUNT(*) FROM t WHERE age + code < 20": "has bins",
     "SELECT COUNT(*) FROM t WHERE age < code": "has bins",
-    "SELECT COUNT(*) FROM t WHERE code * 9007199254740992 < 3": "stop being exact",
-    "SELECT COUNT(*) FROM t WHERE age < 18 AND age >= 20": "No record can meet",
-    'SELECT COUNT(*) FROM t WHERE code + "hours-per-week" > 99': "No record can meet",
-    "SELECT COUNT(*) FROM t WHERE (((": "no valid SQL",
+    "SELECT COUNT(*) FROM t WHERE code * 9007199254740992 < 3": "not exact",
+    "SELECT COUNT(*) FROM t WHERE age < 18 AND age >= 20": "No record can satisfy",
+    'SELECT COUNT(*) FROM t WHERE code + "hours-per-week" > 99': "No record can satisfy",
+    "SELECT COUNT(*) FROM t WHERE (((": "not valid SQL",
     "SELECT COUNT(*) FROM t WHERE sex = 'F": "does not end",
-    "SELECT COUNT(*) FROM t WHERE code < ?": "cannot be",
+    "SELECT COUNT(*) FROM t WHERE code < ?": "not supported",
     "SELECT FROM WHERE": "SQL|FROM|COUNT",
 }
 
@@ -152,7 +150,7 @@ def test_sql_with_too_many_sets_is_refused(by: str) -> None:
             )
     else:
         assert len(workload_from_sql(WIDE, sql).groups) == 41
-    with pytest.raises(WorkloadError, match="written down one by one"):
+    with pytest.raises(WorkloadError, match="stored one by one"):
         workload_from_sql(WIDE, "SELECT COUNT(*) FROM t WHERE x0 + x1 < 9 GROUP BY x2, x3, x4, x5")
     with pytest.raises(WorkloadError, match="more than 4,000,000 cells"):
         workload_from_sql(WIDE, START + " + ".join(WIDE.names[:8]) + " < 9")
@@ -181,7 +179,7 @@ def test_random_sql_tokens_parse_or_raise_workload_error() -> None:
 
 
 def test_sql_limits_match_messages() -> None:
-    with pytest.raises(WorkloadError, match=f"{MAX_TEXT:,} are read"):
+    with pytest.raises(WorkloadError, match=f"{MAX_TEXT:,} are allowed"):
         workload_from_sql(SCHEMA, " " * (MAX_TEXT + 1))
-    with pytest.raises(WorkloadError, match=f"{MAX_TOKENS:,} are read"):
+    with pytest.raises(WorkloadError, match=f"{MAX_TOKENS:,} are allowed"):
         workload_from_sql(SCHEMA, "a " * (MAX_TOKENS + 1))

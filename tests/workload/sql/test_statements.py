@@ -54,5 +54,5 @@ def test_sql_table_name_must_match() -> None:
     assert len(workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM People", "PEOPLE")) == 1
     with pytest.raises(WorkloadError, match="the table here is 'people'"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", "people")
-    with pytest.raises(WorkloadError, match="names of the schema"):
+    with pytest.raises(WorkloadError, match="integer edges"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", integer_columns=["height"])
