@@ -17,17 +17,17 @@ from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_
 from pages.parts.shell.history import RequestState
 
 MEMORY_LIMIT = 4e9  # bytes
-LONG_PLANNING_S = 300.0  # longer planning shows the costly tables
-PLACE = "remedy"
+LONG_PLANNING_S = 300.0  # above this time the page lists the tables that take longest
+PLACE = "remedy"  # where the error of a remedy is shown
 
 
 def is_too_costly(expected: Forecast) -> bool:
-    """Whether a forecast exceeds the limits for planning."""
+    """Whether planning would take longer than `LONG_PLANNING_S` or more than `MEMORY_LIMIT`."""
     return expected.seconds > LONG_PLANNING_S or expected.memory > MEMORY_LIMIT
 
 
 def words(expected: Forecast) -> str:
-    """Time and memory of a forecast as text.
+    """Return the forecast planning time and memory as text.
 
     >>> words(Forecast(seconds=9720.0, memory=5.76e9, text=""))
     'about 2.7 hours and up to 5.76 GB of memory'
@@ -39,7 +39,7 @@ def words(expected: Forecast) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Time as text.
+    """Return a time in seconds as text, in seconds, minutes or hours.
 
     >>> duration(0.2), duration(600), duration(7200)
     ('1 second', '10 minutes', '2.0 hours')
@@ -49,39 +49,41 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
-def show_costly_groups(studio: RequestState, *, new: int = 0) -> None:
-    """Draw the tables that make planning expensive, with remedies.
+def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
+    """Draw the tables that make planning expensive, with buttons for cheaper variants.
 
-    The last `new` tables of the workload are proposed and not yet added; each button applies one
-    remedy and adds them.
+    Parameters
+    ----------
+    new : number of tables at the end of the workload that a form proposes and that are not added
+        yet. A button then applies its remedy and adds these tables.
     """
-    costly = _costly_groups(studio.request_key, studio)
+    costly = _costly_groups(request_state.request_key, request_state)
     for group in costly:
-        costly_group = studio.required_workload.groups[group]
-        first_new = len(studio.required_workload.groups) - new
-        who = (
+        costly_group = request_state.required_workload.groups[group]
+        first_new = len(request_state.required_workload.groups) - new
+        table_name = (
             escape_markdown(_name(costly_group))
             if group >= first_new
             else f"table {group}: {escape_markdown(_name(costly_group))}"
         )
-        st.markdown(f"**Most of the planning time comes from {who}.**")
+        st.markdown(f"**Most of the planning time comes from {table_name}.**")
         st.caption(
             "Its queries and the other queries on its attributes must be planned together. Each"
             " button shows its planning time."
             if any(len(part.axes) > 1 for part in costly_group.parts)
             else "Its attributes have too many cells. Each button shows its planning time."
         )
-        # removing the only new table is not a remedy
+        # a form with one proposed table does not offer to leave this table out
         is_only_new = new == 1 and group >= first_new
         remedies = [
             (label, change)
-            for label, change in _remedies(studio, group)
+            for label, change in _remedies(request_state, group)
             if not is_only_new or change.group is not None
         ]
         prefix = "Add: " if new else ""
         _buttons(
             [
-                (f"{prefix}{label}", studio.with_request(change.request))
+                (f"{prefix}{label}", request_state.with_request(change.request))
                 for label, change in remedies
             ],
             f"group_{group}",
@@ -102,29 +104,34 @@ def _apply(changed: RequestState) -> None:
 
 
 @st.cache_resource(max_entries=8, show_spinner="Finding the tables that take longest")
-def _costly_groups(key: str, _studio: RequestState) -> tuple[int, ...]:
-    return costly_groups(_studio.request, seconds=LONG_PLANNING_S, memory=MEMORY_LIMIT)
+def _costly_groups(key: str, _request_state: RequestState) -> tuple[int, ...]:
+    return costly_groups(_request_state.request, seconds=LONG_PLANNING_S, memory=MEMORY_LIMIT)
 
 
-def _remedies(studio: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
-    """Remedies that apply to a group, labelled with their planning time."""
-    return _cached_remedies(f"{group}|{studio.request_key}", studio, group)
+def _remedies(request_state: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
+    """Return the remedies for a table, each with its label and the changed request.
+
+    The label contains the planning time of the changed request.
+    """
+    return _cached_remedies(f"{group}|{request_state.request_key}", request_state, group)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _cached_remedies(
-    key: str, _studio: RequestState, _group: int
+    key: str, _request_state: RequestState, _group: int
 ) -> list[tuple[str, ChangedRequest]]:
     changes = []
     for remedy in REMEDIES:
         try:
-            change = remedy.apply(_studio.request, _group, "")
+            change = remedy.apply(_request_state.request, _group, "")
             expected = forecast(
-                change.request.workload, _studio.mechanism, **change.request.options
+                change.request.workload, _request_state.mechanism, **change.request.options
             )
         except NotApplicable:
             continue
-        changes.append((f"{remedy.label(_studio.request)} ({duration(expected.seconds)})", change))
+        changes.append(
+            (f"{remedy.label(_request_state.request)} ({duration(expected.seconds)})", change)
+        )
     return changes
 
 

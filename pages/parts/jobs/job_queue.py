@@ -1,8 +1,8 @@
 """Job queue: one job per key for all sessions, one worker per core.
 
-The status of a job is one immutable value, so that a finished job always has its result.  A job is
-stopped and removed with its files when all sessions that hold it have ended.  Workers import this
-module and `tasks`; neither imports Streamlit.
+Sessions that wait for a job are its holders. A job is stopped and removed with its files when all
+its holders have ended. The status of a job is one immutable value, so a reader never sees the state
+"done" without the result. Workers import this module and `tasks`; neither imports Streamlit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ STOPPED = "Nothing was changed."
 
 @dataclass(kw_only=True, eq=False)
 class _Job:
-    """A job; private, because a reference to it keeps its result in memory."""
+    """A function call in the queue, and its status.
+
+    The class is private, because a reference to a job keeps its result in memory. For the
+    parameters see `start`.
+    """
 
     status: Status
     function: Callable[..., Any]
@@ -44,11 +48,14 @@ class _Job:
 
     @property
     def share(self) -> int:
-        """Number of workers that the job occupies: all, if it starts processes itself."""
+        """Number of workers that the job occupies: all of them if it starts processes itself."""
         return WORKERS if self.gentle else 1
 
     def update(self, kind: str, *content: Any) -> None:
-        """Update the status from a message of the worker."""
+        """Update the status from a message of the worker.
+
+        The messages are "progress" (fraction, text), "done" (result) and "failed" (error text).
+        """
         if kind == "progress":
             self.status = replace(self.status, fraction=content[0], text=content[1])
         elif kind == "done":
@@ -79,9 +86,12 @@ def start(
 
     Parameters
     ----------
-    spends : the job spends budget.  It is first in the queue, is never killed, and can be
+    key : identity of the job; sessions that give the same key share one job.
+    function, arguments : the call, which the worker makes with the further argument ``progress``.
+    holder : session that waits for the job; empty for none.
+    spends : the job spends budget. It goes to the front of the queue, is never killed, and can be
         cancelled only before the spend.
-    gentle : the job starts processes itself.  It runs in a thread and ends them if cancelled.
+    gentle : the job starts processes itself. It runs in a thread and ends them if cancelled.
     stays : the job continues after its holders have left, for example an export.
     copies : input files, removed when the job ends.
     files : files of the result, removed with the job.
@@ -105,7 +115,7 @@ def start(
 
 
 def find(key: str) -> Status | None:
-    """Status of the job of this key; None if there is none."""
+    """Return the status of the job of this key; None if there is no such job."""
     job = _JOBS.get(key)
     return job.status if job is not None else None
 
@@ -117,7 +127,7 @@ def is_there(key: str) -> bool:
 
 
 def before(key: str) -> int:
-    """Number of queued jobs ahead of this one."""
+    """Return how many waiting jobs start before the job of this key."""
     with _LOCK:
         waiting = _queue()
         return waiting.index(key) if key in waiting else 0
@@ -147,7 +157,7 @@ def forget(key: str) -> None:
 
 
 def hold(key: str, holder: str) -> None:
-    """Add a holder to a job."""
+    """Add a session to the holders of a job, which keep it from being stopped."""
     with _LOCK:
         if holder and key in _JOBS:
             _JOBS[key].holders.add(holder)
@@ -168,7 +178,10 @@ def release_job(key: str, holder: str) -> None:
 
 
 def leave(holder: str) -> None:
-    """Release all jobs of a holder after a delay, in which a reloaded page can reconnect."""
+    """Release all jobs of an ended session after `RECONNECT_S`.
+
+    A reloaded page is a new session, which can become a holder of the jobs within this time.
+    """
 
     def release_all() -> None:
         for key in list(_JOBS):
@@ -180,13 +193,13 @@ def leave(holder: str) -> None:
 
 
 def _queue() -> list[str]:
-    """Keys of the waiting jobs in order: jobs that spend budget first."""
+    """Return the keys of the waiting jobs in the order of their start: spending jobs first."""
     waiting = [key for key, job in _JOBS.items() if job.status.state == "waiting"]
     return sorted(waiting, key=lambda key: not _JOBS[key].status.spends)
 
 
 def _begin_next() -> None:
-    """Start waiting jobs while workers are free, strictly in order."""
+    """Start waiting jobs in the order of the queue until one needs more workers than are free."""
     for key in _queue():
         job = _JOBS[key]
         busy = sum(other.share for other in _JOBS.values() if other.stop is not None)
@@ -201,7 +214,7 @@ def _begin_next() -> None:
             job.process, job.stop, receiver = launch(
                 job.function, job.arguments, outlives=job.status.spends
             )
-        # no process or memory left, or the fork server was killed
+        # the system has no process or memory left, or the fork server was killed
         except (OSError, EOFError):
             message = "A worker could not be started. Close other programs, or try again."
             job.status = replace(job.status, state="died", error=message)
@@ -211,6 +224,7 @@ def _begin_next() -> None:
 
 
 def _listen(key: str, job: _Job, receiver: Connection) -> None:
+    """Update the status from the messages of a worker process until it ends; run in a thread."""
     try:
         with receiver, suppress(EOFError, OSError):
             while True:
@@ -225,6 +239,8 @@ def _listen(key: str, job: _Job, receiver: Connection) -> None:
 
 
 def _run_here(key: str, job: _Job) -> None:
+    """Call the function of a gentle job in this thread."""
+
     def progress(fraction: float, text: str) -> bool:
         job.update("progress", fraction, text)
         return job.stop is not None and not job.stop.is_set()
@@ -240,7 +256,7 @@ def _run_here(key: str, job: _Job) -> None:
 
 
 def _end(key: str, job: _Job) -> None:
-    """Clean up after a job and start the next one."""
+    """Remove the input files of an ended job, and the result files of a failed one; start others."""
     with _LOCK:
         _remove(job.copies)
         job.arguments, job.process, job.stop = (), None, None

@@ -20,7 +20,10 @@ ROWS = "rows_read"
 
 @st.cache_resource(scope="session", on_release=job_queue.leave, show_spinner=False)
 def _holder() -> str:
-    """Name of this session as a holder; releases its jobs when the session ends."""
+    """Return the random name of this session as a holder of jobs.
+
+    Streamlit calls `job_queue.leave` with this name when the session ends.
+    """
     return secrets.token_hex(8)
 
 
@@ -54,9 +57,10 @@ def receipt(key: str, text: str, *, icon: str) -> None:
 
 
 def _rows_read(key: str) -> Mapping[str, Any] | None:
-    """Return the report on the rows of a job of this session.
+    """Return the private report on the rows that a release read; None for jobs of other sessions.
 
-    The job forgets the report; the page keeps it until another page is opened.
+    The report moves from the queue, which all sessions share, to the state of this page, where it
+    stays until another page is opened.
     """
     cached_rows = history.page_state().get(ROWS)
     if cached_rows is None or cached_rows[0] != key:
@@ -85,12 +89,13 @@ def show_rows(rows: Mapping[str, Any]) -> None:
 
 
 def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> Status | None:
-    """Draw the job of this key; return it once it is done, else None.
+    """Draw the progress or the error of a job; return its status once it is done, else None.
 
     Parameters
     ----------
-    quiet : one line instead of a progress bar, for optional results.
-    stream : run the page again after progress, for pages with intermediate results.
+    label : name of the job on screen.
+    quiet : draw one line of text instead of a progress bar.
+    stream : run the page again when the job reports progress, so that it shows partial results.
     """
     job_queue.hold(key, _holder())
     job_state = job_queue.find(key)
@@ -115,6 +120,7 @@ def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> S
 
 @st.fragment(run_every=0.4)
 def _line(key: str, label: str) -> None:
+    """Draw the label and the seconds of a running job; run the page again when it ends."""
     job_state = job_queue.find(key)
     if job_state is None or not job_state.running:
         st.rerun()
@@ -123,6 +129,10 @@ def _line(key: str, label: str) -> None:
 
 @st.fragment(run_every=0.4)
 def _bar(key: str, label: str, shown: float | None) -> None:
+    """Draw the progress bar of a running job; run the page again when it ends.
+
+    With ``shown``, the fraction that the page already shows, also when the fraction changes.
+    """
     job_state = job_queue.find(key)
     if job_state is None or not job_state.running or shown not in (None, job_state.fraction):
         st.rerun()

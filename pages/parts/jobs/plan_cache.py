@@ -1,6 +1,6 @@
-"""Plan cache of all sessions (least recently used, limited in bytes).
+"""Plan cache for all sessions, which drops the least recently used plans above a size in bytes.
 
-Plans contain no data, so that sessions can share them.
+Plans contain no records, so sessions may share them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from engine.plans import Plan
 from engine.residuals.cache import LruCache
 
 CACHE_BYTES = 64 * 2**20
-LARGE_PLAN_BYTES = 600 * 2**20  # second cache, for plans that exceed the first
-DISPLAY_BYTES, GROUP_BYTES = 40 * 2**10, 2**10  # tables that a page computes from a plan
+LARGE_PLAN_BYTES = 600 * 2**20  # size of the second cache, for plans larger than the first cache
+DISPLAY_BYTES, GROUP_BYTES = 40 * 2**10, 2**10  # for tables computed from a plan, and per group
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
@@ -32,8 +32,11 @@ def _large() -> LruCache[Plan]:
 
 @cached_on_value
 def plan_bytes(plan: Plan, shared_with: Plan | None = None) -> int:
-    """Bytes of a plan with its lazily computed values, without arrays shared with another plan."""
-    _ = plan.totals, plan.largest  # compute the lazy values, which are most of the bytes
+    """Return the bytes of a plan, without the arrays that it shares with ``shared_with``.
+
+    Cached properties of the plan are included.
+    """
+    _ = plan.totals, plan.largest  # compute these cached properties, which have most of the bytes
     groups = plan.workload.groups
     # a fixed size per group, because measuring 100,000 groups takes seconds
     parts = {id(part): part for group in groups for part in group.parts}
@@ -46,15 +49,17 @@ def plan_bytes(plan: Plan, shared_with: Plan | None = None) -> int:
 
 
 def cached_plan(key: str) -> Plan | None:
-    """Cached plan of this key; None if there is none."""
+    """Return the plan in the cache under this key; None if there is none."""
     entry = _plans().get(key)
     return _large().get(key) if entry is None else entry
 
 
 def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None) -> Plan:
-    """Cached plan of this key, computed once even if several sessions need it.
+    """Return the plan in the cache under this key; call ``make`` and store its plan if absent.
 
-    Arrays shared with the plan `like`, from which it is derived, are counted once.
+    Sessions that request the same plan at the same time wait for one call of ``make``. The arrays
+    that the new plan shares with ``like``, the plan it is derived from, count only once towards the
+    size of the cache.
     """
     with _LOCKS[hash(key) % len(_LOCKS)]:
         plan = cached_plan(key)

@@ -1,6 +1,6 @@
-"""Plan of the current request: immediately, or in a worker after a forecast.
+"""Plan of a request: computed while the page waits, or in a worker if the forecast is long.
 
-A different budget only rescales the noise, so that the search is not repeated.
+A change of the budget only rescales the noise of a plan in the cache, without a new search.
 """
 
 from __future__ import annotations
@@ -22,121 +22,139 @@ from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.shell.history import RequestState
 
 QUICK_S = 1.5  # plans with a shorter forecast are computed while the page waits
-FORM_PLAN = "foreseen"  # session key: the last plan of a form
-PAGE_LIMIT_S = 3.0  # after this time a quick plan moves to a worker
+FORM_PLAN = "foreseen"  # session key of the job that plans the proposal of a form
+PAGE_LIMIT_S = 3.0  # a search in the page is stopped after this time and continues in a worker
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _forecast(request: str, _studio: RequestState) -> Forecast:
-    return _studio.default_options.expected or forecast(
-        _studio.required_workload,
-        _studio.mechanism,
+def _forecast(request: str, _request_state: RequestState) -> Forecast:
+    return _request_state.default_options.expected or forecast(
+        _request_state.required_workload,
+        _request_state.mechanism,
         memory_limit=MEMORY_LIMIT,
-        **_studio.options_without_defaults,
+        **_request_state.options_without_defaults,
     )
 
 
-def _plan(studio: RequestState) -> Plan:
+def _plan(request_state: RequestState) -> Plan:
     start_s = time.monotonic()
     return plan(
-        studio.required_workload,
-        studio.budget,
-        studio.mechanism,
-        **studio.options_without_defaults,
+        request_state.required_workload,
+        request_state.budget,
+        request_state.mechanism,
+        **request_state.options_without_defaults,
         memory_limit=MEMORY_LIMIT,
         progress=lambda fraction, text: time.monotonic() - start_s < PAGE_LIMIT_S,
     )
 
 
-def _searched(studio: RequestState) -> str:
-    """Cache key of the plan for this request at any budget of the same kind."""
-    return f"searched|{studio.budget.law}|{studio.request_key}"
+def _searched(request_state: RequestState) -> str:
+    """Return the cache key of a plan for this request at any budget with the same noise law."""
+    return f"searched|{request_state.budget.law}|{request_state.request_key}"
 
 
-def plan_of(studio: RequestState) -> Plan | None:
-    """Return the plan; without one, draw the forecast, the progress or what is missing."""
-    if studio.workload is None or not studio.workload.groups:
+def plan_of(request_state: RequestState) -> Plan | None:
+    """Return the plan of a request if it is available; otherwise draw why not, and return None.
+
+    The page then shows the forecast with a button, the progress of the worker, or which step is
+    missing.
+    """
+    if request_state.workload is None or not request_state.workload.groups:
         st.info("To continue, choose a schema and add queries on Workload.", icon="🧮")
         return None
     with show_errors():
-        if (quick := quick_plan(studio)) is not None:
+        if (quick := quick_plan(request_state)) is not None:
             return quick
-        key = _job(studio)
+        key = _job(request_state)
         if not job_queue.is_there(key):
             job_widget.job(key, label="Planning")
-            _offer(key, studio, _expected(studio))
+            _offer(key, request_state, _expected(request_state))
             return None
-        return _worker_plan(studio, "Planning", quiet=False)
+        return _worker_plan(request_state, "Planning", quiet=False)
     return None
 
 
-def plan_of_form(studio: RequestState) -> Plan | None:
-    """Plan of a form that is not submitted yet: immediately if quick, else by a button."""
+def plan_of_form(request_state: RequestState) -> Plan | None:
+    """Return the plan of a request that a form proposes; if it takes long, draw a button for it.
+
+    A running job for an earlier proposal of the form is released.
+    """
     with show_errors():
-        if (quick := quick_plan(studio)) is not None:
+        if (quick := quick_plan(request_state)) is not None:
             return quick
-        key = _job(studio)
-        old = st.session_state.get(FORM_PLAN, key)
-        if old not in (key, _job(history.current())):
-            job_widget.release_job(old)
+        key = _job(request_state)
+        previous_key = st.session_state.get(FORM_PLAN, key)
+        if previous_key not in (key, _job(history.current())):
+            job_widget.release_job(previous_key)
         st.session_state[FORM_PLAN] = key
         if job_queue.is_there(key):
-            return _worker_plan(studio, "Forecasting accuracy", quiet=True)
+            return _worker_plan(request_state, "Forecasting accuracy", quiet=True)
         job_widget.job(key, label="Forecast", quiet=True)
-        buttons.button("Forecast accuracy", _start, key, studio, key="foresee")
+        buttons.button("Forecast accuracy", _start, key, request_state, key="foresee")
     return None
 
 
-def quick_plan(studio: RequestState) -> Plan | None:
-    """Plan if it is cached or quick; a plan that exceeds the time limit moves to a worker."""
-    if (cached_plan := plan_cache.cached_plan(studio.key)) is not None:
+def quick_plan(request_state: RequestState) -> Plan | None:
+    """Return the plan of a request if the cache has it or its forecast is short; otherwise None.
+
+    A search that exceeds `PAGE_LIMIT_S` despite a short forecast is stopped, and starts again in a
+    worker.
+    """
+    if (cached_plan := plan_cache.cached_plan(request_state.key)) is not None:
         return cached_plan
-    if (searched := plan_cache.cached_plan(_searched(studio))) is not None:
+    if (searched := plan_cache.cached_plan(_searched(request_state))) is not None:
         return plan_cache.plan_of_key(
-            studio.key, lambda: at_budget(searched, studio.budget), like=searched
+            request_state.key, lambda: at_budget(searched, request_state.budget), like=searched
         )
-    if job_queue.find(_job(studio)) is None and _expected(studio).seconds <= QUICK_S:
+    if job_queue.find(_job(request_state)) is None and _expected(request_state).seconds <= QUICK_S:
         try:
-            return keep(studio, lambda: _plan(studio))
+            return keep(request_state, lambda: _plan(request_state))
         except Cancelled:
-            _start(_job(studio), studio)
+            _start(_job(request_state), request_state)
     return None
 
 
-def _worker_plan(studio: RequestState, label: str, *, quiet: bool) -> Plan | None:
-    """Plan of a worker once it is done; draws its progress."""
-    job_result = job_widget.job(_job(studio), label=label, quiet=quiet)
+def _worker_plan(request_state: RequestState, label: str, *, quiet: bool) -> Plan | None:
+    """Return the plan that a worker computed; while it runs, draw its progress and return None."""
+    job_result = job_widget.job(_job(request_state), label=label, quiet=quiet)
     if job_result is None:
         return None
-    return keep(studio, lambda: load_plan(job_result.result))
+    return keep(request_state, lambda: load_plan(job_result.result))
 
 
-def keep(studio: RequestState, make: Callable[[], Plan]) -> Plan:
-    """Cached plan of a request, also cached for other budgets."""
-    plan = plan_cache.plan_of_key(studio.key, make)
-    return plan_cache.plan_of_key(_searched(studio), lambda: plan)
+def keep(request_state: RequestState, make: Callable[[], Plan]) -> Plan:
+    """Return the plan of a request from the cache; store the plan of ``make`` if it is absent.
+
+    It is stored a second time under a key without the budget, from which plans at other budgets are
+    derived.
+    """
+    plan = plan_cache.plan_of_key(request_state.key, make)
+    return plan_cache.plan_of_key(_searched(request_state), lambda: plan)
 
 
-def _job(studio: RequestState) -> str:
-    return f"plan|{studio.key}"
+def _job(request_state: RequestState) -> str:
+    return f"plan|{request_state.key}"
 
 
-def _expected(studio: RequestState) -> Forecast:
-    return _forecast(studio.request_key, studio)
+def _expected(request_state: RequestState) -> Forecast:
+    return _forecast(request_state.request_key, request_state)
 
 
-def begin(studio: RequestState) -> None:
-    """Start a slow plan that another page requests."""
-    expected, key = _expected(studio), _job(studio)
+def begin(request_state: RequestState) -> None:
+    """Start the plan of a request in a worker, if it is slow and within the memory limit.
+
+    Another page calls this before it opens Preview.
+    """
+    expected, key = _expected(request_state), _job(request_state)
     if (
-        plan_cache.cached_plan(_searched(studio)) is None
+        plan_cache.cached_plan(_searched(request_state)) is None
         and expected.seconds > QUICK_S
         and expected.memory <= MEMORY_LIMIT
     ):
-        _start(key, studio)
+        _start(key, request_state)
 
 
-def _offer(key: str, studio: RequestState, expected: Forecast) -> None:
+def _offer(key: str, request_state: RequestState, expected: Forecast) -> None:
     """Draw the forecast of planning, the costly tables, and the button that starts it."""
     st.warning(
         escape_markdown(f"Planning takes {cost_warnings.words(expected)} ({expected.text})."),
@@ -149,13 +167,13 @@ def _offer(key: str, studio: RequestState, expected: Forecast) -> None:
         if too_large
         else None
     )
-    if cost_warnings.is_too_costly(expected) and studio is history.current():
-        cost_warnings.show_costly_groups(studio)
+    if cost_warnings.is_too_costly(expected) and request_state is history.current():
+        cost_warnings.show_costly_groups(request_state)
     buttons.button(
         "Compute plan",
         _start,
         key,
-        studio,
+        request_state,
         key="plan_now",
         type="primary",
         disabled=too_large,
@@ -165,13 +183,13 @@ def _offer(key: str, studio: RequestState, expected: Forecast) -> None:
         st.caption(reason)
 
 
-def _start(key: str, studio: RequestState) -> None:
-    budget = studio.budget.to_dict()
+def _start(key: str, request_state: RequestState) -> None:
+    budget = request_state.budget.to_dict()
     job_widget.start(
         key,
         tasks.make_plan,
-        studio.required_workload.to_json(),
+        request_state.required_workload.to_json(),
         budget,
-        studio.mechanism,
-        dict(studio.options_without_defaults),
+        request_state.mechanism,
+        dict(request_state.options_without_defaults),
     )

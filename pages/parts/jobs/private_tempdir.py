@@ -30,7 +30,10 @@ LOCK_DELAY_S = 60.0  # maximum age of a folder that has no lock yet
 
 @cache
 def folder() -> Path:
-    """Folder of this server, created at the first call with access for its owner only."""
+    """Return the temporary folder of this server; the first call creates and locks it.
+
+    Only the owner of the server has access.
+    """
     place = Path(tempfile.mkdtemp(prefix=PREFIX))
     _LOCKS.append(open(place / LOCK, "w"))  # noqa: SIM115
     if fcntl is not None:
@@ -40,27 +43,30 @@ def folder() -> Path:
 
 
 def new_file(kind: str, suffix: str = "") -> Path:
-    """Create an empty file with a unique name."""
+    """Create an empty file in the folder of this server, named ``kind`` plus random characters."""
     handle, path = tempfile.mkstemp(prefix=f"{kind}_", suffix=suffix, dir=folder())
     os.close(handle)
     return Path(path)
 
 
 def checkpoint_folder(job: str) -> Path:
-    """Checkpoint folder of a job, which remains when the job is stopped; old ones are removed."""
+    """Return the folder for the checkpoint of a job, and remove the oldest of several.
+
+    It remains when the job is stopped, so that the job can continue from its checkpoint.
+    """
     places = folder() / "reached"
     places.mkdir(exist_ok=True)
     job_folder = places / sha256(job.encode()).hexdigest()[:16]
     job_folder.mkdir(exist_ok=True)
     os.utime(job_folder)
     by_age = sorted(places.iterdir(), key=lambda place: place.stat().st_mtime)
-    for old in by_age[:-MAX_CHECKPOINTS]:
-        shutil.rmtree(old, ignore_errors=True)  # a running job creates its folder again
+    for old_folder in by_age[:-MAX_CHECKPOINTS]:
+        shutil.rmtree(old_folder, ignore_errors=True)  # a running job creates its folder again
     return job_folder
 
 
 def sweep() -> None:
-    """Remove folders of servers that no longer run."""
+    """Remove the temporary folders of this user's servers that no longer run."""
     for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             if _is_mine(place) and not _is_used(place):

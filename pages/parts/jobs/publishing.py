@@ -35,13 +35,16 @@ def publish_tables(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Publish tables with their errors and write the files; return their summary for the page.
+    """Publish tables with their errors, write them to files, and return a summary for the page.
 
     Parameters
     ----------
-    source : a ledger and a key, or the plan and the file of a rehearsal.
-    records : whether to draw simulated records, and their number (default: the tables' total).
-    reached : folder for the checkpoint of an interrupted call, removed at the end.
+    source : "ledger" and "key" of a release, or "plan" and "file" of a rehearsal.
+    fit : method of `engine.postprocess.publish`.
+    records : whether to draw synthetic records, and their number (None: the total of the tables).
+    rule : parameters of the `QualityRule` that marks unreliable cells.
+    files : kind of file, such as "csv" -> path.
+    reached : folder for the checkpoint of an interrupted call; removed at the end.
     """
     measurement, quality_rule = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
@@ -93,9 +96,16 @@ def weigh(
     *,
     progress: Progress,
 ) -> tuple[str, float, float]:
-    """Choose weights for published tables; return the weighted workload and both errors.
+    """Choose weights of tables that reduce the errors of the published tables.
 
-    `reference` is a public CSV file, or the number of simulated records and a seed.
+    Parameters
+    ----------
+    reference : content of a public CSV file, or the number of simulated records and a seed.
+
+    Returns
+    -------
+    JSON of the workload with the new weights, and the mean errors of the published tables before
+    and after, in counts.
     """
     workload_value, spent = Workload.from_json(workload), Budget.from_dict(budget)
     with _records(workload_value, reference) as records:
@@ -119,7 +129,7 @@ def weigh(
 
 @contextmanager
 def _records(workload: Workload, reference: bytes | tuple[int, int]) -> Iterator[Any]:
-    """Records of a reference, as a file or a data frame."""
+    """Yield reference records for `weigh`: the path of a CSV file, or a data frame."""
     if not isinstance(reference, bytes):
         yield synthetic(workload.schema, *reference)
         return
@@ -130,10 +140,12 @@ def _records(workload: Workload, reference: bytes | tuple[int, int]) -> Iterator
 
 
 def _measurement(source: Mapping[str, str]) -> Measurement:
+    """Load the measurement of a release or a rehearsal; for ``source`` see `publish_tables`."""
     if "ledger" in source:
         return load_measurement(Ledger(source["ledger"]), source["key"])
     return load_rehearsal(load_plan(source["plan"]), source["file"])
 
 
 def _part(progress: Progress, low: float, high: float) -> Progress:
+    """Return a progress callback that maps the fractions 0 to 1 to the range low to high."""
     return lambda fraction, text: progress(low + fraction * (high - low), text)

@@ -1,4 +1,4 @@
-"""Text forms of record sources: database tables, encoded text files, sheets."""
+"""Sources of records as texts, which workers can receive: tables, text files, sheets."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def sheet_of(path: object, sheet: str) -> str:
 
 @contextmanager
 def open_source(data: str) -> Iterator[Any]:
-    """Open a source; a path is returned unchanged.
+    """Yield the source of records that a text denotes; a path of a file is yielded unchanged.
 
-    While a database table is open, SIGTERM raises KeyboardInterrupt, which also ends the database
-    query.
+    While a database table is open, SIGTERM raises KeyboardInterrupt in this process, because that
+    also stops the query in the database.
     """
     if data.startswith(TEXT):
         encoding, _, path = data.removeprefix(TEXT).partition(":")

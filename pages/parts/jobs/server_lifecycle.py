@@ -27,7 +27,10 @@ MMAP_BYTES = 2**18  # larger arrays are returned to the system when freed
 
 
 def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Return the lifespan function for `st.App`."""
+    """Return the function that `st.App` runs at the start and the end of the server.
+
+    ``token`` is the secret part of the printed address.
+    """
 
     @asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
@@ -92,10 +95,10 @@ def release_memory() -> None:
 
 
 async def _end_sessions() -> None:
-    """End expired sessions and return their memory to the system.
+    """End expired sessions regularly, and then return their memory to the system.
 
-    Collecting garbage after every click, as Streamlit would do otherwise, takes longer than
-    drawing most pages.
+    Garbage is collected here, because Streamlit would collect it after every click, which takes
+    longer than drawing most pages.
     """
     before = 0
     while True:

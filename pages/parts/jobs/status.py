@@ -13,9 +13,13 @@ class Status:
 
     Attributes
     ----------
-    state : "waiting", "running", "done", "failed", "cancelled" or "died".
-    result : of a job in the state "done".
-    error : message of a job that ended without a result.
+    state : "waiting", "running", "done", "failed" (the function raised an error), "cancelled" or
+        "died" (the worker ended without a message).
+    spends : whether the job spends budget.
+    started : time of the request, in seconds of `time.monotonic`.
+    fraction, text : progress of the job, from 0 to 1, and what it does at present.
+    result : return value of the function in the state "done", else None.
+    error : message for the user if the job ended without a result.
     """
 
     state: str

@@ -1,4 +1,4 @@
-"""Tasks of the workers: one engine call each, with plain arguments and results."""
+"""Functions that workers call: one engine call each, with arguments that can be pickled."""
 
 from __future__ import annotations
 
@@ -59,9 +59,16 @@ def compare_all(
     *,
     progress: Progress,
 ) -> tuple[Comparison, dict[str, tuple[str, Mapping[str, Any]]]]:
-    """Compare mechanisms; return the comparison and the choices by label.
+    """Compare mechanisms on a workload.
 
-    The engine caches the result of each mechanism.
+    Parameters
+    ----------
+    choices : pairs of the name and the options of a mechanism.
+    time_limit : for each mechanism, in seconds.
+
+    Returns
+    -------
+    the comparison, and a mapping from the label of each mechanism to its name and options.
     """
     request_workload = Workload.from_json(workload)
     result = comparison(
@@ -75,12 +82,12 @@ def compare_all(
 
 
 def published(number: int, *, progress: Progress) -> float:
-    """Plan a row of the papers' tables; return its RMSE at privacy cost 1."""
+    """Return the RMSE at privacy cost 1 of row ``number`` of the tables in the papers."""
     return plan(ROWS[number].workload(), Budget(pcost=1.0), progress=progress).rmse
 
 
 def find_bound(workload: str, law: str, *, progress: Progress) -> MechanismBound:
-    """Lower bound on the error of every matrix mechanism on a workload."""
+    """Return a lower bound on the error of every matrix mechanism on a workload."""
     progress(0.1, "Computing the limit for every matrix mechanism")
     return mechanism_bound(Workload.from_json(workload), law)
 
@@ -95,7 +102,17 @@ def solve_targets(
     *,
     progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Solve error targets of groups; return the budget, the options and the plan as JSON."""
+    """Find the budget and the options with which every table meets its error target.
+
+    Parameters
+    ----------
+    targets : largest RMSE per table, in counts.
+    locked : which targets must hold at the present budget; None to search for the budget.
+
+    Returns
+    -------
+    the budget and the options as mappings, and the plan as JSON.
+    """
     request = Request(
         workload=Workload.from_json(workload),
         budget=Budget.from_dict(budget),
@@ -111,7 +128,7 @@ def solve_targets(
 
 
 def rehearse(plan_text: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
-    """Measure a plan on simulated records and save the result; return the file."""
+    """Measure a plan on ``rows`` simulated records and save the measurement; return the path."""
     loaded = load_plan(plan_text)
     save_rehearsal(
         measure(loaded, synthetic(loaded.schema, rows, seed), rehearsal=True, progress=progress),
@@ -130,7 +147,11 @@ def release(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Release a plan on records; return its key and the report on the rows."""
+    """Release a plan on records.
+
+    Return "key", the key of the release in the ledger, and "rows", the private report on dropped
+    rows, or None if the release was stored before.
+    """
     intakes: list[Intake] = []
     options = {"dataset": dataset, "ledger": ledger, "attempt": attempt, **columns}
     try:
@@ -152,7 +173,7 @@ def check(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Check how records fit a plan and its schema, for the curator only; spends nothing."""
+    """Return the private report on how records fit the schema of a plan; spends nothing."""
     book, loaded = Ledger(ledger), load_plan(plan_text)
     first, then = (
         (lambda f, text: progress(0.4 * f, text)),
@@ -169,7 +190,7 @@ def check(
 def same_records(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Difference between a release's records and these, "" if none; spends nothing."""
+    """Return how records differ from those of a release as text, "" if equal; spends nothing."""
     try:
         with open_source(data) as records:
             compare_records(ledger, key, records, **columns, progress=progress)
@@ -181,7 +202,10 @@ def same_records(
 def same_look(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Difference between a look's records and these, "" if none; spends nothing."""
+    """Return how records differ from those of a first measurement (the look) as text, "" if equal.
+
+    Spends nothing.
+    """
     try:
         with open_source(data) as records:
             stepwise.compare_records(ledger, key, records, **columns, progress=progress)
@@ -200,7 +224,10 @@ def export(
     *,
     progress: Progress,
 ) -> str:
-    """Write all answers or the package of a stored release to a file; return its path."""
+    """Write the package (.zip) or all answers (.csv, .parquet) of a release to a file.
+
+    ``keep`` lists files that must not be overwritten. Return the path.
+    """
     book = Ledger(ledger)
     measurement = load_measurement(book, key)
     with new_file(path, keep=[ledger, *keep], overwrite=overwrite) as partial:
@@ -225,14 +252,17 @@ def export(
 def coverage(
     plan_text: str, rows: int, seed: int, rehearsals: int, *, progress: Progress
 ) -> Coverage:
-    """Rehearse a plan many times on simulated records, for at most two minutes."""
+    """Return how often the intervals contain the true counts in repeated simulated releases.
+
+    Stops after two minutes or ``rehearsals`` releases.
+    """
     loaded = load_plan(plan_text)
     records = synthetic(loaded.schema, rows, seed)
     return coverage_check(loaded, records, rehearsals=rehearsals, seconds=120.0, progress=progress)
 
 
 def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
-    """Measure a look on simulated records and save it; return the file."""
+    """Make the first measurement (the look) on simulated records, save it, and return the path."""
     shared = CommonPlan.from_json(common)
     records = synthetic(shared.look.schema, rows, seed)
     save_rehearsal(stepwise.look(shared, records, rehearsal=True, progress=progress), file)
@@ -242,7 +272,10 @@ def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Pro
 def rehearse_rest(
     common: str, looked: str, rows: int, seed: int, option: str, file: str, *, progress: Progress
 ) -> str:
-    """Measure the remainder of an option on simulated records after a saved look; return a file."""
+    """Make the second measurement of an option on simulated records, after a saved look.
+
+    Save the combined measurement and return its path.
+    """
     shared = CommonPlan.from_json(common)
     records = synthetic(shared.look.schema, rows, seed)
     progress(0.2, "Measuring the remainder")
@@ -264,9 +297,11 @@ def look(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Release the look; return its key and the report on the rows.
+    """Release the first measurement (the look) of a two-stage release.
 
-    The decision rule is written to the ledger before anyone sees the look.
+    The decision rule is written to the ledger before the look is shown. Return "key", the key of
+    the look in the ledger, and "rows", the private report on dropped rows, or None if the look was
+    stored before.
     """
     intakes: list[Intake] = []
     shared, book = CommonPlan.from_json(common), Ledger(ledger)
@@ -296,7 +331,11 @@ def finish(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Release the remainder of the chosen option; return its key and the report on the rows."""
+    """Release the second measurement of the option that was chosen after the look.
+
+    Return "key", the key of the release in the ledger, and "rows", the private report on dropped
+    rows, or None if the release was stored before.
+    """
     intakes: list[Intake] = []
     options = {"attempt": attempt, "on_changed": on_changed, **columns}
     with open_source(data) as records:
@@ -307,7 +346,7 @@ def finish(
 
 
 def _fit(one: ColumnFit) -> dict[str, Any]:
-    """One row of the table on how columns fit."""
+    """Return the row of one column in the table on how records fit the schema."""
     if not one.there:
         return {"Column": one.column, "Frequent unlisted values": "the file has no such column"}
     return {
@@ -324,6 +363,7 @@ def _fit(one: ColumnFit) -> dict[str, Any]:
 
 
 def _rows(intake: Intake) -> dict[str, Any]:
+    """Return the private report on the rows that a release read and dropped, for the page."""
     return {
         "text": intake.describe(),
         "reasons": {name: dict(rows_by_reason) for name, rows_by_reason in intake.reasons.items()},

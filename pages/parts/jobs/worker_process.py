@@ -36,7 +36,7 @@ _GC_THRESHOLDS = 100_000, 20, 20
 
 @cache
 def warm() -> None:
-    """Start the fork server, so that the first job does not wait for imports."""
+    """Start the fork server in advance, so that the first job does not wait for its imports."""
     gc.set_threshold(*_GC_THRESHOLDS)
     if _FORKSERVER:
         threading.Thread(target=forkserver.ensure_running, daemon=True).start()
@@ -45,9 +45,15 @@ def warm() -> None:
 def launch(
     function: Callable[..., Any], arguments: tuple[Any, ...], *, outlives: bool
 ) -> tuple[BaseProcess, Event, Connection]:
-    """Start a worker; return the process, its stop event and the receiving end of its pipe.
+    """Start a worker process that calls a function.
 
-    With `outlives`, a server that ends waits for the worker instead of killing it.
+    Parameters
+    ----------
+    outlives : the server waits for the worker at its end instead of killing it.
+
+    Returns
+    -------
+    the process, the event that requests it to stop, and the receiving end of its pipe.
     """
     stop = _CONTEXT.Event()
     receiver, sender = _CONTEXT.Pipe(duplex=False)
@@ -62,7 +68,7 @@ def launch(
 def _run(
     sender: Connection, stop: Event, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
-    """Call the function in the worker and send its result."""
+    """Call the function in the worker process and send progress and result through the pipe."""
     # tracebacks may contain values of records or file names
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if hasattr(os, "nice"):
@@ -86,7 +92,7 @@ def finish(
     progress: Callable[[float, str], bool],
     send: Callable[..., None],
 ) -> None:
-    """Call the function and send its result or error."""
+    """Call the function, then ``send("done", result)`` or ``send("failed", message)``."""
     try:
         result = function(*arguments, progress=progress)
     except EngineError as error:
