@@ -192,7 +192,8 @@ def budget_for_error(
     share, limits = _checked_share(share), _checked_errors(plan.workload, targets, "targets")
 
     def ratio(candidate: Plan) -> float:
-        # The cached distribution of a plan with unit targets serves every single target.
+        """Return the quantile of standard error over target at the share."""
+        # One target for all groups only scales the distribution, which is cached for unit targets.
         if isinstance(limits, float):
             distribution, target = (
                 (
@@ -251,6 +252,7 @@ def budget_for_query(
         )
 
     def ratio(candidate: Plan) -> float:
+        """Return the standard error of the query divided by its target."""
         return math.sqrt(candidate.variance_of(attributes, query_tensor)) / target
 
     return smallest_budget(plan, ratio, nearly=nearly)

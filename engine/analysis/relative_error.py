@@ -69,9 +69,10 @@ class NoiseScale:
 
 
 def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
-    """Return `group_table` with the shares of answers in each quality class, worst groups first.
+    """Return one row per group: its errors and the shares of its answers in each quality class.
 
-    The column "publishable from" is the smallest count whose answer is publishable at the typical
+    The group with the fewest publishable answers comes first.  The first columns are those of
+    `group_table`.  The column "publishable from" is the smallest count whose answer is publishable at the typical
     error of the group.  It does not depend on the records; the shares assume that they are spread
     uniformly.
 
@@ -180,6 +181,7 @@ def budget_for_quality(
         raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.9.")
 
     def ratio(candidate: Plan) -> float:
+        """Return the quantile of the coefficients of variation at the share, over its limit."""
         pieces = _variations(candidate, scale.records)
         values = np.concatenate(pieces)
         weights = np.concatenate(

@@ -495,7 +495,13 @@ def ratio_picture(
     across: Sequence[int] | None = None,
     fixed: Sequence[int] | None = None,
 ) -> Picture:
-    """Return the ratios of standard errors of two plans, first over second, for one group."""
+    """Return a figure of ratios of standard errors of two plans for the queries of a group.
+
+    Parameters
+    ----------
+    plans : two plans by name; the errors of the first are divided by those of the second.
+    across, fixed : queries to draw, as in `error_grid`.
+    """
     (first_name, first), (second_name, second) = plans.items()
     check_same_queries(first, second)
     grid = error_grid(first.workload, group, across, fixed)

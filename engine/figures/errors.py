@@ -159,7 +159,10 @@ def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figur
 
 
 def spread_picture(plan: Plan, tolerance: float) -> Picture:
-    """Return the cumulative distribution of standard errors, with a line at a tolerance."""
+    """Return a figure of the cumulative distribution of the standard errors of all queries.
+
+    A line marks a tolerance, in counts.
+    """
     distribution = error_distribution(plan)
     finite = distribution.errors[np.isfinite(distribution.errors)]
     indices = evenly_spaced(len(finite), MAX_POINTS // 10)

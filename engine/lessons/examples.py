@@ -787,8 +787,8 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
     for space in subsets(names):
         axes = tuple(i for i, name in enumerate(names) if name in space)
         piece_sizes = tuple(sizes[i] for i in axes)
-        classes = residual_rows(rows, sizes, axes)
-        coefficients = Lift(piece_sizes).rows(classes)
+        residual_coordinates = residual_rows(rows, sizes, axes)
+        coefficients = Lift(piece_sizes).rows(residual_coordinates)
         shape = [n if i in axes else 1 for i, n in enumerate(sizes)]
         spread = np.broadcast_to(coefficients.reshape(len(rows), *shape), (len(rows), *sizes))
         pieces[space] = (coefficients.reshape(len(rows), *piece_sizes), spread)

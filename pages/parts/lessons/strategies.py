@@ -25,7 +25,7 @@ def picture(step: int) -> LessonPicture:
     first, second, third = st.columns(3)
     cells = dial(first.select_slider, "Cells", SIZES, of=NAME, name="cells", default=16)
     result = contest("range", cells)
-    names = tuple(tried.name for tried in result.results)
+    names = tuple(strategy.name for strategy in result.results)
     one = dial(
         second.selectbox,
         "Left strategy",
@@ -62,8 +62,8 @@ def picture(step: int) -> LessonPicture:
     script = lines(
         f"""
 result = contest("range", {cells})
-for tried in result.results:
-    print(tried.name, tried.rmse)
+for strategy in result.results:
+    print(strategy.name, strategy.rmse)
 print(result.bound(), workload_plan.rmse)""",
         engine__lessons="contest",
     )
@@ -73,7 +73,7 @@ print(result.bound(), workload_plan.rmse)""",
 def expected() -> dict[str, str]:
     """Return the errors of all strategies and the lower bound for ranges on 16 cells."""
     result = contest("range", 16)
-    numbers = {f"RMSE of {tried.name} on 16 cells": f"{tried.rmse:.4f}" for tried in result.results}
+    numbers = {f"RMSE of {one.name} on 16 cells": f"{one.rmse:.4f}" for one in result.results}
     return numbers | {"Bound on 16 cells": f"{result.bound():.4f}"}
 
 
