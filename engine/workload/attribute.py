@@ -265,8 +265,7 @@ class Attribute:
         subject = f"attribute {quote_public(self.name)}"
         if self.kind not in KINDS:
             raise SchemaError(
-                f"{subject} has kind {quote_public(self.kind)}; the kinds are 'categorical' and"
-                " 'numeric'"
+                f"{subject} has the kind {quote_public(self.kind)}; give 'categorical' or 'numeric'"
             )
         if not isinstance(self.size, Integral) or isinstance(self.size, bool):
             raise SchemaError(

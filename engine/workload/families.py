@@ -807,12 +807,14 @@ def read_matrix(content: bytes, name: str = "the file") -> Array:
     """
     if len(content) > MAX_FILE:
         raise WorkloadError(
-            f"The matrix file has {len(content):,} bytes; at most {MAX_FILE:,} are read."
+            f"The matrix file has {len(content):,} bytes, but at most {MAX_FILE:,} are allowed. Give"
+            " fewer queries."
         )
     return _npy(content, name) if content.startswith(_NPY_MAGIC) else _csv(content, name)
 
 
 def _npy(content: bytes, name: str) -> Array:
+    """Return the matrix in a file of numpy.save; ``name`` is the name of the file in messages."""
     # The header is checked first: loading an array of objects would execute code, and a huge shape
     # would exhaust the memory.
     stream = io.BytesIO(content)
@@ -851,6 +853,7 @@ def _npy(content: bytes, name: str) -> Array:
 
 
 def _csv(content: bytes, name: str) -> Array:
+    """Return the matrix in a CSV file without header; ``name`` is its name in messages."""
     rows: list[list[float]] = []
     text, delimiter = csv_start(content.decode("utf-8-sig", errors="replace"))
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)

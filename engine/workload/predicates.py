@@ -101,7 +101,7 @@ def cut_text(attribute: Attribute, i: int) -> str:
 
 
 MAX_TEXT = 10_000
-# a quoted text, which is not changed, or a name in backticks
+# matches quoted texts, which remain as they are, and names in backticks, which are replaced
 _TEXT_OR_NAME = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`""")
 _COMPARISON: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,

@@ -312,6 +312,7 @@ def _binned(
     if a.clip:
         # values outside the edges are counted in the first and the last bin
         low[0], high[-1] = -math.inf, math.inf
+    # whether a bin excludes its upper edge; for integers, the upper edge becomes the last integer
     is_open = np.arange(a.size) < a.size - 1
     if integer:
         high = np.where(is_open, high - 1, high)
@@ -323,6 +324,7 @@ def _binned(
         yes, no = (high < c) | (is_open & (high == c)), low >= c
     else:
         yes, no = high <= c, low > c
+    # <>, > and >= are the negations of =, <= and <, so they hold in the bins `no`
     inside = no if sign in ("<>", ">", ">=") else yes
     return inside, np.flatnonzero(~(yes | no))
 

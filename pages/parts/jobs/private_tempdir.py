@@ -50,9 +50,10 @@ def new_file(kind: str, suffix: str = "") -> Path:
 
 
 def checkpoint_folder(job: str) -> Path:
-    """Return the folder for the checkpoint of a job, and remove the oldest of several.
+    """Return the folder for the checkpoint of a job; create it if absent.
 
-    It remains when the job is stopped, so that the job can continue from its checkpoint.
+    The folder remains when the job is stopped, so that a later call can continue. Only the
+    `MAX_CHECKPOINTS` folders that were used last remain.
     """
     places = folder() / "reached"
     places.mkdir(exist_ok=True)
