@@ -10,29 +10,30 @@ Every objective is a norm of the variances, so it is the maximum of the weighted
 over weights u whose dual norm is 1.  Any u therefore gives a lower bound: the minimum of its
 weighted sum over the dual norm of u.
 
-`Emphasis` stores weights that attain the maximum.  They turn the objective back into a weighted
-sum, which every residual mechanism minimizes.  To keep a product group a product, its queries are
-weighted by one vector per part; a group of a single part, or a small group, has one vector for all
-its queries.
+`Emphasis` stores weights that attain the maximum.  They turn the objective into a weighted sum,
+which every residual mechanism minimizes.  A part of a group is one query family on some of its
+attributes.  The weights of a group with several parts are products of one vector per part, so that
+its Gram matrix remains a Kronecker product; a group with a single part, or a small group, has one
+vector for all its queries.
 
 Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark 3.12 (the norms
 in between).
 
 Optimal allocation of the privacy budget over residual spaces.
 
-With s the squared noise of every class of residual spaces at unit sensitivity and m the number of
-spaces per class, minimize the norm of the variances, which are linear in s, times the privacy cost
-sum of m / s.  For weights u of the queries, with a_j the sum of u times the term of space j in each
-query's variance,
+Residual spaces that are equal by symmetry form a class.  Let s_j be the squared noise of the spaces
+of class j at unit sensitivity, and m_j their number.  The problem is to minimize the norm of the
+variances, which are linear in s, times the privacy cost sum of m_j / s_j.  For weights u of the
+queries, with a_j the derivative of sum of u Var with respect to s_j,
 
     sum of u Var  times the cost  is at least  (sum over classes of sqrt(m_j a_j))^2,
 
 so any weights give a lower bound, which certifies the gap of the allocation.
 
 For the largest variance, a primal-dual interior point method minimizes the cost subject to
-Var / target <= 1 on a few queries; the most violated query of every class of groups is added until
-no constraint is violated.  For finite powers, L-BFGS minimizes log(norm times cost) as a function
-of log s, which is convex.
+Var / target <= 1 on a few queries.  The most violated query of every class of groups is added, and
+the problem solved again, until no constraint is violated.  For finite powers, L-BFGS minimizes
+log(norm times cost) as a function of log s, which is convex.
 """
 
 from __future__ import annotations
@@ -98,8 +99,12 @@ def objective(
 ) -> Objective:
     """Return the objective with this name.
 
-    ``targets`` are standard errors: one for all groups, or one per group.
-
+    Parameters
+    ----------
+    name : one of `OBJECTIVES`.
+    power : p of the objective "lp".
+    targets : target standard errors in counts, one for all groups or one per group; None for none.
+    workload : required with targets.
 
     >>> objective("lp", power=4.0).power
     4.0
@@ -109,8 +114,8 @@ def objective(
     values = (targets,) * len(workload.groups) if isinstance(targets, float) else tuple(targets)
     if len(values) != len(workload.groups):
         raise PlanError(
-            f"There are {len(values)} targets for {len(workload.groups)} groups. Give one for each"
-            " group, or one number for all."
+            f"The option targets has {len(values)} entries for {len(workload.groups)} groups. Give"
+            " one target per group, or one number for all groups."
         )
     # users give targets as standard errors; the objective is in terms of variances
     return Objective(power=math.inf, targets=tuple(v * v for v in values))
@@ -129,8 +134,9 @@ def check_targets(targets: Any) -> float | tuple[float, ...]:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, real) or not 1e-50 < value < 1e50:
             raise PlanError(
-                f"targets was {str(targets)[:60]}. Give the largest acceptable standard error, in"
-                " counts and above 0: one number, or one per group."
+                f"The option targets is {str(targets)[:60]}, which contains something other than a"
+                " number from 1e-50 to 1e50. Give target standard errors in counts: one number, or"
+                " one per group."
             )
     return tuple(float(v) for v in values) if several else float(values[0])
 
@@ -143,11 +149,11 @@ class Symmetry:
 
     Attributes
     ----------
-    kinds : class of every group; -1 for groups that do not affect the objective.
-    examples : one group of each class.
+    kinds : class number of every group; -1 for groups that do not affect the objective.
+    examples : number of one group of each class.
     sizes : number of groups in each class, shape (classes,).
-    spaces : class of every residual space.
-    counts : number of spaces in each class, shape (space classes,).
+    spaces : mapping from residual space to its class number.
+    counts : number of residual spaces in each class, shape (space classes,).
     """
 
     kinds: tuple[int, ...]
@@ -174,11 +180,11 @@ def symmetry(
     Parameters
     ----------
     spaces : residual spaces of the workload.
-    labels : additional initial colours of attributes.
-    split : its centers have shape (n_i,).
-    ordered : whether the order of a space's attributes in the schema distinguishes spaces.
+    labels : mapping from attribute to a label; attributes with different labels are different.
+    split : centers and complements; attributes with different centers are different.
+    ordered : whether spaces that differ in the schema order of equal attributes are different.
     """
-    # complements are part of the initial colour, as they may differ for pairs with equal queries
+    # pairs with equal queries may have different complements, so these are in the initial colours
     complement_keys = {space: c.key for space, c in split.complements.items()}
     touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     inside: dict[int, list[tuple[int, Space]]] = {}
@@ -219,7 +225,7 @@ def symmetry(
             for s, signature in signatures.items()
         }
     )
-    # A round of colour refinement that splits no class ends at the coarsest equitable partition; a
+    # Colour refinement has reached the coarsest equitable partition if a round splits no class.  A
     # convex problem has an optimum that is constant on its classes.
     while True:
         split_groups = _class_numbers(
@@ -259,9 +265,12 @@ def symmetry(
 
 
 def _roles(group: Group) -> list[Hashable]:
-    """Return the role of every attribute of a group; equal roles are exchangeable."""
+    """Return for every attribute of a group its part and its position in the part.
+
+    Attributes with equal results may be exchanged without changing the queries of the group.
+    """
     out: list[Hashable] = list(range(len(group.attributes)))
-    # with weights of single queries, exchanging attributes would change the weighted queries
+    # with a weight per query, exchanging attributes changes the weighted queries: keep all distinct
     if group.query_weights is None:
         for part in group.parts:
             for position, axis in enumerate(part.axes):
@@ -270,12 +279,17 @@ def _roles(group: Group) -> list[Hashable]:
 
 
 def tuned_key(number: int, workload: Workload, tuned: Mapping[Space, bytes]) -> bytes | None:
-    """Return the key of the complement of a group's pair of attributes, None without one."""
+    """Return the complement key of the pair of attributes that a group is on.
+
+    None if the group is not on a pair, or its pair has no tuned complement.  ``tuned`` maps pairs
+    to the keys of their complements.
+    """
     names = workload.groups[number].attributes
     return tuned.get(names, tuned.get(names[::-1])) if len(names) == 2 else None
 
 
 def _class_numbers(colours: Mapping[Any, Any]) -> dict[Any, int]:
+    """Return for every key a number that is equal for keys of equal colours."""
     numbers: dict[Any, int] = {}
     return {key: numbers.setdefault(colour, len(numbers)) for key, colour in colours.items()}
 
@@ -286,11 +300,11 @@ class ClassQueries:
 
     Attributes
     ----------
-    queries : footprint of the queries of one group.
-    spaces : class of the residual space of every row of the footprint.
+    queries : variances of the queries of one group as a linear function of the squared noises.
+    spaces : for every squared noise of ``queries``, the class of its residual space.
     groups : number of groups in the class.
-    weight : weight of their queries.
-    target : target variance of their queries.
+    weight : weight of each group.
+    target : target variance of the queries, in counts^2.
     """
 
     queries: Footprint
@@ -303,14 +317,16 @@ class ClassQueries:
 def footprints(
     workload: Workload, builder: VarianceBuilder, same: Symmetry, goal: Objective
 ) -> list[ClassQueries] | None:
-    """Return the queries of every class of groups; None if a weighted query cannot be answered."""
+    """Return the queries of every class of groups.
+
+    Returns None if the strategies of ``builder`` do not measure a query with positive weight.
+    """
     classes = []
     for example, groups in zip(same.examples, same.sizes, strict=True):
         group = workload.groups[example]
         query_weights = deciding_weights(group, goal)
         variances = builder.group(group)
-        # the total needs no list of queries; only if it is infinite, check whether an unmeasured
-        # query has positive weight
+        # `total` is cheap because it lists no queries; if it is finite, all queries are measured
         if variances.unmeasured and not np.isfinite(variances.total()):
             weighted = np.ones(group.count) > 0 if query_weights is None else query_weights > 0
             if not np.isfinite(variances.values(0, group.count)[weighted]).all():
@@ -332,9 +348,9 @@ def footprints(
 
 
 def deciding_weights(group: Group, goal: Objective) -> Array | None:
-    """Return the weights of single queries that affect the objective, shape (queries,), or None.
+    """Return the weights of single queries in the objective, shape (queries,); None for all 1.
 
-    For the largest variance, positive weights become 1.
+    In the largest variance, weights only select queries, so positive weights become 1.
     """
     weights = group.query_weights
     if weights is None or not math.isinf(goal.power):
@@ -343,19 +359,29 @@ def deciding_weights(group: Group, goal: Objective) -> Array | None:
 
 
 def variance_norm(
-    asked: Sequence[Footprint], weights: Sequence[float], targets: Sequence[float], goal: Objective
+    queries: Sequence[Footprint],
+    weights: Sequence[float],
+    targets: Sequence[float],
+    goal: Objective,
 ) -> float:
-    """Return the norm of the variances of some groups at their current noise.
+    """Return the objective for the variances of some groups at their current noise.
 
-    In counts^2, or relative to the targets.
+    Parameters
+    ----------
+    queries, weights, targets : variances, group weight and target variance of every group.
+
+    Returns
+    -------
+    In counts^2; with targets, a ratio to the target variance.
     """
-    largest = [f.largest(f.noises)[0] for f in asked]
+    largest = [f.largest(f.noises)[0] for f in queries]
     if math.isinf(goal.power):
         return max(v / t for v, t in zip(largest, targets, strict=True))
     # relative to the largest variance, high powers neither overflow nor underflow
     scale = max(largest)
     total = math.fsum(
-        w * f.power_sum(f.noises, goal.power, scale)[0] for w, f in zip(weights, asked, strict=True)
+        w * f.power_sum(f.noises, goal.power, scale)[0]
+        for w, f in zip(weights, queries, strict=True)
     )
     return scale * float(total ** (1.0 / goal.power))
 
@@ -363,10 +389,10 @@ def variance_norm(
 def achieved_norm(
     workload: Workload, variance: Callable[[int], GroupVariance], goal: Objective
 ) -> float:
-    """Return the norm of the variances of all queries with positive weight.
+    """Return the objective for the variances of all queries with positive weight.
 
-    In counts^2, or relative to the targets.  ``variance`` returns the variances of a group by its
-    number.
+    The result is in counts^2; with targets, a ratio to the target variance.  ``variance(i)``
+    returns the variances of group i.
     """
     queries: list[Footprint] = []
     weights: list[float] = []
@@ -387,7 +413,10 @@ def achieved_norm(
 
 @dataclass(frozen=True, eq=False)
 class WeightedRows(Family):
-    """The rows of a family, each multiplied by the square root of its weight."""
+    """A query family whose rows are those of another family times the root of a weight each.
+
+    The squared errors of the family are then weighted by ``weights``, shape (queries,).
+    """
 
     inner: Family
     weights: Array
@@ -432,14 +461,16 @@ class WeightedRows(Family):
 class Emphasis:
     """A weight for every query of a workload, in factored form.
 
+    Groups with equal weights form a class.  The weight of a query is the weight of its class times,
+    for every part of the group, the vector entry of the part's query.
+
     Attributes
     ----------
     kinds : class of every group, shape (groups,); -1 for groups without weighted queries.
-    weights : weight of a group of each class, shape (classes,).
-    uses : for each class, the indices in `vectors` of its parts; a single index if
-        ``single_vector``.
-    single_vector : for each class, whether it has a single vector over all queries of a group.
-    vectors : query weights, each of shape (queries of a part or of a group,).
+    weights : weight of each class, shape (classes,).
+    uses : for each class, one index in ``vectors`` per part, or one index if ``single_vector``.
+    single_vector : for each class, whether one vector has the weights of all queries of a group.
+    vectors : weight vectors, each of shape (queries of a part or of a group,).
     """
 
     kinds: tuple[int, ...]
@@ -450,15 +481,17 @@ class Emphasis:
 
     @classmethod
     def of_groups(cls, workload: Workload, weights: Sequence[float]) -> Emphasis:
-        """Return an emphasis with these group weights in place of the workload's.
+        """Return query weights from one weight per group and the workload's weights per query.
 
-        Groups of weight 0 are left out; the weights of single queries are preserved.
+        ``weights`` replace the group weights of the workload, except that groups of weight 0 remain
+        without a weight.
         """
         classes: dict[Any, int] = {}
         vector_index: dict[Any, int] = {}
-        uses, full_vectors, vectors, class_of = [], list[bool](), list[Array](), []
+        uses, single_vector, vectors, class_of = [], list[bool](), list[Array](), []
 
         def index_of(key: Any, vector: Array) -> int:
+            """Return the index in ``vectors`` of the vector with this key; append it if new."""
             if key not in vector_index:
                 vector_index[key] = len(vectors)
                 vectors.append(vector)
@@ -474,18 +507,18 @@ class Emphasis:
                     else [(group.key, query_weights)]
                 )
                 uses.append(tuple(index_of(*part) for part in parts))
-                full_vectors.append(query_weights is not None)
+                single_vector.append(query_weights is not None)
             class_of.append(classes[key] if group.weight > 0.0 else -1)
         return cls(
             kinds=tuple(class_of),
             weights=np.array([weight for _, weight in classes]),
             uses=tuple(uses),
-            single_vector=tuple(full_vectors),
+            single_vector=tuple(single_vector),
             vectors=tuple(vectors),
         )
 
     def apply(self, workload: Workload) -> Workload:
-        """Return the workload whose weighted sum of variances uses these weights."""
+        """Return the workload with these query weights in place of its own."""
         groups, weighted_parts = [], dict[tuple[Any, int], Part]()
         for group, group_class in zip(workload.groups, self.kinds, strict=True):
             if group_class < 0:
@@ -544,12 +577,12 @@ class Emphasis:
         return emphasis
 
     def check(self, workload: Workload) -> Workload:
-        """Return the workload; raise ValueError unless the emphasis fits its groups."""
+        """Return the workload unchanged; raise ValueError if the weights do not fit its groups."""
         for group, group_class in zip(workload.groups, self.kinds, strict=True):
-            # a weighted group may be omitted if public tables answer it
+            # public tables may answer a weighted group, which then needs no class
             omitted = group_class < 0 and group.is_weighted and not workload.schema.invariants
             if omitted or (group_class >= 0 and group.weight == 0):
-                raise ValueError("the emphasis is for other groups")
+                raise ValueError("the emphasis does not fit the weights of the groups")
             if group_class >= 0:
                 lengths = (
                     [group.count]
@@ -557,12 +590,12 @@ class Emphasis:
                     else [p.count for p in group.parts]
                 )
                 if [len(self.vectors[n]) for n in self.uses[group_class]] != lengths:
-                    raise ValueError("the emphasis is for other numbers of queries")
+                    raise ValueError("the emphasis does not fit the numbers of queries")
         return workload
 
 
 def pack(vector: Array) -> str:
-    """Encode a vector, shape (n,), as text without loss."""
+    """Encode a vector, shape (n,), as base64 text without loss."""
     return base64.b64encode(vector.astype("<f8").tobytes()).decode()
 
 
@@ -571,23 +604,24 @@ def unpack(text: str) -> Array:
     return np.frombuffer(base64.b64decode(text, validate=True), "<f8")
 
 
-# relative gap of the variance at which the search stops
+# the search for noise stops if the objective, in counts^2, exceeds its bound by at most this share
 VARIANCE_GAP = 1e-7
-# rounds of adding violated queries, and interior point steps per round
+# largest number of rounds that add violated queries, and of interior point steps per round
 MAX_ROUNDS = 60
 MAX_STEPS = 120
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shares:
-    """Squared noise of every class of residual spaces at privacy cost 1, with its value and bound.
+    """Allocation of the privacy cost 1 to the residual spaces, with its objective value.
 
     Attributes
     ----------
-    noises : shape (space classes,), in counts^2; the sum of counts / noises is 1.
-    value : norm of the variances.
-    bound : lower bound on the norm of the variances over all allocations for these strategies.
-    mass : total weight u of the queries of every class of groups, shape (classes,).
+    noises : squared noise of the spaces of each class, shape (space classes,), in counts^2.
+    value : objective (norm of the variances) at these noises.
+    bound : lower bound on the objective over all allocations for these strategies.
+    mass : for the weights u of the queries that prove the bound, their sum over each class of
+        groups, shape (classes,).
     """
 
     noises: Array
@@ -603,47 +637,56 @@ def best_shares(
     start: Array,
     gap: float = VARIANCE_GAP,
 ) -> Shares:
-    """Return the optimal allocation for strategies, given by the footprints of the queries.
+    """Return the allocation of the privacy cost to residual spaces that minimizes the objective.
 
     Parameters
     ----------
-    queries : queries of every class of groups.
+    queries : variances of the queries of every class of groups, for fixed strategies.
     counts : number of residual spaces in each class, shape (space classes,).
     start : initial squared noises, shape (space classes,).
     gap : relative gap of the variance at which the search stops.
     """
-    # the norm times the cost is invariant to scaling, so scale the start to cost 1
+    # scale the initial noises to privacy cost 1
     start = start * float(np.sum(counts / start))
     if math.isinf(goal.power):
-        return _largest(queries, counts, start, gap)
-    return _powers(queries, counts, goal.power, start, gap)
+        return _shares_for_max(queries, counts, start, gap)
+    return _shares_for_power(queries, counts, goal.power, start, gap)
 
 
-def _spread(group_class: ClassQueries, row: Array, spaces: int) -> Array:
-    """Return a row of a footprint by class of space, relative to the target."""
-    return np.bincount(group_class.spaces, row, minlength=spaces) / group_class.target
+def _by_space_class(group_class: ClassQueries, gradient: Array, spaces: int) -> Array:
+    """Sum a query's derivative by squared noises over the spaces of each class.
+
+    The result is relative to the target variance, shape (``spaces``,).
+    """
+    return np.bincount(group_class.spaces, gradient, minlength=spaces) / group_class.target
 
 
-def _largest(classes: Sequence[ClassQueries], counts: Array, start: Array, gap: float) -> Shares:
+def _shares_for_max(
+    classes: Sequence[ClassQueries], counts: Array, start: Array, gap: float
+) -> Shares:
+    """Return the allocation that minimizes the largest ratio of variance to target."""
     spaces = len(counts)
+    # constraints rows @ s <= 1, one per query, and the class of groups of each query
     rows: list[Array] = []
-    owner: list[int] = []
+    class_of_row: list[int] = []
     row_keys: set[tuple[int, bytes]] = set()
 
-    def add_row(k: int, row: Array) -> None:
-        spread = _spread(classes[k], row, spaces)
+    def add_row(k: int, gradient: Array) -> None:
+        """Add the constraint of a query of class k, given its derivative by squared noises."""
+        row = _by_space_class(classes[k], gradient, spaces)
         # with a repeated row the multipliers would not be unique
-        if (k, spread.tobytes()) not in row_keys:
-            row_keys.add((k, spread.tobytes()))
-            rows.append(spread)
-            owner.append(k)
+        if (k, row.tobytes()) not in row_keys:
+            row_keys.add((k, row.tobytes()))
+            rows.append(row)
+            class_of_row.append(k)
 
     for k, group_class in enumerate(classes):
         add_row(k, group_class.queries.largest(start[list(group_class.spaces)])[1])
     terms = np.sum(rows, axis=0) * start
     for k, group_class in enumerate(classes):
         for j, space in enumerate(group_class.spaces):
-            if terms[space] <= 1e-6 * terms.max():  # else its noise would be unbounded
+            # without a constraint on this space, its noise would be unbounded
+            if terms[space] <= 1e-6 * terms.max():
                 single_noise = 1e-6 * start[list(group_class.spaces)]
                 single_noise[j] = start[space]
                 add_row(k, group_class.queries.largest(single_noise)[1])
@@ -662,7 +705,7 @@ def _largest(classes: Sequence[ClassQueries], counts: Array, start: Array, gap: 
         # the multipliers give a valid bound, as any nonnegative weights do
         bound = float(np.sum(np.sqrt(counts * slopes))) ** 2 / float(lam.sum())
         # the multiplier of a row is the weight of its query
-        mass = np.asarray(np.bincount(owner, lam, minlength=len(classes)), dtype=float)
+        mass = np.asarray(np.bincount(class_of_row, lam, minlength=len(classes)), dtype=float)
         value = float(worst.max())
         if value < best.value:
             best = Shares(noises=s, value=value, bound=max(bound, best.bound), mass=mass)
@@ -683,9 +726,12 @@ def _largest(classes: Sequence[ClassQueries], counts: Array, start: Array, gap: 
 
 
 def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Array, Array]:
-    """Minimise sum of counts / s subject to rows s <= 1; return s and the multipliers of the rows.
+    """Minimize sum of counts / s subject to rows s <= 1 by a primal-dual interior point method.
 
-    Primal-dual interior point method: s stays strictly feasible and the multipliers positive.
+    Returns
+    -------
+    s : squared noises, strictly feasible, shape (space classes,).
+    lam : positive multipliers of the constraints, shape (rows,).
     """
     # in units of the start, which is near the solution, all unknowns are near 1
     scaled = rows * start
@@ -706,11 +752,11 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
             and float(np.max(np.abs(residual) * z)) <= 0.02 * gap * value
         ):
             break
-        # a target of 0 would step outside the feasible region; reduce the complementarity to 15%
+        # reducing the complementarity to 0 in one step would leave the feasible region
         target = 0.15 * centered
         hessian = np.diag(2.0 * cost / z**3) + (scaled.T * (lam / slack)) @ scaled
         right = -residual - scaled.T @ ((target - slack * lam) / slack)
-        # LAPACK directly: the checks of scipy's cho_factor cost more than solving so few unknowns
+        # call LAPACK directly, because the checks of scipy's cho_factor take longer than the solve
         factor, failed = lapack.dpotrf(hessian, clean=False)
         if failed:
             break
@@ -739,7 +785,18 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
-    """Classes of groups with equal numbers of spaces, whose power sums have equal exponents."""
+    """Classes of groups whose power sums are evaluated together.
+
+    They have equally many residual spaces, so their expansions have equal exponents; see
+    `Footprint.expansion`.
+
+    Attributes
+    ----------
+    members : numbers of the classes.
+    spaces : class of residual spaces of every squared noise, shape (members, spaces).
+    exponents, coefficients, units : expansions, shapes (terms, spaces), (members, terms) and
+        (members, spaces).
+    """
 
     members: list[int]
     spaces: npt.NDArray[np.int64]
@@ -749,7 +806,7 @@ class _Batch:
 
 
 def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch], list[int]]:
-    """Return the classes for which expansion is cheaper, in batches, and the remaining classes."""
+    """Return the classes whose power sums are expanded, in batches, and the remaining classes."""
     by_spaces: dict[int, list[int]] = {}
     unexpanded = []
     for k, group_class in enumerate(classes):
@@ -772,9 +829,10 @@ def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch
     return out, unexpanded
 
 
-def _powers(
+def _shares_for_power(
     classes: Sequence[ClassQueries], counts: Array, p: float, start: Array, gap: float
 ) -> Shares:
+    """Return the allocation that minimizes the p-norm of the weighted variances."""
     import scipy.optimize
 
     spaces, weights = (
@@ -789,7 +847,10 @@ def _powers(
     )
 
     def sums(s: Array) -> tuple[Array, Array]:
-        """Return the power sum of every class, and the weighted slopes by class of spaces."""
+        """Return the sum of (Var / scale)^p of every class of groups, and its derivative.
+
+        The derivative is of the weighted sum, by class of spaces, times scale / p.
+        """
         power_sums, space_slopes = np.zeros(len(classes)), np.zeros(spaces)
         for b in batches:
             at = s[b.spaces] / scale
@@ -806,8 +867,9 @@ def _powers(
         return power_sums, space_slopes
 
     def evaluate(x: Array) -> tuple[float, Array]:
+        """Return log(norm times cost) and its gradient at x = log s; update the best allocation."""
         nonlocal best
-        # in logarithms the noises stay positive for any step
+        # as exponentials the noises are positive for any step
         s = np.exp(x)
         cost = float(np.sum(counts / s))
         s = s * cost

@@ -34,8 +34,8 @@ def finite_table(names: Space, sizes: Sequence[int], values: npt.ArrayLike) -> A
         tensor = np.full((), np.nan)
     if tensor.shape != tuple(sizes) or not np.isfinite(tensor).all():
         raise PlanError(
-            f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of"
-            f" shape {tuple(sizes)}; it has shape {tensor.shape}."
+            f"The table of a query on {' x '.join(names) or 'nothing'} has shape {tensor.shape}, or"
+            f" entries that are not finite numbers. Give finite numbers of shape {tuple(sizes)}."
         )
     return tensor
 
@@ -43,18 +43,19 @@ def finite_table(names: Space, sizes: Sequence[int], values: npt.ArrayLike) -> A
 def unmeasured_error(attributes: Sequence[str], space: Space) -> NotAnswerable:
     """Return the exception for a query whose component in a residual space is not measured."""
     return NotAnswerable(
-        f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)}"
-        " that the plan does not measure. Add the query, or the marginal on these attributes, to"
-        " the workload."
+        f"The query on {' x '.join(attributes)} depends on counts by {' x '.join(space)} that the"
+        " plan does not measure. Add the query, or the marginal on these attributes, to the"
+        " workload."
     )
 
 
 def query_pieces(
     schema: Schema, split: Split, attributes: Sequence[str], query_tensor: npt.ArrayLike
 ) -> dict[Space, Array]:
-    """Return the components of a query by residual space, shapes (n_1 - 1, ...).
+    """Return a mapping from residual space to the component of a query in it.
 
-    The attributes of every space are in schema order.
+    The attributes of every space are in schema order; a component has one axis of length n_i - 1
+    per attribute.
     """
     names = schema.named(attributes)
     tensor = finite_table(names, schema.sizes(names), query_tensor)
@@ -69,21 +70,22 @@ def query_pieces(
     }
 
 
-def union_rows(schema: Schema, block: Block, given: Mapping[Space, Array]) -> Array:
-    """Return query rows in the residual coordinates of all spaces of a block.
+def union_rows(schema: Schema, block: Block, rows_by_space: Mapping[Space, Array]) -> Array:
+    """Return k query rows in the residual coordinates of all spaces that a block measures.
 
     Parameters
     ----------
-    given : rows on some of the spaces, shape (k, n_1 - 1, ...) each; the others are 0.
+    rows_by_space : mapping from a space to the components of the queries in it, shape
+        (k, n_1 - 1, ...); components in missing spaces are 0.
 
     Returns
     -------
     Shape (k, sum over the spaces of prod (n_i - 1)).
     """
-    count = len(next(iter(given.values())))
+    count = len(next(iter(rows_by_space.values())))
     dimensions = {s: math.prod(n - 1 for n in schema.sizes(s)) for s in block.spaces}
     rows = [
-        given[s].reshape(count, -1) if s in given else np.zeros((count, n))
+        rows_by_space[s].reshape(count, -1) if s in rows_by_space else np.zeros((count, n))
         for s, n in dimensions.items()
     ]
     return np.concatenate(rows, axis=1)
@@ -117,9 +119,9 @@ class SpaceAnswers:
     Attributes
     ----------
     workload : queries of the plan.
-    split : split of the queries into residual spaces.
-    blocks : strategy and noise of the residual spaces.
-    estimates : estimated residual coordinates of every block, in counts.
+    split : decomposition of queries into residual spaces (centers and complements).
+    blocks : mapping from key to the strategy and noise of one or more residual spaces.
+    estimates : mapping from key to the estimated residual coordinates, in counts.
     """
 
     workload: Workload
@@ -134,14 +136,14 @@ class SpaceAnswers:
 
     @cached_property
     def home(self) -> Mapping[Space, Space]:
-        """Key of the block that measures each residual space."""
+        """Mapping from residual space to the key of the block that measures it."""
         return block_of_space(self.blocks)
 
     @cached_property
     def by_space(self) -> Mapping[Space, Array]:
-        """Coordinates of every residual space, one axis per attribute, shape (n_1 - 1, ...).
+        """Mapping from residual space to its estimated coordinates, shape (n_1 - 1, ...).
 
-        Those that follow from public tables are exact.
+        The coordinates of spaces that public tables contain are exact.
         """
         schema, split = self.schema, self.split
         out = {}
@@ -156,11 +158,11 @@ class SpaceAnswers:
                 [n - 1 for n in table.shape]
             )
         for home, values in self.estimates.items():
-            at = 0
+            start = 0
             for space in self.blocks[home].spaces:
                 shape = tuple(n - 1 for n in self.schema.sizes(space))
-                out[space] = values.ravel()[at : at + math.prod(shape)].reshape(shape)
-                at += math.prod(shape)
+                out[space] = values.ravel()[start : start + math.prod(shape)].reshape(shape)
+                start += math.prod(shape)
         return out
 
     def group_table(self, group: int) -> Array:
@@ -178,8 +180,8 @@ class SpaceAnswers:
             if not self._measures(space):
                 raise NotAnswerable(
                     f"The plan does not measure the complete table on {set_name(attributes)}: "
-                    f"{set_name(space)} is missing. Ask single queries with answer(), or plan "
-                    "with the marginal on these attributes."
+                    f"{set_name(space)} is missing. Compute single queries with answer(), or add "
+                    "the marginal on these attributes to the workload."
                 )
         return self.partial_table(attributes)
 

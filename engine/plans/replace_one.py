@@ -6,11 +6,11 @@ is at most twice the cost of adding a row if the inner products of columns are n
 smaller by twice the cost of the total, which replacement does not change.
 
 A row may also be replaced by one that is not counted, because it is outside the domain or rejected.
-This moves block B by B e_x, as adding the row does, and is the more costly case if most of the
-budget goes to the total.
+This changes the answers of block B by B e_x, as adding the row does, and is the more costly case
+if most of the budget goes to the total.
 
 K is a Kronecker product.  Interval arithmetic over its factors, jointly for all blocks, gives an
-upper bound on the cost, and a local search over pairs from several starts gives a lower bound.
+upper bound on the cost of the worst pair, and a local search over pairs gives a lower bound.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ from engine.workload import Schema
 
 # local search: number of starts, and passes over the attributes per start
 STARTS, MAX_PASSES = 6, 20
-# bins for the pairs of different cells of one attribute
+# number of bins into which the pairs of different cells of one attribute are divided
 BINS = 6
-# evaluations of the best-first search, and array entries that limit them
+# largest number of bounds that the best-first search computes, and of array entries that it reads
 MAX_STEPS = 2_000
 MAX_ENTRIES = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two cells, by attribute, and the cost of replacing a record of one by one of the other."""
+    """Two cells of the full domain, and the pcost of moving a record from one to the other.
+
+    ``first`` and ``second`` map attribute names to cell numbers.
+    """
 
     pcost: float
     first: Mapping[str, int]
@@ -51,7 +54,7 @@ class Pair:
 
 
 class ReplaceOne(NamedTuple):
-    """Upper bound on the cost of replacement, and the most costly pair of the local search."""
+    """Upper bound on the pcost of replacing a person's rows, and the worst pair of cells found."""
 
     bound: float
     worst: Pair
@@ -60,10 +63,11 @@ class ReplaceOne(NamedTuple):
 def row_pcosts(
     budget: Budget, joint: bool = False
 ) -> Callable[[Mapping[Space, Block], int], float]:
-    """Return the cost of one row, as a function of blocks and records, for a budget's neighbours.
+    """Return the function that computes the privacy cost of blocks for one row.
 
-    ``joint`` selects the maximum over cells of the summed costs of the blocks, instead of the sum
-    of their costs.
+    The function takes the blocks and the public maximum of records.  It computes the cost of adding
+    a row or of replacing one, depending on ``budget.neighbours``.  With ``joint``, the cost is the
+    maximum over cells of the summed costs of the blocks, instead of the sum of their costs.
     """
     added = cells_pcost if joint else total_pcost
     return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added
@@ -72,10 +76,12 @@ def row_pcosts(
 def person_pcost(
     blocks: Mapping[Space, Block], budget: Budget, max_records: int, joint: bool = False
 ) -> float:
-    """Return the privacy cost of all blocks for one person with a budget's neighbours, rounded up.
+    """Return the privacy cost of releasing blocks for one person, rounded up.
 
-    Guarantee: k rows of one person move the answers by at most k times as much as one row, so the
-    cost is at most k^2 times that of one row, for any cells of the rows.
+    The neighbours and the rows per person are those of the budget.
+
+    Guarantee: k rows of one person change the answers by at most k times as much as one row, so the
+    cost is at most k^2 times that of one row, whatever the cells of the rows.
     """
     return budget.of_person(row_pcosts(budget, joint)(blocks, max_records))
 
@@ -87,7 +93,7 @@ def replace_one_cost(
     schema: Schema,
     joint: bool = False,
 ) -> ReplaceOne:
-    """Return the privacy cost of replacing all rows of one person; see `ReplaceOne`."""
+    """Return the pcost of replacing all rows of one person: an upper bound and a costly pair."""
     measured = {name for block in blocks.values() for name in block.attributes}
     row_pair = worst_pair(
         blocks, {name: schema[name].size for name in schema.names if name in measured}
@@ -102,10 +108,10 @@ def replaced_pcost(
     max_records: int,
     added: Callable[[Mapping[Space, Block], int], float] = total_pcost,
 ) -> float:
-    """Return an upper bound on the cost of replacing one record, including rounding, rounded up.
+    """Return an upper bound on the privacy cost of replacing one record, rounded up.
 
-    The new record may be one that no table counts.  ``added`` returns an upper bound on the cost of
-    adding a record.
+    The cost includes the rounding of answers.  The new record may be one that no table counts.
+    ``added`` returns an upper bound on the cost of adding a record.
     """
     block_list, added_pcost = list(blocks.values()), added(blocks, max_records)
     if any(b.law == "laplace" for b in block_list):  # L1 norm: at most twice the sensitivity
@@ -113,15 +119,16 @@ def replaced_pcost(
     product_blocks = [
         b for b in block_list if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)
     ]
-    ideal = Distances(product_blocks).bound() if product_blocks else 0.0
-    ideal += math.fsum(
+    exact_cost = Distances(product_blocks).bound() if product_blocks else 0.0
+    exact_cost += math.fsum(
         _block_bound(b) for b in block_list if not any(b is p for p in product_blocks)
     )
-    # Minkowski's inequality for |d + e|, with d the distances of the columns in all blocks and e
-    # the effect of rounding on each
-    extra = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
-    pairs = (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * ROUNDING_FACTOR
-    return max(added_pcost, min(pairs, 4.0 * added_pcost))
+    # Minkowski's inequality for |d + e|: d has the distances of the two columns in all blocks, and
+    # e the effects of rounding on them
+    rounding = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
+    rounding_norm = math.sqrt(math.fsum(e * e for e in rounding))
+    pair_cost = (math.sqrt(exact_cost) + rounding_norm) ** 2 * ROUNDING_FACTOR
+    return max(added_pcost, min(pair_cost, 4.0 * added_pcost))
 
 
 def _block_bound(block: Block) -> float:
@@ -142,21 +149,22 @@ def _block_bound(block: Block) -> float:
 class Distances:
     """Upper bound on the sum over blocks of |B (e_x - e_y)|^2 / noise^2.
 
-    The blocks have one factor per attribute.  For every attribute, the pairs (x_i, y_i) are divided
-    into bins: equal cells, and different cells by their K_i(x_i, y_i).  Within a bin every K_i lies
-    in an interval, and so does the product of a block, which bounds the sum over blocks.  A
-    best-first search over the bins stops at a choice for all attributes, or after a number of steps
-    with the largest bound of the open nodes.
+    The blocks have one factor per attribute, and K_i is the Gram matrix of a factor's columns.  For
+    every attribute, the pairs of cells (x_i, y_i) are divided into bins: equal cells, and different
+    cells by the value K_i(x_i, y_i).  Within a bin every K_i lies in an interval, and so does the
+    product of a block, which bounds the sum over blocks.  A best-first search assigns a bin to one
+    attribute after the other.  It ends when the node with the largest bound has bins for all
+    attributes, or after a number of steps; the largest bound of the open nodes is the result.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        # the first block of an attribute defines its bins: prefer that on the attribute alone
+        # the first block of an attribute defines its bins, so blocks on few attributes come first
         blocks = sorted(blocks, key=lambda b: len(b.factors))
         self.names = list(dict.fromkeys(name for b in blocks for name in b.attributes))
         place = {name: i for i, name in enumerate(self.names)}
         width = max((len(b.factors) for b in blocks), default=0)
-        # blocks on few attributes are padded with factors of 1 on a dummy attribute, number
-        # len(names)
+        # Arrays need equally many factors per block: pad with factors 1 on a dummy attribute, whose
+        # number is len(names).
         self.attribute = np.full((len(blocks), width), len(self.names))
         self.low = np.ones((len(blocks), width, BINS + 2))
         self.high = np.ones((len(blocks), width, BINS + 2))
@@ -165,7 +173,7 @@ class Distances:
         bins: dict[str, Index] = {}
         interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
-        # bins need no matrix where all strategies of an attribute have one product for all pairs
+        # marginal strategies have equal inner products for all pairs, so bins need no matrix
         symbolic = set(self.names) - {
             name for name, s in factors if not isinstance(s, MarginalStrategy)
         }
@@ -190,19 +198,18 @@ class Distances:
         np.add.at(weight, self.attribute, self.column[:, None])
         self.order = np.argsort(-weight[:-1])
 
-    def at(self, chosen: Index) -> float:
-        """Return the bound for one bin per attribute.
+    def at(self, bin_of: Index) -> float:
+        """Return the bound over pairs of cells that lie in one given bin per attribute.
 
-        ``chosen``, shape (attributes,), holds 0 for any pair, 1 for equal cells, and from 2 the
-        bins of different cells.
+        ``bin_of``, shape (attributes,), holds 0 for all pairs, 1 for equal cells, and numbers from
+        2 for the bins of different cells.
         """
-        bins = np.append(chosen, 1)[self.attribute]
+        bins = np.append(bin_of, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
         least, most = self.scale.copy(), self.scale.copy()
         for j in range(bins.shape[1]):
-            # entries may be negative: the ends of a product of intervals are among the products of
-            # ends
+            # the ends of a product of intervals are among the products of their ends, with any sign
             ends = np.stack(
                 [least * low[:, j], least * high[:, j], most * low[:, j], most * high[:, j]]
             )
@@ -212,16 +219,17 @@ class Distances:
         return float(np.sum(2.0 * (self.column - least) * moved)) * ROUNDING_FACTOR
 
     def bound(self) -> float:
-        """Return the bound over all pairs of cells."""
+        """Return an upper bound on the cost of any pair of cells, by best-first search."""
         start = np.zeros(len(self.names), dtype=np.int64)
+        # breaks ties of bounds, because arrays cannot be compared
         ticket = itertools.count()
         heap = [(-self.at(start), next(ticket), 0, start)]
         steps = min(MAX_STEPS, max(20, MAX_ENTRIES // max(1, self.attribute.size)))
         while heap and steps > 0 and heap[0][2] < len(self.order):
-            _, _, depth, chosen = heapq.heappop(heap)
+            _, _, depth, bin_of = heapq.heappop(heap)
             for k in range(1, BINS + 2):
                 if np.isfinite(self.low[self.attribute == self.order[depth]][0, k]):
-                    child = chosen.copy()
+                    child = bin_of.copy()
                     child[self.order[depth]] = k
                     heapq.heappush(heap, (-self.at(child), next(ticket), depth + 1, child))
                     steps -= 1
@@ -229,14 +237,17 @@ class Distances:
 
 
 def _binned(gram: Array) -> Index:
-    """Return the bin of every pair of cells, shape (n, n): 1 for equal cells, else by quantile."""
+    """Return the bin of every pair of cells, shape (n, n).
+
+    The bin is 1 for equal cells, and from 2 a quantile of the Gram entry for different cells.
+    """
     n = len(gram)
     out = np.ones((n, n), dtype=np.int64)
     different = ~np.eye(n, dtype=bool)
     if n > 1:
-        # quantiles instead of equal widths: narrow bins where there are many pairs
+        # quantiles give narrow bins at values that many pairs have, unlike equal widths
         cuts = np.unique(np.quantile(gram[different], np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
-        # the margin puts entries that differ only by rounding on the same side of a cut
+        # subtract a margin, so that entries equal up to rounding are on the same side of a cut
         out[different] = 2 + np.searchsorted(
             cuts, gram[different] - 1e-12 * float(np.abs(gram).max())
         )
@@ -244,7 +255,10 @@ def _binned(gram: Array) -> Index:
 
 
 def _symbolic_intervals(strategy: MarginalStrategy) -> tuple[Array, Array]:
-    """Return `_intervals` with two bins, equal and different cells."""
+    """Return the result of `_intervals` for a marginal strategy, without its Gram matrix.
+
+    All pairs of different cells have equal inner products and form one bin.
+    """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     for k, values in ((1, strategy.column_costs("gaussian")), (2, strategy.rows.products())):
         low[k], high[k] = values.min(), values.max()
@@ -253,9 +267,9 @@ def _symbolic_intervals(strategy: MarginalStrategy) -> tuple[Array, Array]:
 
 
 def _intervals(gram: Array, bins: Index) -> tuple[Array, Array]:
-    """Return the smallest and the largest entry over all pairs and in every bin.
+    """Return the smallest and the largest Gram entry of every bin, shape (BINS + 2,) each.
 
-    They are infinite in a bin without pairs.
+    Entry 0 is over all pairs.  For a bin without pairs, the entries are infinite.
     """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     np.minimum.at(low, bins, gram)
@@ -265,9 +279,10 @@ def _intervals(gram: Array, bins: Index) -> tuple[Array, Array]:
 
 
 def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
-    """Return the most costly pair of cells in a deterministic local search from several starts.
+    """Return the most costly pair of cells that a local search from several starts reaches.
 
-    Each step changes one attribute of one record to the most costly value.
+    Each step changes one attribute of one record to the most costly value.  The result is
+    deterministic.
 
     Parameters
     ----------
@@ -287,7 +302,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
                     costs = _added_costs(
                         touching[name], record, other, name, np.arange(sizes[name])
                     )
-                    # a gain within rounding could make the search cycle
+                    # a gain within rounding errors could make the search cycle
                     if float(costs.max()) > costs[record[name]] * (1.0 + 1e-12):
                         record[name], improved = int(costs.argmax()), True
             if not improved:
@@ -300,8 +315,11 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
 def pair_pcost(
     blocks: Mapping[Space, Block], first: Mapping[str, int], second: Mapping[str, int]
 ) -> float:
-    """Return the cost of replacing a record by one in another cell, without grid rounding."""
-    # for Laplace noise epsilons add up and are squared at the end; costs in zCDP add up directly
+    """Return the pcost of replacing a record by one in another cell, without grid rounding.
+
+    ``first`` and ``second`` map attribute names to cell numbers.
+    """
+    # epsilons of blocks add up and are squared at the end; costs in zCDP add up directly
     total = float(_added_costs(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0])
     return total**2 if any(b.law == "laplace" for b in blocks.values()) else total
 
@@ -313,9 +331,17 @@ def _added_costs(
     name: str,
     values: Index,
 ) -> Array:
-    """Return the summed costs of a pair for every value of one attribute of the first record.
+    """Return the summed costs of replacing ``record`` by ``other``, if ``name`` had each value.
 
-    The sums, shape (values,), are of pcosts for Gaussian noise and of epsilons for Laplace noise.
+    Parameters
+    ----------
+    record, other : mappings from attribute name to cell number.
+    name : attribute of ``record`` that takes the ``values``; empty to keep the record.
+
+    Returns
+    -------
+    Sums over blocks of pcosts for Gaussian noise and of epsilons for Laplace noise, shape
+    (values,).
     """
     total = np.zeros(len(values))
     for block in blocks:
@@ -335,7 +361,10 @@ def _added_costs(
 def _cells(
     block: Block, axes: Axes, record: Mapping[str, int], name: str, values: Index, sizes: Axes
 ) -> Index:
-    """Return the cell of a record in the table of one factor, for every value of one attribute."""
+    """Return the cell of a record in the table of one factor, if ``name`` had each value.
+
+    Shape (values,), or (1,) if the factor is not on the attribute ``name``.
+    """
     coordinates = [
         values if block.attributes[a] == name else record[block.attributes[a]] for a in axes
     ]
@@ -349,7 +378,10 @@ def _cells(
 def _distances(
     block: Block, record: Mapping[str, int], other: Mapping[str, int], name: str, values: Index
 ) -> Array:
-    """Return |B (e_x - e_y)|^2 for every value of one attribute of x, as products over factors."""
+    """Return |B (e_x - e_y)|^2 for the cells x of ``record`` and y of ``other``, shape (values,).
+
+    The attribute ``name`` of ``record`` takes each of the values.
+    """
     square_x, square_y, inner = np.ones(1), 1.0, np.ones(1)
     for axes, strategy in block.factors:
         x = _cells(block, axes, record, name, values, strategy.sizes)
@@ -360,7 +392,10 @@ def _distances(
 
 
 def _columns(block: Block, record: Mapping[str, int], name: str, values: Index) -> Array:
-    """Return a block's columns for every value of an attribute, shape (values, rows)."""
+    """Return a block's column for the cell of a record, if ``name`` had each value.
+
+    Shape (values, rows of the strategy).
+    """
     out = np.ones((1, 1))
     for axes, strategy in block.factors:
         factor_columns = strategy.rows[

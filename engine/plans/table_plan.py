@@ -1,9 +1,9 @@
 """Plans that measure marginal tables instead of residual spaces.
 
 `ExplicitPlan` measures components.  A component is one Kronecker strategy on the cells of some
-attributes.  Every group of the workload is answered by least squares from a single component;
-where a strategy is a union of components, this is the local least squares of HDMM.  A query added
-later is answered from the component that gives it the smallest variance.
+attributes.  Every group of the workload is answered by least squares from a single component, even
+if several components measure its attributes (local least squares of HDMM).  A query added later is
+answered from the component that gives it the smallest variance.
 
 `MarginalsPlan` measures complete marginal tables and answers by least squares over all of them.
 With noise_A on the table of attributes A, residual spaces are eigenspaces of the measured Gram
@@ -18,8 +18,9 @@ q on some of the attributes has the variance
 
     noise^2 (q (x) 1) (C_1 (x) ... (x) C_k) (q (x) 1)^T.
 
-A factor that no part of a group touches contributes the number 1^T C_f 1, and a factor that one
-part covers contributes the quadratic forms of that part, so the queries are never listed.
+A part of a group is one query family on some of its attributes.  A factor without attributes of
+the group contributes the number 1^T C_f 1, and a factor on the attributes of one part contributes
+the quadratic forms of that part's queries, so the queries of a group are never listed.
 
 Source: HDMM, sections 6 and 7 (marginal strategies, union strategies and the implicit error of
 Kronecker strategies); the weighted mean is our form of the algebra in sections 6.3 and 7.3.
@@ -52,16 +53,16 @@ SLAB_ENTRIES = 1 << 24
 
 
 def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
-    """Return the variances of a group's queries answered from ``block`` only, in counts^2.
+    """Return the variances of a group's queries if only ``block`` answers them, in counts^2.
 
-    The attributes of the block must include those of the group.
+    The block must include all attributes of the group.
     """
     position = {name: axis for axis, name in enumerate(block.attributes)}
     part_axes = [tuple(position[group.attributes[a]] for a in part.axes) for part in group.parts]
     coefficient = block.noise**2
     for axes, strategy in block.factors:
         if not any(set(axes) & set(part) for part in part_axes):
-            # the query sums over all cells of a factor that it does not mention: 1^T C 1
+            # without its attributes, a query is the sum over all cells of the factor: 1^T C 1
             coefficient *= float(strategy.covariance.sum())
     arrays = [
         (parts, _forms(group, part_axes, parts, factors))
@@ -71,9 +72,8 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
         _outside_span(group, part_axes, axes, s) for axes, s in block.factors if not s.complete
     ]
     unmeasured_marks = [(parts, nonzero) for parts, nonzero in unmeasured_marks if nonzero.any()]
-    nonzero = (
-        nonzero_parts(group) if unmeasured_marks else []
-    )  # a query of zeros needs no measurement
+    # a query without nonzero entries needs no measurement
+    nonzero = nonzero_parts(group) if unmeasured_marks else []
     unmeasured_summands = [
         Summand(
             coefficient=1.0,
@@ -91,20 +91,22 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
 
 
 def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
-    """Return the unmeasured components of the cells of some axes of a factor.
+    """Return the components of marginal cells of a factor's table that the strategy misses.
 
     Parameters
     ----------
-    axes : the axes; cells are summed over the other axes.
+    axes : axes of the marginal; a marginal cell is the sum of cells over the other axes.
 
     Returns
     -------
-    Rows of I - P, shape (cells of these axes, cells), with P the projector on the measured span.
+    One row of I - P per marginal cell, shape (marginal cells, cells), with P the projector on the
+    measured span.
 
     Notes
     -----
-    A query q on these axes has an unmeasured component of norm |q rows|.  It is computed directly,
-    because the difference |q|^2 - |q P|^2 would lose a share of `MAX_UNMEASURED_SHARE` in rounding.
+    A query q on the marginal has an unmeasured component of norm |q rows|.  The alternative
+    |q|^2 - |q P|^2 is a difference of nearly equal numbers, whose rounding error exceeds the
+    tolerance `MAX_UNMEASURED_SHARE`.
     """
     labels, cells = np.zeros(strategy.sizes, dtype=np.int64), 1
     for axis in axes:
@@ -116,7 +118,7 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
     span = strategy.span.reshape(*strategy.sizes, -1).sum(axis=dropped)
     order = sorted(axes)
     span = span.transpose(*(order.index(a) for a in axes), len(axes)).reshape(cells, -1)
-    # rows of I - Q Q^T; the full projector would have shape (cells, cells) of the factor
+    # only the needed rows of I - Q Q^T, because the full matrix has shape (cells, cells)
     out = -span @ strategy.span.T
     out[labels.ravel(), np.arange(strategy.cells)] += 1.0
     return np.asarray(out)
@@ -134,7 +136,7 @@ def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool
             rows = unmeasured_rows(strategy, common_axes)
             others = tuple(a for a in range(table.ndim) if a not in table_axes)
             residual = contract(group_axes(table, [tuple(table_axes), others]), [rows, None])
-            # the norm of a query on all cells of the factor
+            # as a query on all cells of the factor, the table has this larger norm
             if np.linalg.norm(residual) > MAX_UNMEASURED_SHARE * np.linalg.norm(table) * math.sqrt(
                 strategy.cells / len(rows)
             ):
@@ -143,7 +145,7 @@ def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool
 
 
 def is_table_unmeasured(block: Block, attributes: Sequence[str]) -> bool:
-    """Return whether a block leaves a part of the table on some of its attributes unmeasured."""
+    """Return whether a block misses a component of the marginal table on ``attributes``."""
     for axes, strategy in block.factors:
         if not strategy.complete:
             common_axes = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
@@ -157,10 +159,13 @@ def is_table_unmeasured(block: Block, attributes: Sequence[str]) -> bool:
 def _outside_span(
     group: Group, part_axes: Sequence[Axes], axes: Axes, strategy: Strategy
 ) -> tuple[Parts, Array]:
-    """Return marks of the query combinations outside a factor's span, and their parts.
+    """Return which combinations of the parts' queries a factor of a block does not measure.
 
-    A mark is 1 for a combination with an unmeasured component and else 0; the array has one axis
-    per part that shares an attribute with the factor.
+    Returns
+    -------
+    parts : numbers of the parts of the group that share an attribute with the factor.
+    marks : 1 for a combination of their queries outside the span of the strategy, else 0; one axis
+        per part.
     """
     parts = tuple(p for p, part in enumerate(part_axes) if set(part) & set(axes))
     counts = tuple(group.parts[p].count for p in parts)
@@ -170,7 +175,7 @@ def _outside_span(
     ]
     residual_rows = unmeasured_rows(strategy, common_axes)
     sides = strategy.cells / len(residual_rows)
-    # this norm times the norm of a query bounds its unmeasured component
+    # the unmeasured component of a query is at most this norm times the norm of the query
     if np.linalg.norm(residual_rows) <= MAX_UNMEASURED_SHARE * math.sqrt(sides):
         return parts, np.zeros(counts)
     if len(residual_rows) < strategy.cells:
@@ -201,10 +206,11 @@ def _outside_span(
 
 
 def _applied(part: Part, inside: Sequence[int], table: Array) -> Array:
-    """Apply the queries of a part along the first axis of a table.
+    """Multiply the query rows of a part with the first axis of a table.
 
-    The first axis runs over the cells of the positions ``inside`` of the part; the cells of its
-    other positions become the last axis of the result.
+    The first axis of the table runs over the cells of some attributes of the part, at positions
+    ``inside``.  In the result the queries are the first axis, and the cells of the part's other
+    attributes the last.
     """
     if len(inside) == len(part.axes):
         return part.family.dot(part.sizes, table)
@@ -218,7 +224,10 @@ def _applied(part: Part, inside: Sequence[int], table: Array) -> Array:
 
 
 def nonzero_parts(group: Group) -> list[tuple[Parts, Array]]:
-    """Return for every part 1 for queries with a nonzero entry, else 0, shape (queries,) each."""
+    """Return for every part p the pair ((p,), marks), as in `Summand.arrays`.
+
+    A mark is 1 for a query with a nonzero entry and else 0, shape (queries of the part,).
+    """
     return [
         (
             (p,),
@@ -233,10 +242,16 @@ def nonzero_parts(group: Group) -> list[tuple[Parts, Array]]:
 def connected_components(
     part_axes: Sequence[Axes], factors: Sequence[tuple[Axes, Strategy]]
 ) -> list[tuple[Parts, list[tuple[Axes, Strategy]]]]:
-    """Return the connected components of parts and factors that share attributes.
+    """Return the connected components of the graph that links parts and factors by attributes.
 
-    Factors that share no attribute with a part are omitted.  ``part_axes`` holds the axes of every
-    part.
+    Parameters
+    ----------
+    part_axes : axes of every part of a group.
+    factors : (axes, strategy) pairs; factors that share no attribute with a part are omitted.
+
+    Returns
+    -------
+    One pair (numbers of the parts, factors) per component.
     """
     label = list(range(len(part_axes)))
     for axes, _ in factors:
@@ -254,10 +269,16 @@ def connected_components(
 def sum_axes(
     matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Sequence[int]
 ) -> Array:
-    """Return a matrix on cells x cells summed over all axes but ``rows`` and ``columns``.
+    """Sum a matrix of shape (cells, cells) to marginal cells on its left and right side.
 
-    ``rows`` and ``columns`` are positions of axes on the left and on the right; the result has
-    shape (cells of rows, cells of columns).
+    Parameters
+    ----------
+    sizes : domain sizes of the axes that the cells consist of.
+    rows, columns : axes that remain on the left and on the right; all others are summed.
+
+    Returns
+    -------
+    Shape (cells of ``rows``, cells of ``columns``).
     """
     k = len(sizes)
     table = matrix.reshape(*sizes, *sizes)
@@ -270,7 +291,10 @@ def sum_axes(
 def _forms(
     group: Group, part_axes: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]]
 ) -> Array:
-    """Return the quadratic forms of all combinations of the parts' queries, one axis per part."""
+    """Return q C q^T for all combinations q of the parts' queries, one axis per part.
+
+    C is the covariance of the cells at noise scale 1, a Kronecker product over the factors.
+    """
     order = [a for p in parts for a in part_axes[p]]
     reduced = []
     for axes, strategy in factors:
@@ -283,7 +307,7 @@ def _forms(
         part = group.parts[parts[0]]
         return np.maximum(part.family.quadratic(part.sizes, reduced[0][2]), 0.0)
     if len(parts) == 1:
-        return _by_rows(group.parts[parts[0]], order, factors)
+        return _forms_by_row(group.parts[parts[0]], order, factors)
     # one table with two axes (row, column) for every part, contracted part by part
     table, names = np.ones(()), list[tuple[int, int]]()
     for table_axes, sizes, matrix in reduced:
@@ -297,13 +321,18 @@ def _forms(
         # the first k axes already run over queries
         table = np.moveaxis(table, (k, k + 1), (0, 1))
         table = np.moveaxis(
-            _contract(group.parts[p].family.rows(group.parts[p].sizes), table), 0, k
+            _row_forms(group.parts[p].family.rows(group.parts[p].sizes), table), 0, k
         )
     return np.maximum(table, 0.0)
 
 
-def _by_rows(part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Strategy]]) -> Array:
-    """Return the quadratic forms of one part that covers several factors, in chunks of its rows."""
+def _forms_by_row(
+    part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Strategy]]
+) -> Array:
+    """Return q C q^T for the query rows q of one part with attributes in several factors.
+
+    The rows are listed in chunks.  ``order`` holds the axes of the part.
+    """
     sets, halves, out = [], [], []
     for axes, strategy in factors:
         dropped = tuple(i for i, a in enumerate(axes) if a not in order)
@@ -316,7 +345,7 @@ def _by_rows(part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Str
     return np.concatenate(out)
 
 
-def _contract(rows: Array, table: Array) -> Array:
+def _row_forms(rows: Array, table: Array) -> Array:
     """Return sum over (c, d) of rows[q, c] table[c, d, ...] rows[q, d], shape (q, ...)."""
     n_rest = math.prod(table.shape[2:])
     step = max(1, SLAB_ENTRIES // max(1, table.shape[1] * n_rest))
@@ -332,7 +361,7 @@ def _contract(rows: Array, table: Array) -> Array:
 def covariance_of(
     block: Block, left: tuple[Sequence[str], Array], right: tuple[Sequence[str], Array]
 ) -> float:
-    """Return the covariance of the answers to two queries on attributes of a block, in counts^2.
+    """Return the covariance in counts^2 of two queries that are answered from one block.
 
     Parameters
     ----------
@@ -375,9 +404,9 @@ class Component:
     factors : (axes, strategy) on disjoint sets of axes; the largest column norm of every factor is
         1, in the Euclidean norm for Gaussian noise and in the L1 norm for Laplace noise.
     share : share of the budget, in pcost for Gaussian noise and in epsilon for Laplace noise.  The
-        shares sum to 1; with the joint privacy cost, the cost shares of any single cell sum to at
-        most 1.
-    groups : numbers of the workload's groups that it answers.
+        shares sum to 1.  If the plan charges the joint privacy cost, they may sum to more, but the
+        costs for a record in any single cell do not exceed the budget.
+    groups : numbers of the workload's groups that the component answers.
     """
 
     attributes: Space
@@ -416,8 +445,8 @@ class ExplicitPlan(Plan):
 
     Attributes
     ----------
-    answered_by : for every group of the workload, the number of its component; -1 if no component
-        measures it.
+    answered_by : for every group of the workload, the number of the component that answers it, or
+        -1 if none does.
 
     Notes
     -----
@@ -431,7 +460,7 @@ class ExplicitPlan(Plan):
 
     @cached_property
     def components(self) -> tuple[Block, ...]:
-        """The blocks in the order of their numbers."""
+        """The blocks of the plan, in the order of the component numbers."""
         return tuple(self.blocks.values())
 
     @cached_property
@@ -480,11 +509,12 @@ class ExplicitPlan(Plan):
     def essential(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> tuple[Space, Array]:
-        """Return a query without the attributes along which its table is constant.
+        """Return an equal query without the attributes along which its table is constant.
 
         Returns
         -------
-        The remaining attributes and the table, one axis per remaining attribute.
+        attributes : the remaining attributes.
+        table : the query, one axis per remaining attribute.
         """
         names = tuple(attributes)
         table = self.query_table(names, query_tensor)
@@ -513,8 +543,9 @@ class ExplicitPlan(Plan):
                 best = (value, number)
         if best[1] < 0:
             raise NotAnswerable(
-                f"No part of this plan measures the query on {' x '.join(attributes) or 'nothing'}."
-                " Add the query, or the marginal on these attributes, to the workload."
+                f"The plan does not measure the query on {' x '.join(attributes) or 'nothing'}."
+                " Only queries that a single measured table determines can be answered. Add the"
+                " query, or the marginal on these attributes, to the workload."
             )
         return best[1]
 
@@ -544,21 +575,21 @@ class ExplicitPlan(Plan):
                 best = (total, number)
         if best[1] < 0:
             raise NotAnswerable(
-                "No part of this plan measures the complete table on"
-                f" {' x '.join(attributes) or 'nothing'}. Ask single queries with answer(), or plan"
-                " with the marginal on these attributes."
+                "The plan does not measure the complete table on"
+                f" {' x '.join(attributes) or 'nothing'}. Compute single queries with answer(), or"
+                " add the marginal on these attributes to the workload."
             )
         return best[1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableAnswers:
-    """Tables and answers of a plan of components.
+    """Tables and answers of an `ExplicitPlan` after its release.
 
     Attributes
     ----------
-    plan : the plan.
-    estimates : estimated cells of the table of every component, in counts.
+    plan : the released plan.
+    estimates : mapping from the key of a component to the estimated cells of its table, in counts.
     """
 
     plan: ExplicitPlan
@@ -597,7 +628,7 @@ class TableAnswers:
 
 
 def _unmeasured(group: Group) -> GroupVariance:
-    """Return the variances of an unmeasured group: infinite for every nonzero query."""
+    """Return variances for a group that no component answers: infinite for every nonzero query."""
     counts, marks = tuple(part.count for part in group.parts), tuple(nonzero_parts(group))
     return GroupVariance(
         counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),)
@@ -607,9 +638,9 @@ def _unmeasured(group: Group) -> GroupVariance:
 def component_blocks(
     components: Sequence[Component], budget: Budget, max_records: int, joint: bool = False
 ) -> Mapping[Space, Block]:
-    """Return one block per component, with noise that spends the budget according to the shares.
+    """Return a mapping from component key to block, with noise according to the budget shares.
 
-    ``joint`` charges the maximum over cells of the summed costs, see `Plan`.
+    ``joint`` charges the maximum over cells of the summed costs, instead of the sum of the costs.
     """
     noises = {}
     for number, component in enumerate(components):
@@ -634,7 +665,9 @@ def component_blocks(
 
 
 def component_of_group(components: Sequence[Component], groups: int) -> tuple[int, ...]:
-    """Return the component number of every group, -1 for groups without one.
+    """Return for every group the number of the component that answers it, or -1 if none does.
+
+    ``groups`` is the number of groups of the workload.
 
     Raises
     ------
@@ -645,8 +678,8 @@ def component_of_group(components: Sequence[Component], groups: int) -> tuple[in
         range(groups)
     ):
         raise PlanError(
-            "Every group of the workload may be in at most one component, and components may only"
-            " name groups of the workload. The plan is refused."
+            "A group is listed by two components of the plan, or a component lists a group that the"
+            " workload does not have. Give every group at most one component."
         )
     return tuple(component_of.get(g, -1) for g in range(groups))
 
@@ -656,12 +689,16 @@ class MarginalsPlan(Plan):
     """A plan of complete marginal tables, answered by least squares over all of them.
 
     The keys of the blocks are ("component", number), and every block measures every cell of its
-    table; `answering` holds the residual spaces that are estimated from them.
+    table.  `answering` holds the precision of the residual spaces that are estimated from the
+    tables.
     """
 
     @cached_property
     def _precisions(self) -> dict[Space, list[tuple[Space, float]]]:
-        """Measured tables that include each residual space, each with its precision."""
+        """Mapping from residual space to (key, precision) of the tables that measure it.
+
+        The precision is the inverse variance of the residual coordinates computed from the table.
+        """
         out: dict[Space, list[tuple[Space, float]]] = {}
         for key, block in self.blocks.items():
             names = block.attributes
@@ -697,7 +734,7 @@ class MarginalsPlan(Plan):
         return out
 
     def _coordinates_in(self, key: Space, table: Array, space: Sequence[str]) -> Array:
-        """Return the residual coordinates of a residual space computed from a measured table."""
+        """Return the residual coordinates of ``space`` from the measured table of block ``key``."""
         names = self.blocks[key].attributes
         value = table.sum(axis=tuple(a for a, name in enumerate(names) if name not in space))
         return contract(value, [basis(self.schema[name].size) for name in names if name in space])
@@ -705,5 +742,8 @@ class MarginalsPlan(Plan):
 
 @lru_cache(maxsize=256)
 def _all_coordinates(n: int) -> Strategy:
-    """Return the strategy that measures residual coordinates of an attribute with variance 1."""
+    """Return the strategy that measures every residual coordinate of an attribute.
+
+    At noise 1 every estimated coordinate has variance 1.
+    """
     return Strategy(sizes=(n,), rows=basis(n).T, pinv=np.eye(n - 1), complete=True)
