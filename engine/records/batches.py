@@ -34,12 +34,13 @@ class Batch:
 
     Attributes
     ----------
-    columns : columns in the requested order.
-    rows : their common length.
-    fraction : fraction of the source that is read after this batch, None if its length is unknown.
-    float_limits : column -> size from which its floats cannot represent all integers, if below
-        2^53.
-    clocks : column -> clock, for columns whose numbers are dates.
+    columns : the requested columns, in the requested order.
+    rows : number of rows of each column.
+    fraction : fraction of the source that has been read once this batch is processed; None if the
+        number of rows of the source is unknown.
+    float_limits : mapping from a column to the smallest number from which its floats cannot
+        represent all integers; only for columns where that is below 2^53.
+    clocks : mapping from a column whose numbers are dates to their unit and epoch.
     """
 
     columns: tuple[pa.Array | list[Any], ...]
@@ -52,9 +53,14 @@ class Batch:
 def without_values(
     action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: ""
 ) -> _T:
-    """Return the result of an action; replace its exceptions by a DataError without values.
+    """Return the result of an action; replace its exceptions by a DataError without record values.
 
-    Only the text that `explain` derives from the original exception is used.
+    Parameters
+    ----------
+    action : function without arguments that reads records.
+    what : name of the source in messages, such as "the file 'a.csv'".
+    explain : function from the original exception to the text of the new one; if it returns an
+        empty text, the message names only `what` and the type of the exception.
     """
     try:
         return action()
@@ -64,11 +70,12 @@ def without_values(
         memory, kind, reason = isinstance(error, MemoryError), type(error).__name__, explain(error)
     if memory:
         raise LimitExceeded(
-            f"{what} needs more memory than there is; write it in smaller row groups"
+            f"{what} needs more memory than is available; write it in smaller row groups"
         )
     raise DataError(
         reason
-        or f"{what} cannot be read ({kind}); check that it is complete and of the kind its name says"
+        or f"{what} cannot be read ({kind}); check that it is complete, and that its ending names"
+        " its format"
     )
 
 
@@ -85,7 +92,7 @@ def import_optional(library: str, what: str) -> Any:
 
 
 def guard_batches(batches: Iterable[_T], what: str) -> Iterator[_T]:
-    """Yield the same batches; replace the exceptions of their reader as `without_values` does."""
+    """Yield batches; replace an exception of their reader by a DataError without record values."""
     source = without_values(lambda: iter(batches), what)
     while True:
         try:
@@ -117,7 +124,8 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
     for name in names:
         if times[name] > 1:
             raise DataError(
-                f"the column {quote_public(name)} is there {times[name]} times; keep one of them"
+                f"{times[name]} columns have the name {quote_public(name)}; column names must be"
+                " different. Rename or remove one"
             )
 
 
@@ -135,7 +143,13 @@ def cut_batches(
 def batches(
     source: Iterable[pa.RecordBatch], names: Sequence[str], rows: int, total: int | None, what: str
 ) -> Iterator[Batch]:
-    """Split Arrow batches of any size; `total` is the number of all rows, or None if unknown."""
+    """Split Arrow batches into batches of at most `rows` rows with the named columns.
+
+    Parameters
+    ----------
+    total : number of rows of the source, or None if unknown; only for `Batch.fraction`.
+    what : name of the source in messages.
+    """
     done = 0
     for batch in guard_batches(source, what):
         for columns, count in cut_batches(batch, names, rows):

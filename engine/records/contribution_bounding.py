@@ -1,27 +1,29 @@
 """Contribution bounding: at most k rows per person.
 
 The rows of a person are ordered by a hash of the person and of the row's cells, and the first k
-count. Rows of other persons therefore do not affect which rows of this person count, and the rows
-of one person change at most k counted rows: the guarantee for all contributions of one person
-requires nothing else. The order depends on every column of the schema, counted or not, so two steps
-on the same records select the same rows. The order is deterministic and need not be secret.
+rows are counted. Rows of other persons therefore do not affect which rows of this person are
+counted, and one person changes at most k counted rows, as the privacy guarantee requires. The order
+depends on every column of the schema, including columns in no requested table, so two releases from
+the same records count the same rows. The order is deterministic and need not be secret.
 
-Memory holds only codes, hashes and the first k + 1 rows per person so far, never the identifiers.
+While rows are read, memory holds the hashes and cell codes of the first k + 1 rows of each person,
+and no identifier.
 
-Person identifiers: one 128-bit identity per identifier, whatever type stores it.
+Every person identifier is mapped to an identity of 128 bits that does not depend on the data type
+of the column. A person with two identities would have twice as many counted rows, and if two
+persons had the same identity, one would change which rows of the other are counted. Both would cost
+more privacy than is charged.
 
-A person with two identities would have twice as many counted rows, and with a shared identity one
-person would change which rows of another count. Both would cost more privacy than is charged.
-
-    number     one identity per whole number: signed and unsigned integers of every width, floats and decimals without
-               a fraction, in all batches and files of a source
-    float      refused from the size on at which neighbouring whole numbers are equal: 2^53, of float32 2^24, of
-               float16 2^11; of workbooks, which store 15 digits, 10^15
-    text       equal if all characters are equal, so "07" and "7" are two persons; but "7.0", as programs write a
-               float, is "7".  Refused with a signed exponent, "1.2E+11", from which digits were
-               dropped
-    both       refused: the text "07" and the number 7 may or may not be the same person
-    missing    None, NaN and the empty text belong to no person
+    integers   equal numbers are the same person: signed and unsigned integers of every width, and
+               floats and decimals without a fraction
+    floats     refused from the size on at which they cannot represent all integers: 2^53, 2^24 for
+               float32, 2^11 for float16, and 10^15 for workbooks, which store 15 digits
+    texts      equal texts are the same person, so "07" and "7" are two persons; but "7.0", as
+               programs write a float, is the person "7". Texts with a positive exponent, such as
+               "1.2E+11", are refused, because digits may have been dropped
+    mixed      a source with numbers and texts is refused: the text "07" and the number 7 may or may
+               not be the same person
+    missing    a row with None, NaN or an empty text has no person
 """
 
 from __future__ import annotations
@@ -40,33 +42,36 @@ from engine.errors import DataError, LimitExceeded
 
 Words = npt.NDArray[np.uint64]
 FLOAT64_INTEGER_LIMIT = 2**53  # from here on 64-bit floats cannot represent all integers
-FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: FLOAT64_INTEGER_LIMIT}  # bytes of a float -> limit as above
+# bytes of a float -> smallest number from which it cannot represent all integers
+FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: FLOAT64_INTEGER_LIMIT}
 KIND_ADVICE = "numbers and texts; give identifiers as text in all rows and all files"
 # texts of floats, as programs write them; `database.HEX_NUMBER_PATTERN` matches the same texts
 FROM_FLOAT = r"^-?(0|[1-9][0-9]*)\.0+$"
 WITH_EXPONENT = r"^[+-]?[0-9]+([.,][0-9]*)?[eE]\+[0-9]+$"
+# constants of the hash function SplitMix64
 MIX = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
 # two keys of 16 characters: two 64-bit hashes form an identity of 128 bits
 _KEYS = ("person, one of 2", "person, two of 2")
 _AS_TEXT = "give identifiers as text, written from their source with all digits"
-_MOST_DIGITS = 76  # of a decimal of Arrow
+_MOST_DIGITS = 76  # maximum precision of an Arrow decimal
 
 
 def identities(
     values: pa.Array | list[Any], column: str, limit: int = FLOAT64_INTEGER_LIMIT
 ) -> tuple[Words, Words, np.ndarray, str]:
-    """Return two words per row that identify its person, whether it has one, shape (rows,) each,
-    and the kind.
+    """Return the identity of the person of each row.
 
     Parameters
     ----------
-    values : identifiers as a reader returns them.
+    values : identifiers as a reader returns them, one per row.
     column : name of the column in messages.
-    limit : size from which floats of the source cannot represent all integers.
+    limit : smallest number from which floats of the source cannot represent all integers.
 
     Returns
     -------
-    The kind is "numbers" or "texts", or empty where no row has an identifier.
+    Two arrays of 64-bit words that together identify the person of a row; a boolean array, whether
+    the row has an identifier; all of shape (rows,). Then "numbers" or "texts", the kind of the
+    identifiers, or an empty text if no row has one.
 
     Raises
     ------
@@ -88,7 +93,7 @@ def identities(
 
 
 def _decoded(values: pa.Array) -> pa.Array:
-    """Return the plain values of an encoded array; texts of any layout as large strings."""
+    """Decode a dictionary-encoded or run-end-encoded array; convert any text type to large_string."""
     import pyarrow.compute as pc
 
     types = pa.types
@@ -149,12 +154,12 @@ def _digits(value: Any, column: str, limit: int) -> str:
 
 
 def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words, np.ndarray]:
-    """Return identities of floats without a fraction.
+    """Return the identities of integers that are stored as floats; see `identities`.
 
     Raises
     ------
     DataError
-        A number has a fraction, or reaches the limit of exact integers.
+        A number has a fraction, or is at least the limit above which floats skip integers.
     """
     limit = min(limit, FLOAT_LIMITS[values.type.bit_width // 8])
     narrow = (
@@ -206,7 +211,7 @@ def _plain_digits(values: pa.Array) -> pa.Array:
 
 
 def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
-    """Return identities of texts; the text of a float, such as "7.0", equals the text "7".
+    """Return the identities of texts; "7.0", the text of a float, has the identity of "7".
 
     Raises
     ------
@@ -217,7 +222,8 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
 
     if pc.any(pc.match_substring_regex(values, WITH_EXPONENT)).as_py():
         raise DataError(
-            f"{column} has numbers with an exponent, whose digits may be lost; {_AS_TEXT}"
+            f"{column} has numbers with an exponent, such as 1E+11, which may have lost digits;"
+            f" {_AS_TEXT}"
         )
     from_float = pc.match_substring_regex(values, FROM_FLOAT)
     if pc.any(from_float).as_py():
@@ -248,13 +254,13 @@ def _not_integer_text(column: str) -> str:
 def _too_large(column: str, limit: int) -> str:
     size = {10**15: "10^15"}.get(limit, f"2^{limit.bit_length() - 1}")
     return (
-        f"{column} has floating-point numbers of {size} or more, where different ones become equal;"
-        f" {_AS_TEXT}"
+        f"{column} has floating-point numbers of {size} or more, for which different identifiers"
+        f" may be rounded to the same number; {_AS_TEXT}"
     )
 
 
 def mix_bits(words: Words) -> Words:
-    """Return 64-bit words with every bit spread over all others (the finisher of SplitMix64)."""
+    """Return a hash of each 64-bit word, the last step of the generator SplitMix64."""
     out: Words = words + MIX[0]
     out = (out ^ (out >> np.uint64(30))) * MIX[1]
     out = (out ^ (out >> np.uint64(27))) * MIX[2]
@@ -262,18 +268,19 @@ def mix_bits(words: Words) -> Words:
     return out
 
 
-ROOM = 1 << 20  # rows collected between two selections of the first rows of every person
+# number of rows that are added before rows beyond the cap are dropped from memory again
+ROWS_BETWEEN_SELECTIONS = 1 << 20
 NO_PERSON = "without a person"
 
 
 class PersonCap:
-    """Rows of all persons, reduced to the first k of each while they are read.
+    """Collect the rows of all persons and keep the first k of each person.
 
     Parameters
     ----------
     column : name of the person column.
-    rows : k, the largest number of rows that count for one person.
-    memory_limit : bytes that codes and hashes may take.
+    rows : k, the maximum number of counted rows per person.
+    memory_limit : maximum number of bytes for the cell codes and hashes of rows.
     """
 
     def __init__(self, column: str, rows: int, memory_limit: int) -> None:
@@ -293,12 +300,13 @@ class PersonCap:
         codes: Sequence[np.ndarray],
         limit: int = FLOAT64_INTEGER_LIMIT,
     ) -> None:
-        """Add rows: person identifiers, and codes of every column of the schema, shape (rows,)
-        each.
+        """Add a batch of rows.
 
         Parameters
         ----------
-        limit : size from which floats of the source cannot represent all integers.
+        persons : identifier of the person of each row.
+        codes : cell codes of every attribute of the schema, one array of shape (rows,) each.
+        limit : smallest number from which floats of the source cannot represent all integers.
         """
         first_word, second_word, has_person, kind = identities(
             persons, f"the person column {quote_public(self.column)}", limit
@@ -317,17 +325,17 @@ class PersonCap:
         self._marks.append(np.stack([first_word, second_word, sort_key])[:, has_person])
         self._codes.append([column[has_person] for column in codes])
         self._n_rows += int(has_person.sum())
-        if self._n_rows > 2 * self._n_sorted + ROOM:
+        if self._n_rows > 2 * self._n_sorted + ROWS_BETWEEN_SELECTIONS:
             self._sort_and_cut()
 
     def retained_codes(self) -> list[np.ndarray]:
-        """Return the codes of the rows that count, one array of shape (rows,) per column."""
+        """Return the cell codes of the first k rows of each person, one array per attribute."""
         self._sort_and_cut()
         return [column[self._place < self.rows] for codes in self._codes for column in codes]
 
     @property
     def people(self) -> int:
-        """Number of persons with a row."""
+        """Number of persons with at least one row."""
         self._sort_and_cut()
         return int((self._place == 0).sum()) + self.elsewhere
 
@@ -339,11 +347,12 @@ class PersonCap:
 
     @property
     def over(self) -> int:
-        """Number of rows beyond the cap."""
+        """Number of rows that are not counted because their person has k counted rows already."""
         self._sort_and_cut()
         return self.read - self.n_without_person - int((self._place < self.rows).sum())
 
     def _sort_and_cut(self) -> None:
+        """Keep the first k rows of each person, and one more, which shows that there are more."""
         if len(self._marks) <= 1 and self._n_rows == self._n_sorted:
             return
         marks = np.concatenate(self._marks, axis=1)
@@ -362,7 +371,7 @@ class PersonCap:
         size = self._marks[0].nbytes + sum(column.nbytes for column in self._codes[0])
         if 3 * size > self.memory_limit:  # sorting holds a second and a third copy
             raise LimitExceeded(
-                f"Keeping {self.rows:,} rows a person takes about {3 * size:.3g} bytes, more than"
-                f" the limit of {self.memory_limit:.3g}. Raise memory_limit, or cap the rows of"
-                " every person before."
+                f"Selecting {self.rows:,} rows per person takes about {3 * size:.3g} bytes of"
+                f" memory; the limit is {self.memory_limit:.3g}. Raise memory_limit, or allow fewer"
+                " rows per person."
             )

@@ -11,9 +11,11 @@ A .counts file transfers the counts of a part to another machine. It is a zip ar
     format           "counts/1"
     schema           the public schema, as in a schema file; schema_digest, SHA-256 of it
     sets             attributes of each table, in the order of its axes: table i is tables/i.npy
-    records, rows_refused, rows_over_cap        numbers of rows; their sum is the number of rows read
-    refused          column -> reason -> rows
-    people, cap, people_over_cap                null, null, 0 without a person column
+    records, rows_refused, rows_over_cap        numbers of counted rows, of rows that do not fit the
+                     schema, and of rows beyond the maximum per person; their sum is the number read
+    refused          object: column -> object: reason -> number of refused rows
+    people, cap, people_over_cap                number of persons, maximum rows per person, number
+                     of persons with more; null, null and 0 without a person column
     doubts           warnings for the curator about columns
     shards           ids of the parts that were added
 
@@ -43,7 +45,7 @@ from typing import Any
 import numpy as np
 
 from engine._atomic_io import fresh_file
-from engine._format import quote_public
+from engine._format import pluralize, quote_public
 from engine._untrusted import array_header, open_zip, parse_json, read_array, read_member
 from engine._validation import check_type
 from engine.errors import DataError, EngineError, LimitExceeded, SchemaError
@@ -73,18 +75,19 @@ def checked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> lis
         # the order of the names is the order of the axes, so unordered sets are refused
         if isinstance(attribute_set, (str, bytes, Set)) or not isinstance(attribute_set, Iterable):
             raise SchemaError(
-                f"an attribute set is {quote_public(attribute_set)}; give a tuple of names, like"
-                " ('age',)"
+                f"an attribute set is {quote_public(attribute_set)}, but must be an ordered"
+                " sequence; give a tuple of names, like ('age',)"
             )
         names = tuple(attribute_set)
         if len(names) > MAX_AXES:
             raise LimitExceeded(
-                f"a table on {len(names):,} attributes; at most {MAX_AXES} are possible"
+                f"a table has {len(names):,} attributes, but at most {MAX_AXES} are allowed;"
+                " request tables on fewer attributes"
             )
         schema.sizes(names)
         if len(set(names)) < len(names):
             raise SchemaError(
-                f"the attribute set {set_text(names)} has a name twice; keep one of them"
+                f"the attribute set {set_text(names)} has the same name twice; remove one of them"
             )
         requested[names] = None
     return list(requested)
@@ -93,17 +96,18 @@ def checked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> lis
 def larger_tables(
     schema: Schema, requested: Iterable[Names], held: Iterable[Names] = ()
 ) -> dict[Names, Names | None]:
-    """Return, for each requested set, the smallest table that contains it, or None.
+    """Return for each requested table the smallest larger table of which it is a margin.
 
     Parameters
     ----------
-    requested : requested attribute sets.
+    requested : attribute sets of the requested tables.
     held : attribute sets of tables that exist already.
 
     Returns
     -------
-    Requested set -> existing table or larger requested set. Larger sets come first, so every source
-    is computed before it is used.
+    Mapping from each requested set to the set of an existing or requested table that contains it,
+    or to None if there is none. Sets with more attributes come first, so that a table is computed
+    before its margins.
     """
     holders: dict[str, set[Names]] = {name: set() for name in schema}
     sources: dict[Names, Names | None] = {}
@@ -142,9 +146,10 @@ def complete_tables(
 
     Parameters
     ----------
-    tables : counted or existing tables.
-    sources : source of each table, see `larger_tables`.
-    records : number of records, the table on the empty set.
+    tables : mapping from attribute sets to tables that were counted or exist already.
+    sources : mapping from each requested set to the table of which it is a margin; see
+        `larger_tables`.
+    records : number of records, which is the table on the empty set.
     """
     all_tables = dict(tables)
     for names, source in sources.items():
@@ -154,7 +159,8 @@ def complete_tables(
     return {names: all_tables[names] for names in requested}
 
 
-LARGE_COUNT = 20  # smallest sampling weight if at most one person in 20 is sampled
+# a count column with only such large numbers may hold sampling weights
+LARGE_COUNT = 20
 MAX_RECORDS = 2**62  # the sum of two then fits in 64 bits
 
 
@@ -168,16 +174,17 @@ class Counts(Mapping[Names, np.ndarray]):
     Attributes
     ----------
     schema : public schema of the records.
-    tables : tables by attribute names, in the requested order.
+    tables : mapping from attribute names to the table, in the requested order.
     records : number of counted rows, which is the sum of every table.
-    rows_refused : number of rows that were left out.
-    refused : column -> reason -> rows. A row with several refused values appears several times.
-    people : number of persons, with a person column.
-    cap : largest number of rows that count for one person.
-    rows_over_cap : number of rows beyond the cap.
-    people_over_cap : number of persons with such rows.
+    rows_refused : number of rows that were left out because they do not fit the schema.
+    refused : mapping from a column to a mapping from a reason to the number of its rows. A row with
+        several refused values is in several of these numbers.
+    people : number of persons; None without a person column.
+    cap : maximum number of counted rows per person; None without a person column.
+    rows_over_cap : number of rows that were left out because their person has more than `cap`.
+    people_over_cap : number of persons with more than `cap` rows.
     doubts : warnings for the curator about columns.
-    shards : ids of the parts that were added.
+    shards : ids of the parts of the records that these counts add up.
 
     Notes
     -----
@@ -242,8 +249,8 @@ class Counts(Mapping[Names, np.ndarray]):
                 array.min() < 0 or array.max() > np.iinfo(np.int64).max // array.size
             ):
                 raise DataError(
-                    f"the table on {set_text(names)} has a count below 0 or beyond 64 bits;"
-                    " correct it"
+                    f"the table on {set_text(names)} has a negative count, or a sum of more than"
+                    " 64 bits; correct it"
                 )
             if schema.impossible and array[schema.possible_share(names) == 0.0].any():
                 raise DataError(
@@ -263,7 +270,7 @@ class Counts(Mapping[Names, np.ndarray]):
 
     @property
     def rows_in(self) -> int:
-        """Number of rows read: counted, refused, and beyond the cap of their person."""
+        """Number of rows read: counted, refused, and beyond the maximum of their person."""
         return self.records + self.rows_refused + self.rows_over_cap
 
     def __getitem__(self, names: Names) -> np.ndarray:
@@ -275,7 +282,7 @@ class Counts(Mapping[Names, np.ndarray]):
     def __len__(self) -> int:
         return len(self.tables)
 
-    # the comparison of mappings needs a truth value of arrays, which raises
+    # Mapping compares values by ==, which raises for arrays, so counts are compared by identity
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -292,15 +299,16 @@ class Counts(Mapping[Names, np.ndarray]):
 
         Parameters
         ----------
-        parts : counts with equal schema, tables and cap. They are read one at a time, so a
-            generator needs memory for two of them.
+        parts : counts with equal schema, attribute sets and maximum rows per person. With a
+            generator, only the sum and one part are in memory.
         split_by_person : declares that no person has rows in two parts. Parts with a cap on rows
             per person can only be added with this declaration.
 
         Raises
         ------
         DataError
-            There is no part, schemas, tables or caps differ, or a part occurs twice.
+            There is no part; schemas, attribute sets or maximum rows per person differ; or a part
+            occurs twice.
         """
         total: Counts | None = None
         for part in parts:
@@ -325,26 +333,27 @@ class Counts(Mapping[Names, np.ndarray]):
             )
         if self.cap != other.cap:
             raise DataError(
-                "these counts have different caps of rows per person; count both parts in the"
-                " same way"
+                "these counts have different limits on the rows per person; count both parts with"
+                " the same rows_per_person"
             )
         if self.cap is not None and not split_by_person:
             raise DataError(
-                "a cap of rows per person holds for the parts alone; count all rows of a person"
-                " together, or declare that no person has rows in two parts (split_by_person=True)"
+                "the limit on the rows per person was applied to each part separately; count all"
+                " rows of a person together, or declare that no person has rows in two parts"
+                " (split_by_person=True)"
             )
         if self.records + other.records > MAX_RECORDS:
             raise DataError(
-                "these counts add up to more records than 64 bits can hold; correct them"
+                "these counts add up to more records than a 64-bit integer can hold; correct them"
             )
         left, right = self, other
         if self.shards or other.shards:
             left, right = self.as_shard(), other.as_shard()
             if repeated := set(left.shards) & set(right.shards):
                 raise DataError(
-                    f"{len(repeated)} of these parts is there twice, by name or by all its numbers."
-                    " Give each once; if two parts really have the same numbers, give each a name"
-                    " when it is counted"
+                    f"{pluralize(len(repeated), 'part')} occurred twice: two counts have the same"
+                    " name, or no name and the same numbers. Give each part once; if two parts"
+                    " really have the same numbers, give each a name when it is counted"
                 )
         refused: dict[str, dict[str, int]] = {}
         for part in (self, other):
@@ -369,18 +378,23 @@ class Counts(Mapping[Names, np.ndarray]):
         )
 
     def as_shard(self, name: str = "") -> Counts:
-        """Return the same counts with an id, derived from the name or, without one, from all
-        numbers.
+        """Return these counts with an id, so that the same part is not added twice.
 
-        Counts with an id are returned unchanged. Counts without any row get none, because adding
-        them twice changes nothing.
+        The id is a digest of the name or, without a name, of all numbers. Counts that have an id
+        are returned unchanged. Counts of no rows get no id, because adding them twice changes
+        nothing.
+
+        Raises
+        ------
+        DataError
+            A name is given, and the counts have an id already.
         """
         if not name and (self.shards or not self.rows_in):
             return self
         if self.shards:
             raise DataError(
-                f"these counts have an id already, and cannot be named {quote_public(name)}; name"
-                " what is counted"
+                f"these counts have an id already and cannot get the name {quote_public(name)};"
+                " give a part its name when it is counted"
             )
         numbers = [self.records, self.rows_refused, self.rows_over_cap]
         digest = hmac.new(schema_digest(self.schema).encode(), digestmod=hashlib.sha256)
@@ -472,12 +486,12 @@ def load_counts(path: str | os.PathLike[str]) -> Counts:
         problem = f"there is no file {quote_public(Path(path).name)} at this path; check the path"
     except PermissionError:
         problem = (
-            f"{what} belongs to another user, and you may not read it; ask its owner for access"
+            f"{what} belongs to another user, and you may not read it; ask the owner for access"
         )
     except MemoryError:
-        problem = f"{what} needs more memory than there is; merge smaller files"
+        problem = f"{what} needs more memory than is available; merge smaller files"
     except Exception:  # a damaged file can raise any exception in the reader
-        problem = f"{what} is damaged, or is no file of counts; write it again with 'count'"
+        problem = f"{what} is damaged or not a file of counts; write it again with 'count'"
     raise DataError(problem)
 
 
@@ -498,7 +512,8 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
     schema = Schema.from_dict(head["schema"])
     if head["schema_digest"] != schema_digest(schema):
         raise DataError(
-            f"{what} has another schema than it was counted with; write it again with 'count'"
+            f"{what} was changed: its schema is not the one it was counted with; write it again"
+            " with 'count'"
         )
     sets = checked_sets(schema, head["sets"])
     if (size := 8 * sum(schema.cells(names) for names in sets)) > MAX_TABLE_BYTES:
@@ -546,8 +561,8 @@ def _read_tables(
         )
         if table.min() < 0 or table.max() > records or int(table.sum()) != records or not agree:
             raise DataError(
-                f"the table on {set_text(names)} in {what} is not of the same records as the"
-                " others; count again"
+                f"the table on {set_text(names)} in {what} contradicts the other tables, so they do"
+                " not count the same records; count again"
             )
         yield names, table
 

@@ -1,9 +1,8 @@
-"""Delimited text files as record batches.
+"""Readers of delimited and compressed text files, and size checks of Arrow files.
 
 The delimiter is detected from the header line, whose names are public, and the encoding is UTF-8,
-unless a `TextFile` specifies them.
-
-Compressed text and Arrow files with bounded expansion.
+unless a `TextFile` specifies them. An Arrow file is refused before it is read if one of its batches
+would decompress to too many bytes.
 """
 
 from __future__ import annotations
@@ -27,41 +26,45 @@ from engine._format import csv_start, header_name, quote_public
 from engine.errors import DataError, LimitExceeded
 from engine.records.batches import Batch, check_columns, cut_batches, without_values
 
-PACKED = (".gz", ".zst", ".zip", ".bz2")
+COMPRESSED_ENDINGS = (".gz", ".zst", ".zip", ".bz2")
 BINARY_SIGNATURES = {
     b"%PDF": "a PDF document",
-    b"PK\x03\x04": "a zip or a workbook",
-    b"\xd0\xcf\x11\xe0": "a document of an old Office",
-    b"\x1f\x8b": "a file packed with gzip",
-    b"\x28\xb5\x2f\xfd": "a file packed with zstd",
-    b"PAR1": "a parquet file",
+    b"PK\x03\x04": "a zip archive or a workbook",
+    b"\xd0\xcf\x11\xe0": "a document of an old Office version",
+    b"\x1f\x8b": "a file compressed with gzip",
+    b"\x28\xb5\x2f\xfd": "a file compressed with zstd",
+    b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow file",
-    b"SQLite format 3": "a database of SQLite",
-    b"\x89PNG": "a picture",
-    b"\xff\xd8\xff": "a picture",
+    b"SQLite format 3": "an SQLite database",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
 }
 MAX_SIGNATURE_BYTES = max(map(len, BINARY_SIGNATURES))
-BLOCK = 2**20
-UNFOLDED_BYTES = 400_000_000  # maximum size of the decompressed columns of one batch
+BLOCK = 2**20  # bytes that are read at once
+MAX_DECOMPRESSED_BYTES = 400_000_000  # maximum size of the decompressed columns of one batch
 MAGIC, CONTINUATION = b"ARROW1", 0xFFFFFFFF  # start of an Arrow file, and of each message
 _DICTIONARY, _BATCH = 2, 3  # types of messages with values
 
 
 def open_decompressed(path: Path) -> tuple[BinaryIO, Any]:
-    """Open a file and return it with a stream of its decompressed content.
+    """Open a text file, compressed or not.
+
+    Returns
+    -------
+    The open file, which the caller closes, and a stream of its decompressed content.
 
     Raises
     ------
     DataError
-        An archive contains several files, or the content starts like a binary format.
+        An archive contains several files, or the content is a binary format and not text.
     """
     with path.open("rb") as raw:
         first_bytes = _content(path, raw).read(MAX_SIGNATURE_BYTES)
     for mark, kind in BINARY_SIGNATURES.items():
         if first_bytes.startswith(mark):
             raise DataError(
-                f"the file {quote_public(path.name)} holds {kind} and no lines of text; give the"
-                " records as such"
+                f"the file {quote_public(path.name)} contains {kind}, but its ending names a text"
+                " format; correct the ending, or save the records as text"
             )
     raw = path.open("rb")
     return raw, _content(path, raw)
@@ -84,7 +87,8 @@ def _content(path: Path, raw: BinaryIO) -> Any:
         ]
         if len(inside) != 1:
             raise DataError(
-                f"the file {quote_public(path.name)} packs {len(inside):,} files; pack one"
+                f"the archive {quote_public(path.name)} contains {len(inside):,} files; an archive"
+                " of records must contain one"
             )
         return archive.open(inside[0])
     return raw
@@ -97,7 +101,7 @@ def read_lines(file: Any, most: int, what: str) -> Iterator[bytes]:
         *complete, rest = (rest + block).split(b"\n")
         if len(rest) > most:
             raise DataError(
-                f"{what} has a line of more than {most:,} bytes; write one record a line"
+                f"{what} has a line of more than {most:,} bytes; write one record per line"
             )
         yield from complete
     if rest:
@@ -105,7 +109,7 @@ def read_lines(file: Any, most: int, what: str) -> Iterator[bytes]:
 
 
 def is_arrow_file(file: pa.NativeFile) -> bool:
-    """Whether this is an Arrow file, with a footer that lists its messages, and not a stream."""
+    """Return whether this is an Arrow file with a footer that lists its messages, not a stream."""
     if file.size() < 2 * len(MAGIC):
         return False
     bytes_of = _Bytes(file)
@@ -123,7 +127,7 @@ def check_arrow(file: pa.NativeFile, name: str) -> None:
     Raises
     ------
     LimitExceeded
-        A batch with its dictionaries needs more than `UNFOLDED_BYTES`.
+        A batch with its dictionaries needs more than `MAX_DECOMPRESSED_BYTES`.
     DataError
         The footer lists a position without a message.
     """
@@ -134,11 +138,12 @@ def check_arrow(file: pa.NativeFile, name: str) -> None:
         kind, batch_bytes, _ = _message_sizes(bytes_of, start, body)
         if kind == _DICTIONARY:
             dictionary_bytes, batch_bytes = dictionary_bytes + batch_bytes, 0
-        if dictionary_bytes + batch_bytes > UNFOLDED_BYTES:
+        if dictionary_bytes + batch_bytes > MAX_DECOMPRESSED_BYTES:
             raise LimitExceeded(
-                f"a batch of {quote_public(name)} unfolds to {dictionary_bytes + batch_bytes:,}"
-                f" bytes with its dictionaries, more than the {UNFOLDED_BYTES:,} allowed; write the"
-                " file again with fewer rows a batch, or shorter dictionaries"
+                f"a batch of {quote_public(name)} decompresses to"
+                f" {dictionary_bytes + batch_bytes:,} bytes with its dictionaries; at most"
+                f" {MAX_DECOMPRESSED_BYTES:,} are allowed. Write the file again with fewer rows"
+                " per batch, or shorter dictionaries"
             )
 
 
@@ -157,7 +162,10 @@ class _Bytes:
 
 
 def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
-    """Yield the positions of message and body of all dictionaries and batches in the footer."""
+    """Yield the byte positions of metadata and body of every message that the footer lists.
+
+    The footer lists the messages with dictionaries and with batches.
+    """
     end = file.file.size() - len(MAGIC) - 4
     root = end - file.read("<i", end)[0]
     root += file.read("<I", root)[0]
@@ -168,14 +176,14 @@ def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
             start, size = _message_start(file, place)
             if size <= 0 or start + size != place + length:
                 raise DataError(
-                    f"the end of {quote_public(name)} names batches that the file does not hold;"
-                    " write it again"
+                    f"the footer of {quote_public(name)} lists batches that the file does not"
+                    " contain; write the file again"
                 )
             yield start, start + size
 
 
 def _streamed_messages(file: _Bytes) -> Iterator[tuple[int, int]]:
-    """Yield the positions of message and body of all messages of a stream."""
+    """Yield the byte positions of metadata and body of every message of an Arrow stream."""
     place = arrow_start(file.at(0, len(MAGIC)))
     while place + 8 <= file.file.size():
         start, size = _message_start(file, place)
@@ -186,18 +194,21 @@ def _streamed_messages(file: _Bytes) -> Iterator[tuple[int, int]]:
 
 
 def arrow_start(head: bytes) -> int:
-    """Return the position of the first message."""
+    """Return the position of the first message in an Arrow file or stream with these first bytes."""
     return 8 if head == MAGIC else 0
 
 
 def _message_start(file: _Bytes, place: int) -> tuple[int, int]:
-    """Return the start of the metadata of a message, after its prefix, and its length."""
+    """Return the byte position of the metadata of the message at `place`, and their length."""
     first, second = file.read("<Ii", place)
     return (place + 8, second) if first == CONTINUATION else (place + 4, first)
 
 
 def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
-    """Return the type of a message, the decompressed size of its buffers and its body length."""
+    """Return the type of a message, the bytes of its decompressed buffers and of its body.
+
+    The decompressed size is 0 if the buffers are not compressed, or the message has no values.
+    """
     message = start + file.read("<I", start)[0]
     kind, length = _field(file, message, 1), _field(file, message, 3)
     length = file.read("<q", length)[0] if length else 0
@@ -205,14 +216,13 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
     content = _table(file, message, 2)
     if kind == _DICTIONARY and content:
         content = _table(file, content, 1)
-    if (
-        kind not in (_DICTIONARY, _BATCH) or not content or not _field(file, content, 3)
-    ):  # holds no values, or unpacked
+    # field 3 names the compression
+    if kind not in (_DICTIONARY, _BATCH) or not content or not _field(file, content, 3):
         return kind, 0, length
-    pieces = _table(file, content, 2)
+    buffers = _table(file, content, 2)
     sizes = 0
-    for i in range(file.read("<I", pieces)[0] if pieces else 0):
-        offset, size = file.read("<qq", pieces + 4 + 16 * i)
+    for i in range(file.read("<I", buffers)[0] if buffers else 0):
+        offset, size = file.read("<qq", buffers + 4 + 16 * i)
         if size >= 8:
             sizes += max(0, file.read("<q", body + offset)[0])
     return kind, sizes, length
@@ -233,9 +243,9 @@ def _table(file: _Bytes, table: int, number: int) -> int:
     return field + file.read("<I", field)[0] if field else 0
 
 
-CSV_BLOCK = 4_000_000
+CSV_BLOCK = 4_000_000  # maximum bytes of a row
 MAX_COLUMNS = 50_000
-HEAD = 2**16  # bytes that are read to detect the delimiter; the header line ends within them
+HEAD = 2**16  # bytes at the start of the file in which the delimiter is detected
 
 _RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _BLANKS_BETWEEN = re.compile(r'\ufeff?"[^"\r\n]*"( "[^"\r\n]*")+\r?\n')
@@ -275,7 +285,8 @@ class TextFile:
             len(delimiter) != 1 or delimiter in '"\r\n' or delimiter > "~"
         ):
             raise DataError(
-                f"the delimiter is {quote_public(delimiter)}; give one character, like ';'"
+                f"the delimiter is {quote_public(delimiter)}; it must be one ASCII character other"
+                " than a quote or line end. Give one such as ';'"
             )
         try:
             is_text_encoding = codecs.lookup(self.encoding)._is_text_encoding
@@ -283,8 +294,8 @@ class TextFile:
             is_text_encoding = False
         if not is_text_encoding:
             raise DataError(
-                f"there is no encoding {quote_public(self.encoding)}; give one like 'latin-1' or"
-                " 'utf-8'"
+                f"the text encoding {quote_public(self.encoding)} is unknown; give the name of a"
+                " Python text encoding, such as 'latin-1' or 'utf-8'"
             )
 
 
@@ -316,10 +327,10 @@ def _header(text: TextFile) -> list[str]:
 class _CsvFile:
     """Readable file object for Arrow that decompresses, decodes and checks a CSV file.
 
-    Arrow accepts misplaced quotes. A quote that is never closed, or closed in the middle of a
-    field, then merges all lines in between into one value, and their rows are lost without an
-    error. So the quotes of all bytes are checked here: in a well-formed file they open and close
-    alternately, at the ends of fields, or occur in pairs inside.
+    Arrow accepts misplaced quotes: a quote that is never closed, or closed in the middle of a
+    field, merges all lines in between into one value, and their rows are lost without an error.
+    This class therefore checks every quote of the file. In a well-formed file, quotes open and
+    close alternately at the ends of fields, or occur in pairs within a field.
     """
 
     def __init__(self, text: TextFile) -> None:
@@ -345,7 +356,13 @@ class _CsvFile:
         return self
 
     def _read_start(self) -> None:
-        """Skip a line ``sep=;`` and find the delimiter."""
+        """Skip a first line ``sep=;``, if there is one, and detect the delimiter.
+
+        Raises
+        ------
+        DataError
+            The fields of the header line are separated by blanks.
+        """
         text = self.pending.decode("utf-8", "replace")
         is_tsv = ".tsv" in (suffix.lower() for suffix in self.path.suffixes[-2:])
         content, delimiter = csv_start(text, preferred="\t" if is_tsv else "")
@@ -382,8 +399,8 @@ class _CsvFile:
         separator = (self.delimiter or ",").encode()
         if not self.tail and content.lstrip().partition(b"\n")[0].count(separator) >= MAX_COLUMNS:
             raise DataError(
-                f"{self.what} has more than {MAX_COLUMNS:,} columns; leave out those that no table"
-                " needs"
+                f"{self.what} has more than {MAX_COLUMNS:,} columns; remove columns that are not"
+                " in the schema"
             )
         if content:
             self._check_quotes(content)
@@ -402,7 +419,7 @@ class _CsvFile:
         """Check the quotes up to the end of the file."""
         self._check_quotes(b"\n")
         if self.quotes % 2 and not self.malformed:
-            self.malformed = f"a quote of {self.what} is not closed, so that rows would be lost"
+            self.malformed = f"a quote in {self.what} is not closed, so rows would be lost"
 
     def _check_quotes(self, block: bytes) -> None:
         # checking a quote needs the bytes on both sides, so the last two bytes are checked with the
@@ -427,7 +444,10 @@ class _CsvFile:
         return min(1.0, self.raw.tell() / self.size)
 
     def open(self, names: Sequence[str]) -> pa.RecordBatchReader:
-        """Open the named columns, or all without names, as texts: "01" and "NA" are unchanged."""
+        """Open the named columns, or all columns if `names` is empty, and read all values as texts.
+
+        Texts such as "01" and "NA" stay unchanged.
+        """
         return pa.csv.open_csv(
             self,
             # with several threads, Arrow cannot report the number of a malformed row
@@ -442,8 +462,10 @@ class _CsvFile:
         )
 
     def _explain_error(self, error: Exception) -> str:
-        """Describe a ragged row by the numbers in Arrow's message, without the row that follows
-        them.
+        """Return the message for an error of Arrow, without the text of the row that Arrow quotes.
+
+        Only the row number and the numbers of fields are taken from Arrow's message. Empty if the
+        error is not a known one.
         """
         match = _RAGGED.match(str(error))
         if match is None:
@@ -460,9 +482,8 @@ class _CsvFile:
             )
         elif row == "2" and int(actual) == int(expected) + 1:
             advice = (
-                "row names without a name in the header, as R's write.table writes them, are one"
-                " reason, and a delimiter at the end of every row is another: write the file with"
-                " row.names=FALSE, or delete it"
+                "either the file has row names without a header, as R's write.table writes them:"
+                " write it with row.names=FALSE; or every row ends in a delimiter: remove it"
             )
         elif row == "2" and int(actual) == int(expected) - 1:
             advice = (
@@ -471,8 +492,12 @@ class _CsvFile:
         return f"{where} of {self.what} has {actual} fields, not {expected}; {advice}"
 
     def guarded(self, action: Callable[[], _T]) -> _T:
-        """Return the result of an action, or raise a DataError with the place of the malformed
-        text.
+        """Return the result of an action on this file.
+
+        Raises
+        ------
+        DataError
+            The action failed, or the text is malformed; the message names the line.
         """
         try:
             result, problem = without_values(action, self.what, self._explain_error), ""

@@ -1,4 +1,4 @@
-"""Counts of Dask DataFrames: the workers count every partition and add the counts."""
+"""Count Dask DataFrames: the workers count each partition and add the counts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,9 @@ from engine.records.counts import Counts
 from engine.records.database import POLL_INTERVAL_S
 
 DASK_FRAME, COUNTING_TEXT = "the Dask frame", "counting on the workers"
-MAX_CONCURRENT_PARTITIONS = 64  # each may hold its tables in memory
-_LOST_WORKER_ERRORS = (
-    "killed",
-    "cancelled",
-    "commclosed",
-    "timeout",
-    "connection",
-)  # parts of the names of error types of a cluster
+MAX_CONCURRENT_PARTITIONS = 64  # the tables of each partition may be in memory
+# parts of the names of exception types that mean that a cluster lost its workers
+_LOST_WORKER_ERRORS = ("killed", "cancelled", "commclosed", "timeout", "connection")
 
 
 def is_dask_frame(data: Any) -> bool:
@@ -36,12 +31,14 @@ def is_dask_frame(data: Any) -> bool:
 def count_partitions(
     data: Any, names: Sequence[str], count: Callable[[Any], Counts], progress: Progress | None
 ) -> Counts:
-    """Return the sum of the counts of all partitions; only sums leave the workers.
+    """Return the sum of the counts of all partitions of a Dask DataFrame.
+
+    The workers send counts and no records to this process.
 
     Parameters
     ----------
     names : columns that `count` needs.
-    count : function that counts one partition.
+    count : function that counts one partition, a pandas DataFrame.
     progress : called after each task; on a cluster also at regular intervals.
 
     Raises
@@ -84,7 +81,10 @@ def count_partitions(
 
 
 def _compute_locally(dask: Any, task_graph: Any, report_task: Callable[..., None] | None) -> Counts:
-    """Compute a task graph in this process; an exception of the listener stops it and is raised."""
+    """Compute a task graph in this process.
+
+    `report_task` is called after each task; its exception stops the computation and is raised.
+    """
     raised: list[Exception] = []
 
     def after(*args: Any) -> None:
@@ -116,7 +116,10 @@ def _cluster_client(dask: Any) -> Any:
 def _compute_on_cluster(
     client: Any, tasks: Sequence[Any], total: Any, report_share: Callable[[float], object]
 ) -> Counts:
-    """Compute the sum of tasks on a cluster; an exception of the listener cancels them."""
+    """Compute the task `total`, the sum of `tasks`, on a cluster.
+
+    `report_share` is called with the finished share of the tasks; its exception cancels them.
+    """
     wait: Any = import_optional("distributed", DASK_FRAME).wait
 
     # a worker releases the result of a task once it is added, because no future here requests it
@@ -168,10 +171,10 @@ def _explain_error(error: Exception) -> str:
     """Describe an error by its types alone, because its text may contain values of records."""
     if isinstance(error, ImportError):
         return (
-            "the workers of Dask lack this library or another one that it needs: install it there,"
-            " in one version"
+            "the Dask workers lack this library or one that it needs; install the same version on"
+            " every worker"
         )
     kinds = " ".join(kind.__name__.lower() for kind in type(error).__mro__)
     if any(word in kinds for word in _LOST_WORKER_ERRORS):
-        return "the workers of Dask were lost before the counts were complete; ask again"
+        return "the Dask workers were lost before all partitions were counted; count again"
     return ""

@@ -1,20 +1,20 @@
 """Exact counts computed inside a database: cell codes, GROUP BY and cancellation.
 
-Encoding. `code_of` turns a column into an Ibis expression of the cell codes of one attribute and
-agrees with `Encoder.one` on every value. Numbers are compared with constants that no SQL parser
-rounds: integers, fractions as quotients of two integers, and decimals as integers in units of their
-last digit. Texts are compared by their bytes, because a collation may treat "f" and "F" as equal.
-Columns with few distinct values that no rule covers, and texts that spell numbers, are encoded by
-the rule for a single value. For anything else `code_of` raises `NotThereError`, and the rows are
-fetched and counted locally.
+Encoding. `code_of` returns an Ibis expression of the cell codes of one column, with the same codes
+as `Encoder.one`. Numbers are compared with constants that no SQL parser rounds: integers, fractions
+as quotients of two integers, and decimals as integers in units of their last digit. Texts are
+compared by their bytes, because a collation may treat "f" and "F" as equal. Texts that are numbers,
+and other columns for which SQL has no exact comparison, are encoded by listing their distinct
+values, if there are few. Otherwise `code_of` raises `NotComputableError`, and the rows are fetched
+and counted locally.
 
 Counting. All queries of one count must read the same rows; otherwise a row that changes between two
-queries would count in different cells of two tables. They therefore read a temporary table of
-codes, or, where none can be created, a single statement computes everything.
+queries would be in contradictory cells of two tables. They therefore read a temporary table of cell
+codes. If the database cannot create one, a single statement computes all counts.
 
 Contribution bounding. Rows of persons with more rows than the cap are fetched as codes, and
-`contribution_bounding` selects the rows that count. All other rows are aggregated in the database.
-This takes several queries, so without a temporary table all rows are fetched in one query.
+`contribution_bounding` selects the rows that are counted. All other rows are aggregated in the
+database. This takes several queries, so without a temporary table all rows are fetched.
 
 Cancellation. While a query runs, a thread reports progress to the listener. If the listener raises
 an exception, the query is cancelled and the exception is raised in the calling thread.
@@ -32,17 +32,14 @@ the file itself needs no secrets. The value is inserted unchanged: a password wi
 percent-encoded in the variable. ``database`` is the schema or catalogue of the table, if it is not
 the default one.
 
-Spark DataFrames as Ibis tables, with results read without pandas.
+Spark. Ibis converts results of Spark through pandas, which turns integer columns with missing
+values into floats and so changes large integers. This module reads the results as Arrow tables
+instead.
 
-Ibis converts results of Spark through pandas, which turns integer columns with missing values into
-floats and so changes large integers. This module reads results as Arrow tables instead.
-
-Rows of SQLite tables, whose columns may hold values of any type.
-
-The declared type of a SQLite column is a preference only: a column of dates or integers may hold
-any text. Ibis converts complete columns and fails at the first such value. Here every value is
-converted by itself, and one that does not have the declared type stays as it is, so that the
-encoder refuses it like any other unreadable value.
+SQLite. A column may contain values of another type than the declared one: a column of dates or
+integers may contain any text. Ibis converts complete columns and fails at the first such value.
+This module converts each value separately; a value that does not have the declared type stays
+unchanged, and the encoder refuses it.
 """
 
 from __future__ import annotations
@@ -92,16 +89,16 @@ from engine.records.encoding import (
 from engine.workload import Schema
 from engine.workload.calendar import MAX_YEAR, read_period
 
-# backends whose columns may contain values of another type than the declared one
+# backends whose columns may contain values of another type than the declared type
 UNTYPED_BACKENDS = ("sqlite",)
 _FLOAT_DIGITS = 15  # significant digits of a float as text in SQLite
 
 
 def untyped_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield the named columns of an Ibis table of SQLite in batches of at most ``rows`` rows."""
+    """Yield the named columns of an Ibis table in SQLite in batches of at most ``rows`` rows."""
     backend, kinds = table.get_backend(), [table[name].type() for name in names]
     connection, positions = backend.con, [table.columns.index(name) for name in names]
-    # tables in memory that the expression uses must be in the database first
+    # Ibis first copies tables in memory that the expression uses into the database
     backend._run_pre_execute_hooks(table)
     cursor = backend.raw_sql(backend.compile(table))
     try:
@@ -147,7 +144,7 @@ def _column(values: list[Any], kind: Any) -> pa.Array | list[Any]:
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """Return a value in the declared type, or unchanged if it does not have this type."""
+    """Convert a value of SQLite to the declared type, or return it unchanged if that fails."""
     if kind.is_date() or kind.is_timestamp():
         period = read_period(value) if isinstance(value, str) else None
         return value if period is None or period.unit != "day" else period.day
@@ -175,12 +172,10 @@ def _typed(value: Any, kind: Any) -> Any:
 SPARK_SESSION = "the Spark session"
 # session settings that Ibis changes; they are restored after counting
 CHANGED_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.mapKeyDedupPolicy")
-MAX_CHAINED_ERRORS = 20  # length of the chain of causes of an error
-SHUTDOWN_MESSAGES = (
-    "SparkContext was shut down",
-    "stopped SparkContext",
-)  # the JVM context ends before Python is notified
-# parts of Spark's documented error conditions
+MAX_CHAINED_ERRORS = 20  # number of causes of an error that are examined
+# parts of messages by which Spark reports that its session has ended
+SHUTDOWN_MESSAGES = ("SparkContext was shut down", "stopped SparkContext")
+# parts of the names of Spark's error conditions for a missing or changed table
 NOT_FOUND_CONDITIONS = ("not_found", "not_exist", "unresolved", "type_mismatch")
 
 
@@ -225,8 +220,12 @@ def spark_answer(expression: Any) -> pa.Table:
     return backend.raw_sql(backend.compile(expression)).toArrow()
 
 
-def spark_kinds(error: Exception) -> str:
-    """Return the Spark error conditions of an exception; unlike messages, they contain no values."""
+def spark_conditions(error: Exception) -> str:
+    """Return the Spark error conditions of an exception and its causes, in lower case.
+
+    Conditions are used because, unlike messages, they contain no values. "closed" means that the
+    session has ended, "permission" that access was denied; empty for other exceptions.
+    """
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(
         error, AttributeError
     ):
@@ -255,7 +254,7 @@ def spark_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch
     backend, types = table.get_backend(), table.schema().to_pyarrow()
     selection = table.select(list(names) or table.columns[:1])
     frame = without_values(lambda: backend.raw_sql(backend.compile(selection)), SPARK_SESSION)
-    # Ibis maps times with and without a zone to one type; Spark returns zoned times in local time
+    # Spark returns times with a zone in local time, and Ibis does not show which columns have one
     zoned = {
         field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"
     }
@@ -275,7 +274,7 @@ def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array | list[Any]:
     return pa.array(values, kind) if is_scalar(kind) else list(values)
 
 
-# branches of one CASE expression, and distinct values that are encoded one by one
+# maximum number of branches of a CASE expression, and of distinct values that are listed
 MAX_CASE_BRANCHES = 1_000
 MAX_DECIMAL_DIGITS = 18  # decimals in units of their last digit then fit in 64 bits
 HEX_BACKENDS = ("duckdb", "pyspark")  # hex(text) returns the bytes of a text
@@ -286,7 +285,7 @@ NEW_VALUE_CODE = -1 - len(REASONS)
 _INT64_LIMIT = 2**63
 
 
-class NotThereError(Exception):
+class NotComputableError(Exception):
     """The database cannot compute the cell codes; the rows must be fetched."""
 
 
@@ -295,19 +294,21 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
 
     Parameters
     ----------
-    distinct : callable (column, limit) -> distinct values of the column; more than `limit` values
-        mean that the column has too many.
+    column : column of an Ibis table.
+    encoder : encoder of its attribute.
+    distinct : function (column, limit) that returns up to `limit` + 1 distinct values of the
+        column; more than `limit` values mean that the column has too many.
 
     Raises
     ------
-    NotThereError
+    NotComputableError
         The backend cannot compute the codes.
     """
     import ibis
 
     attribute, kind = encoder.attribute, column.type()
     if column.get_backend().name in UNTYPED_BACKENDS:
-        raise NotThereError
+        raise NotComputableError
     cases: list[tuple[Any, int]] = [(column.isnull(), encoder.missing)]
     default_code = OUTSIDE if attribute.other is None else encoder.one(attribute.other)
     if kind.is_uint64():
@@ -328,7 +329,7 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     elif kind.is_string() and attribute.labels is not None:
         codes_by_text = {"": encoder.missing} | encoder.texts
         default_code = _cases_by_text(
-            in_bytes(column),
+            as_hex(column),
             {text.encode().hex().upper(): code for text, code in codes_by_text.items()},
             default_code,
         )
@@ -381,16 +382,16 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
             NEW_VALUE_CODE,
         )
     elif kind.is_string():
-        texts = in_bytes(column)
+        texts = as_hex(column)
         default_code = _cases_by_text(
             texts,
             _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct),
             NEW_VALUE_CODE,
         )
     else:
-        raise NotThereError
+        raise NotComputableError
     if len(cases) > MAX_CASE_BRANCHES + 4:
-        raise NotThereError
+        raise NotComputableError
     codes = ibis.cases(
         *((condition, _int_literal(code)) for condition, code in cases),
         else_=_int_literal(default_code),
@@ -401,12 +402,18 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
 def _date_cases(
     column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[Any]]
 ) -> tuple[list[tuple[Any, Any]], Any]:
-    """Return (condition, code) pairs for a column of dates, and the code of all other values."""
+    """Return (condition, code) pairs for a column of dates, and the code if no condition is true.
+
+    Raises
+    ------
+    NotComputableError
+        The backend cannot compute the codes.
+    """
     import ibis
 
     attribute, kind, backend_name = encoder.attribute, column.type(), column.get_backend().name
     if kind.is_string():
-        texts = in_bytes(column)
+        texts = as_hex(column)
         codes = _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct)
         return [], _cases_by_text(texts, codes, NEW_VALUE_CODE)
     if kind.is_integer():
@@ -416,13 +423,13 @@ def _date_cases(
         return [], encoder.one(True)
     if not (kind.is_date() or kind.is_timestamp()):
         if kind.is_numeric() or kind.is_binary():
-            raise NotThereError
+            raise NotComputableError
         return [], UNSUPPORTED
     if backend_name not in DATE_BACKENDS:
-        raise NotThereError
+        raise NotComputableError
     if kind.is_timestamp() and kind.timezone is not None:
         if backend_name not in TIMEZONE_BACKENDS:
-            raise NotThereError
+            raise NotComputableError
         column = _functions()["timezone"]("UTC", column)  # time in UTC, without a zone
     # comparisons come first, because special dates such as infinity have no year
     literal = ibis.date if kind.is_date() else lambda day: ibis.timestamp(f"{day}T00:00:00")
@@ -434,7 +441,7 @@ def _date_cases(
         if day.year <= MAX_YEAR
     ]
     if len(cases) < len(encoder.missing_days):
-        raise NotThereError
+        raise NotComputableError
     cases.append(
         (column < literal(first), encoder.one(first - step) if first > date.min else OUTSIDE)
     )
@@ -452,10 +459,16 @@ def _date_cases(
 
 
 def _at_most_max_cases(column: Any, distinct: Callable[[Any, int], list[Any]]) -> list[Any]:
-    """Return the distinct values of a column; NotThereError if more than `MAX_CASE_BRANCHES`."""
+    """Return the distinct values of a column.
+
+    Raises
+    ------
+    NotComputableError
+        There are more than `MAX_CASE_BRANCHES`.
+    """
     values = distinct(column, MAX_CASE_BRANCHES)
     if len(values) > MAX_CASE_BRANCHES:
-        raise NotThereError
+        raise NotComputableError
     return values
 
 
@@ -465,18 +478,18 @@ def _int_literal(code: Any) -> Any:
     return ibis.literal(code, "int64") if isinstance(code, int) else code
 
 
-def in_bytes(column: Any) -> Any:
+def as_hex(column: Any) -> Any:
     """Return texts as hexadecimal digits of their bytes, which every collation distinguishes."""
     name, call = column.get_backend().name, _functions()
     if name in HEX_BACKENDS:
         return call["hex"](column)
     if name != "postgres":
-        raise NotThereError
+        raise NotComputableError
     return call["encode"](call["convert_to"](as_text(column), "UTF8"), "hex").upper()
 
 
 def as_text(column: Any) -> Any:
-    """Cast texts of PostgreSQL to type text: char(n) loses its padding, enumerations their type."""
+    """Cast a PostgreSQL column to type text, which removes the padding of char(n)."""
     return _functions()["text"](column)
 
 
@@ -500,9 +513,9 @@ def _functions() -> dict[str, Callable[..., Any]]:
 
 
 def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any:
-    """Return a CASE expression with one branch per text."""
+    """Return a CASE expression: the code of each text in `codes`, otherwise `default_code`."""
     if len(codes) > MAX_CASE_BRANCHES + 1:
-        raise NotThereError
+        raise NotComputableError
     return column.cases(
         *((text, _int_literal(code)) for text, code in codes.items()),
         else_=_int_literal(default_code),
@@ -512,9 +525,15 @@ def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any
 def _cell_conditions(
     column: Any, encoder: Encoder, edges: list[Any], largest_inside: Any = None
 ) -> list[tuple[Any, Any]]:
-    """Return (condition, code) pairs for numbers: outside the domain, then each cell but the last.
+    """Return (condition, code) pairs for numbers outside the bins and in each bin but the last.
 
-    The branches are evaluated in order, so each inner cell needs only its upper edge.
+    The conditions are evaluated in order, so the condition of a bin compares with its upper edge
+    only. Numbers that match no condition are in the last bin.
+
+    Parameters
+    ----------
+    edges : edges of the bins, in the unit of the column.
+    largest_inside : largest number in the last bin.
     """
     attribute = encoder.attribute
     if attribute.edges is None:
@@ -524,7 +543,7 @@ def _cell_conditions(
 
 
 def _default_code(column: Any, encoder: Encoder) -> Any:
-    """Return the code of a number that no condition matches: the last cell, or the number itself."""
+    """Return the code of numbers without a condition: the last bin, or for codes the number."""
     return column.cast("int64") if encoder.attribute.edges is None else encoder.attribute.size - 1
 
 
@@ -534,7 +553,7 @@ def _integer_edges(edges: Sequence[Fraction]) -> tuple[list[int], int | None]:
     For integers n, n < edge is equivalent to n < ceil(edge).
     """
     if any(abs(edge) >= _INT64_LIMIT for edge in edges):
-        raise NotThereError
+        raise NotComputableError
     return [math.ceil(edge) for edge in edges], math.floor(edges[-1]) if edges else None
 
 
@@ -547,7 +566,7 @@ def _has_exact_comparison(column: Any) -> bool:
 
 
 def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
-    """Return (condition, code) pairs for a column of decimals, without the last cell."""
+    """Return (condition, code) pairs for a column of decimals, except for the last bin."""
     import ibis
 
     edges, cases = encoder.attribute.edges, []
@@ -562,7 +581,7 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
         edge_literals = [ibis.literal(format(Decimal(edge), "f")).cast("decimal") for edge in edges]
         return cases + _cell_conditions(column, encoder, edge_literals, edge_literals[-1])
     scale_factor = 10 ** column.type().scale
-    # edges beyond every decimal with this many digits can be moved to that bound
+    # an edge beyond every decimal of this many digits is replaced by a bound that fits in 64 bits
     bound = Fraction(10**MAX_DECIMAL_DIGITS)
     integer_edges, largest_inside = _integer_edges(
         [max(-bound, min(bound, Fraction(edge) * scale_factor)) for edge in edges]
@@ -598,7 +617,7 @@ def _exact_literal(number: float) -> Any:
 
     numerator, denominator = float(number).as_integer_ratio()
     if max(abs(numerator), denominator) >= _INT64_LIMIT:
-        raise NotThereError
+        raise NotComputableError
     quotient = ibis.literal(numerator, "int64").cast("float64")
     return (
         quotient
@@ -615,7 +634,7 @@ def _is_integer_label(label: str) -> bool:
 
 
 def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
-    """Return the numbers whose texts are labels, with their codes."""
+    """Return (number, code) pairs for the labels, and the missing values, that are numbers."""
     pairs = []
     for label, code in encoder.texts.items():
         try:
@@ -623,7 +642,7 @@ def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
         except ValueError:
             continue
         if math.isinf(number):
-            raise NotThereError
+            raise NotComputableError
         if not math.isnan(number) and encoder.one(number) == code:
             pairs.append((number, code))
     return pairs
@@ -632,7 +651,7 @@ def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
 def _by_distinct(
     texts: Any, encode: Callable[[str], int], distinct: Callable[[Any, int], list[str | None]]
 ) -> dict[str, int]:
-    """Return the code of each distinct text, by the rule for a single value."""
+    """Return a mapping from each distinct text of a column to its code by `encode`."""
     return {
         value: encode(value) for value in _at_most_max_cases(texts, distinct) if value is not None
     }
@@ -643,65 +662,65 @@ COUNTING_TEXT = "counting in the database"
 
 
 @contextmanager
-def cancel_on_stop(backend: Any, heard: Listener | None) -> Iterator[ProgressMonitor | None]:
-    """Report progress while a database works; cancel its queries if the listener raises.
+def cancel_on_stop(backend: Any, listener: Listener | None) -> Iterator[ProgressMonitor | None]:
+    """Report progress while a database computes; cancel its queries if the listener raises.
 
-    Yields a `ProgressMonitor` object that takes the current progress, or None without a listener.
-    The listener is called from a separate thread until the block ends, and then once from the
-    calling thread. Its exception is raised at the end of the block.
+    Yields the `ProgressMonitor` to which the block reports its progress, or None without a
+    listener. The monitor calls the listener from a separate thread until the block ends, and then
+    once from the calling thread. An exception of the listener is raised at the end of the block.
     """
-    if heard is None:
+    if listener is None:
         yield None
         return
-    monitor = ProgressMonitor(heard)
+    monitor = ProgressMonitor(listener)
     with _cancellation(backend) as stop:
         thread = threading.Thread(target=monitor.run, args=(stop,), daemon=True)
         thread.start()
         try:
             yield monitor
         except Exception:
-            if monitor.said is None:
+            if monitor.listener_error is None:
                 raise
         finally:
             monitor.ended.set()
             thread.join()
-    if monitor.said is not None:
-        raise monitor.said
-    heard(*monitor.latest)
+    if monitor.listener_error is not None:
+        raise monitor.listener_error
+    listener(*monitor.latest)
 
 
 class ProgressMonitor:
-    """Progress monitor that calls a listener from a separate thread.
+    """Repeat the last progress report to a listener from a separate thread.
 
     Calling the monitor sets the fraction and text of the next reports.
 
     Attributes
     ----------
     latest : fraction and text of the next report.
-    signs : number of reports since the start.
-    said : exception that the listener raised, or None.
+    n_reports : number of reports since the start.
+    listener_error : exception that the listener raised, or None.
     """
 
-    def __init__(self, heard: Listener) -> None:
-        self.heard = heard
-        self.latest, self.signs = (0.0, COUNTING_TEXT), 0
-        self.said: BaseException | None = None
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.latest, self.n_reports = (0.0, COUNTING_TEXT), 0
+        self.listener_error: BaseException | None = None
         self.ended = threading.Event()
 
     def __call__(self, fraction: float, text: str) -> None:
         self.latest = (fraction, text)
-        if self.said is not None:
-            raise self.said
+        if self.listener_error is not None:
+            raise self.listener_error
 
     def run(self, stop: Callable[[], object]) -> None:
         while not self.ended.wait(POLL_INTERVAL_S):
-            self.signs += 1
-            if self.said is None:
+            self.n_reports += 1
+            if self.listener_error is None:
                 try:
-                    self.heard(*self.latest)
-                except BaseException as said:
-                    self.said = said
-            if self.said is not None:
+                    self.listener(*self.latest)
+                except BaseException as error:
+                    self.listener_error = error
+            if self.listener_error is not None:
                 # repeated, because a cancellation between two queries cancels neither
                 with suppress(Exception):
                     stop()
@@ -709,7 +728,10 @@ class ProgressMonitor:
 
 @contextmanager
 def _cancellation(backend: Any) -> Iterator[Callable[[], object]]:
-    """Yield a function that cancels the queries of this thread; it does nothing if unsupported."""
+    """Yield a function that cancels the running queries of this thread.
+
+    The function has no effect if the backend does not support cancellation.
+    """
     if backend.name == "pyspark":
         context, tag = backend._session.sparkContext, f"counted-{threading.get_ident()}"
         with suppress(Exception):  # the next query reports a closed session
@@ -728,7 +750,7 @@ def _cancellation(backend: Any) -> Iterator[Callable[[], object]]:
 SQL_TYPES = {"int32": "INTEGER", "int64": "BIGINT"}
 MAX_TABLES_PER_QUERY = 32
 MAX_TABLES_OF_FIRST_QUERY = 8
-# progress reports during one query above which the next query has fewer tables
+# if more progress reports are made during one query, the next query counts fewer tables
 MAX_REPORTS_PER_QUERY = 4
 MAX_RESULT_COLUMNS = 1_000  # columns per result row; PostgreSQL allows 1,664
 # backends with temporary tables, created by a statement or by Ibis
@@ -742,8 +764,8 @@ _ERROR_TEXTS = {
         "privilege",
         "denied",
         "forbidden",
-    ): "does not let you read this table; ask who keeps it",
-    ("interrupt", "cancel", "timeout"): "stopped before the counts were complete; ask again",
+    ): "denies access to this table; ask its owner for permission",
+    ("interrupt", "cancel", "timeout"): "stopped before all tables were counted; count again",
     (
         "connection",
         "operational",
@@ -757,10 +779,11 @@ _ERROR_TEXTS = {
         "binder",
         "notfound",
         *NOT_FOUND_CONDITIONS,
-    ): "has another table, or other columns, than before",
+    ): "no longer has this table or some of its columns; check the table and count again",
 }
 MAX_SELECTS = 400  # SELECTs in one UNION; SQLite allows 500
-# identifiers, as hexadecimal bytes, that `contribution_bounding` rewrites or refuses: "7.0" and "1.2E+11"
+# matches the bytes, in hexadecimal, of texts such as "7.0" and "1.2E+11", which
+# `contribution_bounding` rewrites or refuses as identifiers
 HEX_NUMBER_PATTERN = "^(2B|2D)?(3[0-9])+(2E(30)+|((2C|2E)(3[0-9])*)?(45|65)2B(3[0-9])+)$"
 _REFUSED_CODES = range(MISSING, MISSING - len(REASONS), -1)
 _PERSON, _KEY, _ROWS, _GOOD = "person", "key", "counted", "good"
@@ -774,31 +797,39 @@ def is_table(data: Any) -> bool:
 
 
 def count_in_database(tally: Any, data: Any, progress: Progress | None) -> bool:
-    """Add the counts of an Ibis table to a tally; return False if its rows must be fetched."""
-    with cancel_on_stop(data.get_backend(), check_callback(progress)) as heard:
-        return _count_in_database(tally, data, heard)
+    """Count an Ibis table in its database and add the counts to a tally.
+
+    Returns
+    -------
+    Whether the rows were counted; if False, nothing was added and the caller must fetch the rows.
+    """
+    with cancel_on_stop(data.get_backend(), check_callback(progress)) as monitor:
+        return _count_in_database(tally, data, monitor)
 
 
 def fit_in_database(
     data: Any, encoders: Sequence[Encoder], few: int, progress: Progress | None
 ) -> list[tuple[dict[int, int], dict[Any, int]]] | None:
-    """Count, per column of an Ibis table, the rows by code and the most frequent refused values.
+    """Count how many rows of an Ibis table fit each encoder, and its most frequent refused values.
 
-    All valid codes are merged into code 0. Returns one pair (rows by code, rows by value) per
-    encoder, with at most `few` values each, or None if the rows must be fetched.
+    Returns
+    -------
+    For each encoder a mapping from a code to the number of rows, where code 0 stands for all valid
+    cells, and a mapping from at most `few` refused values to their numbers of rows. None if the
+    database cannot compute the codes, so that the rows must be fetched.
     """
     import ibis
 
     names = [encoder.attribute.name for encoder in encoders]
     check_columns(list(data.columns), names)
-    with cancel_on_stop(data.get_backend(), check_callback(progress)) as heard:
+    with cancel_on_stop(data.get_backend(), check_callback(progress)) as monitor:
         try:
             codes = [
                 code_of(data[name], encoder, _distinct)
                 for name, encoder in zip(names, encoders, strict=True)
             ]
             codes = [ibis.ifelse(code == NEW_VALUE_CODE, OUTSIDE, code) for code in codes]
-        except NotThereError:
+        except NotComputableError:
             return None
         totals = {
             f"r{i}_{c}": _total((code == c).ifelse(1, 0))
@@ -824,8 +855,8 @@ def fit_in_database(
                     zip(frequent["value"].to_pylist(), frequent[_ROWS].to_pylist(), strict=True)
                 )
             fits.append((rows, values))
-            if heard is not None:
-                heard((i + 1) / len(names), "looking at columns and values in the database")
+            if monitor is not None:
+                monitor((i + 1) / len(names), "checking columns and values in the database")
     return fits
 
 
@@ -847,7 +878,7 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
         person_columns = (
             {} if tally.cap is None else _person_columns(data[tally.cap.column], tally.cap.column)
         )
-    except NotThereError:
+    except NotComputableError:
         return False
     if not codes:
         codes = {"c": ibis.literal(0, "int64")}
@@ -877,7 +908,11 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
 
 
 def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> None:
-    """Count a table that may change concurrently, with a single statement."""
+    """Count all requested tables with one SQL statement and add the counts to a tally.
+
+    Used without a temporary table: one statement reads the same rows for all tables, even if the
+    database table changes meanwhile.
+    """
     import ibis
 
     weight = columns[-1] if tally.weighted else None
@@ -891,7 +926,7 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
     good, parts = table.filter(table[_GOOD]), list[Any]()
 
     def add_part(subset: Any, cell: Any) -> None:
-        """Add a part to the statement: the number of rows per cell."""
+        """Add a SELECT to the statement: the number of rows of `subset` by the value of `cell`."""
         cells = subset.group_by(cell=cell.cast("int64")).aggregate(**{_ROWS: _total(subset[_ROWS])})
         parts.append(
             cells.select(
@@ -937,9 +972,9 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
 
 
 def _has_numbers_as_text(table: Any) -> bool:
-    """Whether some identifiers are texts such as "7.0".
+    """Return whether an identifier is a text such as "7.0" or "1.2E+11".
 
-    `contribution_bounding` rewrites or refuses them.
+    `contribution_bounding` rewrites or refuses such identifiers, so the rows must be fetched.
     """
     if not table[_KEY].type().is_string():
         return False
@@ -956,7 +991,15 @@ def _count_tables(
     monitor: ProgressMonitor | None,
     answer_sets: Callable[..., Iterator[_CellCounts]],
 ) -> None:
-    """Add the rows of an unchanging table of codes to the tables of a tally."""
+    """Count the requested tables from a snapshot of the cell codes and add them to a tally.
+
+    Parameters
+    ----------
+    table : table of cell codes that does not change.
+    columns : its columns, one per attribute of the tally.
+    answer_sets : function that runs one query for several tables: `_one_by_one` for a temporary
+        table, `_grouping_sets` for a cached one.
+    """
     is_quick = answer_sets is _one_by_one
     weight = columns[-1] if tally.weighted else None
     counted = _add_refused(tally, table, columns, weight)
@@ -973,7 +1016,7 @@ def _count_tables(
         else MAX_TABLES_PER_QUERY,
     )
     while batch := sets[n_counted : n_counted + batch_size]:
-        signals_before = monitor.signs if monitor is not None else 0
+        reports_before = monitor.n_reports if monitor is not None else 0
         requests = [(names, [place[name] for name in names]) for names in batch]
         for names, cells, counts in answer_sets(tally.schema, good, requests, weight, counted):
             tally.tables[names].reshape(-1)[cells] += counts
@@ -984,24 +1027,28 @@ def _count_tables(
         if monitor is not None:
             monitor(n_counted / len(sets), COUNTING_TEXT)
             if is_quick:  # for other backends smaller batches mean more scans
-                batch_size = _next_batch_size(batch_size, monitor.signs - signals_before)
+                batch_size = _next_batch_size(batch_size, monitor.n_reports - reports_before)
 
 
-def _next_batch_size(batch_size: int, signals: int) -> int:
-    """Return the number of tables of the next query, adapted so that progress stays visible."""
-    if signals > MAX_REPORTS_PER_QUERY:
+def _next_batch_size(batch_size: int, n_reports: int) -> int:
+    """Return how many tables the next query counts.
+
+    Half as many as in the last query if that took more than `MAX_REPORTS_PER_QUERY` progress
+    reports, and twice as many if it took less than half of them.
+    """
+    if n_reports > MAX_REPORTS_PER_QUERY:
         return max(1, batch_size // 2)
     return (
         min(MAX_TABLES_PER_QUERY, 2 * batch_size)
-        if 2 * signals < MAX_REPORTS_PER_QUERY
+        if 2 * n_reports < MAX_REPORTS_PER_QUERY
         else batch_size
     )
 
 
 def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | None) -> int:
-    """Return the number of counted records and add the refused ones to the tally.
+    """Add the numbers of counted and of refused records to the tally; return the counted ones.
 
-    A row with a refused number of records counts as one refused record.
+    A row with an invalid value in the count column is one refused record.
     """
     import ibis
 
@@ -1030,9 +1077,10 @@ def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | N
 
 
 def _changed_rows(table: Any, columns: Sequence[str]) -> Any:
-    """Return the number of rows with a value that appeared after the distinct values were read.
+    """Return an expression: the number of rows with a value that was not listed as distinct value.
 
-    Counting such a row would depend on other rows, so the count is refused.
+    Such a value appeared after the distinct values were read. Its row cannot be encoded, so the
+    count is refused.
     """
     import ibis
 
@@ -1044,7 +1092,7 @@ def _changed_rows(table: Any, columns: Sequence[str]) -> Any:
 
 
 def _fetch_totals(table: Any, totals: Mapping[str, Any]) -> dict[str, int]:
-    """Return integer aggregates of a table by name."""
+    """Return a mapping from the names of aggregates of a table to their values."""
     values_by_name: dict[str, int] = {}
     for start in range(0, len(totals), MAX_RESULT_COLUMNS):
         row = _fetched(
@@ -1065,10 +1113,10 @@ def _one_by_one(
     weight: str | None,
     n_records: int,
 ) -> Iterator[_CellCounts]:
-    """Yield the non-empty cells of several tables: one GROUP BY per table, in one statement.
+    """Yield the non-empty cells of several tables, from one statement with a GROUP BY per table.
 
-    The result has two integers per non-empty cell. Cells are numbered consecutively over all
-    tables, and both columns have the smallest sufficient integer type.
+    To make the result small, it has two integers per non-empty cell: the number of the cell, where
+    cells are numbered consecutively over all tables, and its count.
     """
     backend = table.get_backend()
     inner = without_values(lambda: backend.compile(table), DATABASE_SUBJECT)
@@ -1100,9 +1148,9 @@ def _integer_type(largest: int) -> str:
 def _grouping_sets(
     schema: Schema, table: Any, requests: Sequence[_TableRequest], weight: str | None, _counted: int
 ) -> Iterator[_CellCounts]:
-    """Yield the non-empty cells of several tables in one scan, by GROUPING SETS if supported.
+    """Yield the non-empty cells of several tables, from one scan by GROUPING SETS if supported.
 
-    Without a materialised table every scan computes the codes again.
+    One scan is used because, without a temporary table, each scan computes the cell codes again.
     """
     backend = table.get_backend()
     if backend.name not in GROUPING_SETS_BACKENDS or len(requests) == 1:
@@ -1145,7 +1193,10 @@ def _flat_cells(
 
 
 def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
-    """Return the rows of persons within the cap; pass the rows of all others to the tally's cap."""
+    """Return the rows of persons with at most k rows; fetch the rows of all other persons.
+
+    The fetched rows are added to the `PersonCap` of the tally, which selects k rows per person.
+    """
     import ibis
 
     cap, identified = tally.cap, table.filter(table[_PERSON].notnull())
@@ -1176,23 +1227,30 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
 
 
 def _person_columns(column: Any, name: str) -> dict[str, Any]:
-    """Return the person identifier of each row, and the key that distinguishes persons in SQL."""
+    """Return two columns as Ibis expressions: the person identifier, and its key for GROUP BY.
+
+    The key of a text is its bytes, because a collation may treat different texts as equal.
+    """
     kind = column.type()
     if kind.is_string():
         column = column.nullif("")
-        return {_PERSON: column, _KEY: in_bytes(column)}
+        return {_PERSON: column, _KEY: as_hex(column)}
     if kind.is_floating() or kind.is_decimal():  # only the local reader checks for fractions
-        raise NotThereError
+        raise NotComputableError
     if not kind.is_integer() and not kind.is_null():
-        raise DataError(f"the person column {name!r} must hold integers or texts, not both")
+        raise DataError(
+            f"the person column {name!r} has the type {kind}; it must contain integers or texts."
+            " Cast it to text in a view"
+        )
     return {_PERSON: column, _KEY: column}
 
 
 @contextmanager
 def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCounts]] | None]]:
-    """Yield a snapshot of a table of codes and the function that counts tables in it.
+    """Yield a snapshot of a table of cell codes, and the function that counts tables in it.
 
-    Without temporary tables, yield the table itself and None.
+    The snapshot is a temporary table, or a cached table on Spark. If the database allows neither,
+    yield the table itself and None.
     """
     import ibis
 
@@ -1221,9 +1279,9 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
 
 
 def _create_temporary_table(backend: Any, name: str, table: Any) -> bool:
-    """Create a temporary table of codes; return False if that fails.
+    """Create a temporary table of cell codes; return whether that succeeded.
 
-    The cause of a failure is reported by the queries that follow.
+    If the database itself fails, the following queries report its error.
     """
     if backend.name not in TEMPORARY_TABLE_BACKENDS:
         return False
@@ -1255,7 +1313,10 @@ def _pylist(column: pa.Array | list[Any]) -> list[Any]:
 
 
 def _run_statement(backend: Any, statement: str, types: Mapping[str, Any]) -> pa.Table:
-    """Run a statement with the given column types; to infer them, Ibis would create a view."""
+    """Run an SQL statement and return its result; `types` are the types of its columns.
+
+    Without `types`, Ibis would create a view to infer them.
+    """
     return _fetched(
         without_values(
             lambda: backend.sql(statement, schema=dict(types)), DATABASE_SUBJECT, describe_error
@@ -1264,7 +1325,7 @@ def _run_statement(backend: Any, statement: str, types: Mapping[str, Any]) -> pa
 
 
 def _fetched(expression: Any) -> pa.Table:
-    """Return the result of a query. Apart from rows of capped persons, nothing else is fetched."""
+    """Run a query and return its result as an Arrow table."""
     execute = (
         partial(spark_answer, expression) if is_spark_table(expression) else expression.to_pyarrow
     )
@@ -1277,8 +1338,13 @@ def _batches(expression: Any) -> Iterator[pa.RecordBatch]:
 
 
 def describe_error(error: Exception) -> str:
-    """Describe an error by its types alone, because its text may contain values of records."""
-    kinds = " ".join([*(kind.__name__.lower() for kind in type(error).__mro__), spark_kinds(error)])
+    """Return a message for a database error by its exception types, or an empty text.
+
+    The text of the exception is not used, because it may contain values of records.
+    """
+    kinds = " ".join(
+        [*(kind.__name__.lower() for kind in type(error).__mro__), spark_conditions(error)]
+    )
     for words, text in _ERROR_TEXTS.items():
         if any(word in kinds for word in words):
             return f"{DATABASE_SUBJECT} {text}"
@@ -1292,7 +1358,7 @@ _ENVIRONMENT_REFERENCE = re.compile(r"\$\{(\w+)\}")
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """Address of a table; it may contain a secret and is left out of `repr` and messages."""
+    """Named table of the settings file; its address may contain a secret and is never shown."""
 
     name: str
     address: str = field(repr=False)
@@ -1304,14 +1370,14 @@ class _Source:
         return f"the source {quote_public(self.name)}"
 
     def connected(self) -> Any:
-        """Return an Ibis connection, or raise a DataError that does not show the address."""
+        """Return an Ibis connection; errors do not show the address."""
         unset = [
             name for name in _ENVIRONMENT_REFERENCE.findall(self.address) if name not in os.environ
         ]
         if unset:
             raise DataError(
-                f"{self.what} needs the variable {quote_public(unset[0])}, which is not set where"
-                " this was started"
+                f"{self.what} needs the environment variable {quote_public(unset[0])}, which is"
+                " not set; set it and start this program again"
             )
         address = _ENVIRONMENT_REFERENCE.sub(lambda match: os.environ[match[1]], self.address)
         ibis = import_optional("ibis", self.what)
@@ -1339,10 +1405,11 @@ def named_table(name: str) -> Any:
         suggestion = (
             near_matches(name, sources)
             if sources
-            else f"; the variable {SOURCES_VARIABLE} names a file of them"
+            else f"; set the environment variable {SOURCES_VARIABLE} to the path of a file of"
+            " sources"
         )
         raise DataError(
-            f"there is no source {quote_public(name)} in the settings of this machine{suggestion}"
+            f"the settings of this machine name no source {quote_public(name)}{suggestion}"
         )
     source = sources[name]
     connection = source.connected()
@@ -1354,7 +1421,7 @@ def named_table(name: str) -> Any:
 
 
 def _settings() -> dict[str, _Source]:
-    """Read the settings file: one source per section."""
+    """Return a mapping from names to sources, read from the settings file; empty without a file."""
     path = os.environ.get(SOURCES_VARIABLE, "").strip()
     if not path:
         return {}

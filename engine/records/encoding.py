@@ -11,8 +11,8 @@ and floats and otherwise encodes every distinct value by `Encoder.one`.
                                                                      declared signs of decimals and
                                                                      thousands
     whole number, 12 or 12.0      the text "12"                      that number, compared exactly
-    other number, 0.5             its shortest text "0.5"            that number; refused where only whole numbers are
-    decimal, 0.50                 "0.5", or else "0.50"              that number; refused where only whole numbers are
+    other number, 0.5             its shortest text "0.5"            that number; refused if only integers are allowed
+    decimal, 0.50                 "0.5", or else "0.50"              that number; refused if only integers are allowed
     True, False                   the text "True", "False"           1, 0
     anything else (dates, lists)  refused                            refused
 
@@ -23,9 +23,8 @@ year.
 Values are never rounded, wrapped or clipped; only the options `clip`, `other` and `missing` of an
 attribute assign values outside the domain to a cell.
 
-Hints why values of records may have been read wrongly, for the curator and without values.
-
-Dates that Stata, SPSS and SAS store as numbers since an epoch.
+`Clock` converts the numbers that Stata, SPSS and SAS store for dates. `Hints` collects possible
+reasons why values do not fit the schema, as sentences for the curator that contain no values.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ class Clock:
 
     Attributes
     ----------
-    unit : "millisecond", "second", "day", "week", "month", "quarter", "half-year", "year" or
-        "business day". Weeks are those of Stata, 52 in each year, so that a week is in one year but
-        in one or two months.
-    start : day of number 0; years are not counted from it.
-    leap_seconds : whether the numbers count leap seconds.
+    unit : what a number counts: "millisecond", "second", "day", "week", "month", "quarter",
+        "half-year", "year" or "business day". Weeks are those of Stata, 52 in each year, so that a
+        week is in one year but in one or two months.
+    start : day of number 0. For the unit "year" the numbers are the years themselves.
+    leap_seconds : whether the numbers include leap seconds.
     """
 
     unit: str
@@ -73,8 +72,10 @@ class Clock:
     leap_seconds: bool = False
 
     def check(self, attribute: Attribute) -> None:
-        """Raise DataError if the numbers have no date, or one that is longer than the attribute's
-        cells.
+        """Raise DataError unless each number is a period inside one cell of the attribute.
+
+        Business days are refused, because the file does not contain their calendar. An attribute
+        without dates is not checked.
         """
         if not attribute.is_dated:
             return
@@ -88,8 +89,8 @@ class Clock:
         )
         if UNITS.index(finest) < UNITS.index(attribute.unit or ""):
             raise DataError(
-                f"column {quote_public(attribute.name)} holds a {self.unit} in each row, which is"
-                f" not inside one {attribute.unit}. Declare the attribute with the unit {finest!r},"
+                f"column {quote_public(attribute.name)} contains a {self.unit} per row, which is"
+                f" not within one {attribute.unit}. Declare the attribute with the unit {finest!r},"
                 " or write dates in the file"
             )
 
@@ -99,7 +100,7 @@ class Clock:
         >>> Clock(unit="day", start=datetime.date(1960, 1, 1)).dates(pa.array([0.0, None]))[0].as_py()
         datetime.date(1960, 1, 1)
         """
-        # a number that is a year is read as such without a conversion
+        # numbers of years are encoded without conversion
         if self.unit == "year":
             return column
         if (
@@ -119,6 +120,11 @@ class Clock:
         return [self._date(value) if isinstance(value, (int, float)) else value for value in values]
 
     def _date(self, number: float) -> Any:
+        """Return the day of a number, or its period as text such as "2024-05"; None for NaN.
+
+        Infinite numbers return a text that is no date. Numbers beyond the calendar of Python
+        return its first or last day.
+        """
         if math.isnan(number):
             return None
         if not math.isfinite(number):
@@ -183,7 +189,12 @@ _SAS = {
 
 
 def clock_of(ending: str, form: str) -> Clock | None:
-    """Return the clock of a column by file ending and display format; None if it has no dates.
+    """Return the clock of a column of a Stata, SPSS or SAS file; None if it has no dates.
+
+    Parameters
+    ----------
+    ending : ending of the file.
+    form : display format of the column in the file.
 
     >>> clock_of(".dta", "%tdDD/NN/CCYY").unit, clock_of(".sav", "DATE11").unit, clock_of(".sav", "F8.2")
     ('day', 'second', None)
@@ -213,7 +224,7 @@ MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED, NOT_DATE = (
 )
 
 _EXACT = 2**53  # every integer up to here is a float
-_PLACES = 100  # maximum exponent of decimals that are compared with labels as numbers
+_PLACES = 100  # decimals with a larger exponent are compared with labels by their own text
 _EPOCH = datetime.date(1970, 1, 1)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _BLANKS = " \t\r\n\f\v"
@@ -221,7 +232,10 @@ _GROUPED = {".": r"\.", ",": ",", " ": "[ \u00a0\u2009\u202f]", "'": "['\u2019]"
 
 
 def code_type(size: int) -> type[np.signedinteger]:
-    """Return the smallest signed type for numbers up to `size` and the codes of refused values."""
+    """Return the smallest signed integer type for the codes of an attribute with `size` cells.
+
+    It also fits `size` itself and the negative codes of refused values.
+    """
     return next(
         kind for kind in (np.int8, np.int16, np.int32, np.int64) if size <= np.iinfo(kind).max
     )
@@ -229,8 +243,9 @@ def code_type(size: int) -> type[np.signedinteger]:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """Codes of the values of one attribute: 0 .. size - 1, or -1 - i for a value refused for
-    REASONS[i].
+    """Map values of one attribute to codes: its cell, 0 .. size - 1, or a negative code.
+
+    A value that does not fit the attribute has the code -1 - i, where REASONS[i] is the reason.
 
     >>> Encoder(attribute=Attribute.numeric("age", [0, 20, 120])).array(pa.array([19.5, 120, None, -1])).tolist()
     [0, 1, -1, -2]
@@ -245,7 +260,10 @@ class Encoder:
 
     @property
     def needs_integers(self) -> bool:
-        """Whether fractions are refused: of codes, and where the schema declares whole numbers."""
+        """Whether numbers with a fraction are refused.
+
+        This holds for attributes of codes, and for bins that the schema declares as integer.
+        """
         return self.attribute.labels is None and (
             self.attribute.edges is None or self.attribute.integer
         )
@@ -264,7 +282,7 @@ class Encoder:
         )
 
     def one(self, value: Any) -> int:
-        """Return the code of one value; every faster path must agree with this method."""
+        """Return the code of one value. `array` must return the same code for it."""
         try:
             value = plain_value(value)
             if value is not None and self.attribute.is_dated:
@@ -276,7 +294,7 @@ class Encoder:
             return self.missing
         if self.attribute.labels is not None:
             text = text_of(value)
-            # the text of the number has priority; a label may also be the text of the decimal, 0.50
+            # 0.50 matches the label "0.5" if there is one, otherwise the label "0.50"
             return self._label(
                 str(value) if isinstance(value, Decimal) and text not in self.texts else text
             )
@@ -294,18 +312,23 @@ class Encoder:
         return self._number(value)
 
     def column(self, values: pa.Array | list[Any], clock: Clock | None = None) -> np.ndarray:
-        """Codes of a column of a batch, shape (n,); `clock` says which dates its numbers are."""
+        """Return the codes of a column of a batch, shape (n,).
+
+        Parameters
+        ----------
+        clock : unit and epoch of the numbers of an attribute of dates, if the file has one.
+        """
         if clock is not None and self.attribute.is_dated:
             clock.check(self.attribute)
             values = clock.dates(values)
         return self.objects(values) if isinstance(values, list) else self.array(values)
 
     def objects(self, values: Iterable[Any]) -> np.ndarray:
-        """Codes of any Python values, shape (n,)."""
+        """Return the codes of Python values of any type, shape (n,)."""
         return np.fromiter(map(self.one, values), self.dtype)
 
     def array(self, values: pa.Array) -> np.ndarray:
-        """Codes of an Arrow column, shape (n,)."""
+        """Return the codes of an Arrow column, shape (n,)."""
         import pyarrow.compute as pc
 
         kind = values.type
@@ -318,12 +341,13 @@ class Encoder:
             table = np.append(self.array(values.dictionary), self.dtype(self.missing))
             positions = pc.fill_null(values.indices.cast(pa.int64()), len(table) - 1)
             return np.asarray(table[positions.to_numpy()])
-        for narrow, wide in (
+        # Arrow has fewer functions for these two types
+        for source_type, target_type in (
             (pa.string_view(), pa.large_string()),
             (pa.float16(), pa.float32()),
-        ):  # Arrow can do less
-            if kind == narrow:
-                values, kind = values.cast(wide), wide
+        ):
+            if kind == source_type:
+                values, kind = values.cast(target_type), target_type
         if self.attribute.is_dated and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
             return self._with_nulls(days_of(values), self._dates)
         if self.attribute.is_dated:
@@ -349,7 +373,7 @@ class Encoder:
 
     @cached_property
     def texts(self) -> dict[str, int]:
-        """Code of every text that the schema names for an attribute with labels."""
+        """Mapping from each label, and each text that means missing, to its code."""
         labels = self.attribute.labels or ()
         codes = {label: i for i, label in enumerate(labels)}
         missing = (
@@ -361,7 +385,7 @@ class Encoder:
 
     @cached_property
     def missing_decimals(self) -> frozenset[Decimal]:
-        """The numbers that mean that a value is missing, for an attribute without labels."""
+        """Numbers that the schema declares as missing values, for an attribute without labels."""
         texts = (
             self.attribute.missing_values
             if self.attribute.labels is None and not self.attribute.is_dated
@@ -371,12 +395,12 @@ class Encoder:
 
     @cached_property
     def missing_floats(self) -> frozenset[float]:
-        """The same numbers as floats, as texts are read."""
+        """Numbers that the schema declares as missing values, as floats."""
         return frozenset(float(number) for number in self.missing_decimals)
 
     @cached_property
     def missing_days(self) -> frozenset[datetime.date]:
-        """The days that mean that a value is missing, for an attribute of dates."""
+        """Days that the schema declares as missing values, for an attribute of dates."""
         periods = (
             read_period(text, self.attribute.date_format) for text in self.attribute.missing_values
         )
@@ -413,13 +437,13 @@ class Encoder:
         return np.asarray(codes, self.dtype)
 
     def _dated(self, value: Any) -> int:
-        """Code of a value of a column of dates that is not missing."""
+        """Return the code of a value, not None, of an attribute of dates."""
         attribute = self.attribute
         if isinstance(value, np.datetime64):
             value = value.astype("datetime64[D]").item()
             if value is None:
                 return self.missing
-            if isinstance(value, int):  # a year outside the range of Python
+            if isinstance(value, int):  # NumPy returns an integer for years that Python lacks
                 return self._cell(-1 if value < 0 else attribute.size)
         if isinstance(value, datetime.datetime):
             try:
@@ -446,7 +470,11 @@ class Encoder:
         return self._cell(cell_number(day, attribute.unit or "") - attribute.first_cell)
 
     def _cell(self, place: int) -> int:
-        """Code of a calendar cell by its place after the first one."""
+        """Return the code of a period by its number, where the first cell has number 0.
+
+        A number outside the cells gives the first or last cell if the attribute clips, otherwise
+        `OUTSIDE`.
+        """
         last = self.attribute.date_cells - 1
         return (
             place
@@ -457,7 +485,7 @@ class Encoder:
         )
 
     def _dates(self, days: np.ndarray) -> np.ndarray:
-        """Codes of days since 1970-01-01."""
+        """Return the codes of an array of days since 1970-01-01."""
         attribute, last = self.attribute, self.attribute.date_cells - 1
         if attribute.unit == "day":
             numbers = days + _EPOCH.toordinal()
@@ -479,8 +507,9 @@ class Encoder:
         return _spelled(self._plain(text))
 
     def _plain(self, text: str) -> str:
-        """A text of a number with the declared signs as one with a decimal point; others become no
-        number.
+        """Rewrite a number with the declared decimal and thousands signs: "1.200,5" to "1200.5".
+
+        Texts that are no such number become empty, except words, which may be "nan" or "inf".
         """
         decimal, thousands = self.attribute.decimal or ".", self.attribute.thousands
         if (decimal, thousands) == (".", None):
@@ -495,15 +524,13 @@ class Encoder:
         return f"{sign}{''.join(filter(str.isdigit, integer_part))}{places.replace(decimal, '.')}{power}"
 
     def _number(self, number: Any) -> int:
-        """Code of a number that is no NaN; Python compares int, float and Decimal exactly, whatever
-        their size.
-        """
+        """Return the code of a number, not NaN; Python compares int, float and Decimal exactly."""
         if number in (self.missing_floats if isinstance(number, float) else self.missing_decimals):
             return self.missing
         return self._bin(number)
 
     def _bin(self, number: Any) -> int:
-        """Code of a number that does not mean missing."""
+        """Return the code of a number that is not a missing value."""
         edges, size = self.attribute.edges, self.attribute.size
         if self.needs_integers and _is_fraction(number):
             return FRACTION
@@ -514,6 +541,7 @@ class Encoder:
         return min(max(bisect_right(edges, number) - 1, 0), size - 1)
 
     def _by_distinct(self, values: pa.Array) -> np.ndarray:
+        """Return the codes of a column by encoding each distinct value once with `one`."""
         import pyarrow.compute as pc
 
         try:
@@ -526,6 +554,7 @@ class Encoder:
         )
 
     def _labels_of(self, values: pa.Array) -> np.ndarray:
+        """Return the codes of a column of texts, for an attribute with labels."""
         import pyarrow.compute as pc
 
         positions = pc.index_in(values, value_set=self._label_array.cast(values.type))
@@ -539,8 +568,8 @@ class Encoder:
         return np.asarray(codes)
 
     def _spelled_of(self, values: pa.Array) -> np.ndarray:
-        # Arrow parses fewer spellings than `_spelled`; for others, each distinct text is parsed
-        # here
+        """Return the codes of a column of texts that are numbers, for an attribute of bins."""
+        # Arrow does not parse every text that `_spelled` parses; then each distinct text is parsed
         import pyarrow.compute as pc
 
         if self.attribute.decimal is not None or self.attribute.thousands is not None:
@@ -613,7 +642,7 @@ class Encoder:
 
 
 def _is_fraction(number: Any) -> bool:
-    """Whether a number that is no NaN has digits after the point."""
+    """Return whether a number, not NaN, is not an integer; False for infinities."""
     if number in (math.inf, -math.inf):
         return False
     return bool(
@@ -623,7 +652,7 @@ def _is_fraction(number: Any) -> bool:
 
 
 def days_of(values: pa.Array) -> pa.Array:
-    """Dates or times as whole days since 1970-01-01; a time with a zone is stored as one in UTC."""
+    """Convert dates or times to days since 1970-01-01, rounded down; zoned times are in UTC."""
     kind = values.type
     if pa.types.is_date32(kind):
         return values.cast(pa.int32()).cast(pa.int64())
@@ -635,7 +664,10 @@ def days_of(values: pa.Array) -> pa.Array:
 
 @cache
 def _number_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
-    """Return a pattern of numbers with these signs; groups after the first have three digits."""
+    """Return a pattern for numbers with these decimal and thousands signs.
+
+    Every group of digits after the first has three digits.
+    """
     groups = "" if thousands is None else rf"|\d{{1,3}}(?:{_GROUPED[thousands]}\d{{3}})+"
     point = re.escape(decimal)
     return re.compile(
@@ -645,13 +677,13 @@ def _number_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
 
 
 def _is_finite(text: str) -> bool:
-    """Whether a text spells a finite number."""
+    """Return whether a text is a finite number."""
     number = _spelled(text)
     return number is not None and math.isfinite(number)
 
 
 def is_scalar(kind: pa.DataType) -> bool:
-    """Whether `Encoder.one` supports the Python values of an Arrow type."""
+    """Return whether the Python values of an Arrow type are texts, bytes, numbers or booleans."""
     types = pa.types
     numeric = (
         types.is_integer(kind)
@@ -684,9 +716,8 @@ def plain_value(value: Any) -> Any:
             return value.decode() or None
         except UnicodeDecodeError:
             value = None
-        raise TypeError(
-            "bytes that are not UTF-8 are neither text nor number"
-        )  # not in the block that holds them
+        # raised outside the except block, because the original error contains the bytes
+        raise TypeError("bytes that are not UTF-8 are neither text nor number")
     if (
         value is None
         or value is pd.NA
@@ -704,7 +735,10 @@ def plain_value(value: Any) -> Any:
 def scalar(value: Any) -> Any:
     """Return a value of the records as text, bool, int, float or Decimal, or None if it is missing.
 
-    Raises: TypeError for other types, such as dates and lists, and for bytes that are not UTF-8.
+    Raises
+    ------
+    TypeError
+        The value has another type, such as date or list, or is bytes that are not UTF-8.
     """
     value = plain_value(value)
     if value is not None and not isinstance(value, (str, bool, int, float, Decimal)):
@@ -713,7 +747,7 @@ def scalar(value: Any) -> Any:
 
 
 def number_of(value: Any) -> Any:
-    """Return the number that a `scalar` is or spells; None for a text that spells no number.
+    """Return the number in a text, or None if the text is not a number; return numbers unchanged.
 
     >>> number_of("1.5e3"), number_of(True), number_of("x")
     (1500.0, True, None)
@@ -722,7 +756,7 @@ def number_of(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a `scalar` that is compared with labels; drafts write labels with it, too.
+    """Return the text of a value that is compared with labels, and that drafts use as label.
 
     >>> text_of(12.0), text_of("12.0"), text_of(True), text_of(Decimal("0.50"))
     ('12', '12.0', 'True', '0.5')
@@ -749,14 +783,17 @@ def text_of(value: Any) -> str:
 
 
 def _spelled(text: str) -> float | None:
-    """Return the number of a text; digits grouped by _ and non-ASCII digits are refused."""
+    """Return the number in a text as `float` reads it, or None if the text is not a number.
+
+    Unlike `float`, refuses underscores and digits that are not ASCII.
+    """
     try:
         return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
         return None
 
 
-MAX_VALUES = 1_000  # distinct values per column that are examined
+MAX_VALUES = 1_000  # distinct refused values per column for which `Hints` looks for reasons
 GROUPED = r"[+-]?\d{1,3}(\.\d{3})+"
 _GROUPS = re.compile(
     r"[+-]?\d{1,3}(?:([.,' ]|\u00a0|\u202f|\u2019)\d{3})(?:\1\d{3})*(?:[.,]\d+)?", re.ASCII
@@ -765,7 +802,7 @@ _DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}", re.ASCII)
 _MISSING = {text.casefold() for text in DEFAULT_MISSING_TEXTS}
 _DECLARE = "which the schema can declare"
 PHRASES = {
-    "blanks": "would fit without blanks at its ends",
+    "blanks": "would fit without leading and trailing blanks",
     "missing": f"is a text that usually means missing, {_DECLARE}",
     "point": "would fit without .0",
     "zero": "would fit with a leading zero",
@@ -777,45 +814,44 @@ PHRASES = {
 
 
 class Hints:
-    """Collects changes of values, or declarations of the schema, that would make refused values
-    fit.
-    """
+    """Collect possible reasons why values of the records do not fit the schema."""
 
     def __init__(self) -> None:
-        self._found: dict[str, set[str]] = {}
-        self._tried: dict[str, set[str]] = {}
-        self._points: dict[
-            str, tuple[bool, bool]
-        ] = {}  # column -> has texts like 1.200, has other texts with a point
+        # column -> keys of PHRASES
+        self._reasons: dict[str, set[str]] = {}
+        # column -> refused values that were examined
+        self._examined: dict[str, set[str]] = {}
+        # column -> (has texts like 1.200, has other texts with a point)
+        self._points: dict[str, tuple[bool, bool]] = {}
 
     def see(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
-        """Examine a column of values and their codes."""
+        """Add the reasons for the refused values of a column; `codes` are its cell codes."""
         name = encoder.attribute.name
-        tried = self._tried.setdefault(name, set())
+        examined = self._examined.setdefault(name, set())
         self._see_points(encoder, values)
         refused = (codes < MISSING) & (codes != UNSUPPORTED)
-        if len(tried) < MAX_VALUES and refused.any():
+        if len(examined) < MAX_VALUES and refused.any():
             for value in _distinct(values, refused):
                 text = text_of(
                     value.decode("utf-8", "replace") if isinstance(value, bytes) else value
                 )
-                if text not in tried and len(tried) < MAX_VALUES:
-                    tried.add(text)
-                    self._found.setdefault(name, set()).update(refusal_reasons(encoder, text))
+                if text not in examined and len(examined) < MAX_VALUES:
+                    examined.add(text)
+                    self._reasons.setdefault(name, set()).update(refusal_reasons(encoder, text))
 
     def see_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
-        """Examine some values of a column."""
+        """Add the reasons for the refused ones among some values of a column."""
         entries = [value for value in values if value is not None]
         self.see(encoder, entries, encoder.objects(entries))
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Sentences for the curator; they name columns and no value."""
+        """Sentences for the curator, which name columns and contain no value."""
         sentences = [
             f"Column {quote_public(name)}: a value that does not fit {PHRASES[reason]}."
-            for name, found in self._found.items()
+            for name, reasons in self._reasons.items()
             for reason in PHRASES
-            if reason in found
+            if reason in reasons
         ]
         sentences += [
             f"Column {quote_public(name)}: all texts with a point are like 1.200, with three digits"
@@ -827,6 +863,7 @@ class Hints:
         return tuple(sentences)
 
     def _see_points(self, encoder: Encoder, values: pa.Array | list[Any]) -> None:
+        """Note whether the points of a numeric column may be thousands signs, as in 1.200."""
         import pyarrow.compute as pc
 
         attribute = encoder.attribute
@@ -850,7 +887,7 @@ class Hints:
 
 
 def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
-    """Yield keys of `PHRASES` for a text that the attribute refuses."""
+    """Yield the keys of `PHRASES` that may explain why a text does not fit the attribute."""
 
     def fits(candidate: str) -> bool:
         return candidate != text and encoder.one(candidate) >= 0
@@ -882,7 +919,7 @@ def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
 
 
 def _without_groups(text: str) -> str:
-    """Return a number without the sign between its groups, and with a decimal point."""
+    """Return a number without thousands signs and with a decimal point: "1.200,5" as "1200.5"."""
     sign = next(character for character in text.lstrip("+-") if not character.isdigit())
     return text.replace(sign, "").replace(",", ".")
 

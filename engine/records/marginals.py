@@ -4,19 +4,18 @@
     Encoder            column -> cell codes; refused values have negative codes, one per reason
     count_marginals    codes -> tables; a row with a refused value in a needed column counts nowhere
 
-Only attribute sets that no other requested set contains are counted from the records. All other
-tables are sums of these, which is exact. Tables are additive integers: parts of the records can be
-counted separately and added with +. Ibis tables and DataFrames of Spark and Dask are counted where
-they are stored (modules `database`, `spark` and `dask`).
+Only tables that are no margin of another requested table are counted from the records; their
+margins are sums, which is exact. Parts of the records can be counted separately and added with +.
+Ibis tables and DataFrames of Spark and Dask are counted where they are stored (modules `database`
+and `dask`).
 
-Rows with a count column.
-
-Counting each row of aggregated data once would be wrong without any error. The user must therefore
-declare the role of every numeric column: it is in the schema, the count column, or ignored. Names
-and types of columns are public, so an error about them reveals nothing about records. The columns
-of a text file have names but no types. A column with a name that programs give to counts is
-refused. For other columns, the values at the start of the file are checked; the result is shown to
-the curator only, or raised as an error where errors may depend on records.
+Aggregated data has a count column, the number of records of each row. Counting each of its rows
+once would be wrong without any error, so the user must declare the role of every numeric column: it
+is in the schema, the count column, or ignored. Names and types of columns are public, so an error
+about them reveals nothing about records. The columns of a text file have names but no types. Such a
+column is refused if its name is usual for counts, such as "n" or "freq". For other columns, the
+values at the start of the file are checked; the result is shown to the curator only, or raised as
+an error if `on_refused` is "error".
 """
 
 from __future__ import annotations
@@ -60,77 +59,73 @@ from engine.records.encoding import FRACTION, MISSING, REASONS, Encoder, Hints, 
 from engine.records.readers import ColumnKinds, as_source, column_kinds, read_batches
 from engine.workload import Attribute, Schema
 
-MAX_RECORDS_PER_ROW = 2**40  # sums of millions of rows then remain exact
-COUNT_COLUMN_NAMES = (
-    "n",
-    "count",
-    "counts",
-    "freq",
-    "frequency",
-)  # of dplyr and SQL, pandas, R's tables
+MAX_RECORDS_PER_ROW = 2**40  # sums of millions of rows then fit in 64 bits
+# names that dplyr, SQL, pandas and R give to columns of counts
+COUNT_COLUMN_NAMES = ("n", "count", "counts", "freq", "frequency")
 NOT_WEIGHTS = (
-    "A count column holds numbers of records. With sampling weights instead, one person would count"
-    " many times, and the privacy budget would not cover that: count each row once, without a count"
-    " column."
+    "A count column must contain numbers of records. If these are sampling weights, one person"
+    " would be counted many times, and the privacy budget would not cover that: count each row"
+    " once, without a count column."
 )
-MAX_LISTED_COLUMNS = 8  # in an error message
-PANDAS_INDEX_PREFIX = "__index_level_"  # row index of pandas; in text files it has no name
+MAX_LISTED_COLUMNS = 8  # maximum number of columns that an error message names
+PANDAS_INDEX_PREFIX = "__index_level_"  # column in which pandas stores the row index
 
 
 class _Count(Attribute):
-    """Pseudo-attribute for numbers of records; its size exceeds every allowed domain."""
+    """Attribute of the numbers 0, 1, 2, ... in a count column; larger than any real attribute."""
 
     def __post_init__(self) -> None:
-        """Skip the checks of attributes."""
+        """Skip the checks of `Attribute`, which limit the number of cells."""
 
 
 _ANY_NUMBER = Encoder(attribute=Attribute.numeric("any", [-1.0, 0.0, 1.0], clip=True))
 
 
 def count_encoder(column: str) -> Encoder:
-    """Return an encoder of the number of records per row; it refuses other values."""
+    """Return an encoder for a count column; it refuses values that are no number of records."""
     return Encoder(attribute=_Count(name=column, kind="numeric", size=MAX_RECORDS_PER_ROW))
 
 
 def check_count_column(schema: Schema, count_column: str | None, person: str | None) -> None:
-    """Raise DataError if the count column has a second role; reads no record.
+    """Raise DataError if the count column is an attribute, or if there is a person column, too.
 
-    A column is either a number of records or an attribute of a record. This includes attributes
-    that are not counted now, because another plan on the same schema could count them.
+    Attributes in no requested table are included, because another plan on the same schema could
+    request them. Reads no record.
     """
     if count_column is None:
         return
     if count_column in schema:
         raise DataError(
-            f"the count column {quote_public(count_column)} is also an attribute of the schema, but"
-            " a number of records is no attribute of a record; remove the attribute from the"
-            " schema and plan again, or give no count column"
+            f"the count column {quote_public(count_column)} is also an attribute of the schema; a"
+            " column can be only one of them. Remove the attribute from the schema and plan again,"
+            " or give no count column"
         )
     if person is not None:
         raise DataError(
-            "rows that are counts do not identify persons, but there is the count column"
-            f" {quote_public(count_column)} and the person column {quote_public(person)}; give no"
-            " count column, or take the person column out of options and schema"
+            f"there is a count column, {quote_public(count_column)}, and a person column,"
+            f" {quote_public(person)}; a row that stands for several records has no person. Give no"
+            " count column, or remove the person column from options and schema"
         )
 
 
 def count_column_doubts(
     count_column: str | None, refused: Mapping[str, Mapping[str, int]], small: int, large: int
 ) -> tuple[str, ...]:
-    """Return questions about a count column that may hold sampling weights, for the curator only.
+    """Return warnings, for the curator only, that a count column may contain sampling weights.
 
     Parameters
     ----------
-    refused : numbers of rows that were left out, by column and reason.
-    small, large : numbers of counted rows with counts below `LARGE_COUNT`, and from there on.
+    refused : mapping from a column to a mapping from a reason to the number of refused rows.
+    small : number of counted rows whose count is less than `LARGE_COUNT`.
+    large : number of counted rows whose count is `LARGE_COUNT` or more.
     """
     if count_column is None:
         return ()
     texts = []
     if REASONS[-1 - FRACTION] in refused.get(count_column, {}):
         texts.append(
-            f"The count column {quote_public(count_column)} has numbers that are not whole; their"
-            " rows are left out."
+            f"The count column {quote_public(count_column)} has numbers with a fraction; their rows"
+            " are left out."
         )
     if large and not small:
         texts.append(
@@ -153,10 +148,10 @@ def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> N
 
 
 def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
-    """Return a question about unnamed columns of text files that start with numbers only.
+    """Return a question to the curator about numeric columns of text files without a declared role.
 
-    The text depends on records, so it is for the curator, or for errors that may depend on records.
-    Of several files, only the first one with a column is read.
+    A column is numeric if all values at the start of the first file that contains it are numbers.
+    The text depends on records, so only the curator may see it. Empty without such columns.
     """
     checked_names: set[str] = set()
     numeric_columns = []
@@ -182,7 +177,11 @@ def _is_of_numbers(column: Any) -> bool:
 def _unnamed_columns(
     data: Any, schema: Schema, ignore: Collection[str]
 ) -> Iterator[tuple[Path | None, ColumnKinds]]:
-    """Yield each file with its columns that are neither in the schema nor ignored."""
+    """Yield each file, or None for data in memory, with its columns without a declared role.
+
+    A column has a role if it is in the schema or ignored. The columns are a mapping from the name
+    to whether the column is numeric, or None if its type is unknown.
+    """
     for file, columns in column_kinds(data):
         # the first line of a file without header is a record and must not be quoted
         if any(name in schema for name in columns):
@@ -201,21 +200,20 @@ def _question_text(names: list[str]) -> str:
     listed = ", ".join(map(quote_public, names[:MAX_LISTED_COLUMNS]))
     if (n_more := len(names) - MAX_LISTED_COLUMNS) > 0:
         return (
-            f"the schema does not know {len(names):,} columns that hold numbers, {listed} and"
-            f" {n_more:,} more; give the columns of the schema alone, or name all others in"
-            " ignore=[...]"
+            f"the schema does not contain {len(names):,} numeric columns of the records, {listed}"
+            f" and {n_more:,} more; remove these columns, or name all of them in ignore=[...]"
         )
     is_single = len(names) == 1
     return (
-        f"the schema does not know the column{'' if is_single else 's'} {listed}, which"
-        f" hold{'s' if is_single else ''} numbers: if {'it' if is_single else 'one of them'} tells"
-        " how many records each row stands for, count them with"
-        f" count_column={quote_public(names[0])}, or leave the column{'' if is_single else 's'} out"
-        f" with ignore=[{listed}]"
+        f"the schema does not contain the numeric column{'' if is_single else 's'} {listed} of the"
+        f" records: if {'it is' if is_single else 'one of them is'} the number of records of each"
+        f" row, give count_column={quote_public(names[0])}; otherwise leave the"
+        f" column{'' if is_single else 's'} out with ignore=[{listed}]"
     )
 
 
-MEMORY_LIMIT = 4_000_000_000  # bytes
+MEMORY_LIMIT = 4_000_000_000  # bytes of all tables
+# rows are added to the tables in chunks of at most so many rows and bytes
 CHUNK_ROWS = 2**20
 CHUNK_BYTES = 128_000_000
 IMPOSSIBLE = "impossible together"
@@ -261,23 +259,25 @@ def count_marginals(
 
     Parameters
     ----------
-    data : anything that `read_batches` accepts; or `Counts`, or the path of a .counts file, with
-        the requested tables or larger ones.
+    data : anything that `read_batches` accepts; or `Counts`, or the path of a .counts file, that
+        contains each requested table or one of which it is a margin.
     attribute_sets : one sequence of attribute names per table; the empty sequence requests the
         number of records.
     on_refused : "error" raises if a row has a value outside the domain in a needed column; "drop"
         leaves such rows out of every table and reports their number.
-    person : column with the identifier of the person. At most `rows_per_person` rows of each person
-        count, selected by a rule that depends on the rows of that person only. Rows without a
-        person are refused. Both parameters default to the declaration of the schema. Identifiers
-        are integers of any type or texts, see `engine.records.contribution_bounding`.
-    count_column : column with the number of records of each row, for data that is aggregated
-        already. All numbers of rows are then numbers of records, and a row with a refused number is
-        one record. The column must not be an attribute of the schema. It must not hold sampling
-        weights either: a person would count as often as the weight says.
-    ignore : columns with numbers that are neither in the schema nor counts; not attributes.
+    person : column with the identifier of the person, integers of any type or texts; see
+        `engine.records.contribution_bounding`. Rows without a person are refused. Default: the
+        person column of the schema, if it declares one.
+    rows_per_person : with a person column, the maximum number of counted rows per person. Which
+        rows are counted depends only on the rows of that person. Default: as the schema declares,
+        otherwise 1.
+    count_column : column with the number of records of each row, for aggregated data. The numbers
+        of rows in the result are then numbers of records; a row with an invalid number is one
+        refused record. The column must not be an attribute of the schema, and must not contain
+        sampling weights: a person would be counted as often as the weight says.
+    ignore : numeric columns that are neither attributes of the schema nor the count column.
     progress : called with a fraction up to 1 and a text; may raise to stop the count.
-    memory_limit : bytes for all tables; the reader needs up to 500 MB more.
+    memory_limit : maximum bytes of all tables; the reader needs up to 500 MB more.
 
     Returns
     -------
@@ -287,7 +287,7 @@ def count_marginals(
     ------
     DataError
         The data cannot be read; or it has refused rows and `on_refused` is "error"; or it has
-        columns with numbers that neither the schema, `count_column` nor `ignore` names.
+        a numeric column that is not in the schema, `count_column` or `ignore`.
     SchemaError
         An attribute is not in the schema.
     LimitExceeded
@@ -297,8 +297,9 @@ def count_marginals(
     -----
     A row with a combination of values that the rules of the schema make impossible is refused.
 
-    Guarantee: each row counts once in every table or in none, depending only on the values of this
-    row. Adding or removing one record therefore changes one cell of each table by one.
+    Guarantee without a person column: each row is counted once in every table or in none, depending
+    only on its own values. Adding or removing one record therefore changes one cell of each table
+    by one.
     """
     options = RecordOptions(
         on_refused=on_refused,
@@ -355,13 +356,13 @@ def count_tables(
     if isinstance(data, Counts):
         if options.person is not None:
             raise DataError(
-                "Counts hold no persons. Count the records with the person column, or leave it out"
-                " here."
+                "The data are counts, which have no person column. Count the records with the"
+                " person column, or give no person column here."
             )
         if count_column is not None:
             raise DataError(
-                "Counts have no columns. Count the records with the column of counts, or leave it"
-                " out here."
+                "The data are counts, which have no count column. Count the records with the count"
+                " column, or give no count column here."
             )
         return _from_larger_tables(data, schema, requested)
     doubts: tuple[str, ...] = ()
@@ -369,7 +370,8 @@ def count_tables(
         other_columns = [*ignore, *([person] if person is not None else [])]
         check_columns_named(data, schema, other_columns)
         if question := numbers_text(data, schema, other_columns):
-            if on_refused == "error":  # an error may depend on the records; with "drop" it must not
+            # with "drop", whether an error is raised must not depend on the records
+            if on_refused == "error":
                 raise DataError(question)
             doubts = (f"{question[0].upper()}{question[1:]}.",)
     sources = larger_tables(schema, requested)
@@ -419,10 +421,10 @@ def count_tables(
 
 
 class _Tally:
-    """Tables that are filled batch by batch.
+    """Marginal tables, and numbers of refused rows, that are updated batch by batch.
 
-    Rows are collected in chunks, because `bincount` takes time for every cell of a table at each
-    call.
+    Cell codes of many batches are collected in a chunk before they are added to the tables, because
+    each call of `bincount` takes time proportional to the cells of the table.
     """
 
     def __init__(
@@ -454,8 +456,8 @@ class _Tally:
         self.chunk = [np.empty(self.chunk_rows, encoder.dtype) for encoder in self.encoders]
 
     def read(self, data: Any, progress: Progress | None) -> None:
-        # rows are fetched if the schema has rules: a rule is a table of cells, which a database
-        # lacks
+        """Count all rows of `data`, in its database if possible."""
+        # rules for impossible cells are arrays, which are not available in a database
         if is_table(data) and not self.rules and count_in_database(self, data, progress):
             return
         n_rows_read, listen = 0, check_callback(progress)
@@ -501,14 +503,14 @@ class _Tally:
             self._flush(pool)
 
     def take_retained(self, names: Sequence[str]) -> None:
-        """Count the retained rows of the cap, which holds codes of the attributes `names`."""
+        """Count the rows that the limit per person selects; `names` are their attributes."""
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             if self.cap is not None:
                 self._count_within_cap(self.cap, names, pool)
             self._flush(pool)
 
     def _count_within_cap(self, cap: PersonCap, names: Sequence[str], pool: Executor) -> None:
-        """Count the retained rows of the cap; add rows without a person to the refused ones."""
+        """Count the first k rows of each person; add rows without a person to the refused rows."""
         retained = cap.retained_codes()
         if cap.n_without_person:
             note(self.refused, cap.column, NO_PERSON, cap.n_without_person)
@@ -518,7 +520,15 @@ class _Tally:
             self._take(self._accepted(columns, len(retained[0])), pool)
 
     def _accepted(self, columns: list[np.ndarray], rows: int) -> list[np.ndarray]:
-        """Return the columns without refused rows; without any row once an error is certain."""
+        """Remove refused rows from a batch of cell codes and add their numbers to the tally.
+
+        Also removes all other rows if a row was refused and the count will therefore raise.
+
+        Parameters
+        ----------
+        columns : cell codes per attribute, shape (rows,) each.
+        rows : number of rows, for a batch without columns.
+        """
         refused_columns = [i for i, codes in enumerate(columns) if rows and codes.min() < 0]
         if refused_columns:
             for i in refused_columns:
@@ -557,13 +567,17 @@ class _Tally:
         return [codes[~refused] for codes in columns]
 
     def _n_records(self, columns: list[np.ndarray], selected: np.ndarray) -> int:
-        """Return the number of records of the selected rows; a row with a refused number is one."""
+        """Return the number of records of the selected rows.
+
+        With a count column, a row with an invalid count is one record.
+        """
         if not self.weighted:
             return int(selected.sum())
         counts = columns[-1][selected]
         return int(np.where(counts < 0, 1, counts).sum())
 
     def _take(self, columns: list[np.ndarray], pool: Executor) -> None:
+        """Copy a batch of cell codes to the chunk; add the chunk to the tables when it is full."""
         rows, start = len(columns[0]) if columns else 0, 0
         while start < rows:
             count = min(rows - start, self.chunk_rows - self.filled_rows)
@@ -574,11 +588,13 @@ class _Tally:
                 self._flush(pool)
 
     def _flush(self, pool: Executor) -> None:
+        """Add the collected chunk of cell codes to all tables."""
         if self.filled_rows:
             list(pool.map(self._add, self.tables))
         self.filled_rows = 0
 
     def _add(self, names: Names) -> None:
+        """Add the collected chunk of cell codes to one table."""
         table = self.tables[names]
         first_codes, *other_codes = (
             self.chunk[self.place[name]][: self.filled_rows] for name in names
@@ -597,7 +613,11 @@ class _Tally:
 
 
 def _possible_cells(schema: Schema, counted: Collection[str]) -> list[tuple[Names, np.ndarray]]:
-    """Return (names, mask of possible cells) for each structural-zero rule on counted attributes."""
+    """Return (names, boolean table of possible cells) for each rule on counted attributes.
+
+    The rules are the structural zeros of the schema. Rules that allow all cells of the counted
+    attributes are left out.
+    """
     tables = []
     for rule in schema.structural_zeros:
         names = tuple(name for name in rule.names if name in counted)
@@ -608,19 +628,30 @@ def _possible_cells(schema: Schema, counted: Collection[str]) -> list[tuple[Name
 
 
 def _from_larger_tables(counts: Counts, schema: Schema, requested: Sequence[Names]) -> Counts:
-    """Sum the requested tables from counts on the same domains."""
+    """Return counts with the requested tables, summed from the tables of existing counts.
+
+    Raises
+    ------
+    DataError
+        The counts have other attributes or rules than the schema, or lack a table.
+    """
     for name in {name for names in requested for name in names}:
         if name not in counts.schema or counts.schema[name] != schema[name]:
             raise DataError(
-                f"the counts have another domain of {quote_public(name)}; count the records again"
+                f"the counts and the schema declare different values of {quote_public(name)}; count"
+                " the records again"
             )
     if counts.schema.impossible != schema.impossible:
-        raise DataError("the counts have other rules for impossible cells; count the records again")
+        raise DataError(
+            "the counts and the schema have different rules for impossible combinations; count the"
+            " records again"
+        )
     sources = larger_tables(counts.schema, requested, counts.tables)
     for names, source in sources.items():
         if names and source is None:
             raise DataError(
-                f"the counts hold no table that contains {set_text(names)}; count the records again"
+                f"the counts contain no table on the attributes {set_text(names)}; count the"
+                " records again"
             )
     return replace(
         counts,
@@ -630,7 +661,7 @@ def _from_larger_tables(counts: Counts, schema: Schema, requested: Sequence[Name
 
 
 def _refused_rows_text(tally: _Tally | Counts, count_column: str | None) -> str:
-    """Describe the refused rows by their numbers only, without values."""
+    """Return the message for refused rows: their numbers by column and reason, without values."""
     parts = [
         f"column {quote_public(column)}:"
         f" {', '.join(f'{rows:,} {reason}' for reason, rows in reasons.items())}"

@@ -1,9 +1,9 @@
-"""Readers of records: data frames, files of all formats, folders and partitions.
+"""Readers of records: data frames, files of all formats, folders and database tables.
 
-`read_batches` yields small batches of the needed columns from any supported data. Memory is bounded
-by bytes, not by rows: batches are smaller for more columns, and Arrow and Parquet files that would
-expand to too many bytes are refused. A folder or pattern of files is one source; the reader of each
-file depends on its ending (`FILE_KINDS`).
+`read_batches` yields small batches of the needed columns from any supported data. Memory is
+limited: batches have fewer rows if there are more columns, and Arrow and Parquet files that would
+decompress to too many bytes are refused. A folder, or a pattern such as "data/*.csv", is read as
+one source; the reader of each file depends on its ending (`FILE_KINDS`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from engine.records.batches import (
 from engine.records.counts import COUNTS_ENDING
 from engine.records.csv_reader import (
     BLOCK,
+    COMPRESSED_ENDINGS,
     MAGIC,
-    PACKED,
     TextFile,
     arrow_start,
     check_arrow,
@@ -89,7 +89,7 @@ def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch
     Raises
     ------
     LimitExceeded
-        A batch expands to too many bytes.
+        A batch decompresses to too many bytes.
     """
     what = f"the file {quote_public(path.name)}"
     without_values(lambda: _check_arrow_file(path), what)
@@ -107,7 +107,7 @@ def _check_arrow_file(path: Path) -> None:
 
 
 def _arrow_reader(path: Path) -> Any:
-    """Open an Arrow file, which has a list of batches at its end, or an Arrow stream."""
+    """Return an Arrow reader for a file with a footer that lists its batches, or for a stream."""
     source = pa.memory_map(str(path))
     is_file = is_arrow_file(source)
     source.seek(0 if is_file else arrow_start(source.read(len(MAGIC))))
@@ -117,12 +117,15 @@ def _arrow_reader(path: Path) -> Any:
 
 
 def json_names(path: Path) -> list[str]:
-    """Return the keys of the first `LINES` objects; objects may omit keys without a value."""
+    """Return the keys of the first `LINES` objects of a JSON file, in order of occurrence."""
     return list(dict.fromkeys(key for _, row in islice(_json_objects(path), LINES) for key in row))
 
 
 def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield the values of the named keys of all objects; an absent key is a missing value."""
+    """Yield the values of the named keys of all objects of a JSON file.
+
+    An object without a key has a missing value. A key that no object has raises DataError.
+    """
     seen_keys: set[str] = set()
 
     def values() -> Iterator[list[Any]]:
@@ -150,6 +153,7 @@ class _DuplicateKeys(dict[str, Any]):
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the (key, value) pairs of a JSON object as a dictionary that keeps duplicate keys."""
     value = dict(pairs)
     if len(value) == len(pairs):
         return value
@@ -159,7 +163,10 @@ def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a file, one per line or in one array, each with its place as text."""
+    """Yield (place, object) for each object of a JSON file, one per line or all in one array.
+
+    The place, such as "line 3" or "object 3", is for messages.
+    """
     what = f"the file {quote_public(path.name)}"
     raw, file = without_values(lambda: open_decompressed(path), what)
     with raw:
@@ -184,7 +191,7 @@ def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
-    """Yield the value of each line that is not blank; None for a line that is not JSON."""
+    """Yield (place, value) for each line that is not blank; the value is None if it is not JSON."""
     for number, line in enumerate(read_lines(file, MAX_LINE_CHARS, what), start=1):
         if not line.strip():
             continue
@@ -196,7 +203,10 @@ def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
-    """Yield the elements of an array incrementally; None for an element that is not an object."""
+    """Yield (place, object) for each element of a JSON array, which is read block by block.
+
+    After an element that is not a valid object, yields None in its place and stops.
+    """
     decoder, utf8 = (
         json.JSONDecoder(object_pairs_hook=_json_object),
         codecs.getincrementaldecoder("utf-8-sig")(),
@@ -210,7 +220,7 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
         text, at = text[at:] + utf8.decode(block, final=not block), 0
         return bool(block)
 
-    def next_sign() -> str:
+    def next_character() -> str:
         """Return the next character that is not blank; empty at the end of the file."""
         nonlocal at
         while True:
@@ -220,12 +230,12 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
             if not more():
                 return ""
 
-    next_sign()
+    next_character()
     while not is_complete:
         at += 1  # skip the bracket or comma
         number += 1
         place = f"object {number:,}"
-        if (sign := next_sign()) == "]" and number == 1:
+        if (sign := next_character()) == "]" and number == 1:
             break
         while sign == "{":
             try:
@@ -240,12 +250,12 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
                     sign = ""
         if sign != "{":
             yield place, None
-        separator = next_sign()
+        separator = next_character()
         if separator not in (",", "]"):
             raise DataError(f"{what} ends early or is not valid JSON after {place}; write it again")
         is_complete = separator == "]"
     at += 1
-    if next_sign():
+    if next_character():
         raise DataError(f"{what} continues after its array; write one array of objects")
 
 
@@ -254,7 +264,7 @@ CHUNK_BYTES = 400_000_000
 
 
 def parquet_schema(path: Path) -> pa.Schema:
-    """Return the Arrow schema of a parquet file."""
+    """Return the Arrow schema of a Parquet file."""
     return without_values(
         lambda: _parquet_file(path).schema_arrow, f"the file {quote_public(path.name)}"
     )
@@ -267,7 +277,13 @@ def _parquet_file(place: Path, **options: Any) -> Any:
 
 
 def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield the named columns of a parquet file; raise LimitExceeded for large row groups."""
+    """Yield the named columns of a Parquet file.
+
+    Raises
+    ------
+    LimitExceeded
+        A column of a row group decompresses to too many bytes.
+    """
     what = f"the file {quote_public(path.name)}"
     with without_values(lambda: _parquet_file(path), what) as file:
         fields = without_values(lambda: file.schema_arrow, what)
@@ -275,7 +291,9 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
         for name in names:
             if pa.types.is_nested(fields.field(name).type):
                 raise DataError(
-                    f"the column {quote_public(name)} of {what} is nested; give one value per row"
+                    f"the column {quote_public(name)} of {what} contains lists or structures; it"
+                    " must have one value per row. Save it as a plain column, or leave it out of"
+                    " the schema"
                 )
         texts = [name for name in names if _is_text(fields.field(name).type)]
         metadata, needed = file.metadata, set(names)
@@ -287,8 +305,8 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
             check_group_size(
                 max((row_group.column(i).total_uncompressed_size for i in wanted), default=0)
             )
-    # Texts remain dictionary-encoded, so a long text that is repeated a million times is in memory
-    # once. The buffer makes the reader load single pages instead of all pages of a column chunk.
+    # Texts remain dictionary-encoded, so that a text that occurs in many rows is in memory once.
+    # A small buffer makes the reader load one page at a time instead of a complete column chunk.
     buffer = max(2**12, min(2**20, PARQUET_BATCH_BYTES // max(1, len(names))))
     with without_values(
         lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what
@@ -308,14 +326,15 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def check_group_size(size: int) -> None:
-    """Raise LimitExceeded for a row group that expands to too many bytes."""
+    """Raise LimitExceeded if a row group of a Parquet file takes too many bytes in memory."""
     if size > CHUNK_BYTES:
         raise LimitExceeded(
-            f"a row group of the file unfolds to {size:,} bytes, more than the {CHUNK_BYTES:,}"
-            " allowed; write the file again with at most a million rows per row group"
+            f"a row group of the file decompresses to {size:,} bytes; at most {CHUNK_BYTES:,} are"
+            " allowed. Write the file again with at most a million rows per row group"
         )
 
 
+# column name -> whether the column is numeric, or None if its type is unknown
 ColumnKinds = dict[str, bool | None]
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -326,8 +345,8 @@ class FileKind:
 
     Attributes
     ----------
-    columns : function that returns the column names and whether each column is numeric.
-    batches : function that yields the rows.
+    columns : function from a path to its columns and whether each is numeric.
+    batches : function (path, column names, maximum rows per batch) that yields the rows.
     """
 
     columns: Callable[[Path], ColumnKinds]
@@ -363,15 +382,26 @@ FILE_KINDS = (
     }
     | dict.fromkeys(SHEET_ENDINGS, SHEET)
     | dict.fromkeys(LABELLED_ENDINGS, LABELLED)
-    | {f"{one}{pack}": CSV for one in (".csv", ".tsv", ".txt", ".dat") for pack in ("", *PACKED)}
-    | {f"{one}{pack}": JSON for one in (".jsonl", ".ndjson", ".json") for pack in ("", *PACKED)}
+    | {
+        f"{one}{pack}": CSV
+        for one in (".csv", ".tsv", ".txt", ".dat")
+        for pack in ("", *COMPRESSED_ENDINGS)
+    }
+    | {
+        f"{one}{pack}": JSON
+        for one in (".jsonl", ".ndjson", ".json")
+        for pack in ("", *COMPRESSED_ENDINGS)
+    }
 )
 
 TEXT_ENDINGS = tuple(ending for ending, kind in FILE_KINDS.items() if kind is CSV)
 
 
 def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
-    """Yield every file of a path with its columns, including those from folder names."""
+    """Yield every file of a path, folder or pattern with its columns.
+
+    A folder name such as sex=F adds the column "sex". Files with other endings are left out.
+    """
     for file in _matching_files(path):
         if (kind := _file_kind(file)) is not None:
             yield file, dict.fromkeys(_folder_columns(path, file)) | kind.columns(file)
@@ -380,17 +410,19 @@ def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
 def file_batches(
     path: Path, names: Sequence[str], rows: int, only: Path | None = None
 ) -> Iterator[Batch]:
-    """Yield the named columns of a file, of all files below a folder, or of all matches of a
-    pattern.
+    """Yield the named columns of a file, all files in a folder, or all files of a pattern.
 
-    With `only`, a single one of these files is read.
+    Parameters
+    ----------
+    rows : maximum number of rows per batch.
+    only : one of these files, if only that file is to be read.
     """
     if (files := [only] if only else _matching_files(path)) == [path]:
         return _supported_file_kind(path).batches(path, names, rows)
     if not files:
         raise DataError(
-            f"there is no file {quote_public(path.name)} at this path, or none in it; check it,"
-            f" {ENDINGS_ADVICE}"
+            f"there is no file or folder {quote_public(path.name)} at this path, or the folder is"
+            f" empty; check the path, {ENDINGS_ADVICE}"
         )
     return _batches_of_files(path, files, names, rows)
 
@@ -398,9 +430,9 @@ def file_batches(
 def _batches_of_files(
     path: Path, files: Sequence[Path], names: Sequence[str], rows: int
 ) -> Iterator[Batch]:
-    """Yield the rows of several files; folder names such as sex=F add a constant column.
+    """Yield the rows of several files, one after the other; every file must have all columns.
 
-    Every file must have all columns.
+    A folder name between `path` and a file, such as sex=F, is a constant column of that file.
     """
     readers = [_supported_file_kind(file) for file in files]
     for done, (file, reader) in enumerate(zip(files, readers, strict=True)):
@@ -408,8 +440,8 @@ def _batches_of_files(
         columns_in_file = [name for name in names if name not in constant]
         if duplicated := constant.keys() & reader.columns(file).keys() & set(names):
             raise DataError(
-                f"the column {quote_public(min(duplicated))} is in {quote_public(file.name)} and in"
-                " its folder; keep one"
+                f"the column {quote_public(min(duplicated))} is in the file"
+                f" {quote_public(file.name)} and in the name of its folder; remove one of them"
             )
         for batch in reader.batches(file, columns_in_file, rows):
             columns = dict(zip(columns_in_file, batch.columns, strict=True))
@@ -423,7 +455,7 @@ def _batches_of_files(
 
 
 def _folder_columns(path: Path, file: Path) -> dict[str, pa.Scalar]:
-    """Return the constant columns from folder names between `path` and a file."""
+    """Return a mapping from column to value, from folder names such as sex=F above a file."""
     if not path.is_dir():
         return {}
     pairs = [part.split("=", 1) for part in file.relative_to(path).parent.parts if "=" in part]
@@ -467,20 +499,24 @@ def _supported_file_kind(path: Path) -> FileKind:
     if (kind := _file_kind(path)) is None:
         if path.suffix.lower() == COUNTS_ENDING:
             raise DataError(
-                f"the file {quote_public(path.name)} holds counts of a part; add such files with"
-                " 'counts merge'"
+                f"the file {quote_public(path.name)} contains counts and no records; add such files"
+                " with 'counts merge'"
             )
         raise DataError(
-            f"the file {quote_public(path.name)} is of no known kind; check it, {ENDINGS_ADVICE}"
+            f"the format of the file {quote_public(path.name)} is not supported; check the file,"
+            f" {ENDINGS_ADVICE}"
         )
     return kind
 
 
 RECORD_ENDINGS = tuple(FILE_KINDS)
 ENDINGS = ", ".join(
-    [*(one for one in FILE_KINDS if one.count(".") == 1), *(f".csv{pack}" for pack in PACKED)]
+    [
+        *(one for one in FILE_KINDS if one.count(".") == 1),
+        *(f".csv{pack}" for pack in COMPRESSED_ENDINGS),
+    ]
 )
-ENDINGS_ADVICE = f"and that names end in one of {ENDINGS}"
+ENDINGS_ADVICE = f"and that file names end in one of {ENDINGS}"
 
 
 BATCH_BYTES = 64_000_000
@@ -499,10 +535,10 @@ _BYTES_PER_VALUE = 16  # a short text or two integers; long texts are dictionary
 
 
 def as_source(data: Any) -> Any:
-    """Return data in a form that both `column_names` and `read_batches` can read.
+    """Convert data that can be read only once, or not directly, to an Arrow stream or a frame.
 
-    Generators and objects with the Arrow stream interface become a `RecordBatchReader`; a Polars
-    LazyFrame is collected.
+    Generators and objects with the Arrow stream interface are converted to a `RecordBatchReader`,
+    and a Polars LazyFrame is collected. Other data is returned unchanged.
     """
     if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a Polars LazyFrame
         data = without_values(
@@ -534,7 +570,7 @@ def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> I
     DataError
         The data cannot be read, or a name does not match exactly one column.
     LimitExceeded
-        A file would expand to too many bytes at once.
+        A batch of a file would decompress to too many bytes.
     """
     rows = max(1_000, min(2**18, BATCH_BYTES // (_BYTES_PER_VALUE * max(1, len(names)))))
     if _is_pandas(data):
@@ -565,15 +601,18 @@ def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> I
 
 
 def column_names(data: Any) -> ColumnKinds:
-    """Return the columns of data, or of its first file, as `column_kinds` describes them."""
+    """Return a mapping from each column to whether it is numeric, None if its type is unknown.
+
+    Of several files, the first one is used. No record is read.
+    """
     return next((columns for _, columns in column_kinds(data)), {})
 
 
 def column_kinds(data: Any) -> Iterator[tuple[Path | None, ColumnKinds]]:
     """Yield each file of data, or None for data in memory, with its columns.
 
-    The columns are a mapping name -> whether it is numeric, or None if the type is unknown; empty
-    for data that does not list its columns. Names and types are public; no record is read.
+    The columns are a mapping from the name to whether the column is numeric, or None if its type is
+    unknown. The mapping is empty for data that does not list its columns. No record is read.
     """
     if isinstance(data, (str, Path)):
         yield from file_columns(Path(data))
@@ -615,7 +654,7 @@ def _dataset_type() -> Any:
 
 
 def _generated(parts: Iterator[Any]) -> pa.RecordBatchReader:
-    """Return a stream of Arrow batches or tables from a generator; all need the first schema."""
+    """Return an Arrow stream of the batches or tables of a generator; all need the same columns."""
 
     def batches_of(part: Any) -> Iterator[pa.RecordBatch]:
         if not isinstance(part, (pa.RecordBatch, pa.Table)) or part.schema.names != schema.names:
@@ -663,8 +702,8 @@ def _stream(reader: pa.RecordBatchReader, names: Sequence[str], rows: int) -> It
 def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """Yield batches of an Ibis table, or of another table with `to_pyarrow_batches`.
 
-    Integer and decimal columns that would be read as floats are read as texts and parsed.  Errors
-    of the table are raised again by `without_values`, so that no message contains a value.
+    Integer and decimal columns that Ibis would read as floats are read as texts and parsed. Errors
+    of the table are replaced, so that no message contains a value of the records.
     """
     what = f"the {type(data).__name__}"
     if hasattr(data, "columns") and hasattr(data, "select") and names:
@@ -695,7 +734,9 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
 
 
 def _readable_columns(data: Any, names: Sequence[str]) -> Any:
-    """Return an Ibis table with texts of PostgreSQL as type text, which removes padding of char(n).
+    """Return the named columns of an Ibis table; on PostgreSQL, cast texts to type text.
+
+    The cast removes the padding of char(n). Other data is returned unchanged.
 
     Raises
     ------
@@ -716,8 +757,8 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
         )
     for name, kind in unsupported.items():
         raise DataError(
-            f"the column {quote_public(name)} is of type {kind}, which is neither text nor number;"
-            " cast it to text in a view"
+            f"the column {quote_public(name)} has the type {kind}; records must be texts, numbers"
+            " or dates. Cast the column to text in a view"
         )
     if data.get_backend().name != "postgres":
         return data
@@ -741,7 +782,7 @@ def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:
 
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Parse numbers; a database without column types may contain 7.0 among integers."""
+    """Parse texts to numbers of an Arrow type; "7.0" is parsed as an integer if necessary."""
     import pyarrow.compute as pc
 
     return pc.replace_substring_regex(texts, r"\.0+$", "").cast(kind)

@@ -1,14 +1,14 @@
 """Readers of Excel, Stata, SPSS and SAS files in a subprocess.
 
 The parsers of these formats run in a separate process (`subprocess_worker`), so that a damaged or
-very large file cannot crash this one. The process sends one JSON message after the other, some of
-them followed by bytes.
+very large file cannot crash the calling process. The worker sends JSON messages, some of them
+followed by bytes.
 
 Stata, SPSS and SAS files contain value labels. A value with a label is read as its label; a value
-that the file declares as missing and that has no label is read as missing. `draft_schema` derives a
+without a label that the file declares as missing is read as missing. `draft_schema` derives a
 schema from the labels.
 
-Workbooks are read as batches of the needed columns, or as text.
+Workbooks are read as batches of the needed columns, or, for public tables, as CSV text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 
 WORKER_SCRIPT = Path(__file__).with_name("subprocess_worker.py")
-OUT_OF_MEMORY_CODES = {TOO_LARGE, -signal.SIGABRT, -9}  # of the worker itself, or of the system
+# exit codes when the worker, or the operating system, ends it for lack of memory
+OUT_OF_MEMORY_CODES = {TOO_LARGE, -signal.SIGABRT, -9}
 
 
 def worker_messages(
@@ -90,9 +91,9 @@ def worker_messages(
         finally:
             process.kill()
     if code in OUT_OF_MEMORY_CODES:
-        raise LimitExceeded(f"{what} needs more memory than there is{too_large}")
+        raise LimitExceeded(f"{what} needs more memory than is available{too_large}")
     raise DataError(
-        f"{what} cannot be read; check that it is complete and of the kind its name says"
+        f"{what} cannot be read; check that it is complete, and that its ending names its format"
     )
 
 
@@ -121,8 +122,7 @@ COMMON_MISSING_CODES = (
     99999,
 )
 DATES = (
-    "it holds dates or times. Declare by hand which periods have a cell, or leave the column out of"
-    " the schema"
+    "it contains dates or times. Declare the periods by hand, or leave the column out of the schema"
 )
 MAX_SCALE_ENDS = 3  # labels of a scale with labels only at its ends, or ends and middle
 # display formats of Stata, SPSS and SAS for days, months or seconds since an epoch
@@ -150,8 +150,8 @@ def draft_schema(path: str | Path) -> DraftSchema:
     place = Path(path)
     if place.suffix.lower() not in LABELLED_READERS:
         raise DataError(
-            f"the file {quote_public(place.name)} has no labels; give one of"
-            f" {', '.join(LABELLED_READERS)}"
+            f"the file {quote_public(place.name)} has no value labels; give a file that ends in one"
+            f" of {', '.join(LABELLED_READERS)}"
         )
     meta = _meta(place)
     attributes, reasons = [], _column_problems(meta)
@@ -176,7 +176,10 @@ def draft_schema(path: str | Path) -> DraftSchema:
 
 
 def column_problems(path: Path) -> dict[str, str]:
-    """Return column -> reason for columns of a labelled file that drafts must leave out."""
+    """Return a mapping from a column to the reason why a drafted schema leaves it out.
+
+    Empty for a file of another format than Stata, SPSS and SAS.
+    """
     return (
         _column_problems(_meta(path))
         if path.suffix.lower() in LABELLED_READERS and path.is_file()
@@ -185,7 +188,7 @@ def column_problems(path: Path) -> dict[str, str]:
 
 
 def _column_problems(meta: Any) -> dict[str, str]:
-    """Return column -> reason for columns of dates and columns with ambiguous labels."""
+    """Return a mapping from columns of dates, or with ambiguous labels, to the reason as text."""
     formats = meta.original_variable_types
     problems = {
         name: DATES for name in meta.column_names if DATE_FORMAT.match(formats.get(name) or "")
@@ -198,7 +201,7 @@ def _column_problems(meta: Any) -> dict[str, str]:
             codes = ", ".join(text_of(value) for value, text in texts.items() if text == shared)
             problems[name] = (
                 f"the values {codes} have the same label, {quote_public(shared)}, and would be"
-                " counted in one cell. Change the labels in the file, or write the attribute by"
+                " counted in one cell. Change the labels in the file, or declare the attribute by"
                 " hand"
             )
         numbers = [value for value in texts if not isinstance(value, str)]
@@ -212,14 +215,14 @@ def _column_problems(meta: Any) -> dict[str, str]:
             ):
                 problems[name] = (
                     f"the label of the value {text_of(value)} is {quote_public(text)}, which is"
-                    " another value, without a label. Change the labels in the file, or write the"
+                    " also a value, but has no label. Change the labels in the file, or declare the"
                     " attribute by hand"
                 )
     return problems
 
 
 def _label_texts(meta: Any, name: str) -> dict[Any, str]:
-    """Return value -> label text as read from the records, in the order of the values."""
+    """Return a mapping from each labelled value of a column to its label, ordered by value."""
     ordered = sorted(
         meta.variable_value_labels.get(name, ()), key=lambda value: (str(type(value)), value)
     )
@@ -240,15 +243,16 @@ def _attribute(meta: Any, name: str) -> Attribute:
     substantive = [value for value in present if not _looks_missing(value, present)]
     if not substantive:
         raise SchemaError(
-            "only missing values have a label. Declare bins or codes for the others by hand"
+            "only its missing values have labels. Declare bins or codes for the other values by"
+            " hand"
         )
     if len(texts) < 2:
-        raise SchemaError("only one value has a label. Write the attribute by hand")
+        raise SchemaError("only one of its values has a label. Declare the attribute by hand")
     if gaps := _unlabelled_between(substantive):
         raise SchemaError(
-            f"the values {', '.join(map(text_of, substantive))} have labels, and {gaps:,} whole"
-            " numbers between them have none. Write by hand those labels and the numbers"
-            " without one"
+            f"the values {', '.join(map(text_of, substantive))} have labels, and {gaps:,} integers"
+            " between them have none. Declare the attribute by hand, with these labels and the"
+            " numbers without a label"
         )
     return Attribute.categorical(
         name,
@@ -258,7 +262,11 @@ def _attribute(meta: Any, name: str) -> Attribute:
 
 
 def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
-    """Whether a code is common for missing values: negative, or nines far above the others."""
+    """Return whether a number is a usual code for missing values.
+
+    That is a negative number, or one of `COMMON_MISSING_CODES` that does not continue the sequence
+    of the smaller labelled numbers.
+    """
     if not isinstance(value, (int, float)) or value < 0:
         return not isinstance(value, str)
     smaller = [other for other in labelled if not isinstance(other, str) and 0 <= other < value]
@@ -268,7 +276,10 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
 
 
 def _unlabelled_between(values: Sequence[Any]) -> int:
-    """Return the number of unlabelled integers between two or three labelled ones; else 0."""
+    """Return the number of integers without a label on a scale with two or three labels.
+
+    0 if there are more labels, or a label that is not of an integer.
+    """
     numbers = [value for value in values if isinstance(value, (int, float))]
     if not 2 <= len(numbers) == len(values) <= MAX_SCALE_ENDS or any(n != int(n) for n in numbers):
         return 0
@@ -276,7 +287,10 @@ def _unlabelled_between(values: Sequence[Any]) -> int:
 
 
 def labelled_columns(path: Path) -> dict[str, bool | None]:
-    """Return the columns, and whether each is numeric without labels of non-missing values."""
+    """Return a mapping from each column to whether it is read as numbers.
+
+    That is the case for numeric columns in which only missing values have labels.
+    """
     meta = _meta(path)
     types, labels = meta.readstat_variable_types, meta.variable_value_labels
     return {
@@ -289,7 +303,7 @@ def labelled_columns(path: Path) -> dict[str, bool | None]:
 
 
 def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield the named columns in batches, with labels instead of labelled values."""
+    """Yield the named columns of a Stata, SPSS or SAS file; labelled values are read as labels."""
     what = f"the file {quote_public(path.name)}"
     with closing(_labelled_messages(path, names=list(names), rows=rows)) as messages:
         meta = _meta_of(path, next(messages))
@@ -319,7 +333,7 @@ def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Ba
 
 
 def _clocks(path: Path, meta: Any, names: Sequence[str]) -> dict[str, Clock]:
-    """Return the clocks of the named columns with a date format."""
+    """Return a mapping from each named column with a date format to its unit and epoch."""
     forms = meta.original_variable_types
     clocks = {name: clock_of(path.suffix.lower(), str(forms.get(name) or "")) for name in names}
     return {name: clock for name, clock in clocks.items() if clock is not None}
@@ -338,7 +352,7 @@ def _with_labels(values: pd.Series, meta: Any, name: str) -> Any:
 
 
 def _float_limit(meta: Any, name: str) -> int:
-    """Return the size from which a column cannot distinguish neighbouring integers.
+    """Return the smallest number from which the floats of a column skip integers.
 
     Stata has 32-bit floats, and SAS truncates doubles to a column width of 3 to 8 bytes.
     """
@@ -361,7 +375,7 @@ def _label(meta: Any, name: str, value: Any) -> Any:
 
 
 def _is_missing(meta: Any, name: str, value: Any) -> bool:
-    """Whether the file declares a value as missing, by a range (SPSS) or letter (Stata, SAS)."""
+    """Return whether the file declares a value as missing, by itself or in a range of values."""
     if value in meta.missing_user_values.get(name, ()):
         return True
     ranges = meta.missing_ranges.get(name, ())
@@ -376,12 +390,15 @@ def _meta(path: Path) -> Any:
 
 
 def _meta_of(path: Path, fields: dict[str, Any]) -> Any:
-    """Return the metadata of a file; labels arrive as pairs, because JSON keys cannot be numbers."""
+    """Return the metadata message of a labelled file as an object.
+
+    The message has the labels as pairs (value, label), because JSON keys cannot be numbers.
+    """
     labels = {name: dict(pairs) for name, pairs in fields.pop("labels").items()}
     if not all(isinstance(name, str) for name in fields["column_names"]):
         raise DataError(
-            f"the file {quote_public(path.name)} has a column without a name; it is damaged or"
-            " incomplete"
+            f"the file {quote_public(path.name)} has a column without a name, so it is damaged or"
+            " incomplete; save it again"
         )
     return SimpleNamespace(**fields, variable_value_labels=labels)
 
@@ -412,10 +429,10 @@ def _missing_options(path: Path) -> dict[str, bool]:
 SHEET_ENDINGS = (".xlsx", ".xls", ".ods")
 MAX_LISTED_SHEETS = 8  # in an error message
 MAX_WORKBOOK_INTEGER = 10**15  # spreadsheets store 15 digits of a number
-MOST_TEXT = 10_000_000  # characters of a public table
+MOST_TEXT = 10_000_000  # maximum characters of a sheet that is read as text
 LARGE_SHEET_ADVICE = (
-    ": a forgotten cell far from the others makes a sheet as large as all between them. Delete the"
-    " empty rows below and columns next to the table, or save it as CSV."
+    "; a single cell far from the table enlarges the sheet. Delete the rows below and the columns"
+    " next to the table, or save it as CSV."
 )
 
 
@@ -449,19 +466,19 @@ class SheetFile:
 
 
 def sheet_names(path: Path, sheet: str | None = None) -> list[str]:
-    """Return the first row of a sheet."""
+    """Return the column names of a sheet, its first row."""
     return list(map(_column_name, next(_rows(path, sheet), [])))
 
 
 def sheet_batches(
     path: Path, names: Sequence[str], rows: int, sheet: str | None = None
 ) -> Iterator[Batch]:
-    """Yield the named columns of a sheet; by default, of the only visible non-empty sheet."""
+    """Yield the named columns of a sheet; without `sheet`, of the only visible non-empty one."""
     all_rows = _rows(path, sheet)
     head = list(map(_column_name, next(all_rows, [])))
     check_columns(head, names, quote=False)
     places = [head.index(name) for name in names]
-    # a sheet may end in rows whose cells were emptied
+    # a row whose cells were deleted may still be in the file
     filled = ([row[i] for i in places] for row in all_rows if any(value != "" for value in row))
     limits = dict.fromkeys(names, MAX_WORKBOOK_INTEGER)
     return (
@@ -470,7 +487,7 @@ def sheet_batches(
 
 
 def visible_sheets(path: Path) -> list[str]:
-    """Return the names of the visible non-empty sheets; if there are several, one must be chosen."""
+    """Return the names of the visible non-empty sheets of a workbook."""
     with closing(_sheet_messages(path, None)) as messages:
         chosen: list[str] = next(messages)[0]
     return chosen
@@ -500,8 +517,8 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
         characters += sum(map(len, cells[:filled]))
         if characters > MOST_TEXT:
             raise LimitExceeded(
-                f"the file {quote_public(path.name)} has over {MOST_TEXT:,} characters. Leave out"
-                " what is not needed."
+                f"the file {quote_public(path.name)} has more than {MOST_TEXT:,} characters. Remove"
+                " rows or columns that are not needed."
             )
         if filled or empty_rows:
             width = max(width, filled)
@@ -545,8 +562,7 @@ def _rows(
             raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; {advice}")
         if merged := next(messages):  # merged cells are empty except for the first
             raise DataError(
-                f"{what} has merged cells in its {merged}; unmerge them and write every name and"
-                " value out"
+                f"{what} has merged cells in its {merged}; unmerge them and fill in every cell"
             )
         for rows in messages:
             yield from rows

@@ -2,11 +2,13 @@
 
 Arguments: a path; "sheet" or the name of a reader of pyreadstat; and the options as JSON.
 
-Output: lines of JSON, some followed by bytes. The parent only parses JSON and reads bytes, so the
-output of a failing worker cannot harm it. For a workbook: the candidate sheets and all visible
-ones; where cells are merged ("header", "rows" or ""); and lists of rows. For a labelled file: its
-metadata and, if rows are requested, the values of every column. The last line is null. The exit
-code is `TOO_LARGE` if the memory is exhausted.
+Output: messages, each a line of JSON, some followed by bytes. The parent only parses JSON and
+reads bytes, so the output of a failing worker cannot harm it.
+
+Messages about a workbook: the candidate sheets with all visible sheets; where cells are merged
+("header", "rows" or ""); and lists of rows. Messages about a labelled file, one of Stata, SPSS or
+SAS: its metadata and, if rows are requested, the values of every column. The last message is null.
+The exit code is `TOO_LARGE` if the memory is exhausted.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 MAX_ADDRESS_SPACE_BYTES = 8_000_000_000  # sufficient for a sheet of the maximum size
-ROWS_PER_MESSAGE = 1_000  # of a sheet
+ROWS_PER_MESSAGE = 1_000  # rows of a sheet in one message
 TOO_LARGE = 3
 SHEET = "sheet"
 META = (
@@ -34,7 +36,10 @@ JSON = "json"  # encoding of values without a numeric NumPy type
 
 
 def _send(value: Any, *payloads: bytes) -> None:
-    """Send a value, with dates and times as texts, and bytes to the parent process."""
+    """Send a message to the parent process: a value as JSON, and the bytes of `payloads`.
+
+    Dates and times in the value are sent as texts.
+    """
     out = sys.stdout.buffer
     out.write(
         json.dumps([value, [len(payload) for payload in payloads]], default=str).encode() + b"\n"
@@ -80,7 +85,11 @@ def _sheet(path: str, sheet: str | None) -> None:
 def _labelled(
     path: str, reader: str, options: dict[str, bool], names: list[str] | None, rows: int
 ) -> None:
-    """Send the metadata of a labelled file and the named columns; the first for an empty list."""
+    """Send the metadata of a labelled file and the values of the named columns.
+
+    No values are sent if `names` is None; if it is empty, those of the first column, so that the
+    parent can count the rows.
+    """
     import pyreadstat
 
     library: Any = pyreadstat
@@ -109,9 +118,8 @@ def _labelled(
 
 
 if __name__ == "__main__":
-    with suppress(
-        ImportError, ValueError, OSError
-    ):  # some systems have no limits, or do not allow setting them
+    # some operating systems have no such limits, or do not allow setting them
+    with suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain records

@@ -44,7 +44,7 @@ def test_killed_worker_is_reported_and_spends_nothing(tmp_path: Path) -> None:
             processes=True, n_workers=1, threads_per_worker=1, dashboard_address=None
         ) as cluster,
         Client(cluster),
-        pytest.raises(DataError, match="were lost before the counts were complete") as caught,
+        pytest.raises(DataError, match="were lost before all") as caught,
     ):
         measure(PLAN, frame, dataset="d", ledger=book)
     assert caught.value.__context__ is None

@@ -275,12 +275,12 @@ def frame_of_stopped_session(spark: Any) -> Any:
 @pytest.mark.parametrize(
     ("make_records", "words"),
     [
-        (dropped_view, "has another table, or other columns"),
+        (dropped_view, "no longer has this table"),
         (failing_frame, "cannot be read"),
-        (rewritten_file, "has another table, or other columns"),
-        (forbidden_frame, "does not let you read"),
-        (deleted_files, "has another table, or other columns"),
-        (cancelled_frame, "stopped before the counts were complete"),
+        (rewritten_file, "no longer has this table"),
+        (forbidden_frame, "denies access"),
+        (deleted_files, "no longer has this table"),
+        (cancelled_frame, "stopped before all"),
         (frame_of_stopped_session, "cannot be reached"),
     ],
 )

@@ -32,7 +32,9 @@ def count_bounded(frame, cap, **options):
 
 @pytest.fixture(params=[1 << 20, 7], ids=["at once", "in parts"])
 def batch_sizes(request, monkeypatch):
-    monkeypatch.setattr(engine.records.contribution_bounding, "ROOM", request.param)
+    monkeypatch.setattr(
+        engine.records.contribution_bounding, "ROWS_BETWEEN_SELECTIONS", request.param
+    )
     if request.param == 7:
         monkeypatch.setattr(engine.records.readers, "BATCH_BYTES", 1)
 
@@ -149,7 +151,7 @@ def test_counts_report_people_over_cap(cap, batch_sizes):
 
 
 def test_too_many_people_exceed_memory_limit():
-    with pytest.raises(LimitExceeded, match="rows a person"):
+    with pytest.raises(LimitExceeded, match="rows per person"):
         count_bounded(records(), 2, memory_limit=2_000)
 
 
@@ -175,7 +177,7 @@ def test_release_counts_at_most_protected_rows(tmp_path):
     with pytest.raises(LedgerError, match="Plan with a budget for rows_per_person="):
         measure(marginal_plan, frame, dataset="other", ledger=book, person="pid")
     assert book.status("other").spent == 0
-    with pytest.raises(DataError, match="no persons"):
+    with pytest.raises(DataError, match="no person column"):
         measure(marginal_plan, expected, rehearsal=True, person="pid")
 
 
@@ -202,7 +204,7 @@ def test_declared_person_column_is_used_by_default(tmp_path):
         check_records(marginal_plan, frame, person="b")
     with pytest.raises(DataError, match="no person column, but the schema declares 'pid'"):
         measure(marginal_plan, count_marginals(frame, SCHEMA, SETS, ignore=["pid"]), rehearsal=True)
-    with pytest.raises(DataError, match="identify persons"):
+    with pytest.raises(DataError, match="has no person"):
         count_marginals(frame, DECLARED, SETS, count_column="n")
 
 
@@ -322,7 +324,7 @@ def test_counts_without_schema_rules_are_refused():
     schema, frame, possible = survey_with_rules()
     plain, sets = schema.with_facts(impossible=()), [("sex", "age")]
     loose = count_marginals(frame[possible], plain, sets, on_refused="drop", ignore=["pid"])
-    with pytest.raises(DataError, match="other rules"):
+    with pytest.raises(DataError, match="different rules"):
         count_marginals(loose, schema, sets)
     with pytest.raises(DataError, match="make impossible"):
         Counts.from_tables(schema, {("sex", "age"): np.ones((2, 2), int)})

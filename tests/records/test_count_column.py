@@ -74,9 +74,7 @@ def test_invalid_row_counts_are_refused() -> None:
 
 def test_unused_count_column_is_refused(tmp_path: Path) -> None:
     for data in data_kinds(counted_table(), tmp_path):
-        with pytest.raises(
-            DataError, match=r"column 'n', .* count_column='n', or .* ignore=\['n'\]"
-        ):
+        with pytest.raises(DataError, match=r"column 'n' .* count_column='n'.* ignore=\['n'\]"):
             count_marginals(data, SCHEMA, [("age",)], on_refused="drop")
     path = tmp_path / "b.csv"
     counted_table("inhabitants").to_csv(path, index=False)
@@ -86,7 +84,7 @@ def test_unused_count_column_is_refused(tmp_path: Path) -> None:
         pa.Table.from_pandas(counted_table("inhabitants")),
     ):
         with pytest.raises(
-            DataError, match=r"'inhabitants', which holds numbers.* count_column='inhabitants', or"
+            DataError, match=r"numeric column 'inhabitants'.* count_column='inhabitants'"
         ):
             count_marginals(data, SCHEMA, [("age",)])
         assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 12
@@ -105,7 +103,7 @@ def test_count_column_in_single_file_is_refused(ending: str, tmp_path: Path) -> 
         frame.to_parquet(path) if ending == "parquet" else frame.to_csv(path, index=False)
     for data in (tmp_path, str(tmp_path / "*" / "*")):
         with pytest.raises(
-            DataError, match=r"'inhabitants', which holds numbers.* ignore=\['inhabitants'\]"
+            DataError, match=r"numeric column 'inhabitants'.* ignore=\['inhabitants'\]"
         ):
             count_marginals(data, SCHEMA, [("age",)])
         assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 36
@@ -127,7 +125,7 @@ def test_unused_number_column_of_any_type_is_refused(kind: str) -> None:
         else CELLS.assign(total=numbers)
     )
     for data in (arrow, frame):
-        with pytest.raises(DataError, match="'total', which holds numbers"):
+        with pytest.raises(DataError, match="numeric column 'total'"):
             count_marginals(data, SCHEMA, [("age",)], on_refused="drop")
         assert count_marginals(data, SCHEMA, [("age",)], count_column="total").records == N.sum()
     others = {
@@ -141,15 +139,13 @@ def test_unused_number_column_of_any_type_is_refused(kind: str) -> None:
 
 def test_all_unused_number_columns_are_reported_together(tmp_path: Path) -> None:
     frame = CELLS.assign(id=range(12), share=0.5, pid=range(12))
-    with pytest.raises(
-        DataError, match=r"columns 'id', 'share', which hold .*ignore=\['id', 'share'\]$"
-    ):
+    with pytest.raises(DataError, match=r"columns 'id', 'share' .*ignore=\['id', 'share'\]$"):
         count_marginals(frame, SCHEMA, [("age",)], person="pid")
     assert (
         count_marginals(frame, SCHEMA, [("age",)], person="pid", ignore=["id", "share"]).records
         == 12
     )
-    with pytest.raises(DataError, match=r"2 more; give the columns of the schema alone") as caught:
+    with pytest.raises(DataError, match=r"2 more; remove these columns") as caught:
         count_marginals(CELLS.assign(**{f"x{i}": 1 for i in range(10)}), SCHEMA, [("age",)])
     assert len(str(caught.value)) < 400
     # texts, empty columns and files without rows contain no numbers
@@ -244,14 +240,14 @@ def test_person_column_with_other_role_is_refused() -> None:
         (SCHEMA, "pid"),
         (Schema(SCHEMA.attributes, person="n"), None),
     ):
-        with pytest.raises(DataError, match="identify persons"):
+        with pytest.raises(DataError, match="has no person"):
             count_marginals(ABSENT_FILE, schema, [("sex",)], person=person, count_column="n")
 
 
 def test_counts_with_column_options_are_refused() -> None:
     counts = count_marginals(CELLS, SCHEMA, [("sex",)])
     for options in ({"person": "pid"}, {"count_column": "n"}):
-        with pytest.raises(DataError, match="Counts"):
+        with pytest.raises(DataError, match="Count the records"):
             count_marginals(counts, SCHEMA, [("sex",)], **options)
 
 
@@ -270,8 +266,8 @@ def all_sources(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Iterato
         ([3, 20, 500], []),
         ([20, 30, 500], ["20 or more"]),
         ([0, 30, 500], []),
-        ([1.5, 2, 3], ["not whole"]),
-        ([100.5, 200, 300.25], ["not whole", "20 or more"]),
+        ([1.5, 2, 3], ["with a fraction"]),
+        ([100.5, 200, 300.25], ["with a fraction", "20 or more"]),
     ],
     ids=str,
 )
@@ -290,7 +286,7 @@ def test_count_column_like_sampling_weights_is_questioned(
     ledger.add_dataset("d", total=Budget(pcost=10.0))
     measure(PLAN, frame, dataset="d", ledger=ledger, count_column="w", intake=rows.append)
     assert rows[0].warnings == warnings
-    if "not whole" in doubts:
+    if "with a fraction" in doubts:
         with pytest.raises(DataError, match="sampling weights"):
             measure(PLAN, frame, rehearsal=True, count_column="w")
 

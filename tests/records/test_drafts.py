@@ -210,7 +210,7 @@ def test_text_file_is_drafted_and_counted(tmp_path: Path, name: str) -> None:
     [
         ('"sex","age"\n"1","F",31\n', "row.names"),
         ('"sex" "age"\n"1" "F" 31\n', "row.names"),
-        ("sex,age\nF,31,\n", "delimiter at the end"),
+        ("sex,age\nF,31,\n", "ends in a delimiter"),
         ("sex,age,\nF,31\n", "header ends"),
         ("# a title\nsex,age\nF,31\n", "title"),
     ],
@@ -307,8 +307,8 @@ LABELS: dict[str, tuple[dict[float, str], list[float], str]] = {
     "ends": ({0.0: "none", 10.0: "10 or more"}, [], "between"),
     "middle": ({0.0: "none", 5.0: "half", 10.0: "all"}, [], "between"),
     "twice": ({1.0: "Other", 2.0: "Other", 3.0: "Farmer"}, [], "same label"),
-    "code": ({1.0: "2", 3.0: "x"}, [], "another value"),
-    "one": ({1.0: "yes"}, [], "one value"),
+    "code": ({1.0: "2", 3.0: "x"}, [], "also a value"),
+    "one": ({1.0: "yes"}, [], "only one"),
 }
 
 

@@ -109,14 +109,14 @@ def test_sum_with_repeated_shard_is_refused(tmp_path: Path) -> None:
         (one, sum_),
         (one, counts_for(PLAN, frame.iloc[::2].sample(frac=1))),
     ):
-        with pytest.raises(DataError, match="1 of these parts is there twice"):
+        with pytest.raises(DataError, match="1 part occurred twice"):
             Counts.sum(twice)
     empty = counts_for(PLAN, frame.iloc[:0]).as_shard()
     assert have_equal_counts(Counts.sum([empty, one, empty, two]), sum_)
     # names distinguish shards with equal counts
     north, south = (counts_for(PLAN, frame).as_shard(name) for name in ("north", "south"))
     assert (north + south).records == 2 * north.records
-    with pytest.raises(DataError, match="there twice"):
+    with pytest.raises(DataError, match="part occurred twice"):
         north + counts_for(PLAN, frame.iloc[:5]).as_shard("north")
     with pytest.raises(DataError, match="have an id already"):
         one.as_shard("north")
@@ -137,7 +137,7 @@ def test_sum_of_incompatible_shards_is_refused() -> None:
     for part in (counts_for(other, frame.iloc[100:]), counts_for(COARSE, frame.iloc[100:])):
         with pytest.raises(DataError, match="different schemas or tables"):
             Counts.sum([one, part])
-    with pytest.raises(DataError, match="different caps"):
+    with pytest.raises(DataError, match="different limits"):
         Counts.sum(
             [one, counts_for(CAPPED, frame.iloc[100:], person="person")], split_by_person=True
         )
@@ -147,7 +147,7 @@ def test_sum_of_incompatible_shards_is_refused() -> None:
         Counts.sum([])
     with pytest.raises(DataError, match="part"):
         Counts.sum([one, {}])  # type: ignore[list-item]
-    with pytest.raises(DataError, match="no columns"):
+    with pytest.raises(DataError, match="no count column"):
         measure(PLAN, one, rehearsal=True, count_column="n")
 
 

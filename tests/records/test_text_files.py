@@ -109,7 +109,7 @@ def test_invalid_delimiter_or_encoding_is_refused() -> None:
         with pytest.raises(DataError, match="delimiter"):
             TextFile(path="x.csv", **wrong)
     for name in ("latin-99", "rot13", "zip", None):
-        with pytest.raises(DataError, match="no encoding"):
+        with pytest.raises(DataError, match="encoding .* is unknown"):
             TextFile(path="x.csv", encoding=name)  # type: ignore[arg-type]
 
 
@@ -147,10 +147,10 @@ def test_repeated_json_key_in_use_is_refused(tmp_path: Path) -> None:
 def test_binary_file_error_names_its_format(tmp_path: Path, form: str, pack: str) -> None:
     for begins, kind in (
         (b"%PDF-1.7\n7391", "a PDF document"),
-        (b"PAR1" + bytes(99), "a parquet file"),
+        (b"PAR1" + bytes(99), "a Parquet file"),
     ):
         path = packed(tmp_path / f"x{form}{pack}", begins)
-        with pytest.raises(DataError, match=f"holds {kind} and no lines of text") as caught:
+        with pytest.raises(DataError, match=f"contains {kind}, but") as caught:
             count_marginals(path, SCHEMA, SETS, on_refused="drop")
         assert "7391" not in str(caught.value)
 
@@ -158,9 +158,9 @@ def test_binary_file_error_names_its_format(tmp_path: Path, form: str, pack: str
 def test_keys_absent_from_first_object_are_columns(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "people": 70}\n')
-    with pytest.raises(DataError, match="'people', which holds numbers"):
+    with pytest.raises(DataError, match="numeric column 'people'"):
         count_marginals(path, SCHEMA, SETS)
     assert all(column.there for column in records_fit(SCHEMA, path))
     path.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "n": 70}\n')
-    with pytest.raises(DataError, match="'n', which holds numbers"):
+    with pytest.raises(DataError, match="numeric column 'n'"):
         count_marginals(path, SCHEMA, SETS, on_refused="drop")

@@ -95,7 +95,7 @@ def test_sheet_text_of_invalid_workbook_is_refused(
     with pytest.raises(DataError, match=r"'y.ods' cannot be read"):
         sheet_text(tmp_path / "y.ods")
     monkeypatch.setattr(sheets, "MOST_TEXT", 100)
-    with pytest.raises(LimitExceeded, match=r"'z.xlsx' has over 100 characters"):
+    with pytest.raises(LimitExceeded, match=r"'z.xlsx' has more than 100 characters"):
         sheet_text(workbook(tmp_path / "z.xlsx", [["x" * 60], ["y" * 60]]))
 
 

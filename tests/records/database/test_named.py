@@ -52,11 +52,11 @@ def test_invalid_source_settings_error_hides_secrets(
 
     good = settings_file.read_text()
     assert "close names: 'census'" in error_message("cencus")
-    assert "has another table" in error_message(text=good.replace("people", "persons"))
+    assert "no longer has this table" in error_message(text=good.replace("people", "persons"))
     assert "cannot be reached" in error_message(
         text=good.replace("${PLACE}", "${PLACE}/no/office-secret")
     )
-    assert "the variable 'PLACES'" in error_message(text=good.replace("PLACE", "PLACES"))
+    assert "environment variable 'PLACES'" in error_message(text=good.replace("PLACE", "PLACES"))
     for wrong in (
         "address",
         "[census]\ntable = 'x'",
@@ -69,4 +69,4 @@ def test_invalid_source_settings_error_hides_secrets(
     assert "DP_WORKBENCH_SOURCES" in error_message()
     monkeypatch.delenv("DP_WORKBENCH_SOURCES")
     assert named_sources() == ()
-    assert "the variable DP_WORKBENCH_SOURCES" in error_message()
+    assert "environment variable DP_WORKBENCH_SOURCES" in error_message()

@@ -71,7 +71,7 @@ def test_distant_cell_in_sheet_raises_limit_error(tmp_path: Path) -> None:
         page.write_row(0, 0, list(FRAME.columns))
         page.write(2**20 - 1, 2**14 - 1, " ")
     for read in (lambda: count_marginals(path, SCHEMA, SETS), lambda: draft_of_public(path)):
-        with pytest.raises(LimitExceeded, match=r"'x.xlsx' needs more memory .* forgotten cell"):
+        with pytest.raises(LimitExceeded, match=r"'x.xlsx' needs more memory .* single cell"):
             read()
 
 
