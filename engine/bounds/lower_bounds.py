@@ -1,20 +1,22 @@
-"""Lower bounds on the error of every matrix mechanism.
+"""Lower bounds on the error of matrix mechanisms.
 
-For any probability weights mu on the cells of the full domain, D = diag(mu), no strategy of privacy
-cost 1 has a smaller weighted squared error than |W D^(1/2)|_*^2, the squared nuclear norm.  For a
-small domain, the weights of all cells are optimized at once, and the bound is exact up to the gap
-of that search.  Otherwise mu is a product of weights of the attributes, or symmetric in them, and
-the norm is computed from small matrices only:
+**Every matrix mechanism.**  Let mu be any probability weights on the cells of the full domain and D
+= diag(mu).  Then no strategy of privacy cost 1 has a smaller weighted squared error for the queries
+W than |W D^(1/2)|_*^2, the squared nuclear norm.  For a small domain, the weights of all cells are
+optimized at once, and the bound is exact up to the gap of that search.  Otherwise mu is a product
+of weights of the attributes, or symmetric in them, and the norm is computed from small matrices
+only:
 
-    `reduce_workload`        attributes whose optimal weights are uniform are eliminated in closed form
-    `Frame`           a few functions of the cells of one attribute are treated exactly, and the
-                      orthogonal complement contributes a single factor (a pinching)
-    `Excitations`     any workload: dense matrices on sets of attributes
-    `SymmetricPairs`           permutation-symmetric workloads of single attributes and pairs: block
-                      diagonalization by the symmetric group
-    `SymmetricProducts`   permutation-symmetric products of any order, with two functions per attribute
-    `CompositionBound`        permutation-symmetric workloads under weights that are not products
-    `root_trace`      nuclear norms with rigorous rounding
+    `reduce_workload`     eliminates attributes with uniform optimal weights in closed form
+    `Frame`               represents the queries on one attribute by a few functions of its cells;
+                          the rest of the queries contributes one number (a pinching)
+    `Excitations`         any workload: dense matrices on sets of attributes
+    `SymmetricPairs`      permutation-symmetric workloads of single attributes and pairs: block
+                          diagonalization by the symmetric group
+    `SymmetricProducts`   permutation-symmetric products of any order, with two functions per
+                          attribute
+    `CompositionBound`    permutation-symmetric workloads under weights that are not products
+    `root_trace`          nuclear norms, lowered by more than their rounding errors
 
 `maximize_bound` optimizes the weights by L-BFGS on the logarithm of the bound with its exact
 gradient.  A search uses few functions per attribute; its weights are then evaluated with as many
@@ -24,13 +26,12 @@ any time.
 
 Source: our own; the bound for one mu is the dual of the matrix mechanism.
 
-Lower bound for plans that measure residual spaces independently at a joint privacy cost.
-
-The joint cost of a plan is the maximum over cells of the summed costs of its blocks.  For weights
-mu of the cells of the full domain, with sum 1, it is at least the mean over mu of the costs of the
-cells.  With T_k the nuclear norm of G_k^(1/2) L_k diag(mu_k)^(1/2), G_k the residual Gram of block
-k, L_k its lift and mu_k the marginal of mu on its attributes, no plan of cost 1 has a smaller
-weighted squared error than
+**Plans that measure residual spaces independently** (`independent_bound`).  The joint cost of a
+plan is the maximum over cells of the summed costs of its blocks.  For weights mu of the cells of
+the full domain, with sum 1, it is at least the mean over mu of the costs of the cells.  With T_k
+the nuclear norm of G_k^(1/2) L_k diag(mu_k)^(1/2), G_k the residual Gram of block k, L_k its lift
+and mu_k the marginal of mu on its attributes, no plan of cost 1 has a smaller weighted squared
+error than
 
     (sum over blocks of T_k)^2.
 
@@ -99,11 +100,11 @@ from engine.residuals.intervals import MIN_SHARE, IntervalSpace, evaluate
 from engine.workload import Workload
 
 MAX_STEPS = 15
-# coefficients of the queries of one part; larger parts do not count in `largest_entry_bound`
+# largest number of query coefficients of a part that `largest_entry_bound` includes
 MAX_BOUND_ENTRIES = 40_000_000
-# limits on all steps together; the first step has no limit
+# limits of the search of `independent_bound` after its first step: nuclear norms and operations
 MAX_NORMS, MAX_FLOPS = 3_000, 4e9
-# residual coordinates up to which a sum of Kronecker products is stored as one dense matrix
+# largest number of residual coordinates for which a sum of Kronecker products becomes one matrix
 MAX_DIMENSION = 1_000
 # relative gain of the bound below which the search ends
 MIN_GAIN = 1e-7
@@ -126,9 +127,10 @@ class _Norm:
         return float(len(self.rows) ** 2 * self.rows.shape[1])
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
-        """Return a lower bound on T, and the weighted costs of the cells by axis, shapes (n_i,).
+        """Return a lower bound on the nuclear norm T, and what the cells contribute to it.
 
-        Each array of costs is normalized to sum 1.
+        The contribution of a cell is its weight times its cost; contributions are summed to one
+        array per axis, shape (n_i,), and normalized to sum 1.
         """
         mass: Array = np.ones(())
         for axis_weights in weights:
@@ -150,7 +152,7 @@ class _Norm:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _IntervalNorm:
-    """`_Norm` of interval queries on one wide attribute, without its matrix."""
+    """The nuclear norm for interval queries on one wide attribute, computed without a matrix."""
 
     axes: Axes
     space: IntervalSpace
@@ -161,9 +163,9 @@ class _IntervalNorm:
         return 1e4 * self.space.cells
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
-        """Return the same as `_Norm.at`."""
+        """Return a lower bound on the nuclear norm T, and what cells contribute, as `_Norm.at`."""
         (mass,) = weights
-        # `evaluate` would raise such weights, and the bound is for the weights as they are
+        # `evaluate` raises weights below the minimum, so its norm is not that of these weights
         if mass.min() < MIN_SHARE * float(mass.sum()) / len(mass):
             return 0.0, [mass]
         solution = evaluate(self.space, mass)
@@ -204,7 +206,8 @@ def independent_bound(parts: Decomposition) -> float:
         if not total > best * (1.0 + MIN_GAIN):
             break
         best = total
-        # T is homogeneous of degree 1/2 in the weights, so the squared ratio sets the step length
+        # T is homogeneous of degree 1/2 in the weights, so the ratio of contribution to weight is
+        # squared
         weights = [
             w * np.divide(cost, w, out=np.zeros_like(w), where=w > 0.0) ** 2
             for w, cost in zip(weights, weighted_costs, strict=True)
@@ -218,7 +221,10 @@ def _step(
     norms: dict[int, list[tuple[float, list[_Norm | _IntervalNorm]]]],
     weights: list[Array],
 ) -> tuple[float, list[Array]]:
-    """Return the sum of T, and the weighted costs of the cells by class, shapes (n,)."""
+    """Return the sum of the nuclear norms T of all blocks, and the contributions of cells to it.
+
+    ``weights`` and contributions have one array of shape (n,) per class of equivalent attributes.
+    """
     terms_of_blocks = []
     for (k, roles), count in blocks.items():
         values, costs = [], list[list[tuple[int, Array]]]()
@@ -247,7 +253,11 @@ def _step(
 def _norms(
     sub: Subworkload, factors: Sequence[Factor]
 ) -> list[tuple[float, list[_Norm | _IntervalNorm]]]:
-    """Return products of norms: a single one for a product or a dense Gram, else one per term."""
+    """Return (coefficient, norms) terms; the squared T of the subworkload is at least their sum.
+
+    A term is its coefficient times the squares of its norms.  There is one term for a product and
+    for a Gram that is formed as a matrix, and else one per term of the Gram.
+    """
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
         return [(math.fsum(c for c, _ in terms), [])]
@@ -286,13 +296,13 @@ TOTAL_WEIGHTS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)
 MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
 # ratio of the orders of consecutive levels
 ORDER_GROWTH = 2.6
-# time of a value with its gradient relative to a value alone
+# time to compute a value and its gradient, relative to the value only
 GRADIENT_COST = 3.0
-# share of the time for the search at the lowest level
+# share of the time limit for the search with the smallest matrices
 FIRST_LEVEL_SHARE = 0.4
-# share of the remaining time for weights that are not a product
+# share of the remaining time for the search over weights that are not products
 COMPOSITION_SHARE = 0.1
-# steps of the search at a higher level
+# steps of each search with larger matrices
 HIGHER_LEVEL_STEPS = 20
 # norm, relative to the trace, below which the coupling of the constant to other functions is 0
 NEGLIGIBLE_COUPLING = 1e-12
@@ -302,34 +312,39 @@ Roots = Mapping[Role, Array]
 
 
 class Model:
-    """The bound as a function of the weights, for a fixed number of functions per attribute.
+    """The nuclear norm as a function of product weights, for fixed numbers of basis functions.
 
     Parameters
     ----------
-    asked : the workload in reduced form.
-    counts : largest number of functions of an attribute, for every link; see `Ladder`.
+    linked_queries : the workload, reduced to its free attributes.
+    counts : for every link the largest number of basis functions on the cells of an attribute.
     """
 
     def __init__(self, linked_queries: LinkedQueries, counts: Sequence[int]) -> None:
-        self.asked = linked_queries
+        self.linked_queries = linked_queries
         self.links = [
             self._link(link, k) for link, k in zip(linked_queries.links, counts, strict=True)
         ]
 
     def _link(self, link: Link, k: int) -> SymmetricPairs | SymmetricProducts | Excitations:
-        functions = {name: min(k, self.asked.sizes[self.asked.roles[name]]) for name in link.names}
-        terms = symmetric_terms(self.asked, link)
+        functions = {
+            name: min(k, self.linked_queries.sizes[self.linked_queries.roles[name]])
+            for name in link.names
+        }
+        terms = symmetric_terms(self.linked_queries, link)
         if terms is None:
             # with several functions, `Excitations` includes parts on several attributes, which
             # `SymmetricProducts` omits
             has_joint_parts = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
             few_functions = k == 1 or (k <= FUNCTIONS_PER_ATTRIBUTE and not has_joint_parts)
-            orders = product_orders(self.asked, link) if few_functions else None
+            orders = product_orders(self.linked_queries, link) if few_functions else None
             if orders is not None:
-                return SymmetricProducts(len(functions), self.asked.roles[link.names[0]], orders)
-            return Excitations(self.asked, link, functions)
+                return SymmetricProducts(
+                    len(functions), self.linked_queries.roles[link.names[0]], orders
+                )
+            return Excitations(self.linked_queries, link, functions)
         return SymmetricPairs(
-            len(functions), self.asked.roles[link.names[0]], terms, min(functions.values())
+            len(functions), self.linked_queries.roles[link.names[0]], terms, min(functions.values())
         )
 
     def value(
@@ -339,10 +354,10 @@ class Model:
 
         By role, ``s`` and the derivative have shape (n,), and ``functions`` have shape (n, k).
         """
-        state = State(self.asked, s, functions, derivative)
+        state = State(self.linked_queries, s, functions, derivative)
         link_values = [link.value(state) for link in self.links]
         total, by_link = 0.0, np.zeros(len(link_values))
-        for factor, squares in self.asked.sums:
+        for factor, squares in self.linked_queries.sums:
             root = math.sqrt(
                 math.fsum((c * link_values[number][0]) ** 2 for number, c in squares.items())
             )
@@ -358,15 +373,17 @@ class Model:
         return total, state.by_s()
 
 
-class Ladder:
-    """Numbers of functions per attribute of every link, by the largest order of a matrix."""
+class FunctionCounts:
+    """How many basis functions per attribute a limit on the order of matrices allows, by link."""
 
     def __init__(self, linked_queries: LinkedQueries) -> None:
         self.sizes = [
             [linked_queries.sizes[linked_queries.roles[name]] for name in link.names]
             for link in linked_queries.links
         ]
-        self.alike = [symmetric_terms(linked_queries, link) for link in linked_queries.links]
+        self.symmetric_terms = [
+            symmetric_terms(linked_queries, link) for link in linked_queries.links
+        ]
         self.kinds = [
             (
                 link.kinds(
@@ -375,15 +392,15 @@ class Ladder:
                 if terms is None
                 else Counter()
             )
-            for link, terms in zip(linked_queries.links, self.alike, strict=True)
+            for link, terms in zip(linked_queries.links, self.symmetric_terms, strict=True)
         ]
 
     def counts(self, order: int) -> list[int]:
-        """Return the number of functions for every link, at least 1."""
+        """Return for every link the number of functions that matrices of this order allow."""
         return [self._count(i, order) for i in range(len(self.sizes))]
 
     def _count(self, i: int, order: int) -> int:
-        terms, max_functions = self.alike[i], max(self.sizes[i], default=1)
+        terms, max_functions = self.symmetric_terms[i], max(self.sizes[i], default=1)
         if terms is not None:
             # without products, the order is the number of queries on a pair, which is small
             return (
@@ -404,7 +421,10 @@ class Ladder:
 
 
 def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
-    """Return functions of the cells of every attribute in order of importance, shapes (n, n)."""
+    """Return a basis of the functions on the cells of every attribute, shape (n, n) by role.
+
+    Columns are in order of importance for the nuclear norm; the first one is constant.
+    """
     out = {}
     for role, root in s.items():
         H = gram(linked_queries, role) * root[:, None] * root
@@ -426,9 +446,9 @@ def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
 
 
 def gram(linked_queries: LinkedQueries, role: Role) -> Array:
-    """Return the sum of the normalized Grams of an attribute's families, shape (n, n).
+    """Return the sum of the Grams of an attribute's families, each divided by its trace.
 
-    Joint parts are averaged over their other attributes.
+    Parts on several attributes are averaged over the other attributes.  Shape (n, n).
     """
     n = linked_queries.sizes[role]
     out = np.zeros((n, n))
@@ -440,7 +460,7 @@ def gram(linked_queries: LinkedQueries, role: Role) -> Array:
                 means = [None if a == axis else center(m, None) for a, m in enumerate(sizes)]
                 families.append(contract(linked_queries.rows[key].reshape(-1, *sizes), means, 1))
     for rows in families:
-        # normalized because the bound may depend on a family of few queries, too
+        # divided by the trace, because the bound may also depend on a family of few queries
         out += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
     return out
 
@@ -479,13 +499,14 @@ def normalize_roots(s: Array) -> Array:
 
 
 def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
-    """Return the best bound and weights of an L-BFGS search from s.
+    """Return the largest nuclear norm of an L-BFGS search over weights from s, and its weights.
 
-    The functions are the most important ones at s.
+    Weights are given by their square roots.  The basis functions remain the most important ones at
+    the start.
     """
     import scipy.optimize
 
-    chosen, roles = functions(model.asked, s), list(s)
+    chosen, roles = functions(model.linked_queries, s), list(s)
     cuts = np.cumsum([0, *(len(s[role]) for role in roles)])
     best: tuple[float, Roots] = (0.0, s)
 
@@ -529,8 +550,8 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
         does not depend on the clock.
     """
     deadline = deadline if steps else math.inf
-    ladder = Ladder(linked_queries)
-    counts = ladder.counts(MATRIX_ORDERS[0])
+    function_counts = FunctionCounts(linked_queries)
+    counts = function_counts.counts(MATRIX_ORDERS[0])
     model = Model(linked_queries, counts)
     if not linked_queries.sizes:
         return model.value({}, {}, derivative=False)[0]
@@ -550,7 +571,7 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
         key=_value,
     )
     for order in MATRIX_ORDERS[1:]:
-        before, counts = counts, ladder.counts(order)
+        before, counts = counts, function_counts.counts(order)
         if counts == before:
             continue
         if planning_time() > deadline:
@@ -581,7 +602,10 @@ MAX_EXACT_CELLS = 512
 
 
 def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") -> float:
-    """Return the optimal bound for a small domain, by the dual problem over all cells."""
+    """Return the lower bound for a small domain, by the dual problem over all of its cells.
+
+    Its relative RMSE distance from the largest possible bound is at most ``gap``.
+    """
     problem = full_domain_problem(workload)
     with threads_for(problem.lift.cells):
         mass, _ = problem.maximise(Options(gap=gap))
@@ -683,7 +707,7 @@ def global_bound(
 
 
 def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
-    """Return the weighted sum of the squared largest coefficients, a bound for every mechanism.
+    """Return a lower bound on the weighted squared error, from each query's largest coefficient.
 
     At privacy cost 1 the variance of a query q is at least max |q|^2, because the precision of a
     strategy has diagonal entries of at most 1.
@@ -716,9 +740,10 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
 
 @lru_cache(maxsize=MAX_CACHED_BOUNDS)
 def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
-    """Return the largest known lower bound on the error of every matrix mechanism, and its method.
+    """Return the largest known lower bound on the weighted squared error, and its method.
 
-    The result is cached because it takes seconds.
+    It holds for every matrix mechanism at privacy cost 1, in counts^2.  The result is cached
+    because it takes seconds.
 
     Raises
     ------
@@ -729,8 +754,8 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     largest = max((n for g in workload.groups for n in g.sizes), default=1)
     if largest > MAX_BOUND_CELLS:
         raise LimitExceeded(
-            f"An attribute has {largest:,} cells; a bound for all mechanisms is searched up to"
-            f" {MAX_BOUND_CELLS:,}. Use coarser cells."
+            f"An attribute has {largest:,} cells; a lower bound for all mechanisms is computed for"
+            f" at most {MAX_BOUND_CELLS:,}. Merge cells of this attribute."
         )
     if small_domain(workload):
         return exact_bound(workload, law=law), "the dual of the problem on all cells at once"

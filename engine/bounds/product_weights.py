@@ -5,8 +5,9 @@ Notes
 **Reduction.**  An attribute whose Grams are invariant under cyclic shifts of its cells (marginals,
 circular ranges, totals) has uniform optimal weights, by symmetry.  Then s = mu^(1/2) is an
 eigenvector of all its Grams, so that the sum of the cells is not coupled to the rest: a query is
-either outside, with the factor ``total``, or inside, with the factor ``rest``.  Subsets of such
-attributes divide the problem into `Link`s, one per subset, on the remaining free attributes.
+split on such an attribute into its sum over the cells, with the factor ``total``, and the rest,
+with the factor ``rest``.  Every subset of these attributes, those on which the rest is taken, gives
+one separate problem (`Link`) on the remaining, free attributes.
 
 **One attribute.**  The weights of an attribute are represented by a few functions of its cells:
 
@@ -138,9 +139,9 @@ def error_bound(norm: float, law: str = "gaussian") -> float:
     return norm * norm * ROUNDING_FACTOR * (2.0 if law == "laplace" else 1.0)
 
 
-# random tables for testing the symmetry of a part in two attributes
+# number of random tables that test whether a part is symmetric in two attributes
 PROBES = 3
-# entries of the rows of a joint part; larger parts are omitted
+# largest number of entries of the rows of a part on several attributes; larger parts are omitted
 MAX_PART_ENTRIES = 4_000_000
 # number of a part; parts with equal rows have equal keys
 Key = int
@@ -150,22 +151,22 @@ Pieces = tuple[tuple[Space, Key], ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Link:
-    """Part of a reduced workload on the free attributes, for one subset of eliminated attributes.
+    """Queries on the free attributes that belong to one subset of the eliminated attributes.
 
-    ``terms`` are the weights by the parts on free attributes.
+    ``terms`` maps the parts of a product on free attributes to its weight.
     """
 
     terms: dict[Pieces, float]
 
     @cached_property
     def names(self) -> Space:
-        """Attributes of all parts."""
+        """Free attributes of the queries, sorted."""
         return tuple(
             sorted({name for pieces in self.terms for names, _ in pieces for name in names})
         )
 
     def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
-        """Count the subsets of the terms' attributes by the sizes of their attributes."""
+        """Return how many subsets of the terms' attributes have the same sorted domain sizes."""
         subsets: set[Space] = set()
         for pieces in self.terms:
             names = sorted(name for part, _ in pieces for name in part)
@@ -176,14 +177,16 @@ class Link:
 
 @dataclass(kw_only=True, eq=False)
 class LinkedQueries:
-    """A workload reduced to its free attributes.
+    """A workload reduced to its free attributes, those without uniform optimal weights.
 
     Attributes
     ----------
     links : the distinct links.
-    sums : (factor, squares) pairs.  The nuclear norm is the sum over pairs of factor times the
-        square root of the sum over links of (squares[number] times the norm of the link)^2.
-    roles : class of every free attribute; equivalent attributes share their weights.
+    sums : (factor, squares) pairs.  The nuclear norm of the workload is the sum over pairs of
+    factor
+        times the square root of the sum over links of (squares[number of the link] times the
+        nuclear norm of the link)^2.
+    roles : mapping from free attributes to their role; attributes of one role have equal weights.
     sizes : number of cells by role.
     rows : rows with the Gram of a part, shape (k, cells of the part), by key.
     swaps : whether a part on two attributes is symmetric in them, by key.
@@ -294,13 +297,16 @@ def _roles(
 
 
 class _UniformFactors:
-    """Factors of parts with uniform optimal weights: for the sum of the cells and the rest."""
+    """Factors ``total`` and ``rest`` of parts on attributes with uniform optimal weights."""
 
     def __init__(self, rows: dict[Key, Array]) -> None:
         self.rows, self.factors = rows, dict[Key, tuple[float, float] | None]()
 
     def of(self, key: Key) -> tuple[float, float] | None:
-        """Return (total, tr sqrt C), or None unless the Gram is circulant."""
+        """Return the factors of a part for the sum over its cells and for the rest.
+
+        None if the Gram of the part is not circulant, and uniform weights may not be optimal.
+        """
         if key not in self.factors:
             gram = self.rows[key].T @ self.rows[key]
             n = len(gram)
@@ -317,7 +323,11 @@ class _UniformFactors:
 def _links(
     groups: list[tuple[float, Pieces]], free: set[str], uniform: _UniformFactors
 ) -> dict[Pieces, dict[Pieces, float]]:
-    """Return the terms on free attributes for every set of eliminated parts that are inside."""
+    """Return the weights of products on free attributes, by set of eliminated parts.
+
+    The set holds the parts on eliminated attributes of which the rest is taken; of the others the
+    sum over the cells is taken.
+    """
     out: dict[Pieces, dict[Pieces, float]] = {}
     for weight, pieces in groups:
         free_parts = tuple(p for p in pieces if len(p[0]) > 1 or p[0][0] in free)
@@ -336,7 +346,10 @@ def _links(
 def _sums(
     linked: dict[Pieces, dict[Pieces, float]], uniform: _UniformFactors
 ) -> tuple[list[Link], list[tuple[float, dict[int, float]]]]:
-    """Return the distinct links and the sums over them; sums of the same single link are merged."""
+    """Return the distinct links, and `LinkedQueries.sums` over them.
+
+    Sums that consist of the same single link are added up.
+    """
     numbers: dict[Any, int] = {}
     links: list[Link] = []
     by_set: dict[Space, dict[int, float]] = {}
@@ -366,9 +379,11 @@ ROOT_CUTOFF = 1e-6
 
 @dataclass(kw_only=True, eq=False)
 class FamilyRoot:
-    """One family on one frame, with accumulated derivatives with respect to R, C and t.
+    """Queries of one family on one attribute in the functions of a frame, with derivatives.
 
-    ``roots`` and U are the eigenvalues and eigenvectors of Y.
+    R, C and t are those of the module docstring; ``roots`` and U are the eigenvalues and
+    eigenvectors of Y.  ``by_root``, ``by_gram`` and ``by_t`` accumulate the derivatives by R, C and
+    t.
     """
 
     gram: Array
@@ -383,13 +398,15 @@ class FamilyRoot:
 
 
 class Frame:
-    """One attribute under weights with k functions, and the backpropagation of derivatives to s.
+    """Queries on one attribute for given weights of its cells, in k basis functions.
+
+    Derivatives of the nuclear norm by these queries are propagated back to s, the roots of weights.
 
     Parameters
     ----------
     s : roots of the weights, shape (n,), length 1.
     functions : functions of the cells, shape (n, k), the first one constant.
-    families : key -> rows, shape (m, n).
+    families : mapping from keys of families to their query rows, shape (m, n).
     """
 
     def __init__(self, s: Array, functions: Array, families: Mapping[Key, Array]) -> None:
@@ -457,9 +474,10 @@ class Frame:
 
 @dataclass(kw_only=True, eq=False)
 class Joint:
-    """A part on several attributes, with the accumulated derivative with respect to Z.
+    """A part on several attributes in the basis functions of their frames, with its derivative.
 
-    ``Z`` are its rows on the K of the attributes, shape (m, k_1, ..., k_p).
+    ``Z`` are its query rows in the k_i functions of every attribute, shape (m, k_1, ..., k_p);
+    ``by_rows`` accumulates the derivative of the nuclear norm by Z.
     """
 
     rows: Array
@@ -481,11 +499,13 @@ class Joint:
 
 
 class State:
-    """All attributes under weights; frames and joint parts are created on first access.
+    """All queries for given weights of the cells, in basis functions of every attribute.
+
+    Frames of single attributes and parts on several attributes are computed on first access.
 
     Parameters
     ----------
-    asked : the reduced workload.
+    linked_queries : the workload, reduced to its free attributes.
     s : square roots of the weights, shape (n,) by role.
     functions : functions of the cells in order of importance, shape (n, n) by role.
     derivative : whether derivatives are computed.
@@ -498,7 +518,7 @@ class State:
         functions: Mapping[Role, Array],
         derivative: bool,
     ) -> None:
-        self.asked, self.s, self.functions, self.derivative = (
+        self.linked_queries, self.s, self.functions, self.derivative = (
             linked_queries,
             s,
             functions,
@@ -510,7 +530,10 @@ class State:
     def frame(self, role: Role, k: int) -> Frame:
         """Return the frame of an attribute with k functions."""
         if (role, k) not in self.frames:
-            families = {key: self.asked.rows[key] for key in self.asked.singles.get(role, ())}
+            families = {
+                key: self.linked_queries.rows[key]
+                for key in self.linked_queries.singles.get(role, ())
+            }
             self.frames[role, k] = Frame(self.s[role], self.functions[role][:, :k], families)
         return self.frames[role, k]
 
@@ -518,7 +541,7 @@ class State:
         """Return a joint part; ``places`` are its roles and numbers of functions."""
         if (key, places) not in self.joints:
             frames = tuple(self.frame(*place) for place in places)
-            rows = self.asked.rows[key].reshape(-1, *(len(f.s) for f in frames))
+            rows = self.linked_queries.rows[key].reshape(-1, *(len(f.s) for f in frames))
             Z = contract(rows, [frame.F for frame in frames], 1)
             self.joints[key, places] = Joint(
                 rows=rows, frames=frames, Z=Z, by_rows=np.zeros(Z.shape)
@@ -537,15 +560,19 @@ class State:
 
 # keys of the parts on T -> weights by the parts on the other attributes
 Ways = dict[tuple[Key, ...], dict[Pieces, float]]
-# backpropagation of the derivative with respect to a value
+# takes the derivative of the nuclear norm by a value and propagates it back to the state
 Back = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dense:
-    """M_T for one set T and one choice of families on it.
+    """Structure of the matrix M_T for one set T of attributes outside K.
 
-    ``order`` is the order of the matrix; ``terms`` are weight, parts and indices of every Gram.
+    Attributes
+    ----------
+    outside : the attributes of T, each with the key of its family.
+    order : order of the matrix.
+    terms : weight, parts, and rows (and columns) in the matrix of every Gram that is added up.
     """
 
     outside: tuple[tuple[str, Key], ...]
@@ -554,18 +581,18 @@ class Dense:
 
 
 class Excitations:
-    """Nuclear norm of one link, with dense matrices on sets of attributes.
+    """Lower bound on the nuclear norm of one link, from dense matrices on sets of attributes.
 
     Parameters
     ----------
-    asked, link : the reduced workload and one of its links.
+    linked_queries, link : the reduced workload and one of its links.
     functions : number k of functions of every attribute, including the constant one.
     """
 
     def __init__(
         self, linked_queries: LinkedQueries, link: Link, functions: Mapping[str, int]
     ) -> None:
-        self.asked, self.k = linked_queries, functions
+        self.linked_queries, self.k = linked_queries, functions
         self.place = {name: (linked_queries.roles[name], k) for name, k in functions.items()}
         sums: dict[Space, Ways] = {}
         for pieces, weight in link.terms.items():
@@ -597,8 +624,8 @@ class Excitations:
         ]
 
     def _counted(self, sums: Mapping[Space, Ways]) -> list[tuple[int, tuple[Space, Ways]]]:
-        """Return one set T per class of sets that differ only in names, with the class size."""
-        roles, classes = self.asked.roles, dict[Any, tuple[int, tuple[Space, Ways]]]()
+        """Return one set T per class of sets that are equal up to names, and the class size."""
+        roles, classes = self.linked_queries.roles, dict[Any, tuple[int, tuple[Space, Ways]]]()
 
         def named_keys(names: Space, keys: Iterable[Key]) -> Any:
             return tuple(sorted(zip((roles[name] for name in names), keys, strict=True)))

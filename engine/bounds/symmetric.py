@@ -30,7 +30,7 @@ attributes is the coefficient of z^j in
 
 The symmetric group decomposes it as it decomposes d spins.  With m antisymmetric pairs,
 C(d, m) - C(d, m - 1) times, and N = d - 2m remaining attributes, a sector is det(B)^m times B on
-symmetric tensors.  Its element for k and l attributes in state 1 is
+symmetric tensors.  Its element in row k and column l, for k and l attributes with function 1, is
 
     sum over p of N! / (p! (k - p)! (l - p)! (N - k - l + p)!)
                   B_11^p B_01^(k + l - 2p) B_00^(N - k - l + p)
@@ -89,9 +89,10 @@ from engine.residuals.basis import Role
 
 @dataclass(kw_only=True, eq=False)
 class Terms:
-    """Weights of the families on every attribute and on every pair.
+    """Weights of a permutation-symmetric workload: of the total, every attribute and every pair.
 
-    A pair has two keys for a product and one key for a joint part.
+    ``single`` maps families to weights.  ``pair`` maps (family, family) of a product, or the key of
+    one part on both attributes, to weights.
     """
 
     total: float = 0.0
@@ -100,7 +101,11 @@ class Terms:
 
 
 def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
-    """Return the terms of a link that is invariant under permutations of attributes, else None."""
+    """Return the weights of a link of single attributes and pairs that is permutation-symmetric.
+
+    None if it is not invariant under all permutations of its attributes, has fewer than 3 of them,
+    or has queries on more than 2.
+    """
     names = link.names
     if len(names) < 3 or len({linked_queries.roles[name] for name in names}) > 1:
         return None
@@ -174,7 +179,10 @@ def _is_symmetric(
 
 
 class PairColumns:
-    """Basis of symmetric or antisymmetric pairs of k functions, (0, u) before (u, v), u, v > 0."""
+    """Basis of symmetric (sign 1) or antisymmetric (sign -1) products of k functions of a cell.
+
+    Pairs with the constant function 0 come before those without it.
+    """
 
     def __init__(self, k: int, sign: int) -> None:
         pairs = [(i, j) for i in range(k) for j in range(i + (sign < 0), k)]
@@ -183,11 +191,11 @@ class PairColumns:
         self.c = np.where(self.I == self.J, 0.5, math.sqrt(0.5))
 
     def columns(self, Z: Array) -> Array:
-        """Return rows Z, shape (m, k, k), in this basis."""
+        """Return the coefficients of rows Z, shape (m, k, k), in this basis, shape (m, pairs)."""
         return (Z[:, self.I, self.J] + self.sign * Z[:, self.J, self.I]) * self.c
 
     def tables(self, X: Array) -> Array:
-        """Return the adjoint of `columns`: shape (m, k, k)."""
+        """Return the transpose of `columns`, from shape (m, pairs) to (m, k, k)."""
         out = np.zeros((len(X), self.k, self.k))
         # the two statements must be separate, as (u, u) receives both terms
         out[:, self.I, self.J] += X * self.c
@@ -197,7 +205,11 @@ class PairColumns:
 
 @dataclass(kw_only=True, eq=False)
 class Slab:
-    """Rows shared by several sectors, with their accumulated derivative and its backpropagation."""
+    """Query rows that are part of several sectors' matrices.
+
+    ``by_rows`` accumulates the derivative of the nuclear norm by the rows, and ``back`` propagates
+    it to the attributes.
+    """
 
     rows: Array
     by_rows: Array
@@ -206,10 +218,10 @@ class Slab:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sector:
-    """A diagonal block that occurs ``times`` times.
+    """A diagonal block of a permutation-symmetric workload, which occurs ``times`` times.
 
-    ``placed`` holds, for every slab, tuples of its columns, their first position in the matrix and
-    their coefficient.
+    ``placed`` lists which columns of which slabs form its matrix: for every slab the columns, the
+    first column of the matrix that they fill, and their coefficient.
     """
 
     name: str
@@ -229,7 +241,7 @@ class Sector:
         return np.concatenate(out)
 
     def back(self, by: Array) -> None:
-        """Add the derivative with respect to the matrix, of its shape, to the slabs."""
+        """Add to the slabs the derivative ``by`` of the nuclear norm by this sector's matrix."""
         row = 0
         for slab, places in self.placed:
             slab_derivative = by[row : row + len(slab.rows)]
@@ -274,7 +286,11 @@ class SymmetricPairs:
     def _outside(
         self, m: int, frame: Frame, state: State
     ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Back]]]:
-        """Return the sum for m attributes outside K, and the contributions of the families."""
+        """Return the nuclear norm of all choices of m attributes outside K, and its summands.
+
+        A summand has the families on the m attributes, the product of their t, the nuclear norm of
+        the other attributes, and its backpropagation.
+        """
         ways: dict[tuple[Key, ...], Terms] = {}
         products = {keys: weight for keys, weight in self.terms.pair.items() if len(keys) == 2}
         if m == 1:
@@ -315,7 +331,7 @@ class SymmetricPairs:
 
 
 def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sector]:
-    """Return the sectors of d attributes on K."""
+    """Return the diagonal blocks of the queries on d equivalent attributes, in k functions each."""
     frame, u = state.frame(role, k), k - 1
     total = [_slab(np.full((1, 1), math.sqrt(terms.total)), lambda by: None)] if terms.total else []
     single = [_single(frame, key, weight) for key, weight in terms.single.items()]
@@ -434,9 +450,10 @@ Orders = Mapping[int, Mapping[Key, float]]
 
 
 def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
-    """Return number of attributes -> product family -> weight.
+    """Return a mapping from numbers of attributes to the weights of their products, by family.
 
-    None if two sets with equally many attributes have different products.
+    None if the link has not equal products, of one family each, on all sets of equally many
+    attributes.
 
     Parts on several attributes are omitted, which makes the Gram and the bound smaller.
     """
@@ -493,7 +510,7 @@ class Elements:
         ]
 
     def _derivative(self, k: int, values: Array, table: Array) -> Array:
-        """Derivatives of the products with respect to value k, without the factor counts."""
+        """Return the derivative of every term by value k, without the factor ``counts``."""
         power = self.powers[:, k]
         derivative = power * values[k] ** np.maximum(power - 1, 0)
         return np.asarray(derivative * np.delete(table, k, axis=1).prod(axis=1))
@@ -506,9 +523,9 @@ class Elements:
 
 @lru_cache(maxsize=1024)
 def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements:
-    """Return the sector of d attributes with ``pairs`` antisymmetric pairs.
+    """Return the matrix of one sector for the products on all sets of ``order`` of d attributes.
 
-    It is for the products on all sets of ``order`` attributes.
+    The sector is that of ``pairs`` antisymmetric pairs; its matrix has ``width`` rows and columns.
     """
     remaining, terms = d - 2 * pairs, list[tuple[int, float, tuple[int, ...]]]()
     for k in range(min(width, remaining + 1)):
@@ -569,9 +586,10 @@ class SymmetricProducts:
         return math.fsum(count * total for _, count, total, _ in sums), back
 
     def _remaining_orders(self, outside: int, key: Key | None) -> dict[int, Mapping[Key, float]]:
-        """Return the products on the other attributes if ``outside`` ones are outside K.
+        """Return the products on the other attributes if ``outside`` attributes are outside K.
 
-        All products have the family ``key``; None for any family.
+        The result maps numbers of other attributes to weights by family.  Only products of the
+        family ``key`` are included; None for all.
         """
         out: dict[int, Mapping[Key, float]] = {}
         for order, terms in self.orders.items():
@@ -581,7 +599,11 @@ class SymmetricProducts:
         return out
 
     def _inside(self, d: int, orders: Orders, state: State) -> tuple[float, dict[Key, Array]]:
-        """Return the nuclear norm of d attributes on K, and its derivatives by the Grams."""
+        """Return the nuclear norm for d attributes inside K, and its derivatives by the Grams C.
+
+        ``orders`` maps numbers of attributes to the weights of products by family; derivatives are
+        by family.
+        """
         families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
         value, by = 0.0, dict[Key, Array]()
         for pairs in range(min(max(orders), d // 2) + 1):
@@ -614,11 +636,11 @@ RANK_TOLERANCE = 1e-10
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SectorMoments:
-    """Matrices of one sector as functions of the composition c, shape (r, r):
+    """Matrices of one sector, shape (r, r), as functions of the composition c:
 
         sum_{a<b} pair c_a c_b x_ab x_ab^T + pair (c_a choose 2) x_aa x_aa^T + value c_a g_a g_a^T +
         total g g^T,
-        g_a = own_a + sum_b c_b x_ab,   g = sum_a c_a g_a.
+        g_a = single_a + sum_b c_b x_ab,   g = sum_a c_a g_a.
 
     Attributes
     ----------
@@ -647,7 +669,7 @@ class SectorMoments:
         return np.asarray(out)
 
     def traces(self, counts: Array) -> Array:
-        """Return the traces of these matrices, shape (m,)."""
+        """Return the traces of the matrices of m compositions, shape (m,)."""
         g, single, double = self._parts(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
         out = self.total * np.sum(sums**2, axis=1)
@@ -658,7 +680,7 @@ class SectorMoments:
         return np.asarray(out)
 
     def sizes(self, counts: Array) -> Array:
-        """Return the traces of the terms' absolute values, the scale of rounding, shape (m,)."""
+        """Return the traces of the terms' absolute values, shape (m,), which scale rounding."""
         return replace(
             self, pair=abs(self.pair), value=abs(self.value), total=abs(self.total)
         ).traces(counts)
@@ -681,8 +703,8 @@ class SectorMoments:
             out += self.pair * (counts @ squares - np.diag(squares) / 2.0)
         return np.asarray(out)
 
-    def turned(self, Z: Array) -> SectorMoments:
-        """Return the moments of Z M Z^T, with Z of shape (s, r)."""
+    def transformed(self, Z: Array) -> SectorMoments:
+        """Return the moments of the matrices Z M Z^T, where M are these and Z has shape (s, r)."""
         return replace(self, single=self.single @ Z.T, x=self.x @ Z.T)
 
     def _parts(self, counts: Array) -> tuple[Array, Array, Array]:
@@ -757,22 +779,22 @@ INITIAL_COMPOSITIONS = 100
 SEARCH_STARTS = 16
 # candidate moves of one attribute to another value per step
 CANDIDATE_MOVES = 12
-# total share of the compositions added in one round
+# summed share of the compositions that are added in one round
 ADDED_SHARE = 0.05
 # share below which a composition is dropped
 MIN_SHARE = 1e-7
 ROUNDS = 100
-# relative tolerance by which a composition may cost more than the norm at the end
+# relative excess of a composition's cost over the norm up to which it is not added
 COST_TOLERANCE = 1e-4
-# steps of L-BFGS for the shares per round
+# steps of L-BFGS per round
 LBFGS_STEPS = 25
-# entries of the matrices of the initial compositions
+# largest number of entries of the matrices of the initial compositions
 MAX_ENTRIES = 30_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compositions:
-    """Compositions with their matrices and rounding scales by sector.
+    """Compositions (numbers of attributes with each value) with their matrices in every sector.
 
     Attributes
     ----------
@@ -786,7 +808,7 @@ class Compositions:
     sizes: list[Array]
 
     def only(self, which: Index) -> Compositions:
-        """Return the compositions with these indices, shape (k,)."""
+        """Return the selection of the compositions with these indices, shape (k,)."""
         return Compositions(
             counts=self.counts[which],
             matrices=[x[which] for x in self.matrices],
@@ -805,11 +827,11 @@ class Compositions:
 
 
 class CompositionBound:
-    """The bound as a function of the shares of compositions.
+    """The nuclear norm as a function of the shares of compositions, see the module.
 
     Parameters
     ----------
-    asked : a reduced workload that is invariant under permutations of its free attributes.
+    linked_queries : a reduced workload that is invariant under permutations of its free attributes.
     role, d : role and number of its attributes.
     terms : weights on every attribute and every pair.
     """
@@ -836,9 +858,9 @@ class CompositionBound:
         )
 
     def norm(self, compositions: Compositions, shares: Array) -> tuple[float, list[Array]]:
-        """Return a lower bound on the nuclear norm, and its derivatives by the mean matrices.
+        """Return a lower bound on the nuclear norm for shares of m compositions, shape (m,).
 
-        ``shares`` have shape (m,).
+        The second result holds, for every sector, its derivative by the sector's mean matrix.
         """
         total, slopes = 0.0, list[Array]()
         for sector, matrices, sizes in zip(
@@ -891,7 +913,7 @@ class CompositionBound:
         ``slopes`` are the derivatives that `norm` returns, shapes (r, r).
         """
         return [
-            sector.turned(_root(2.0 * slope))
+            sector.transformed(_root(2.0 * slope))
             for sector, slope in zip(self.sectors, slopes, strict=True)
         ]
 

@@ -318,7 +318,7 @@ def check_tight(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
     a plan without a useful bound.
     """
     for sub, cost in zip(subs, costs, strict=True):
-        if cost.turns:
+        if cost.alternates:
             raise NotApplicable(
                 f"A subworkload on {' x '.join(map(str, sub.sizes))} cells is too large for a joint"
                 " search of its attributes, and alternating searches give weak bounds. Choose the"

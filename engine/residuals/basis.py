@@ -1,23 +1,28 @@
-"""Cosine basis, residual coordinates and lifts of residual spaces.
+"""Cosine basis, residual coordinates, lifts, and splits of queries into residual spaces.
 
-With T_i = [pi_i, N_i] along every attribute and U for the pieces that tuned complements pass down,
-M = (T_1 (x) ... (x) T_k) U is one invertible change of coordinates, and this module applies M or
-its inverse from either side:
+A residual space belongs to a set of attributes and holds the part of its table that no smaller
+table determines.  A query on a table is the sum of one piece per residual space inside its
+attributes.  The center pi_i of an attribute, a vector with sum 1, fixes how the query is split; a
+complement is a more general split of a pair of attributes.
 
-    pieces     q M         a query -> its coefficients on every residual space inside its attributes
-    tables     M y         estimates of all those spaces -> the table
-    rows       s M^-1      strategy rows on residual coordinates -> rows on cells
-    classes    M^-1 x      a table -> its residual coordinates
+Let N_i be the cosine basis of the vectors with sum 0, T_i = [pi_i, N_i], and U the matrix by which
+complements move coefficients of pairs to smaller spaces (the identity without complements).  Then
+M = (T_1 (x) ... (x) T_k) U is one invertible change of coordinates.  This module multiplies by M or
+by its inverse, from either side:
 
-A table of pieces has the shape of the query: index 0 along an axis means that the attribute is not
-in the space, index k > 0 is its residual coordinate k.  T_i^-1 = [1^T; L_i] with L_i = N_i^T (I -
-pi_i 1^T), because the second term removes N_i^T pi_i, and 1^T N_i = 0.  U^-1 = 2 I - U, because
-pieces passed down to an attribute are not passed on.  A lift is M^-1 restricted to the spaces that
-are measured together; for one space it is the Kronecker product of the L_i.
+    pieces                   q M       a query -> its coefficients on all residual spaces
+    tables                   M y       estimates on all residual spaces -> the table
+    Lift.rows                s M^-1    strategy rows in residual coordinates -> rows on cells
+    Lift.table_coordinates   M^-1 x    a table -> its residual coordinates
+
+Coefficients on all residual spaces are stored as an array of the shape of the query: index 0 along
+an axis means that the attribute is not in the space, index k > 0 is its residual coordinate k.
+T_i^-1 = [1^T; L_i] with L_i = N_i^T (I - pi_i 1^T), because the second term removes N_i^T pi_i, and
+1^T N_i = 0.  U^-1 = 2 I - U, because coefficients that a pair moves to an attribute are not moved
+on to the total.  A lift is M^-1 restricted to the residual spaces that one strategy measures; for
+one space it is the Kronecker product of the L_i.
 
 Source: QuerySmasher, section 6.2 (equation 3), where the pi_i are uniform and U = I.
-
-Splits of queries into residual spaces: centers and complements.
 """
 
 from __future__ import annotations
@@ -42,26 +47,31 @@ Role = int
 
 
 def digest(vector: Array | None) -> bytes | None:
-    """Return a hashable identity of a center vector, shape (n,); None for uniform."""
+    """Return a hash of a center vector, shape (n,); None for the uniform center, which is None."""
     return None if vector is None else hashlib.sha256(vector.tobytes()).digest()
 
 
 def swap_pair(values: Array, m: int, k: int) -> Array:
-    """Return values by residual coordinates of a pair for the pair in reverse order.
+    """Reorder values from residual coordinates of the pair (a, b) to those of the pair (b, a).
 
-    Shape (m k, ...).
+    The first axis of ``values``, of length m * k, has the coordinates of a (m) before those of b
+    (k).
     """
     return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Complement:
-    """Matrices that pass a pair's residual coordinates down to its attributes and the total.
+    """Split of the queries on a pair of attributes (i, j) that is not a product of centers.
 
-    Coordinates c become c D_i and c D_j on the attributes and c D_0 on the total.
-
-    Shapes (residual coordinates of the pair, n_i - 1), (..., n_j - 1) and (...,); see
+    A query with coefficients c on the residual space of the pair gets the additional coefficients
+    c D_i and c D_j on the spaces of the single attributes, and c D_0 on the total; see
     `engine.residuals.tuning.complements`.
+
+    Attributes
+    ----------
+    by_axis : D_i and D_j, shapes (m, n_i - 1) and (m, n_j - 1) for m = (n_i - 1) (n_j - 1).
+    by_total : D_0, shape (m,).
     """
 
     by_axis: tuple[Array, Array]
@@ -69,12 +79,12 @@ class Complement:
 
     @cached_property
     def key(self) -> bytes:
-        """Hashable identity."""
+        """Hash of the matrices."""
         return hashlib.sha256(
             b"".join(a.tobytes() for a in (*self.by_axis, self.by_total))
         ).digest()
 
-    def turned(self) -> Complement:
+    def reversed_pair(self) -> Complement:
         """Return the complement of the pair in reverse order."""
         m, k = self.by_axis[0].shape[1], self.by_axis[1].shape[1]
         first, second, total = (swap_pair(D, m, k) for D in (*self.by_axis, self.by_total))
@@ -83,16 +93,18 @@ class Complement:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """Split of queries over residual spaces; without entries, the published split.
+    """Split of queries over residual spaces; without entries, all centers are uniform.
 
     Attributes
     ----------
-    centers : vector with sum 1 for every attribute with a non-uniform center.
-    complements : tuned complement of every pair, attributes in schema order, that is not split as a
-        product.
-    unions : the attributes of one table -> the residual spaces that one strategy measures together.
-    stopped : the limits, of "memory", "time" and "work", that ended or prevented the search for the
-        split.
+    centers : mapping from attributes to their centers, vectors with sum 1; the centers of other
+        attributes are uniform.
+    complements : mapping from pairs of attributes, in schema order, to tuned complements; other
+        pairs are split by the product of their centers.
+    unions : mapping from the attributes of a table to the residual spaces that one strategy on this
+        table measures jointly.
+    stopped : those of the limits "memory", "time" and "work" that ended or prevented the search for
+        the split.
 
     >>> Split(centers={"a": np.array([1.0, 0.0])}).centers_of(("b", "a"))
     [None, array([1., 0.])]
@@ -131,10 +143,13 @@ class Split:
         """Return the complement of a pair in the order of ``names``, or None."""
         if names in self.complements or names[::-1] not in self.complements:
             return self.complements.get(names)
-        return self.complements[names[::-1]].turned()
+        return self.complements[names[::-1]].reversed_pair()
 
     def inside(self, names: Space) -> dict[Axes, Complement]:
-        """Return the complements of pairs inside ``names``, in schema order, by positions."""
+        """Return the complements of the pairs within some attributes.
+
+        ``names`` are in schema order; keys are the two positions of a pair in them.
+        """
         at = {name: i for i, name in enumerate(names)}
         return {(at[a], at[b]): c for (a, b), c in self.complements.items() if a in at and b in at}
 
@@ -159,14 +174,15 @@ def basis(n: int) -> Array:
 
 
 def center(n: int, weights: Array | None) -> Array:
-    """Return the center vector, uniform for None. Shape (n,)."""
+    """Return a center as a vector, shape (n,): ``weights``, or the uniform one if they are None."""
     return np.full(n, 1.0 / n) if weights is None else weights
 
 
 def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) -> Array:
-    """Return a tensor with its axes from ``first`` on multiplied by one matrix each.
+    """Multiply each axis of a tensor, from axis ``first`` on, by a matrix of its own.
 
-    Matrices have shape (n_i, m_i), or (n_i,) to sum an axis out; None leaves its axis alone.
+    A matrix has shape (n_i, m_i) and replaces an axis of length n_i by one of length m_i; a vector
+    of shape (n_i,) removes the axis by a weighted sum; None leaves the axis unchanged.
 
     >>> contract(np.ones((2, 3, 4)), [np.ones((3, 5)), None], first=1).shape
     (2, 5, 4)
@@ -190,11 +206,10 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
 
 
 def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
-    """Return a tensor with one axis for each set of its axes from ``first`` on.
+    """Merge the axes of a tensor, from axis ``first`` on, to one axis per set of axes.
 
-    Every axis is in one set.
-
-    From shape (n_1, ..., n_k) to (product of n over the first set, ...).
+    ``sets`` is a partition of these axes, numbered from 0 at ``first``.  The length of a merged
+    axis is the product of the lengths of the axes in its set.
 
     >>> group_axes(np.ones((2, 3, 4)), [(2, 0), (1,)]).shape
     (8, 3)
@@ -207,7 +222,9 @@ def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
 def ungroup_axes(
     tensor: Array, sets: Sequence[Axes], sizes: Sequence[int], first: int = 0
 ) -> Array:
-    """Return the reverse of `group_axes`, shape (..., n_1, ..., n_k), ``sizes`` being n_1 to n_k.
+    """Undo `group_axes`: split every merged axis into the axes of its set, in their original order.
+
+    ``sizes`` are the lengths of the original axes.
 
     >>> ungroup_axes(np.ones((8, 3)), [(2, 0), (1,)], (2, 3, 4)).shape
     (2, 3, 4)
@@ -223,19 +240,24 @@ def _by_rows(rows: Array, shape: Sequence[int], matrices: Sequence[Array | None]
 
 
 def _flat(tensor: Array) -> Array:
-    """Return tables, shape (k, n_1, ..., n_d), as rows; reshape(k, -1) fails for k = 0."""
+    """Return tables, shape (k, n_1, ..., n_d), as rows, shape (k, cells)."""
+    # reshape(k, -1) fails for k = 0
     return tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 
 def part_of(count: int, space: Axes) -> tuple[Any, ...]:
-    """Return the index of a space within tables of pieces, shape (k, n_1, ..., n_count)."""
+    """Return the index that selects one residual space in k arrays of coefficients on all spaces.
+
+    The arrays have ``count`` axes after the first; ``space`` holds the positions of its attributes.
+    """
     return (slice(None), *(slice(1, None) if axis in space else 0 for axis in range(count)))
 
 
 def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
-    """Return the positions of spaces' residual coordinates in a flat table of pieces.
+    """Return where the residual coordinates of some spaces are in a flat array of all spaces.
 
-    Spaces follow one another; shape (coordinates of all spaces,).
+    ``spaces`` holds the positions of each space's attributes.  The result lists all coordinates of
+    the first space, then those of the second, and so on.
 
     >>> positions((2, 3), [(0,), (0, 1)])
     array([3, 4, 5])
@@ -245,11 +267,10 @@ def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.in
 
 
 def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
-    """Multiply tables of pieces by U (sign 1) or its inverse (sign -1) from the right, in place.
+    """Add to attributes and total what complements move there from pairs, in place.
 
-    Tables have shape (k, n_1, ..., n_d).
-
-    A pair's piece is passed to its attributes and to the total.
+    ``tensor`` holds coefficients of k queries on all residual spaces, shape (k, n_1, ..., n_d).
+    With sign 1 this multiplies by U from the right, with sign -1 by its inverse.
     """
     for pair, complement in complements.items():
         passing = sign * _flat(tensor[part_of(tensor.ndim - 1, pair)])
@@ -259,7 +280,10 @@ def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: floa
 
 
 def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
-    """Multiply tables of coordinates by U from the left; the transpose of `_pass_down`."""
+    """Multiply k tables in residual coordinates from the left by U (sign 1) or U^-1 (sign -1).
+
+    This is the transpose of `_pass_down`, in place.
+    """
     for pair, complement in complements.items():
         passed = np.outer(tensor[part_of(tensor.ndim - 1, ())], complement.by_total)
         for axis, D in zip(pair, complement.by_axis, strict=True):
@@ -269,7 +293,10 @@ def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float)
 
 
 def _columns(sizes: Sequence[int], centers: Sequence[Array | None]) -> list[Array]:
-    """Return T_i = [pi_i, N_i] of every attribute; an operator for a wide one with uniform center."""
+    """Return [pi_i, N_i], center and cosine basis, of every attribute, shape (n_i, n_i) each.
+
+    For a wide attribute with the uniform center it is an operator without a matrix.
+    """
     return [
         (
             cast(Array, CosineMatrix(cells=n, total=True))
@@ -286,7 +313,10 @@ def pieces(
     centers: Sequence[Array | None],
     complements: Mapping[Axes, Complement],
 ) -> Array:
-    """Return all pieces q M of query rows, shape (k, cells) to (k, cells).
+    """Return the coefficients of queries on all residual spaces inside their attributes.
+
+    Queries and coefficients have shape (k, cells).  ``complements`` maps the positions of a pair's
+    attributes to its complement.
 
     >>> pieces(np.array([[1.0, 0.0]]), [2], [None], {}).round(3)
     array([[0.5  , 0.707]])
@@ -302,7 +332,10 @@ def tables(
     centers: Sequence[Array | None],
     complements: Mapping[Axes, Complement],
 ) -> Array:
-    """Return tables M y from the coordinates of all spaces inside, shape (k, cells) to (k, cells).
+    """Return the tables that have the given residual coordinates on all residual spaces.
+
+    Coordinates and tables have shape (k, cells).  ``complements`` maps the positions of a pair's
+    attributes to its complement.
 
     >>> tables(np.array([[10.0, 0.0]]), [2], [None], {})
     array([[5., 5.]])
@@ -319,17 +352,17 @@ def residual_rows(
     centers: Sequence[Array | None] | None = None,
     complement: Complement | None = None,
 ) -> Array:
-    """Return the pieces of query rows on one space.
+    """Return the coefficients of queries on one residual space.
 
-    Shape (k, cells) to (k, product of (n - 1) over inside).
+    The result has shape (k, product of n_i - 1 over the attributes of the space).
 
     Parameters
     ----------
-    rows : query rows.
-    sizes : sizes of the rows' attributes.
-    inside : positions of the space's attributes; None for all attributes.
-    centers : centers of shape (n_i,), None for uniform.
-    complement : complement of the two attributes of the rows.
+    rows : queries, shape (k, cells).
+    sizes : domain sizes of the queries' attributes.
+    inside : positions of the residual space's attributes; None for all attributes.
+    centers : one center of shape (n_i,) per attribute, None for a uniform center.
+    complement : complement of the pair, if the queries have two attributes and one is tuned.
 
     >>> residual_rows(np.eye(2), [2]).round(3)
     array([[ 0.707],
@@ -339,11 +372,11 @@ def residual_rows(
     axes_inside = range(len(sizes)) if inside is None else inside
     if (
         complement is not None and len(axes_inside) < 2
-    ):  # the piece on the pair itself does not change
+    ):  # a complement does not change the coefficients on the pair itself
         return pieces(rows, sizes, centers_or_uniform, {(0, 1): complement})[
             :, positions(sizes, [tuple(axes_inside)])
         ]
-    # for a single space, attributes outside need one vector instead of a matrix
+    # attributes outside the space are summed out by their centers, which is quicker than `pieces`
     return _by_rows(
         rows,
         sizes,
@@ -355,9 +388,10 @@ def residual_rows(
 
 
 class Lift:
-    """L = L_1 (x) ... (x) L_k with L_i = N_i^T (I - pi_i 1^T), applied attribute by attribute.
+    """Map between the cells of a table and the residual coordinates of one residual space.
 
-    ``centers`` contains the pi_i, None for uniform, where L_i = N_i^T.
+    It is L = L_1 (x) ... (x) L_k with L_i = N_i^T (I - pi_i 1^T), applied attribute by attribute.
+    ``centers`` contains the pi_i; None is the uniform center, where L_i = N_i^T.
 
     >>> Lift((2, 3)).rows(np.eye(2)).shape
     (2, 6)
@@ -385,9 +419,9 @@ class Lift:
         return tuple(len(m) for m in self.matrices)
 
     def degrees(self, axis: int) -> npt.NDArray[np.int64]:
-        """Return the frequency of every residual coordinate's cosine.
+        """Return the frequency of the cosine of every residual coordinate of an attribute.
 
-        Odd ones change sign on reversal. Shape (n - 1,).
+        Shape (n - 1,).  Reversing the cells changes the sign of coordinates of odd frequency.
         """
         return np.arange(1, self.sizes[axis])
 
@@ -403,10 +437,11 @@ class Lift:
         return _by_rows(cell_rows, self.sizes, [m.T for m in self.matrices])
 
     def traced(self, by_lift: Array, axis: int) -> Array:
-        """Contract a derivative by L to one by L_axis, summed over its cells.
+        """Return the derivative of a function by N_axis^T pi_axis from its derivative by L.
 
-        Shape (class sizes..., sizes...) to (n_axis - 1,): a center changes all columns of L_axis by
-        the same vector.
+        ``by_lift`` has one axis per attribute of length n_i - 1, then one per attribute of length
+        n_i; the result has shape (n_axis - 1,).  A change of the center subtracts the same vector
+        from every column of L_axis, so the derivative by L_axis is summed over columns, up to sign.
         """
         count = len(self.sizes)
         # derivative of a Kronecker product by one factor: the trace with each of the other factors
@@ -416,11 +451,11 @@ class Lift:
 
 
 class SplitLift(Lift):
-    """Lift of residual spaces that are measured together, on the table of all their attributes.
+    """Lift of several residual spaces that one strategy measures, on the table of all attributes.
 
-    ``spaces`` has the positions of every space's attributes, ``complements`` the tuned complements
-    by positions of their pair.  One space on all attributes is a single residual space with
-    complements.
+    ``spaces`` holds the positions of each space's attributes; ``complements`` maps the positions of
+    a pair to its tuned complement.  One space on all attributes is a single residual space whose
+    queries have complements.
 
     >>> SplitLift((2, 3), None, ((), (0,), (0, 1))).rows(np.eye(4)).shape
     (4, 6)
@@ -434,19 +469,20 @@ class SplitLift(Lift):
         complements: Mapping[Axes, Complement] | None = None,
     ) -> None:
         super().__init__(sizes, centers)
-        self.kept = positions(sizes, spaces)
-        self.dimension, self.complements = len(self.kept), complements or {}
+        self.coordinate_positions = positions(sizes, spaces)
+        self.dimension, self.complements = len(self.coordinate_positions), complements or {}
         self.one_space = len(spaces) == 1 and len(spaces[0]) == len(sizes)
         # T_i^-1: one more coordinate along every axis, the sum over its cells
         self.matrices = [np.concatenate([np.ones((1, m.shape[1])), m]) for m in self.matrices]
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        return tuple(n - 1 for n in self.sizes)  # of the space on all attributes
+        # of the residual space on all attributes
+        return tuple(n - 1 for n in self.sizes)
 
     def rows(self, residual_rows: Array) -> Array:
         flat = np.zeros((len(residual_rows), self.cells))
-        flat[:, self.kept] = residual_rows
+        flat[:, self.coordinate_positions] = residual_rows
         tensor = flat.reshape(len(flat), *self.sizes)
         _pass_down(tensor, self.complements, -1.0)
         return _by_rows(tensor, self.sizes, self.matrices)
@@ -454,14 +490,13 @@ class SplitLift(Lift):
     def table_coordinates(self, cell_rows: Array) -> Array:
         tensor = super().table_coordinates(cell_rows).reshape(len(cell_rows), *self.sizes)
         _pass_up(tensor, self.complements, -1.0)
-        return _flat(tensor)[:, self.kept]
+        return _flat(tensor)[:, self.coordinate_positions]
 
 
 class FullTable(Lift):
-    """Lift of a problem on the cells of a table in the full cosine basis, constants included.
+    """Orthogonal change of coordinates of a whole table: the cosine basis with its constants.
 
-    This is an orthogonal change of coordinates in which reversals and swaps are signed
-    permutations.
+    In these coordinates reversing an attribute or swapping two equal ones is a signed permutation.
 
     >>> FullTable((2, 3)).rows(np.eye(6)).shape
     (6, 6)
@@ -476,7 +511,7 @@ class FullTable(Lift):
 
 
 class FullDomain(Lift):
-    """Identity lift, for a problem on the cells without residual spaces."""
+    """Identity map of the cells, for a strategy that is not split into residual spaces."""
 
     one_space = False
 

@@ -41,12 +41,13 @@ SUFFIX = ".weights"
 MEMORY_BYTES = 192 * 2**20
 HINT_BYTES = 32 * 2**20
 DISK_BYTES = 256 * 2**20
-# squared residual coordinates below which a search is quicker than opening a file
+# square of the number of residual coordinates below which a search is quicker than opening a file
 MIN_CACHED_COORDINATES_SQUARED = 2_000
-# stored initial values per shape of search
+# initial weights that are stored for searches of one shape (equal sizes, centers and method)
 MAX_HINTS_PER_SHAPE = 8
 # part of the status of a search that a time limit ended
 TIME_LIMIT_STATUS = "time limit"
+# shape of a search -> (fingerprint of its Gram, dual weights) of earlier searches of that shape
 Hints = Mapping[str, tuple[tuple[Array, Array], ...]]
 _Value = TypeVar("_Value")
 
@@ -71,11 +72,11 @@ class LruCache(Generic[_Value]):
     def put(self, key: str, value: _Value, size: int | Mapping[Any, int]) -> None:
         """Store a value of ``size`` bytes, unless it alone exceeds the limit.
 
-        A mapping gives the size by parts; a part that several values share counts once, and has the
-        same size in all of them.
+        Values may share parts: ``size`` is then a mapping from parts to their bytes.  A part that
+        several values share counts once towards the limit.
         """
         parts: Mapping[Hashable, int] = (
-            size if isinstance(size, Mapping) else {("alone", key): size}
+            size if isinstance(size, Mapping) else {("unshared", key): size}
         )
         with self._lock:
             if key in self._values:
@@ -104,12 +105,12 @@ class LruCache(Generic[_Value]):
 
 
 class SolveCache:
-    """Solutions of searches by content hash.
+    """Solutions of strategy searches by the hash of all that determines them.
 
     Parameters
     ----------
-    folder : folder for the weights; None stores them in memory only.
-    memory, disk : limits in bytes of the memory and of the folder.
+    folder : folder for files with dual weights; None stores solutions in memory only.
+    memory, disk : largest size of the solutions in memory and of the folder, in bytes.
     """
 
     def __init__(
@@ -127,9 +128,9 @@ class SolveCache:
         return self._solutions.get(search.key)
 
     def weights(self, search: Search) -> Array | None:
-        """Return the weights of an equal search from its file, not validated, or None.
+        """Return the dual weights of an equal search from its file, shape (orbits,), or None.
 
-        Shape (orbits,).
+        They are not validated.
         """
         return self._read(search.key) if _worth_a_file(search) else None
 
@@ -148,17 +149,20 @@ class SolveCache:
             return None
 
     def numbers(self, key: str) -> tuple[Array | None, bool]:
-        """Return the numbers under a key, or None, and whether this process computed them."""
+        """Return the parameters of a tuned split, or None, and whether this process computed them.
+
+        ``key`` is that of `keep_numbers`; numbers from a file are not validated.
+        """
         values = self._numbers.get(key)
         return (values, True) if values is not None else (self._read(key), False)
 
     def keep_numbers(self, key: str, values: Array) -> None:
-        """Store numbers under a key: the centers and complements of a workload. Any shape."""
+        """Store the parameters of a tuned split, an array of any shape, under a key."""
         self._numbers.put(key, values, values.nbytes)
         self._save(key, values)
 
     def hints(self) -> Hints:
-        """Return initial weights by the shape of a search; see `most_similar`."""
+        """Return the stored initial weights of all shapes of searches, for `most_similar`."""
         return self._hints.snapshot()
 
     def keep(self, search: Search, solution: Solution) -> None:
@@ -172,7 +176,7 @@ class SolveCache:
             self._save(search.key, solution.dual)
 
     def suggest(self, search: Search, solution: Solution) -> None:
-        """Store the weights of any search as initial values for later ones of the same shape."""
+        """Store the dual weights of a search as initial values for later searches of its shape."""
         others = [
             h
             for h in self._hints.get(search.shape) or ()
@@ -219,7 +223,10 @@ class SolveCache:
 
 
 def most_similar(hints: Hints, search: Search) -> Array | None:
-    """Return the weights of the search of the same shape with the most similar Gram, or None."""
+    """Return the dual weights of the stored search with the most similar Gram, or None.
+
+    Only searches of the same shape are compared, by the shares of the diagonal of the Gram.
+    """
     candidates = hints.get(search.shape, ())
     if not candidates:
         return None
@@ -258,5 +265,5 @@ def _worth_a_file(search: Search) -> bool:
 
 
 def _solution_bytes(solution: Solution) -> int:
-    # a strategy used for variances also caches its span, of the size of its reconstruction
+    # a strategy whose variances are computed also stores its span, of the size of ``pinv``
     return solution.strategy.rows.nbytes + 2 * solution.strategy.pinv.nbytes + solution.dual.nbytes

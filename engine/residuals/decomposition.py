@@ -1,15 +1,17 @@
-"""Decomposition of a workload into one Gram matrix per residual space.
+"""Decomposition of a workload into one Gram matrix per residual space, as Kronecker sums.
 
 A residual space belongs to a set B of attributes and holds the part of the table on B that no
 smaller table determines. With a center pi_i (sum 1) for every attribute the identity splits as I =
-(I - pi_i 1^T) + pi_i 1^T.  A query q on A therefore splits into one piece for every B inside A:
-multiply q by pi_i on the attributes outside B and by (I - pi_i 1^T) on those inside.
+(I - pi_i 1^T) + pi_i 1^T.  A query q on a set A of attributes therefore is the sum of one piece for
+every subset B of A: q multiplied by pi_i on the attributes outside B and by (I - pi_i 1^T) on those
+inside.
 
-The Gram matrices are stored in structured form, and queries are never listed as rows.  A product
-group contributes a scalar for every attribute outside B and a small residual Gram for every
-attribute inside, and the Gram of B is a sum of Kronecker products of those.  Spaces are collected
-as integer arrays and grouped into equivalence classes, so that a workload with many spaces computes
-each distinct Gram once.
+The Gram matrices are stored as sums of Kronecker products, and queries are never listed as rows.  A
+product group contributes a scalar for every attribute outside B and a small residual Gram for every
+attribute inside B.  Terms of such a sum that differ on one set of axes only are added up; if one
+term remains, the Gram needs no matrix of its own, because a Kronecker Gram has a Kronecker optimum.
+Residual spaces are collected as integer arrays and grouped into equivalence classes, so that a
+workload with many spaces computes each distinct Gram once.
 
 Notation
 --------
@@ -20,15 +22,6 @@ residual Gram  sum of (residual row)^T (residual row) over the queries, in count
 
 Source: QuerySmasher, section 6.2 (equation 3); the cosine basis makes reversing an attribute a
 change of signs.
-
-Grams as sums of Kronecker products.
-
-Terms are merged, restricted to some axes, or expanded into one matrix.  A sum of products is a
-single product if its terms differ on one set of axes only; a product needs no matrix of its own,
-because a Kronecker Gram has a Kronecker optimum.
-
-`part_rows` and `product_rows` return few rows with the Gram of a part's queries, in place of all
-query rows.
 """
 
 from __future__ import annotations
@@ -65,7 +58,7 @@ from engine.workload import Group, Part, Workload, joint_part, subsets
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupContribution:
-    """Groups with the same decomposition into residual spaces, up to attribute names.
+    """What groups of queries that are equal up to attribute names add to residual spaces.
 
     Attributes
     ----------
@@ -73,8 +66,9 @@ class GroupContribution:
     places : positions of their attributes in the schema, in schema order, shape (groups,
         attributes).
     weights : weights of the groups, shape (groups,).
-    pattern : one entry per space and term: the positions of the space's attributes in the group,
-        the number of the term's product, and its coefficient.
+    pattern : the decomposition of one of the groups, with an entry for every residual space and
+        every term of its Gram: the positions of the space's attributes in the group, the number of
+        the Kronecker product, and its coefficient.
     """
 
     numbers: Index
@@ -85,17 +79,17 @@ class GroupContribution:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QueriedSpaces:
-    """Residual spaces on equally many attributes, in the order in which the groups reach them.
+    """Residual spaces with the same number of attributes, ordered by their first group.
 
     Attributes
     ----------
     places : positions of their attributes in the schema, shape (spaces, attributes).
     kinds : equivalence class of every space, shape (spaces,); the spaces of a class have the same
         Gram, on attributes of equal ``attribute_classes``.
-    coefficients : for every class the number of each product in its Gram, with the sum of weights
-        times coefficients.
-    reached : for every class a rank, comparable between sizes, that is smaller where a group
-        reaches it earlier; shape (kinds,).
+    coefficients : one mapping per class: number of a Kronecker product in the Gram -> its
+        coefficient, summed over groups with their weights.
+    reached : one rank per class that orders all classes, also those with other numbers of
+        attributes, by the first group with a piece on them; shape (classes,).
     """
 
     places: Index
@@ -111,11 +105,11 @@ def queried_spaces(
 ) -> list[QueriedSpaces]:
     """Collect the residual spaces of all groups, one `QueriedSpaces` per number of attributes.
 
-    Sums are taken in the order of groups.
+    Coefficients are added up in the order of groups, so that sums have reproducible last digits.
 
     Parameters
     ----------
-    spreading : decompositions of the groups.
+    spreading : what the groups add to residual spaces.
     attribute_classes : equivalence class of every attribute, numbered from 0, shape (attributes,).
     exact : sets of attributes with an exact table; the spaces inside them are left out.
 
@@ -206,7 +200,7 @@ def _of_one_size(
     )
 
 
-# a squared sum below this share of the squares of its terms is the rounding of zero
+# a squared sum below this share of the sum of squares of the queries is the rounding of zero
 ROUNDING = 1e-28
 # a residual Gram with a trace below this share of the trace of the queries' Gram is the rounding of
 # zero
@@ -218,9 +212,9 @@ Factors = tuple[tuple[Axes, int], ...]  # (axes of the space, number of the fact
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Factor:
-    """Residual Gram on some axes.
+    """Gram matrix of queries in the residual coordinates of some attributes.
 
-    ``matrix`` is the Gram or, if ``low_rank``, fewer rows R with R^T R = Gram.
+    ``matrix`` is the Gram or, if ``low_rank``, a matrix R of fewer rows with R^T R = Gram.
     """
 
     sizes: tuple[int, ...]
@@ -254,7 +248,10 @@ class Factor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalFactor(Factor):
-    """Residual Gram of interval queries on one wide attribute, without its matrix."""
+    """Residual Gram of marginal, prefix, suffix or range queries on one wide attribute.
+
+    The n x n matrix is not formed.
+    """
 
     matrix: IntervalMatrix  # type: ignore[assignment]
 
@@ -263,7 +260,7 @@ class IntervalFactor(Factor):
 
     @property
     def gram(self) -> IntervalGram:
-        """The queries."""
+        """Weights of the marginal, prefix, suffix and range queries."""
         return self.matrix.gram
 
     @property
@@ -286,18 +283,18 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subworkload:
-    """Gram of a residual space up to scale, with 1 as the largest coefficient.
+    """Gram of the queries on a residual space, scaled so that its largest coefficient is 1.
 
     Attributes
     ----------
     sizes : domain sizes of the attributes.
     terms : summands of the Gram.
     centers : center of every attribute, None for uniform.
-    labels : one label per attribute; a mechanism treats attributes with different labels
-        differently.
-    complements : tuned complements by the positions of their pair.
-    spaces : positions of the attributes of each space, for spaces measured by one strategy; empty
-        for a single space.
+    labels : one label per attribute; spaces whose attributes differ in their labels have different
+        subworkloads, so that a mechanism can give them different strategies.
+    complements : mapping from the positions of a pair's attributes to its tuned complement.
+    spaces : for several residual spaces that one strategy measures, the positions of the attributes
+        of each; empty for a single residual space.
     """
 
     sizes: tuple[int, ...]
@@ -322,14 +319,14 @@ class Subworkload:
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
-    """Distinct subworkloads, and the subworkload and scale of every residual space.
+    """Distinct subworkloads, and which of them, at which scale, every residual space has.
 
     Attributes
     ----------
-    factors : distinct residual Grams that the terms refer to.
+    factors : distinct residual Grams, numbered as in the terms of the subworkloads.
     subworkloads : distinct subworkloads.
-    spaces : residual space -> (number of its subworkload, scale); spaces that no weighted query
-        touches are absent.
+    spaces : mapping from residual spaces to the number of their subworkload and the factor from its
+        Gram to theirs; spaces without weighted queries are absent.
     """
 
     factors: tuple[Factor, ...]
@@ -342,7 +339,7 @@ class Decomposition:
 
 
 class Registry:
-    """Distinct factors; matrices that are equal up to scale are stored once."""
+    """Collects residual Grams of a workload; those equal up to scale are stored once."""
 
     def __init__(self, split: Split) -> None:
         self.split = split
@@ -353,11 +350,11 @@ class Registry:
     def look_up(
         self, part: Part, names: tuple[str, ...], weights: Array | None
     ) -> list[tuple[Axes, tuple[int, float] | float]]:
-        """Return every set of axes of a part with its (factor number, scale).
+        """Return the residual Gram of a part on every subset of its axes.
 
-        The empty set has a scalar.
-
-        Weights have shape (queries,).
+        An entry is (axes, (number of the factor, scale)); for the empty set of axes it is (axes,
+        sum of squares of the queries applied to the centers).  ``weights`` of single queries have
+        shape (queries,); None if all are 1.
         """
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.split.complement(names)
@@ -473,7 +470,10 @@ class Registry:
 
 
 def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
-    """Return the Gram of a marginal, prefixes, suffixes or ranges on one wide attribute, or None."""
+    """Return the Gram of a part with interval queries on one wide attribute, in linear storage.
+
+    None for other families, narrow attributes and parts with weights of single queries.
+    """
     if len(part.sizes) > 1 or weights is not None or not is_wide(part.sizes[0]):
         return None
     kinds = {"marginal": "marginal", "prefix": "prefix", "suffix": "suffix", "range": "ranges"}
@@ -483,7 +483,10 @@ def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram
 
 
 def residual_gram(gram: IntervalGram) -> IntervalGram:
-    """Return a Gram with the same queries on a residual space, suffixes written as prefixes."""
+    """Return a Gram that is equal on residual spaces, with suffix queries written as prefixes.
+
+    A suffix is the total minus a prefix, and the total has no part on a residual space.
+    """
     return replace(gram, prefix=gram.prefix + gram.suffix, suffix=0.0)
 
 
@@ -502,13 +505,13 @@ def decompose(
     split: Split = UNIFORM,
     labels: Mapping[str, Hashable] | None = None,
 ) -> Decomposition:
-    """Split a workload into subworkloads, with one Gram for every residual space.
+    """Return the Gram of the workload's queries on every residual space.
 
-    The unions of the split are not applied; see `unite`.
+    The unions of the split are not applied; see `engine.residuals.tuning.unions.unite`.
 
     Guarantee: for every residual space the sum of its terms equals the weighted Gram of the
-    projected queries; spaces whose Gram is zero, or whose table is exact, are left out;
-    proportional and identical subworkloads appear once.
+    queries' pieces on it.  Spaces whose Gram is zero, or whose table is public, are left out.
+    Proportional Grams on attributes of equal sizes, centers and labels are one subworkload.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
@@ -567,13 +570,17 @@ def _class_numbers(keys: Sequence[Hashable]) -> Index:
 def _pattern(
     group: Group, ranks: Sequence[int], registry: Registry
 ) -> list[tuple[Axes, float, Factors]]:
-    """Return the residual spaces of a class of groups: (positions, coefficient, factors) per term."""
+    """Return the decomposition of a group: one entry per residual space and term of its Gram.
+
+    An entry has the positions of the space's attributes in the group, the coefficient, and the
+    factors.  ``ranks`` holds the axes of the group in schema order.
+    """
     parts, weights = group.parts, group.query_weights
     if len(parts) > 1 and (
         weights is not None or registry.split.complement(group.attributes) is not None
     ):
-        # neither per-query weights nor complements are products over the parts, so the group is
-        # treated as one part
+        # per-query weights and complements are not products over the parts, so all parts are
+        # replaced by one part on all attributes
         parts = (joint_part(group),)
     position = {
         axis: p for p, axis in enumerate(ranks)
@@ -622,7 +629,7 @@ def _distinct(
     subworkloads: list[Subworkload] = []
     spaces: dict[Space, tuple[int, float]] = {}
     for group in queried_spaces(spreading, attribute_classes, schema.exact_places):
-        # every space occurs once, so the first rows are all spaces, sorted by name
+        # spaces are distinct, so `unique_rows` returns all of them, sorted by attribute names
         order = unique_rows(alphabet[group.places])[0]
         columns = [
             list(map(schema.names.__getitem__, column)) for column in group.places[order].T.tolist()
@@ -668,9 +675,9 @@ def _distinct(
 
 
 def merge_shape(sub: Subworkload) -> list[Factors]:
-    """Return the factor numbers of the terms after merging.
+    """Return the factors of every term that `merge_terms` leaves, without computing a Gram.
 
-    Terms that differ on one set of axes only count once.
+    Of terms that differ on one set of axes only, the first is listed.
     """
     merged: list[Factors] = []
     for term in sub.terms:
@@ -685,13 +692,15 @@ def merge_shape(sub: Subworkload) -> list[Factors]:
     return merged
 
 
+# terms of a Gram after merging: (coefficient, ((axes, factor), ...)) each
 Merged = list[tuple[float, tuple[tuple[Axes, Factor], ...]]]
 
 
 def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
-    """Return the terms of a subworkload after merging.
+    """Return the terms of a subworkload's Gram, with similar terms added up.
 
-    Terms that differ on one set of axes only are added up.
+    Two terms with the same factors on all sets of axes but one are one term, with the weighted sum
+    of their two factors there.
     """
     terms: Merged = [
         (t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors))
@@ -730,7 +739,7 @@ def _add_terms(
 def axis_partition(
     terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int
 ) -> list[Axes]:
-    """Return the finest partition of the axes 0..count-1 that no factor of any term crosses."""
+    """Return the finest partition of the axes 0..count-1 with each factor inside one of its sets."""
     label = list(range(count))
     for _, factors in terms:
         for axes, _ in factors:
@@ -741,7 +750,7 @@ def axis_partition(
 
 
 def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
-    """Return one Gram on ``axes`` from the factors of the terms that lie inside them."""
+    """Return the Gram on some axes: the sum of all terms, restricted to factors on these axes."""
     own_sizes = tuple(sizes[a] for a in axes)
     inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
     full_factors = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
@@ -795,7 +804,8 @@ MAX_CHUNK_ENTRIES = 1 << 22
 def part_rows(part: Part, weights: Array | None = None) -> Array:
     """Return rows on the cells of a part with the same Gram as its queries.
 
-    There are at most as many rows as cells or queries.
+    There are at most as many rows as cells, and at most as many as queries.  ``weights`` of single
+    queries have shape (queries,); None if all are 1.
 
     >>> from engine import Attribute, Schema, Workload
     >>> group = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "range").groups[0]
@@ -818,11 +828,9 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
 
 
 def product_rows(group: Group) -> Array:
-    """Return rows with the Gram of a group's queries.
+    """Return rows with the same Gram as a group's queries, shape (rows, cells).
 
-    Shape (rows, cells), with cells in the group's attribute order.
-
-    The group has no per-query weights.
+    Cells are in the order of the group's attributes.  Weights of single queries are not applied.
     """
     out: Array = np.ones((1, 1))
     for part in group.parts:
@@ -831,7 +839,7 @@ def product_rows(group: Group) -> Array:
 
 
 def reduce_rows(rows: Array) -> Array:
-    """Return rows with the same Gram, at most as many as columns, shape (rows, columns)."""
+    """Return at most as many rows as columns, with the same Gram as the given rows."""
     if len(rows) <= rows.shape[1]:
         return rows
     return np.asarray(scipy.linalg.qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]])

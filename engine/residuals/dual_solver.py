@@ -6,14 +6,15 @@ The problem, for a residual Gram G and a lift L (residual coordinates x cells):
 
 Its dual, with W = G^(1/2) L and a weight mu >= 0 on every cell, is  max over mu of  T(mu)^2 /
 sum(mu), T(mu) = tr (W diag(mu) W^T)^(1/2).  Every mu gives a lower bound T^2 / sum(mu), and a
-feasible strategy X = G^(1/2) (W diag(mu) W^T)^(-1/2) G^(1/2) / max(d), d = diag(L^T X L) before
-scaling, of value max(d) T.  The certificate is the pair (value, bound), which is valid whether or
-not the search converged.
+feasible precision X = G^(1/2) (W diag(mu) W^T)^(-1/2) G^(1/2) / max(d), where d is diag(L^T X L)
+before the division.  The value of X, its tr(G X^-1), is max(d) T.  The certificate is the pair
+(value, bound), which is valid whether or not the search converged.
 
 With s = sqrt(mu) the problem is unconstrained, and L-BFGS on the log of the dual needs some 10 to
-150 evaluations. Signed permutations that leave G and L invariant (reversing attributes, swapping
-equal ones) block-diagonalise the problem; the optimal mu is constant on their orbits because the
-problem is convex.
+150 evaluations.  Reversing an attribute and swapping two equal ones are signed permutations in the
+cosine basis.  Those that leave G and L invariant block-diagonalise the problem, with one block per
+character (a choice of +1 or -1 for each), and the optimal mu is constant on their orbits because
+the problem is convex.
 
 If the workload has few queries and many cells, the optimal mu has few positive weights, about as
 many as the rank: sums over two attributes of 40 and 41 cells have 43 positive weights on 820
@@ -29,12 +30,6 @@ where d > 1, and the certificate is the one of the full problem.
 
 Source: QuerySmasher, section 6.3 (equation 4) states the primal; the dual, its certificate and the
 active set are our work.
-
-Symmetries of a subworkload: reversals and swaps of attributes.
-
-In the cosine basis they are signed permutations.  They block-diagonalise the problem, with one
-block per character (a choice of +1 or -1 for each), and the optimal dual weights are constant on
-their orbits because the problem is convex.
 """
 
 from __future__ import annotations
@@ -56,7 +51,8 @@ from engine.residuals.basis import Lift, basis
 from engine.residuals.decomposition import Factor
 from engine.residuals.strategy import Strategy, canonical_rotation
 
-Signed = tuple[npt.NDArray[np.int64], Array]  # v -> sign * v[permutation]
+# (permutation, sign) of the signed permutation v -> sign * v[permutation]
+Signed = tuple[npt.NDArray[np.int64], Array]
 
 
 def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
@@ -66,11 +62,12 @@ def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
 
 
 def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
-    """Return commuting involutions: (action on residual coordinates, action on cells) each.
+    """Return commuting symmetries of a problem, each of order 2.
 
-    Candidates are reversals of sets of attributes and swaps of two attributes of equal size.  A
-    candidate is accepted if the Gram and the lift are invariant on random vectors and it commutes
-    with the involutions accepted before.
+    A symmetry is a pair of signed permutations: on residual coordinates, and on cells.  Candidates
+    are reversals of sets of attributes and swaps of two attributes of equal size.  A candidate
+    is accepted if the Gram and the lift are invariant on random vectors and if it commutes with the
+    symmetries accepted before it.
     """
 
     def gram(vector: Array) -> Array:
@@ -172,8 +169,8 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
     for projected in bases:
         projected.eliminate_zeros()
         projected.sort_indices()
-        # rows of one orbit are equal up to sign: select the one whose first coordinate is its row
-        # number
+        # rows of one orbit are equal up to sign; of each orbit take the row whose first nonzero
+        # coordinate is its own row number
         nonempty = np.flatnonzero(np.diff(projected.indptr))
         rows = projected[nonempty[projected.indices[projected.indptr[nonempty]] == nonempty]]
         out.append(
@@ -203,7 +200,7 @@ def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
 def orbits(
     actions: Sequence[Signed], cells: int
 ) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
-    """Return the orbit of every cell, and size and representative of every orbit.
+    """Return the number of each cell's orbit, and the size and lowest cell of every orbit.
 
     Shapes (cells,), (orbits,), (orbits,).
     """
@@ -217,15 +214,15 @@ def orbits(
 
 Places: TypeAlias = npt.NDArray[np.intp]
 
-# weights below this share of the largest leave the active set; the gradient returns those left out
-# wrongly
+# weights below this share of the largest leave the active set; a weight that should be positive
+# joins it again where d > 1
 ACTIVE_SHARE = 1e-3
-# how often cells join the active set, and Newton steps on one set, at most; one and three are
-# typical
+# largest number of active sets of one search, and of Newton steps on each; 1 and 3 are typical
 MAX_ACTIVE_SETS, MAX_NEWTON_STEPS = 8, 20
-# cost of a Newton step in evaluations on all cells, at most
+# largest cost of a Newton step, in evaluations on all cells
 MAX_STEP_COST = 5
-# added to the curvature in shares of its trace, where weight moves between cells at no loss
+# multiple of the identity that is added to the curvature, in shares of its trace: it is singular
+# where moving weight between cells changes nothing
 CURVATURE_SHIFT = 1e-13
 
 
@@ -235,24 +232,24 @@ class Weights(Protocol):
     projected: list[Array]
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
-        """Return T and the diagonal d for weights on some orbits, by default all.
+        """Return T and the diagonal d of L^T X L, shape (orbits,), for weights of the orbits.
 
-        Shapes (orbits,).
+        With ``on`` only these orbits have weight, and d has entries for these only.
         """
 
     def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the second derivative of -2 T by the weights on some orbits.
+        """Return the second derivatives of -2 T by the weights of the orbits ``on``.
 
-        Shape (orbits, orbits).
+        Shape (k, k) for k orbits.
         """
 
 
 def concentrated(
     problem: Weights, mass: Array, gap: float, deadline: float
 ) -> tuple[Array, float] | None:
-    """Return weights that prove the gap, and the gap they prove.
+    """Return dual weights that prove the required gap, and the gap they prove, by Newton steps.
 
-    None if Newton steps do not reach it.
+    None if Newton steps on the active set do not reach it, or would cost too much.
 
     Parameters
     ----------
@@ -295,9 +292,9 @@ def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
 def _newton_minimum(
     problem: Weights, mass: Array, on: Places, gap: float, deadline: float
 ) -> Array:
-    """Return the weights on some orbits where phi is minimal, by Newton steps within mu >= 0.
+    """Return the weights of the orbits ``on`` at which phi = sum(mu) - 2 T(mu) is minimal.
 
-    Shapes (orbits,).
+    Newton steps from ``mass`` within mu >= 0; weights have one entry for each of these orbits.
     """
     import scipy.linalg
     import scipy.optimize
@@ -334,16 +331,25 @@ def _newton_minimum(
 NULL_SHARE = 1e-12
 # length of the initial s; the dual does not depend on it
 START_LENGTH = 10.0
-# Newton steps begin once this gap is proved, in searches with at least so many evaluations
+# Newton steps begin once this relative RMSE gap is proved, after at least this number of
+# evaluations
 NEWTON_GAP, MIN_NEWTON_EVALUATIONS = 3e-3, 16
 # residual coordinates from which finding symmetries saves time
 SYMMETRY_FROM = 40
+# called with the current relative RMSE gap after every evaluation; may raise to cancel
 Watch = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Stopping rule: relative RMSE ``gap``, number of ``evaluations`` and ``deadline``."""
+    """Stopping rule of a search: it ends when the first of the three limits is reached.
+
+    Attributes
+    ----------
+    gap : relative RMSE gap that has to be proved.
+    evaluations : largest number of evaluations of the dual.
+    deadline : time limit on the clock of `planning_time`.
+    """
 
     gap: float = 1e-7
     evaluations: int = 600
@@ -352,13 +358,13 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solution:
-    """A strategy with its certificate.
+    """Strategy of one residual space, with the proof of its optimality gap.
 
     Attributes
     ----------
     strategy : the strategy.
     value : weighted squared error of the strategy at privacy cost 1, in counts^2.
-    bound : lower bound on the value of every strategy of the class.
+    bound : lower bound on the value of every strategy for the same Gram and lift.
     dual : the weights mu that prove the bound, one per orbit of cells; they determine the strategy.
     status : "optimal", or the reason why the search stopped early.
     """
@@ -381,13 +387,14 @@ class Solution:
 
 
 class DualProblem:
-    """Dual of one subworkload in block-diagonal form.
+    """Dual of the strategy search for one Gram, block-diagonal by the symmetries of the Gram.
 
-    The rows W_b of a block are restricted to representatives of the cell orbits.
+    Cells on one orbit of the symmetries share a weight, so the rows W_b of every block have one
+    column per orbit only.
 
     Parameters
     ----------
-    lift : maps residual rows to rows on cells.
+    lift : maps rows in residual coordinates to rows on cells.
     factor : the residual Gram.
     """
 
@@ -396,15 +403,15 @@ class DualProblem:
         generators = (
             symmetries(factor, lift) if factor.dimension >= SYMMETRY_FROM and lift.one_space else []
         )
-        on_classes = [action for action, _ in generators]
+        on_coordinates = [action for action, _ in generators]
         self.orbit, self.multiplicity, representatives = orbits(
             [action for _, action in generators], lift.cells
         )
         # H_b, rows in residual coordinates with sum of H_b^T H_b = G
         if factor.low_rank:
-            self.roots = _independent(character_rows(on_classes, factor.matrix))
+            self.roots = _independent(character_rows(on_coordinates, factor.matrix))
         elif generators:
-            bases = character_bases(on_classes, factor.dimension)
+            bases = character_bases(on_coordinates, factor.dimension)
             roots = _roots([np.asarray(B.T @ (factor.matrix @ B)) for B in bases])
             self.roots = [
                 np.asarray(root @ B.T) for root, B in zip(roots, bases, strict=True) if len(root)
@@ -427,21 +434,18 @@ class DualProblem:
         return max(map(len, self.projected), default=0)
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
-        """Return T and the diagonal d of L^T X L for the total weight of every orbit.
+        """Return T and the diagonal d of L^T X L for weights of the orbits.
 
-        ``mass`` and d have shape (orbits,).  With ``on`` only these orbits have weight, and the
-        result is restricted to them.
+        ``mass`` holds the summed weight of the cells of every orbit; mass and d have shape
+        (orbits,).  With ``on`` only these orbits have weight, and both have entries for these only.
         """
         rows = self.projected if on is None else [W[:, on] for W in self.projected]
-        # blocks only share the weights
+        # blocks are independent given the weights
         parts = map_in_threads(lambda W: _block(W, mass), rows)
         return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
 
     def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the second derivative of -2 T by the weights on some orbits.
-
-        Shape (orbits, orbits).
-        """
+        """Return the second derivatives of -2 T by weights of the orbits ``on``, shape (k, k)."""
         out = np.zeros((len(on), len(on)))
         for W in self.projected:
             (root, U), _, _ = _eigen_block(W[:, on], mass)
@@ -455,7 +459,7 @@ class DualProblem:
         return out
 
     def bound(self, mass: Array) -> float:
-        """Return the lower bound on the value of every strategy that the weights prove.
+        """Return T^2 / sum(mass), the lower bound that these weights prove for every strategy.
 
         ``mass`` has shape (orbits,).
         """
@@ -465,10 +469,11 @@ class DualProblem:
         return T * T / float(mass.sum())
 
     def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
-        """Return the dual value T^2 / sum(mass) and its derivatives by Gram and centers.
+        """Return the dual value T^2 / sum(mass), and its derivatives by Gram and centers.
 
-        The derivative by the Gram has shape (residual coordinates,) * 2; the one by center i is
-        with respect to N_i^T pi_i, shape (n_i - 1,).  By the envelope theorem the weights are constant.
+        The derivative by the Gram has shape (residual coordinates,) * 2; that by center i is with
+        respect to N_i^T pi_i, shape (n_i - 1,).  At optimal weights these are the derivatives of
+        the optimum (envelope theorem), so the weights are held constant.
         """
         mass = mass / mass.sum()
         cell_mass = (mass / self.multiplicity)[self.orbit]
@@ -498,9 +503,10 @@ class DualProblem:
     def maximise(
         self, options: Options, start: Array | None = None, watch: Watch | None = None
     ) -> tuple[Array, str]:
-        """Return the best weights (one total per orbit) and the status of the search.
+        """Search for dual weights by L-BFGS; return the best ones and why the search ended.
 
-        Shape (orbits,).
+        Weights have one entry per orbit, the sum over its cells, and sum 1.  The search begins at
+        ``start``, by default at equal weights of all cells.
         """
         import scipy.optimize
 
@@ -564,7 +570,7 @@ class DualProblem:
         return best, status
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy of some weights, with its certificate. ``mass`` has shape (orbits,)."""
+        """Return the strategy of dual weights, shape (orbits,), and the gap they prove."""
         solved = [_eigen_block(W, mass) for W in self.projected]
         T, d = (
             math.fsum(block for _, block, _ in solved),
@@ -579,9 +585,9 @@ class DualProblem:
             unit_rows = root / np.sqrt(squares)[:, None]
             # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth
             # function of the weights
-            turned = canonical_rotation(unit_rows) @ U
-            strategy_rows.append((turned / quarter) @ (U.T @ root) / scale)
-            pinv.append((inverse @ U) * quarter @ turned.T * scale)
+            rotation = canonical_rotation(unit_rows) @ U
+            strategy_rows.append((rotation / quarter) @ (U.T @ root) / scale)
+            pinv.append((inverse @ U) * quarter @ rotation.T * scale)
             directions.append(unit_rows)
         rows = self.lift.rows(np.concatenate(strategy_rows))
         complete = len(rows) == self.lift.dimension
@@ -607,7 +613,10 @@ def _block(W: Array, mass: Array) -> tuple[float, Array]:
 
 
 def _eigen_block(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Array]:
-    """Return eigenvalues and eigenvectors of M^(1/2), and the result of `_block`."""
+    """Return the eigenvalues and eigenvectors of M^(1/2), tr M^(1/2), and diag(W^T M^(-1/2) W).
+
+    M = W diag(mass) W^T.
+    """
     return _half_powers(*scipy.linalg.eigh((W * mass) @ W.T, check_finite=False), W)
 
 
@@ -739,7 +748,7 @@ def _circle(L: Array) -> bool:
 
 
 def _roots(grams: Sequence[Array]) -> list[Array]:
-    """Return independent rows H with H^T H = gram for every block of one Gram.
+    """Return for every diagonal block of a Gram independent rows H with H^T H = block.
 
     Eigenvalues are compared with the largest of all blocks: a block may consist of rounding only.
     """
@@ -753,7 +762,7 @@ def _roots(grams: Sequence[Array]) -> list[Array]:
 
 
 def _independent(blocks: Sequence[Array]) -> list[Array]:
-    """Return independent rows with the same Gram as the rows of every nonempty block."""
+    """Return for every nonempty block of rows independent rows with the same Gram."""
     solved = [scipy.linalg.eigh(rows @ rows.T, check_finite=False) for rows in blocks]
     largest = max(float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved)
     out = [

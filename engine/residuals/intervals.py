@@ -1,9 +1,10 @@
 """Optimal strategies for interval queries on one wide attribute, in linear time per evaluation.
 
-Marginal, prefix, suffix and all range queries on the n cells of a line are interval queries. A
-query q is determined by its differences z_k = q_k - q_(k+1): n - 1 of them for its piece q (I - pi
-1^T) on a residual space, n with q_(n+1) = 0 for the whole attribute. In these coordinates the Gram
-of every weighted mix is
+Marginal, prefix, suffix and all range queries on the n cells of a line are interval queries.  They
+are measured on a residual space, where only the part q (I - pi 1^T) of a query q counts (pi is the
+center), or on the whole attribute.  A query is determined by its differences z_k = q_k - q_(k+1):
+n - 1 of them on a residual space, n with q_(n+1) = 0 on the whole attribute.  In these coordinates
+the Gram of every weighted mix is
 
     G = a D^T D + tau I + U S U^T,      (D z)_i = z_i - z_(i-1),
 
@@ -45,13 +46,15 @@ from engine.residuals.operators import CosineMatrix, Operator
 
 # natural logarithm of the relative error of the quadrature
 QUADRATURE_DIGITS = 26.0
-# share of the uniform weight below which no cell's weight falls
+# smallest weight of a cell, as a share of the weight 1/n that each cell has if all are equal
 MIN_SHARE = 1e-9
-# steps that Anderson acceleration combines
+# number of earlier steps that Anderson acceleration combines
 HISTORY = 12
-# numbers in one array of a sweep: nodes are processed together while their arrays fit the cache
+# entries of an array with one row per quadrature node: as many nodes are processed at once as fit
+# into this number, which keeps the arrays in the processor's cache
 SWEEP_NUMBERS = 1 << 13
-# relative correction at which the conductances of a ladder are exact, and corrections at most
+# relative correction below which the conductances of a ladder count as exact, and the largest
+# number of corrections
 LADDER_TOLERANCE, MAX_LADDER_STEPS = 1e-8, 6
 # conductance in place of zero
 TINY = 1e-300
@@ -93,7 +96,10 @@ class IntervalGram:
 
     def __add__(self, other: IntervalGram) -> IntervalGram:
         if other.cells != self.cells:
-            raise ValueError(f"Grams on {self.cells} and {other.cells} cells have no sum.")
+            raise ValueError(
+                f"Grams on {self.cells} and {other.cells} cells have no sum. Add Grams on equally"
+                " many cells."
+            )
         return IntervalGram(
             cells=self.cells,
             marginal=self.marginal + other.marginal,
@@ -136,11 +142,11 @@ class IntervalGram:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalSpace:
-    """Interval queries on a residual space, or on the whole attribute.
+    """Interval queries, and whether they are measured on a residual space or on all cells.
 
     Attributes
     ----------
-    gram : the queries.
+    gram : weights of the marginal, prefix, suffix and range queries.
     center : center of the residual space, sum 1, shape (n,); None for uniform.
     whole : whether the attribute is measured as a whole, total included, without a center.
     """
@@ -152,14 +158,17 @@ class IntervalSpace:
     def __post_init__(self) -> None:
         if self.whole and self.center is not None:
             raise ValueError(
-                "An attribute that is measured as a whole has no center. Leave it out."
+                "An attribute that is measured as a whole has no center. Use center=None."
             )
         if self.center is not None and (
             self.center.shape != (self.cells,)
             or not np.isfinite(self.center).all()
             or abs(self.center.sum() - 1.0) > 1e-9
         ):
-            raise ValueError(f"A center needs {self.cells} finite numbers with sum 1.")
+            raise ValueError(
+                f"The center of {self.cells} cells has the wrong shape or sum. Give {self.cells}"
+                " finite numbers with sum 1."
+            )
 
     @property
     def cells(self) -> int:
@@ -168,7 +177,7 @@ class IntervalSpace:
 
     @property
     def dimension(self) -> int:
-        """Number m of differences that determine a query's piece."""
+        """Number m of differences: n on the whole attribute, n - 1 on a residual space."""
         return self.cells if self.whole else self.cells - 1
 
     @cached_property
@@ -178,18 +187,18 @@ class IntervalSpace:
 
     @cached_property
     def cumulative(self) -> Array:
-        """Cumulative center Pi, shape (m,); zero on the whole attribute."""
+        """Cumulative sums of the center, shape (m,); zeros on the whole attribute."""
         return np.zeros(self.cells) if self.whole else np.cumsum(self.pi)[:-1]
 
     @property
     def tau(self) -> float:
-        """Weight of the identity in the Gram."""
+        """Coefficient tau of the identity in G = a D^T D + tau I + U S U^T."""
         gram = self.gram
         return gram.prefix + gram.suffix + gram.ranges * (gram.cells + 1)
 
     @cached_property
     def low_rank(self) -> tuple[Array, Array]:
-        """Columns U, shape (m, r), and the matrix S, shape (r, r), of the low-rank term."""
+        """U, shape (m, r), and S, shape (r, r), of G = a D^T D + tau I + U S U^T."""
         gram, ones = self.gram, np.ones(self.dimension)
         # the last difference of the complete attribute is the total
         last = np.zeros(self.dimension)
@@ -216,7 +225,7 @@ class IntervalSpace:
         return out
 
     def cell_traces(self) -> Array:
-        """Return c_i^T G c_i, the summed squared coefficients of every cell, shape (n,)."""
+        """Return c_i^T G c_i, shape (n,): the sum of squared query coefficients of every cell."""
         gram, n = self.gram, self.cells
         i = np.arange(1.0, n + 1.0)
         diagonal = gram.marginal + gram.prefix * (n + 1 - i) + gram.suffix * i
@@ -237,18 +246,18 @@ class IntervalSpace:
 
 
 def _differences(z: Array, cells: int) -> Array:
-    """Return D z along the last axis, shape (..., m) to (..., n)."""
+    """Return z_i - z_(i-1) along the last axis, with z = 0 outside; shape (..., m) to (..., n)."""
     ground = np.zeros((*z.shape[:-1], 1))
     return np.diff(z, prepend=ground, append=ground, axis=-1)[..., :cells]
 
 
 def total_square(gram: IntervalGram, pi: Array) -> float:
-    """Return pi^T W^T W pi, the summed squares of the queries on a center, shape (n,)."""
+    """Return pi^T W^T W pi, the sum of the squared answers of the queries to a center."""
     return float(np.sum(pi * gram_product(gram, pi)))
 
 
 def gram_product(gram: IntervalGram, x: Array) -> Array:
-    """Return W^T W x along the last axis by running sums, shape (..., n)."""
+    """Return W^T W x for the queries W, by running sums along the last axis, shape (..., n)."""
     n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
     x = np.asarray(x)
 
@@ -272,7 +281,7 @@ def gram_product(gram: IntervalGram, x: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalMatrix(Operator):
-    """Residual Gram N^T W^T W N of interval queries, shape (n - 1, n - 1)."""
+    """Residual Gram N^T W^T W N of interval queries as an operator, shape (n - 1, n - 1)."""
 
     gram: IntervalGram
 
@@ -342,22 +351,26 @@ def _amplitude(u: Array, complement: float) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Sweep:
-    """The matrices Y_j of some quadrature nodes.
+    """Y_j = (K^-1 + s_j G)^-1 for some quadrature nodes s_j, as a tridiagonal inverse of low rank.
 
-    Z_j is the inverse without the rank-one term of K^-1, and y = s Z G g for g = F - Pi, F being
-    the cumulative weights.  Currents are (1/mu + s a) D z for potentials z.
+    Z_j is the same inverse with K^-1 replaced by D^T diag(1/mu) D, that is, without the rank-one
+    term of K^-1; and y = s Z G g for g = F - Pi, where F are the cumulative weights.  In the ladder
+    of resistors the columns of an inverse are potentials z, and their currents (1/mu + s a) D z.
 
     Attributes
     ----------
-    s, w : nodes and weights, shape (nodes, 1).
+    s, w : quadrature nodes and their weights, shape (nodes, 1).
     stretch : 1 / (1 + s a mu), shape (nodes, n).
-    joint : conductance between the ends of every cell's resistor without it, shape (nodes, n).
+    joint : conductance of the rest of the ladder between the two ends of every cell's resistor,
+        shape (nodes, n).
     diagonal : diagonal of the inverse of the tridiagonal matrix, shape (nodes, m).
-    multiplier : entry k + 1 of its row over entry k, shape (nodes, m - 1), by columns of the lower
-        triangle.
-    low, low_currents : potentials and currents of U, shapes (r, nodes, m) and (r, nodes, n).
+    multiplier : ratio of row k to row k + 1 of this inverse in the columns after k, shape (nodes,
+        m - 1); entry (k, l) is entry (l, l) times the ratios from k to l - 1.
+    low, low_currents : potentials and currents of the columns of U, shapes (r, nodes, m) and (r,
+        nodes, n).
     inner : inverse of (s S)^-1 + U^T Z U, shape (nodes, r, r).
-    y, y_currents, sigma : y, its currents and the pivot of the rank-one term; None for the whole.
+    y, y_currents, sigma : y, its currents, and the pivot of the rank-one term; on the whole
+        attribute, which has no such term, None, None and ones.
     """
 
     s: Array
@@ -374,7 +387,7 @@ class _Sweep:
     sigma: Array
 
     def inner_form(self, one: Array, other: Array) -> Array:
-        """Return the form of ``inner`` on vectors of shape (r, nodes, k), shape (nodes, k)."""
+        """Return one^T inner other for every node and k; arguments have shape (r, nodes, k)."""
         out = np.zeros(one.shape[1:])
         for a in range(len(one)):
             for b in range(len(one)):
@@ -383,11 +396,12 @@ class _Sweep:
 
 
 def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
-    """Yield the sweeps of weights mu with sum 1, shape (n,), over all quadrature nodes."""
+    """Yield the matrices Y_j of all quadrature nodes for weights mu with sum 1, shape (n,)."""
     gram, n, m, tau = space.gram, space.cells, space.dimension, space.tau
     low = 1.0 / float(mass @ space.cell_traces())
-    # G >= a D^T D + floor I, and D^T diag(1/mu) D is at most D^T D / min(mu) and its row sums;
-    # on the whole attribute the suffixes' sum of squares is at least |z|^2 / (2 n)
+    # 1 / low and 1 / high bound the spectrum of K G: low by its trace, high by G >= a D^T D + floor I
+    # and D^T diag(1/mu) D <= D^T D / min(mu) or, by Gershgorin, twice its largest diagonal entry; on
+    # the whole attribute the sum of squares of the suffixes is at least |z|^2 / (2 n)
     floor = gram.prefix + gram.ranges * (n + 1 - m)
     floor += gram.suffix / (2.0 * n if space.whole else 1.0)
     floor += min(gram.total, 0.0) if space.whole else 0.0
@@ -405,7 +419,8 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
         stretch = 1.0 / (1.0 + s * gram.marginal * mass)
         resistance, conductance = mass * stretch, 1.0 / mass + s * gram.marginal
         left, right = _ladders(resistance, conductance, s * tau, m)
-        # node k: all that leads to ground on its left and on its right, the leak counted once
+        # conductance from node k to ground through the ladder on its right, without its own leak,
+        # which ``left`` includes
         beyond = np.zeros_like(left)
         beyond[:, : m - 1] = right[:, 1:] / (1.0 + resistance[:, 1:m] * right[:, 1:])
         if not space.whole:
@@ -463,10 +478,14 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
 
 
 def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tuple[Array, Array]:
-    """Return the conductances to ground of every node with its leak, leftwards and rightwards.
+    """Return the conductance to ground of every node of a ladder, to the left and to the right.
 
-    Node k lies between the resistors k and k + 1; beyond resistor 0, and beyond resistor m if there
-    is one, is the ground. Shapes (nodes, n), (nodes, n), (nodes, 1); results (nodes, m).
+    Node k lies between the resistors k and k + 1, and a leak connects it to ground; resistor 0, and
+    resistor m if it exists, end at ground.  The first result is the conductance of the leak and all
+    to the left of a node, the second that of the leak and all to its right.
+
+    Shapes: resistance and conductance (quadrature nodes, n), leak (quadrature nodes, 1), results
+    (quadrature nodes, m).
     """
     n = conductance.shape[1]
     diagonal = conductance[:, :m] + leak
@@ -494,11 +513,12 @@ def _pivots(diagonal: Array, between: Array) -> Array:
 
 
 def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Array:
-    """Return the solution of l_k = leak + l_(k-1) / (1 + r_k l_(k-1)) by Newton's method.
+    """Return the l_k with l_k = leak + l_(k-1) / (1 + r_k l_(k-1)), by Newton's method.
 
-    Pivots minus conductances have an absolute error of 1e-16 of the conductance of a nearly empty
-    cell. The right-hand side of the recurrence has no subtraction, so a few Newton steps, each a
-    bidiagonal system, reach full accuracy.
+    ``rough`` holds approximate values from pivots and ``first`` is the conductance of the first
+    resistor, to which l_0 = leak + first belongs.  Pivots minus conductances have an absolute error
+    of 1e-16 of the conductance of a nearly empty cell. The right-hand side of the recurrence has no
+    subtraction, so a few Newton steps, each a bidiagonal system, reach full accuracy.
     """
     import scipy.linalg.lapack
 
@@ -531,7 +551,10 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
 
 
 def _solve(pivots: Array, multiplier: Array, sources: list[Array]) -> Array:
-    """Return the potentials of sources, each of shape (nodes, m); shape (sources, nodes, m)."""
+    """Solve the tridiagonal system of every node for each right-hand side, shape (nodes, m).
+
+    The system is given by its LDL^T factorization; the result has shape (sources, nodes, m).
+    """
     import scipy.linalg.lapack
 
     if not sources:
@@ -544,7 +567,7 @@ def _solve(pivots: Array, multiplier: Array, sources: list[Array]) -> Array:
 
 
 def _cell_norms(space: IntervalSpace, mass: Array) -> Array:
-    """Return the cost d_i = c_i^T Q c_i of every cell, shape (n,); f is their mean under mu."""
+    """Return the cost d_i = c_i^T Q c_i of every cell, shape (n,); its mean under mu is f(mu)."""
     norms = np.zeros(space.cells)
     for sweep in _sweeps(space, mass):
         parallel = sweep.s * space.gram.marginal + sweep.joint
@@ -559,13 +582,14 @@ def _cell_norms(space: IntervalSpace, mass: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalSolution:
-    """Dual weights of an interval space, with the strategy that they determine.
+    """Dual weights for interval queries, with the strategy that they determine and its gap.
 
-    Variances are in counts^2 at privacy cost 1, of the pieces of queries on the space.
+    Variances are in counts^2 at privacy cost 1.  On a residual space they are those of the queries'
+    pieces on that space.
 
     Attributes
     ----------
-    space : the queries.
+    space : the queries, and whether a residual space or the whole attribute is measured.
     dual : weights mu with sum 1, shape (n,).
     norms : cost d_i of every cell under the precision Q, shape (n,).
     evaluations : number of evaluations of f in the search.
@@ -597,9 +621,10 @@ class IntervalSolution:
         return math.sqrt(max(self.value / self.bound, 1.0)) - 1.0
 
     def center_gradient(self) -> Array:
-        """Return the derivative of f by the center, shape (n,), up to a constant.
+        """Return the derivative of f(mu) by the center, shape (n,), up to a constant that all cells share.
 
-        By the envelope theorem it is the derivative of the optimum at optimal weights.
+        Centers have sum 1, so the constant does not matter.  At optimal weights this is also the
+        derivative of the optimum (envelope theorem).
         """
         if self.space.whole:
             raise ValueError("An attribute that is measured as a whole has no center.")
@@ -632,9 +657,9 @@ class IntervalSolution:
         return self.range_variances(np.zeros_like(last), last)
 
     def range_variances(self, first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Array:
-        """Return the variance of the ranges from cell ``first`` to cell ``last``, shape (k,)."""
+        """Return the variances of k ranges, from cells ``first`` to cells ``last`` inclusive."""
         m = self.space.dimension
-        # a range has the differences e_last - e_(first - 1), where they exist
+        # the differences of a range are 1 at its last cell and -1 at the cell before its first one
         start, end = np.asarray(first) - 1, np.asarray(last)
         has_start, has_end = start >= 0, end < m
         low, high = np.maximum(start, 0), np.minimum(end, m - 1)
@@ -695,7 +720,8 @@ class IntervalSolution:
                 signs.append(u)
         if factors:
             np.matmul(np.concatenate(factors).T, np.concatenate(signs), out=out)
-        # lower triangle, column by column of the inverse: every node's row k from its row k - 1
+        # lower triangle of the sum of the inverses row by row; row k follows from row k - 1 of every
+        # quadrature node
         weighted, ratios = np.concatenate(diagonal), np.concatenate(multiplier)
         products = np.empty_like(weighted)
         for k in range(m):
@@ -728,7 +754,10 @@ class IntervalSolution:
 
 
 def evaluate(space: IntervalSpace, weights: Array) -> IntervalSolution:
-    """Return the certificate of dual weights, shape (n,), scaled to sum 1."""
+    """Return the strategy and gap that dual weights determine, after scaling them to sum 1.
+
+    ``weights`` have shape (n,); those below `MIN_SHARE` / n are raised to it.
+    """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
     # weights of an earlier evaluation stay the same to the last digit
     if abs(float(mass.sum()) - 1.0) > 1e-12 or mass.min() < 0.5 * floor:
@@ -745,14 +774,15 @@ def solve(
     deadline: float = math.inf,
     start: Array | None = None,
 ) -> IntervalSolution:
-    """Return weights that prove the relative RMSE gap, or the best ones of the evaluations.
+    """Search for dual weights until they prove the relative RMSE gap, or a limit is reached.
 
     The fixed point mu_i = mu_i d_i / f increases f in every step; Anderson acceleration on log mu
     makes it converge in some 10 to 50 steps, and a step that decreases f is replaced.
 
     Parameters
     ----------
-    gap, evaluations, deadline : stopping rule; the deadline is on the clock of `planning_time`.
+    gap, evaluations, deadline : required relative RMSE gap, largest number of evaluations, and time
+        limit on the clock of `planning_time`.
     start : initial weights, shape (n,); None for uniform.
     """
     n = space.cells

@@ -1,10 +1,11 @@
 """Optimal strategies of marginals and interval queries on one wide attribute.
 
-Interval queries have a strategy of `engine.residuals.intervals`, and marginals a closed form.  With
-the uniform center the marginal's Gram on a residual space is a multiple of the identity in residual
-coordinates, and every cell has the same cost: the optimal strategy has orthogonal rows of equal norm
-that span the space.  The rows of `ReflectedRows` are applied in O(n) and with exact
-integers; the cosine transform from their answers to residual coordinates takes O(n log n).
+The strategy of interval queries (prefixes, suffixes, ranges) is that of
+`engine.residuals.intervals`; marginals have a closed form.  With the uniform center, the Gram of a
+marginal on a residual space is a multiple of the identity in residual coordinates, and every cell
+has the same cost.  The optimal strategy therefore consists of orthogonal rows of equal norm that
+span the space.  Those of `ReflectedRows` are applied in O(n), and with exact integers; the cosine
+transform from their answers to residual coordinates takes O(n log n).
 
 Source: QuerySmasher, section 6.3.
 """
@@ -33,7 +34,10 @@ from engine.workload import Part
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarginalStrategy(Strategy):
-    """Equal noise on a residual space of one wide attribute; see `marginal_strategy`."""
+    """Optimal strategy of a marginal on the residual space of one wide attribute, without matrices.
+
+    Its rows are orthogonal and of equal norm, and every column has norm 1.
+    """
 
     rows: ReflectedRows  # type: ignore[assignment]
     pinv: Chain  # type: ignore[assignment]
@@ -45,8 +49,9 @@ class MarginalStrategy(Strategy):
 
     @property
     def rounding_terms(self) -> int:
-        # entry k of B x is ``one`` x_k with at most 4 roundings, plus the sum times ``others`` with
-        # n + 4; columns of these errors have a norm of at most (4 + 1.1 sqrt(n)) units of roundoff
+        # entry k of B x is ``one`` x_k, with at most 4 roundings, plus ``others`` times a sum, with
+        # n + 4 roundings; the errors that one cell causes in all entries have a Euclidean norm of at
+        # most (4 + 1.1 sqrt(n)) units of roundoff
         return math.ceil(2.0 * math.sqrt(self.cells)) + 9
 
     @property
@@ -106,7 +111,7 @@ def marginal_strategy(cells: int) -> MarginalStrategy:
 
 
 def marginal_solution(cells: int, weight: float = 1.0) -> Solution:
-    """Return the optimal strategy of a weighted marginal, with its certificate."""
+    """Return the optimal strategy of a marginal with a weight per query, with gap 0."""
     value = weight * (cells - 1) * (1.0 - 1.0 / cells)
     strategy = marginal_strategy(cells)
     return Solution(strategy=strategy, value=value, bound=value, dual=np.ones(1), status="optimal")
@@ -139,7 +144,7 @@ class IntervalStrategy(Strategy):
 
 
 def _table_differences(potentials: Array) -> Array:
-    """Return D z for the differences z in the rows, shape (n - 1, k) to (n, k)."""
+    """Return z_i - z_(i-1) in every column, with z = 0 outside, shape (n - 1, k) to (n, k)."""
     zero = np.zeros((1, potentials.shape[1]))
     return np.diff(potentials, axis=0, prepend=zero, append=zero)
 
@@ -150,10 +155,14 @@ def interval_solution(
     dual: Array | None = None,
     center: Array | None = None,
 ) -> Solution:
-    """Return the optimal strategy of interval queries, with its certificate.
+    """Return the optimal strategy of interval queries on a residual space, with its gap.
 
-    Weights of an earlier search, shape (n,), are evaluated without another search.  The center has
-    shape (n,), None for uniform; marginals with the uniform center have a closed form.
+    Parameters
+    ----------
+    gram : weights of the marginal, prefix, suffix and range queries.
+    options : stopping rule of the search.
+    dual : dual weights of an earlier search, shape (n,), which replace the search; None to search.
+    center : center of the residual space, shape (n,); None for uniform.
     """
     if gram.is_marginal and center is None:
         return marginal_solution(gram.cells, gram.marginal)

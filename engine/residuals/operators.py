@@ -1,7 +1,8 @@
 """Matrices of wide attributes as operators: cosine basis, reflected rows, scaled identity.
 
-An operator has the shape, the transpose and the product ``tensor @ matrix`` of an array, so that
-`engine.residuals.contract` accepts it. Nothing of size n x n is formed.
+An operator is a matrix that is applied by a formula and not stored.  It has the shape, the
+transpose and the product ``tensor @ matrix`` of an array, so that `engine.residuals.contract`
+accepts it.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from engine.errors import LimitExceeded
 
 # cells from which a marginal is measured by operators instead of matrices
 MIN_WIDE_CELLS = 1_000
-# bytes up to which an operator is formed as an array where no faster way is implemented
+# largest size in bytes at which an operator is formed as an array for operations without a formula
 MAX_DENSE_BYTES = 1e9
 
 
 def is_wide(cells: int) -> bool:
-    """Return whether an attribute with this number of cells has operators in place of matrices."""
+    """Return whether an attribute has so many cells that operators replace its matrices."""
     return cells >= MIN_WIDE_CELLS
 
 
 class Operator(NDArrayOperatorsMixin, ABC):
-    """Matrix that is applied without being formed; other operations form it while it is small."""
+    """Matrix that is multiplied without being stored.
+
+    Operations other than products, such as indexing, form it as an array if it is small enough.
+    """
 
     ndim = 2
 
@@ -44,7 +48,7 @@ class Operator(NDArrayOperatorsMixin, ABC):
 
     @abstractmethod
     def _apply(self, tensor: Array) -> Array:
-        """Return the last axis of a tensor times the matrix."""
+        """Return ``tensor @ matrix``, the product along the last axis of the tensor."""
 
     @property
     def T(self) -> Self:  # noqa: N802 - the name that arrays have
@@ -71,7 +75,8 @@ class Operator(NDArrayOperatorsMixin, ABC):
             if right is self and isinstance(left, np.ndarray):
                 if left.shape[-1] != self.shape[0]:
                     raise ValueError(
-                        f"A tensor of shape {left.shape} has no product with {self.shape}."
+                        f"A tensor of shape {left.shape} has no product with a matrix of shape"
+                        f" {self.shape}. Give a last axis of length {self.shape[0]}."
                     )
                 return self._apply(left)
             if left is self and isinstance(right, np.ndarray) and right.ndim <= 2:
@@ -158,9 +163,10 @@ class CosineMatrix(Operator):
 class ReflectedRows(Operator):
     """n - 1 rows of equal norm that span the vectors with sum 0, shape (n - 1, n).
 
-    Row k is ``one`` on cell k plus ``others`` on the first n - 1 cells and ``last`` on the last
-    one. For the values of `unit` the rows are orthogonal (a Householder reflection that takes the
-    constant vector to the last cell).  A product is one sum; the three numbers may be integers.
+    Row k has the entry ``one`` + ``others`` on cell k, ``others`` on the other cells except the
+    last one, and ``last`` on the last cell.  With the numbers of `unit` the rows are orthogonal
+    (they are those of a Householder reflection that takes the constant vector to the last cell).  A
+    product with a vector takes O(n); the three numbers may be integers.
     """
 
     cells: int
@@ -201,7 +207,7 @@ class ReflectedRows(Operator):
         return np.array([within, self.last * (self.one + (self.cells - 1) * self.others)])
 
     def _apply(self, tensor: Array) -> Array:
-        if self.transposed:  # cells to answers
+        if self.transposed:  # from a table to answers
             total = tensor[..., :-1].sum(axis=-1, keepdims=True)
             out = tensor[..., :-1] * self.one
             out += total * self.others + tensor[..., -1:] * self.last
@@ -216,7 +222,7 @@ class ReflectedRows(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(Operator):
-    """Product of two operators times ``scale``."""
+    """The matrix product ``first @ second`` times ``scale``, applied factor by factor."""
 
     first: Operator
     second: Operator

@@ -5,9 +5,9 @@ The caller can choose another backend with `with joblib.parallel_config("dask", 
 same plan: a search is a pure function of its inputs.
 
 The main thread never blocks in joblib: a listener thread puts results into a queue, and the main
-thread reports progress in between.  Searches run while a file of the main process exists, so that
-cancelling, or the end of the main process, stops them within one evaluation, while the workers of a
-pool survive.
+thread reports progress while it waits for them.  To cancel, the main process deletes a file; every
+search checks after each evaluation that the file and the main process still exist, and otherwise
+stops.  The workers of a pool continue to run, without a search.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CANCEL_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """One search with initial weights; see `Search.run`."""
+    """One strategy search with the initial weights of `Search.run`."""
 
     search: Search
     warm_start: Array | None = None
@@ -59,7 +59,7 @@ class CancelSignal:
 
     Attributes
     ----------
-    file : a search stops when this file of the main process no longer exists.
+    file : path of a file of the main process; a search stops when it no longer exists.
     machine, process : host name and process number of the main process.
     deadline : time limit on the wall clock, because the clocks of two processes are not
         comparable.
@@ -74,16 +74,17 @@ class CancelSignal:
 def workers_for(
     seconds: float, searches: int, bytes_each: float, memory: float, requested: int | None
 ) -> int | None:
-    """Return the number of workers.
+    """Return how many workers run the searches.
 
-    0 means no workers, -1 one per core, None joblib's configuration.
+    0 means that the main process runs them, -1 one worker per core, and None the number of joblib's
+    configuration.
 
     Parameters
     ----------
-    seconds : expected time of the work.
+    seconds : expected time of all searches.
     searches : number of searches.
-    bytes_each, memory : bytes of one search, and of all together at most.
-    requested : number of workers that the user set; None for a choice of the engine.
+    bytes_each, memory : memory of one search, and memory limit of all searches that run at once.
+    requested : number of workers that the user set; None if the user set none.
     """
     if searches < 2 or requested == 1:
         return 0
@@ -107,7 +108,7 @@ def is_configured() -> bool:
     (threads, _), (processes, number) = (
         get_active_backend(prefer=prefer) for prefer in ("threads", "processes")
     )
-    # a preference changes the backend only if the caller chose none
+    # ``prefer`` changes the backend only if the caller configured none
     return type(threads) is type(processes) or number not in (None, 1)
 
 
@@ -117,14 +118,15 @@ def search_all(
     deadline: float,
     on_progress: Callable[[int], object],
 ) -> Iterator[tuple[str, Solution]]:
-    """Yield (key, solution) of every search as it ends, in no fixed order.
+    """Run searches in workers; yield the key and solution of each as it ends, in no fixed order.
 
     Parameters
     ----------
     tasks : the searches.
     workers : number of workers; None for the caller's joblib configuration.
     deadline : time limit on the clock of `planning_time`.
-    on_progress : called about ten times per second with the number of searches that ended; may raise to
+    on_progress : called about ten times per second with the number of searches that ended; may
+    raise to
         cancel.
     """
     import joblib
@@ -138,7 +140,7 @@ def search_all(
     _check_workers(backend)
     handle, name = tempfile.mkstemp(prefix="searches-")
     os.close(handle)
-    leash = CancelSignal(
+    cancel_signal = CancelSignal(
         file=name,
         machine=platform.node(),
         process=os.getpid(),
@@ -150,7 +152,7 @@ def search_all(
     with one_thread(), planning_time.counting_waits():
         streams = "generator_unordered" if backend.supports_return_generator else "list"
         pool = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=streams, batch_size=1)
-        calls = (joblib.delayed(_search)(task, leash) for task in tasks)
+        calls = (joblib.delayed(_search)(task, cancel_signal) for task in tasks)
         listener = threading.Thread(target=_listen, args=(pool, calls, results), daemon=True)
         listener.start()
         done = 0
@@ -191,9 +193,9 @@ def _check_workers(backend: object) -> None:
     lost = [name for name, data in results.items() if not isinstance(data, bytes)]
     if lost:
         raise PlanError(
-            f"{len(lost)} of {len(results)} workers of the cluster cannot import the engine; the"
-            f" first is {lost[0]}. Install there what is installed here, in the same versions, or"
-            " plan without the cluster."
+            f"{len(lost)} of {len(results)} workers of the Dask cluster cannot import the engine;"
+            f" the first is {lost[0]}. Install on the workers the packages of this environment, in"
+            " the same versions, or plan without the cluster."
         )
 
 
@@ -208,22 +210,26 @@ def _listen(
         results.put(error)
 
 
-def _search(task: Task, leash: CancelSignal) -> tuple[str, Solution] | Cancelled:
-    """Search in a worker, with the deadline converted to this process's clock."""
-    is_same_machine, is_child = platform.node() == leash.machine, os.getppid() == leash.process
+def _search(task: Task, cancel_signal: CancelSignal) -> tuple[str, Solution] | Cancelled:
+    """Run a search in a worker, with the deadline on the clock of the worker."""
+    is_same_machine, is_child = (
+        platform.node() == cancel_signal.machine,
+        os.getppid() == cancel_signal.process,
+    )
 
     def watch(gap: float = 0.0) -> None:
         if is_same_machine and (
-            _has_ended(leash.process) or (is_child and os.getppid() != leash.process)
+            _has_ended(cancel_signal.process)
+            or (is_child and os.getppid() != cancel_signal.process)
         ):
             if type(multiprocessing.current_process()).__name__.startswith("Loky"):
                 os._exit(1)  # an idle worker would otherwise wait minutes for work
             raise Cancelled("The process that started this search has ended.")
-        if is_same_machine and not Path(leash.file).exists():
+        if is_same_machine and not Path(cancel_signal.file).exists():
             raise Cancelled("The search was cancelled.")
 
     search = task.search
-    seconds_left = leash.deadline - time.time()
+    seconds_left = cancel_signal.deadline - time.time()
     timed_search = replace(
         search, options=replace(search.options, deadline=planning_time() + seconds_left)
     )

@@ -5,12 +5,13 @@ over the factors of the strategy.  The joint sensitivity of several strategies i
 maximum over x of a sum of products of non-negative tables, each on a few attributes; this is
 tighter than the sum of the strategies' own maxima.  It is computed in two steps.
 
-    Dominated values are removed: values of an attribute for which another value is at least as
-    large in every table. Prefix queries keep the first value only, marginals keep one value, and
-    ranges the one in the middle. The remaining attributes are eliminated one by one: the tables on
-    an attribute are added up and maximised over its values.  Tables with more than
-    `MAX_JOINT_CELLS` joint cells stay separate, which replaces the maximum of a sum by a sum of
-    maxima and can only make the bound larger.  Below that size the bound is exact up to rounding.
+1.  Dominated values of every attribute are removed.  A value is dominated if another value of the
+    attribute has entries at least as large in every table.  Prefix queries leave the first value,
+    marginals one value, and ranges the one in the middle.
+2.  The attributes are eliminated one by one: the tables on an attribute are added up, and their sum
+    is maximised over the values of the attribute.  Tables whose sum would have more than
+    `MAX_JOINT_CELLS` cells stay separate, which replaces the maximum of a sum by a sum of maxima
+    and can only make the bound larger.  Below that size the bound is exact up to rounding.
 
 Source: Dechter and Rish 2003 (mini-bucket elimination).
 """
@@ -38,18 +39,20 @@ MAX_UNMEASURED_SHARE = 1e-6
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Strategy:
-    """Strategy rows B on the cells of some attributes, with their reconstruction.
+    """Strategy rows B on the cells of some attributes, and the matrix that estimates queries.
 
     Attributes
     ----------
     sizes : domain sizes of the attributes.
     rows : B, shape (measurements, cells); every column has Euclidean norm at most about 1.
-    pinv : maps strategy answers to residual coordinates, shape (residual coordinates, measurements).
-        The estimate of a residual row c is c @ pinv @ answers, its variance at noise scale 1 is |c @
-        pinv|^2.  In an explicit strategy the cells take the place of the residual coordinates.
+    pinv : maps strategy answers to residual coordinates, shape (residual coordinates,
+    measurements).
+        A query with coefficients c on the residual coordinates has the estimate c @ pinv @ answers
+        with variance |c @ pinv|^2 at noise scale 1.  A strategy that is not split into residual
+        spaces has cells in place of residual coordinates.
     complete : whether every residual coordinate is measured, or only the span of the workload.
-    measured : orthonormal rows with the span of the columns of ``pinv``, shape (rank, class
-        coordinates); None to compute them.
+    measured : orthonormal rows with the span of the columns of ``pinv``, shape (rank, residual
+        coordinates); None to compute them when needed.
     """
 
     sizes: tuple[int, ...]
@@ -59,10 +62,10 @@ class Strategy:
     measured: Array | None = None
 
     def by_rows(self, rows: Array) -> Strategy | None:
-        """Return the equivalent strategy with other rows, or None if they are not equivalent.
+        """Return this strategy with its rows B replaced by equivalent ``rows``, else None.
 
-        Rows are equivalent if they are an orthogonal transform of these: answers then have the same
-        information about every cell, at the same privacy cost.
+        Rows are equivalent if they are Q B for an orthogonal matrix Q: their answers then have the
+        same information about every cell, at the same privacy cost.
         """
         if rows.shape != self.rows.shape or not np.isfinite(rows).all():
             return None
@@ -101,9 +104,10 @@ class Strategy:
         return self.rows.T @ self.rows
 
     def column_products(self, cells: Index, other: int) -> tuple[Array, float, Array]:
-        """Return the squared norms of columns and of another one, and their inner products with it.
+        """Return squared norms and inner products of columns of B.
 
-        Shapes (k,), a number, (k,).
+        They are the squared norms of the columns ``cells``, shape (k,), the squared norm of the
+        column ``other``, and the inner products of the former with the latter, shape (k,).
         """
         x, y = self.rows[:, cells], self.rows[:, other]
         return np.einsum("rv,rv->v", x, x), float(y @ y), y @ x
@@ -126,8 +130,9 @@ class Strategy:
         return self.dimension if self.complete else int(self.span.shape[1])
 
     def query_variances(self, part: Part) -> Array:
-        """Return the variances of the pieces of a part on one attribute at noise scale 1, shape
-        (count,).
+        """Return the variances of the queries of a part on one attribute, shape (queries,).
+
+        They are those of the queries' pieces on this residual space, at noise scale 1.
         """
         return np.maximum(part.family.quadratic(part.sizes, self.cell_covariance), 0.0)
 
@@ -150,7 +155,7 @@ class Strategy:
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """Number of residual coordinates per attribute, or of cells for an explicit strategy."""
+        """Number of residual coordinates per attribute; of cells, without residual spaces."""
         return self.sizes if len(self.pinv) == self.cells else tuple(n - 1 for n in self.sizes)
 
     @property
@@ -186,13 +191,13 @@ class Strategy:
 
 
 def canonical_rotation(directions: Array) -> Array:
-    """Return the orthogonal matrix W that makes W @ rows unique for the span of the rows.
+    """Return the orthogonal matrix Q for which Q @ directions depends on their span only.
 
-    The rows are orthonormal, shape (r, m), and W has shape (r, r).
+    ``directions`` are orthonormal rows, shape (r, m), and Q has shape (r, r).
 
-    With equal eigenvalues, eigenvectors differ between processors and libraries, but measured rows
-    must be the same everywhere, because integers drawn on one machine are read on others.  W @ rows
-    is the Gram-Schmidt basis of fixed vectors projected on the span.
+    Eigenvectors of equal eigenvalues differ between processors and libraries, but measured rows
+    must be the same everywhere, because integers drawn on one machine are read on others.  Q @
+    directions is the Gram-Schmidt basis of fixed vectors that are projected on the span.
     """
     Q, R = scipy.linalg.qr(
         directions @ _fixed_pseudorandom(*directions.shape).T, check_finite=False
@@ -201,9 +206,9 @@ def canonical_rotation(directions: Array) -> Array:
 
 
 def _fixed_pseudorandom(rows: int, columns: int) -> Array:
-    """Return fixed pseudorandom numbers in [-1, 1), identical on all machines.
+    """Return the same pseudorandom numbers in [-1, 1) on all machines, shape (rows, columns).
 
-    They are SplitMix64 of 1, 2, 3, ....
+    They are the first outputs of the generator SplitMix64 with seed 0.
     """
     bits = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -211,14 +216,15 @@ def _fixed_pseudorandom(rows: int, columns: int) -> Array:
     return ((bits ^ (bits >> np.uint64(31))) / 2.0**63 - 1.0).reshape(rows, columns)
 
 
-# cells of one joint table at most
+# largest number of cells of a sum of tables
 MAX_JOINT_CELLS = 1 << 17
-# comparisons of values of one attribute at most
+# largest number of comparisons of entries to find the dominated values of one attribute
 MAX_JOINT_COMPARISONS = 1 << 28
 # relative difference up to which values are equal
 TIE_TOLERANCE = 1e-13
+# attributes, (axes, strategy) of every factor, and scale of a product of strategies
 MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
-# the attributes of a table, and its number
+# the attributes of a table of costs, and its number
 Placed = tuple[Space, int]
 
 
@@ -235,9 +241,9 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
     law : "gaussian" or "laplace".
 
     >>> rows = np.array([[1.0, 1.0], [0.0, 1.0]])
-    >>> one, other = (Strategy(sizes=(2,), rows=r, pinv=r, complete=True) for r in (rows, rows[:, ::-1]))
-    >>> joint_sensitivity([(("a",), (((0,), one),), 1.0), (("a",), (((0,), other),), 1.0)], "gaussian")
-    3.0
+    >>> one, other = (Strategy(sizes=(2,), rows=r, pinv=r, complete=True) for r in (rows, rows[:,
+    ::-1])) >>> joint_sensitivity([(("a",), (((0,), one),), 1.0), (("a",), (((0,), other),), 1.0)],
+    "gaussian") 3.0
     """
     numbers: dict[Strategy, int] = {}  # by identity
     tables: list[Array] = []
@@ -269,7 +275,10 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
 
 
 def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dict[str, Index], int]:
-    """Return the undominated values of every attribute, and how often near ties counted as ties."""
+    """Return the undominated values of every attribute, and a bound on the roundings in them.
+
+    The second number counts the steps in which values within `TIE_TOLERANCE` counted as equal.
+    """
     touching: dict[str, list[Placed]] = {}
     for names, k in placed:
         for name in names:
@@ -280,7 +289,7 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
     ties, queue = 0, list(candidates)
     while queue:
         name = queue.pop()
-        # tables that are equal up to attribute names are compared once
+        # tables that are equal up to attribute names have equal rows and are compared once
         rows: dict[tuple[int, int, tuple[bytes, ...]], Array] = {}
         for names, k in touching[name]:
             axis = names.index(name)
@@ -310,9 +319,10 @@ def _undominated_rows(rows: Array) -> Index:
 def _product(
     scale: float, tables: Sequence[tuple[Space, Array]], order: Mapping[str, int]
 ) -> tuple[Space, Array]:
-    """Return the product of tables on different attributes, in order.
+    """Return ``scale`` times the product of tables on different attributes, and its attributes.
 
-    A table that makes it too large is replaced by its maximum.
+    The attributes are sorted by ``order``.  A table that would make the product too large is
+    replaced by its maximum.
     """
     out, scope = np.asarray(scale), list[str]()
     for names, table in sorted(tables, key=lambda t: t[1].size):

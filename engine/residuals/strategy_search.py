@@ -1,4 +1,4 @@
-"""Strategy search of one residual space, a hashable value, and its cost."""
+"""Strategy search for one Gram matrix: its inputs, its identity for caches, and its cost."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from engine.residuals.dual_solver import (
     count_symmetries,
 )
 
-# part of every key: raise it when equal searches may have other weights
+# part of every key: raise the number when a search may end with other weights than before
 FORMAT = "search/2"
 # floating point operations per second of matrix products and of eigenvalue problems, on one core
 PRODUCT_FLOPS, EIGEN_FLOPS = 2e10, 8e9
-# the same of products of matrices with hundreds of rows
+# floating point operations per second of products of matrices with hundreds of rows
 DENSE_PRODUCT_FLOPS = 4.5e10
-# residual coordinates up to which a forecast counts symmetries
+# largest number of residual coordinates for which a forecast counts symmetries
 MAX_SYMMETRY_COORDINATES = 5_000
 DEFAULT_OPTIONS = Options()
-# share of uniform weights in initial weights
+# share of uniform weights that is mixed into initial weights
 UNIFORM_SHARE = 1e-4
 # expected sweeps of an alternating search, for forecasts
 ALTERNATING_SWEEPS = 10
-# directions in which rows that couple axes and a product are bounded together; see `alternating`
+# directions that the pinching bound of an alternating search treats jointly
 MAX_COUPLED_DIRECTIONS = 600
-# ratio of final to required gap from which a search is repeated from uniform weights
+# ratio of the final to the required gap above which a search is repeated from uniform weights
 MAX_GAP_RATIO = 100.0
 PROBLEMS: Mapping[str, type[DualProblem]] = {
     "optimal": DualProblem,
@@ -51,15 +51,15 @@ PROBLEMS: Mapping[str, type[DualProblem]] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Search:
-    """A residual Gram, its lift, the kind of problem, and the stopping rule.
+    """One strategy search: a residual Gram, its lift, the kind of problem, and the stopping rule.
 
     Attributes
     ----------
     factor : the residual Gram.
     centers : one center vector per attribute, None for uniform.
-    complements : tuned complements, by the positions of their pair.
-    spaces : positions of the attributes of each space, for spaces measured by one strategy; empty
-        for the one space on all.
+    complements : mapping from the positions of a pair's attributes to its tuned complement.
+    spaces : for several residual spaces that one strategy measures, the positions of the attributes
+        of each; empty for the residual space on all attributes.
     method : a name in ``PROBLEMS``.
     options : stopping rule.  The deadline is not part of the identity, because a search that it
         ended is never stored.
@@ -79,7 +79,9 @@ class Search:
 
     @cached_property
     def shape(self) -> str:
-        """Identity of all but the Gram's entries, which determines the number of weights."""
+        """Hash of the inputs except the entries of the Gram; searches of one shape have equally many
+        weights.
+        """
         kind = (
             FORMAT,
             self.method,
@@ -93,15 +95,15 @@ class Search:
 
     @cached_property
     def key(self) -> str:
-        """Identity of the search: equal keys have equal results."""
+        """Hash of all inputs that determine the result; equal keys have equal results."""
         head = repr((self.shape, self.options.gap, self.options.evaluations)).encode()
         return hashlib.sha256(head + np.ascontiguousarray(self.factor.matrix).tobytes()).hexdigest()
 
     @cached_property
     def fingerprint(self) -> Array:
-        """Diagonal of the residual Gram in shares of its trace, to compare searches.
+        """Diagonal of the residual Gram divided by its trace, shape (residual coordinates,).
 
-        Shape (residual coordinates,).
+        It measures how similar two searches of the same shape are.
         """
         matrix = self.factor.matrix
         diagonal = (
@@ -111,7 +113,7 @@ class Search:
         return shares
 
     def problem(self) -> DualProblem:
-        """Return the problem, ready to be evaluated."""
+        """Return the dual problem of this search, with copies of all arrays."""
         sizes = self.factor.sizes
         # copies have a fixed memory order and alignment, so that sums have the same last digit in
         # every process
@@ -129,9 +131,9 @@ class Search:
         return PROBLEMS[self.method](lift=lift, factor=factor)
 
     def cell_weights(self, mass: Array) -> Array:
-        """Return the weight of every cell, with sum 1, from the weights of the orbits.
+        """Return the dual weight of every cell, shape (cells,), scaled to sum 1.
 
-        Shapes (orbits,) and (cells,).
+        ``mass`` holds the summed weight of every orbit of cells, shape (orbits,).
         """
         problem = self.problem()
         weights: Array = (mass / problem.multiplicity)[problem.orbit] / mass.sum()
@@ -140,13 +142,14 @@ class Search:
     def run(
         self, warm_start: Array | None = None, near: Array | None = None, watch: Watch | None = None
     ) -> Solution:
-        """Return the strategy.
+        """Search for the optimal strategy.
 
         Parameters
         ----------
-        warm_start : weights of an equal search, shape (orbits,): the result if they prove the
-            required gap, initial weights otherwise.
-        near : weights of a similar search, as initial weights. Shape (orbits,).
+        warm_start : dual weights of an equal search, shape (orbits,).  If they prove the required
+            gap, they determine the result without a search; otherwise they are initial weights.
+        near : dual weights of a similar search, shape (orbits,), as initial weights if there are no
+            ``warm_start``.
         watch : called with the current gap after every evaluation; may raise to cancel.
         """
         with threads_for(self.factor.rank):
@@ -173,33 +176,36 @@ class Search:
             return best
 
     def _proves(self, problem: DualProblem, mass: Array) -> bool:
-        # the search stopped when value over bound reached the gap; a recomputed gap may differ in
-        # the last digit
+        # the earlier search stopped at the first gap within the limit; the same weights may now give
+        # a gap that differs in the last digit
         T, d = problem.evaluate(mass)
         gap = math.sqrt(float(d.max()) * float(mass.sum()) / T) - 1.0
         return gap <= self.options.gap * (1.0 + 1e-6) + 1e-15
 
     def replay(self, mass: Array, status: str) -> Solution:
-        """Return the strategy of recorded weights, whatever gap they prove.
+        """Return the strategy that recorded dual weights determine, whatever gap they prove.
 
-        Weights have shape (orbits,).
+        ``mass`` has shape (orbits,); ``status`` is that of the recorded search.
 
         Raises
         ------
-        ValueError : the weights have the wrong length.
+        ValueError : the number of weights is not that of the problem.
         """
         with threads_for(self.factor.rank):
             problem = self.problem()
         if len(mass) != problem.variables:
-            raise ValueError("recorded weights do not fit")
+            raise ValueError(
+                f"The search has {problem.variables} dual weights, but the record has {len(mass)}."
+                " Use the record of an equal search."
+            )
         with threads_for(problem.largest_block):
             return problem.solution(mass, status)
 
 
 def is_usable(problem: DualProblem, mass: Array | None) -> bool:
-    """Return whether an array is a valid vector of weights for a problem.
+    """Return whether an array is a valid vector of dual weights for a problem.
 
-    Its shape must be (orbits,).
+    Valid are numbers of at least 0 with sum 1, one per orbit of cells.
     """
     return (
         mass is not None
@@ -210,9 +216,9 @@ def is_usable(problem: DualProblem, mass: Array | None) -> bool:
 
 
 def start(problem: DualProblem, near: Array | None) -> Array | None:
-    """Return near weights mixed with a small share of uniform ones, shape (orbits,).
+    """Return initial weights from those of a similar search, shape (orbits,), or None.
 
-    Without the mixture zero weights would stay zero.
+    A small share of uniform weights is added, because weights of zero would remain zero.
     """
     if near is None or not is_usable(problem, near):
         return None
@@ -249,15 +255,15 @@ class Cost:
     Attributes
     ----------
     seconds : time on one idle core.
-    peak : bytes while it runs.
-    saved : bytes of the resulting strategy.
-    turns : whether it is an alternating search, whose bound stays below the value.
+    peak : largest memory while it runs, in bytes.
+    saved : memory of the resulting strategy, in bytes.
+    alternates : whether it is an alternating search, which leaves a gap between error and bound.
     """
 
     seconds: float
     peak: float
     saved: float
-    turns: bool = False
+    alternates: bool = False
 
 
 def low_rank_cost(
@@ -267,11 +273,11 @@ def low_rank_cost(
     gap: float,
     dimension: int | None = None,
 ) -> Cost:
-    """Return the cost of a search on few query rows.
+    """Return the expected cost of a search on a Gram that is stored as ``rank`` rows.
 
-    Symmetries are counted if the ``factor`` exists already.
-
-    ``dimension`` is the number of residual coordinates if they belong to several spaces.
+    If the ``factor`` with the rows is given, its symmetries are counted, which make a search
+    cheaper. ``dimension`` is the number of residual coordinates if one strategy measures several
+    residual spaces; None for one space on all attributes.
     """
     dimension, cells = (
         math.prod(n - 1 for n in sizes) if dimension is None else dimension,
@@ -305,12 +311,12 @@ def full_rank_cost(
     dimension: int | None = None,
     centers: Sequence[Array | None] = (),
 ) -> Cost:
-    """Return the cost of a search on a Gram of full rank.
+    """Return the expected cost of a search on a Gram of full rank.
 
-    ``joint`` holds its summands that are not products.
-
-    ``dimension`` is the number of residual coordinates if they belong to several spaces, which have
-    no symmetries.  Attributes with a tuned center, shape (n_i,), have none either.
+    ``joint`` holds the summands of the Gram that are not products over the attributes.
+    ``dimension`` is the number of residual coordinates if one strategy measures several residual
+    spaces; None for one space on all attributes.  Such strategies have no symmetries, and neither
+    have attributes with a tuned center, shape (n_i,).
     """
     is_joint, cells = dimension is not None, math.prod(sizes)
     dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension
@@ -339,10 +345,10 @@ def full_rank_cost(
 def alternating_cost(
     sizes: tuple[int, ...], ranks: Sequence[int], gap: float, centers: Sequence[Array | None]
 ) -> Cost:
-    """Return the cost of an alternating search over the attributes.
+    """Return the expected cost of an alternating search over single attributes.
 
-    ``ranks`` has the number of rows of every factor that couples attributes; centers have shape
-    (n_i,).
+    ``ranks`` holds the number of rows of every factor that couples attributes; ``centers`` holds
+    one center per attribute, shape (n_i,), None for uniform.
     """
     axis_costs = [
         full_rank_cost((n,), [], gap, None, [pi]) for n, pi in zip(sizes, centers, strict=True)
@@ -362,5 +368,5 @@ def alternating_cost(
         + (3.0 * (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS if ranks else 0.0)
     )
     return Cost(
-        seconds=seconds, peak=peak, saved=math.fsum(c.saved for c in axis_costs), turns=True
+        seconds=seconds, peak=peak, saved=math.fsum(c.saved for c in axis_costs), alternates=True
     )

@@ -1,24 +1,27 @@
-"""Solver choice for one subworkload: Kronecker, dense or alternating.
+"""Strategies of subworkloads: Kronecker, dense or alternating searches.
 
-A Kronecker Gram has an exact Kronecker optimum: if V_i is optimal for G_i, the product of the V_i
-satisfies the optimality conditions for the product of the G_i, and value and bound multiply.
+**Kronecker.**  A Kronecker Gram has an exact Kronecker optimum: if V_i is optimal for G_i, the
+product of the V_i satisfies the optimality conditions for the product of the G_i, and errors and
+lower bounds multiply.  Other Grams are solved by one dense search on all axes if it fits into the
+limits.
 
-Block-coordinate descent over Kronecker strategies of one large residual space.
-
-While the strategies X_v of all other axes are fixed, the error of a Kronecker strategy is that of
-one Gram on the remaining axes.  A product term contributes its factor there times the errors of its
-other factors; rows R that couple axes contribute
+**Alternating.**  Otherwise the strategy is restricted to Kronecker products, and block-coordinate
+descent optimises one factor at a time.  While the strategies X_v of all other axes are fixed, the
+error of a Kronecker strategy is that of one Gram on the remaining axes.  A product term contributes
+its factor on these axes times the errors of its other factors; rows R that couple axes contribute
 
     sum over rows of R (X_v^-1 on every other axis) R^T.
 
-Every step is therefore an exact search, and no step increases the error.  Two lower bounds on the
-error of every strategy of the space, each from weights that are products over the axes:
+Every step is therefore an exact search, and no step increases the error.
 
-    The minimum of a sum is at least the sum of the minima of its terms. For the sum of a product
-    and a few rows that couple all axes, the rows H = G^(1/2) L D^(1/2) are a diagonal matrix and
-    those few rows, in the product of the axes' eigenvectors.  A nuclear norm is at least that of
-    two diagonal blocks: the few rows with the directions in which they are largest, and the other
-    directions alone (the pinching inequality, Bhatia 1997, section IV.2).
+**Lower bounds** on the error of every strategy of a space with an alternating search; the better of
+two is used, and both take dual weights that are products over the axes:
+
+1.  The minimum of a sum is at least the sum of the minima of its terms.
+2.  For the sum of a product and a few rows that couple all axes, the rows H = G^(1/2) L D^(1/2) are
+    a diagonal matrix and those few rows, in the product of the axes' eigenvectors.  A nuclear norm
+    is at least that of two diagonal blocks: the few rows with the directions in which they are
+    largest, and the other directions without them (pinching inequality, Bhatia 1997, section IV.2).
 """
 
 from __future__ import annotations
@@ -66,11 +69,11 @@ from engine.residuals.strategy_search import (
 )
 
 MAX_SWEEPS = 25
-# relative decrease of the error in one sweep below which the search ends
+# relative decrease of the error in one sweep over all axes below which an alternating search ends
 MIN_RELATIVE_GAIN = 1e-7
 # squared singular values below this share of the largest are rounding and count as zero
 MIN_SQUARED_SINGULAR_SHARE = 1e-12
-# factor on a bound from singular values, against the rounding of their roots
+# factor that lowers a bound from roots of singular values by more than their rounding errors
 ROUNDING_MARGIN = 1.0 - 1e-6
 # a solution, and a function that returns the weights of its cells, with sum 1
 Searched = tuple[Solution, Callable[[], Array]]
@@ -78,13 +81,16 @@ Searched = tuple[Solution, Callable[[], Array]]
 
 @dataclass(kw_only=True, eq=False)
 class AlternatingSearch:
-    """One alternating search.
+    """Search for the best product of strategies, one per set of axes, for a sum of products.
+
+    After `run`, ``value`` is the weighted squared error of the product at privacy cost 1, ``bound``
+    a lower bound on that of every strategy, and ``solved`` maps sets of axes to their solutions.
 
     Parameters
     ----------
-    terms : the Gram.
-    sets : a partition of the axes.  Factors inside a set are arbitrary; factors that cross sets
-        have low rank and only touch sets of one axis.
+    terms : the Gram as a sum of Kronecker products.
+    sets : a partition of the axes.  Factors of the Gram inside a set are arbitrary; factors that
+        cross sets have low rank, and all sets that they cross have one axis.
     sizes, centers : size and center of every axis; centers have shape (n_i,), None for uniform.
     search : solves one Gram on some axes with their centers.
 
@@ -92,15 +98,15 @@ class AlternatingSearch:
     >>> one = Factor(sizes=(2,), matrix=np.eye(1))
     >>> solution = Search(factor=one, centers=(None,)).run(), lambda: np.array([0.5, 0.5])
     >>> gram = [(1.0, (((0,), one), ((1,), one)))]
-    >>> turns = AlternatingSearch(
+    >>> alternation = AlternatingSearch(
     ...     terms=gram,
     ...     sets=[(0,), (1,)],
     ...     sizes=(2, 2),
     ...     centers=[None, None],
     ...     search=lambda *_: solution,
     ... )
-    >>> turns.run()
-    >>> round(turns.value, 6), round(turns.bound, 6)
+    >>> alternation.run()
+    >>> round(alternation.value, 6), round(alternation.bound, 6)
     (0.25, 0.25)
     """
 
@@ -115,7 +121,7 @@ class AlternatingSearch:
 
     @cached_property
     def across(self) -> list[list[tuple[Axes, Factor]]]:
-        """The factors of every term that cross sets."""
+        """For every term, its factors with axes of several sets."""
         sets = [set(axes) for axes in self.sets]
         return [
             [(a, f) for a, f in factors if not any(s.issuperset(a) for s in sets)]
@@ -124,7 +130,10 @@ class AlternatingSearch:
 
     @cached_property
     def inside(self) -> list[list[Factor | None]]:
-        """The Gram of every term on every set; None for terms with crossing factors only."""
+        """For every set and every term, the Gram of the term's factors within the set.
+
+        None if the term has no factor within the set.
+        """
         out: list[list[Factor | None]] = []
         for axes in self.sets:
             grams: list[Factor | None] = []
@@ -139,7 +148,7 @@ class AlternatingSearch:
         return [self.centers[a] for a in axes]
 
     def run(self) -> None:
-        """Sweep over the sets until a sweep no longer lowers the error."""
+        """Search on one set of axes after the other, until a sweep no longer lowers the error."""
         coefficients, shape = (
             np.array([c for c, _ in self.terms]),
             (len(self.sets), len(self.terms)),
@@ -150,8 +159,8 @@ class AlternatingSearch:
                 if (factors := self.inside[u][t]) is not None:
                     minima[u, t] = self.search(factors, self.centers_of(axes))[0].bound
         grams = [[None if f is None else f.dense() for f in factors] for factors in self.inside]
-        # factors that couple axes need the strategies of the other axes, so the first sweep leaves
-        # them out if possible
+        # factors that cross sets need the strategies of other axes, which do not exist in the first
+        # sweep: it leaves out terms with such factors, unless all terms have some
         include_coupled = all(self.across)
         for _ in range(MAX_SWEEPS):
             for u, axes in enumerate(self.sets):
@@ -182,7 +191,10 @@ class AlternatingSearch:
             self.bound = float((coefficients * least) @ np.prod(minima, axis=0))
 
     def _covariance(self, axes: Axes) -> Array:
-        """Return the covariance of residual coordinates on some axes; initially the identity."""
+        """Return the covariance of the residual coordinates on a set of axes.
+
+        It is the identity before the first search on this set.
+        """
         if axes in self.solved:
             return self.solved[axes][0].strategy.covariance
         return np.eye(math.prod(self.sizes[a] - 1 for a in axes))
@@ -190,7 +202,11 @@ class AlternatingSearch:
     def _contribution(
         self, t: int, u: int, weight: float, include_coupled: bool
     ) -> tuple[float, Factor] | None:
-        """Return the weight and Gram of a term on one set, while the other strategies are fixed."""
+        """Return the weight and Gram of term t on set u, while the other strategies are fixed.
+
+        ``weight`` is the coefficient times the errors of the factors on other sets.  None if the
+        term has factors that cross sets and these are not included.
+        """
         gram = self.inside[u][t]
         if self.across[t] and not include_coupled:
             return None
@@ -211,7 +227,7 @@ class AlternatingSearch:
         weighted = contract(rows, [None if a == axis else self._covariance((a,)) for a in axes], 1)
         at, n = 1 + axes.index(axis), self.sizes[axis] - 1
         gram = np.zeros((n, n))
-        # row by row, so that both fit into the cache of a core
+        # one row at a time, because two rows fit into the processor's cache
         for row, weighted_row in zip(
             *(np.moveaxis(x, at, 1).reshape(len(x), n, -1) for x in (rows, weighted)), strict=True
         ):
@@ -219,13 +235,16 @@ class AlternatingSearch:
         return 0.5 * (gram + gram.T)
 
     def _error(self, axes: Axes, factor: Factor) -> float:
-        """Return the error of a factor that couples axes."""
+        """Return the squared error of the current strategies for a factor that couples axes."""
         return float(
             np.sum(self._gram_on_axis(axes, factor, axes[0]) * self._covariance((axes[0],)))
         )
 
     def _lower_bound(self, axes: Axes, factor: Factor) -> float:
-        """Return a lower bound on the error of a coupling factor, from the weights of the axes."""
+        """Return a lower bound on the error of every strategy for a factor that couples axes.
+
+        Its dual weights are the product of those of the axes.
+        """
         weights: Array = np.ones(1)
         for a in axes:
             weights = np.asarray(np.kron(weights, self.solved[a,][1]()), dtype=float)
@@ -237,9 +256,10 @@ class AlternatingSearch:
         )
 
     def _pinching_bound(self) -> float:
-        """Return the pinching bound, for one product and rows that couple all axes.
+        """Return the lower bound from the pinching inequality, see the module.
 
-        It is 0 for other sums.
+        It exists for the sum of one product and factors that couple all axes; for other sums it is
+        0.
         """
         products = [t for t, factors in enumerate(self.across) if not factors]
         coupled_terms = [
@@ -300,10 +320,14 @@ MAX_TUNED_SEARCH_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpaceSolution:
-    """Strategy of a residual space as a product over sets of axes, with its certificate.
+    """Strategy of a subworkload as a product over sets of axes, with its optimality gap.
 
-    ``factors`` holds (axes, solution); an empty product is the total.  ``value`` and ``bound`` are
-    weighted squared errors at privacy cost 1 for the subworkload at scale 1, in counts^2.
+    Attributes
+    ----------
+    factors : (axes, solution) of every factor of the product; empty for the total.
+    value : weighted squared error at privacy cost 1 for the subworkload's Gram, in counts^2.
+    bound : lower bound on the value of every strategy, in counts^2.
+    status : "optimal", or the reason why a search stopped early.
     """
 
     factors: tuple[tuple[Axes, Solution], ...]
@@ -320,16 +344,18 @@ class SubworkloadSolver:
     factors : the factors of the decomposition.
     method : "optimal", "eigenbasis" or "fourier".
     options : stopping rule.
-    memory_limit : bytes of one search at most; ``dense_limit``, at most this, chooses between dense
-        and alternating searches where both are possible.
+    memory_limit : largest memory of one search, in bytes.
     cache : storage of solutions, None for no storage.
 
     Attributes
     ----------
+    dense_limit : largest memory of a dense search, in bytes; subworkloads that need more are solved
+        by an alternating search if they can be.
     watch : called with the current gap after every evaluation; may raise to cancel.
-    recorded : dual weights of an earlier run, in the order of solving, to rebuild the same plan
-        without searching.
-    warm : weights of a similar run, as initial values.
+    recorded : dual weights and status of every search of a stored plan, in the order of solving;
+        they rebuild the plan without searching.  None to search.
+    warm : dual weights of the searches of a similar plan, as initial values.
+    duals, endings : dual weights and status of the searches so far, in the order of solving.
     """
 
     def __init__(
@@ -363,12 +389,10 @@ class SubworkloadSolver:
         return [self._forecast(sub, counted) for sub in subs]
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` until dense searches fit into a number of seconds.
+        """Lower ``dense_limit`` until all dense searches together take at most so many seconds.
 
-        If centers are tuned, they must fit into ``MAX_TUNED_SEARCH_S``, too.
-
-        Tuned centers have no symmetries, so a search may take a hundred times as long as with
-        uniform ones.
+        With tuned centers they must also fit into ``MAX_TUNED_SEARCH_S``, because such searches
+        have no symmetries and may take a hundred times as long as with uniform centers.
         """
         if any(pi is not None for sub in subs for pi in sub.centers):
             seconds = min(seconds, MAX_TUNED_SEARCH_S)
@@ -392,16 +416,15 @@ class SubworkloadSolver:
             counted.update(number for _, number in terms[0])
         else:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
-        turns, (sets, note) = 1, self._sets(sub) if len(terms) > 1 else ([], "")
+        searches, (sets, note) = 1, self._sets(sub) if len(terms) > 1 else ([], "")
         if note == COUPLED_PREFIX:
             rows = [
                 len(self.factors[k].matrix) for t in sub.terms for a, k in t.factors if len(a) > 1
             ]
             return alternating_cost(sub.sizes, rows, self.options.gap, sub.centers)
         if sets:
-            turns = (
-                len(terms) + ALTERNATING_SWEEPS
-            )  # one search per term for the bound, then the sweeps
+            # on every set of axes: one search per term for the bound, then one per sweep
+            searches = len(terms) + ALTERNATING_SWEEPS
             pieces = [
                 (axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets
             ]
@@ -438,10 +461,10 @@ class SubworkloadSolver:
                     )
                 )
         return Cost(
-            seconds=turns * math.fsum(c.seconds for c in costs) + 1e-4,
+            seconds=searches * math.fsum(c.seconds for c in costs) + 1e-4,
             peak=max((c.peak for c in costs), default=0.0),
             saved=math.fsum(c.saved for c in costs),
-            turns=bool(sets),
+            alternates=bool(sets),
         )
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
@@ -468,9 +491,10 @@ class SubworkloadSolver:
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if not is_joint and needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
-                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells couples all its"
-                f" attributes and does not fit into {self.memory_limit / 1e9:.1f} GB. Raise"
-                " memory_limit, or merge cells of these attributes."
+                f"Queries on a table of {' x '.join(map(str, sub.sizes))} cells couple all its"
+                f" attributes; their strategy needs {needed / 1e9:.1f} GB, more than the limit of"
+                f" {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or merge cells of these"
+                " attributes."
             )
         solution = self._solution(
             assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
@@ -483,9 +507,9 @@ class SubworkloadSolver:
         )
 
     def _sets(self, sub: Subworkload) -> tuple[list[Axes], str]:
-        """Return the sets of axes of an alternating search, and the prefix of its status.
+        """Return the sets of axes of an alternating search, and the prefix of its recorded status.
 
-        None for one dense search.
+        There are no sets if one dense search on all axes is used.
         """
         if sub.spaces or sub.complements:
             return [], ""
@@ -546,7 +570,11 @@ class SubworkloadSolver:
     def _structured_gram(
         self, factor: Factor, centers: Sequence[Array | None]
     ) -> IntervalGram | None:
-        """Return the Gram of a factor of one wide attribute that is solved without its matrix."""
+        """Return the Gram of interval queries that is solved without a matrix, or None.
+
+        None for all factors but those of one wide attribute, and where a matrix is needed: by an
+        approximate mechanism, or for the weights of a plan that was stored before this method.
+        """
         if not isinstance(factor, IntervalFactor):
             return None
         if factor.gram.is_marginal and centers[0] is None:
@@ -577,7 +605,7 @@ class SubworkloadSolver:
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
-                f"A subworkload on {' x '.join(map(str, factor.sizes))} cells needs about"
+                f"The strategy for a table of {' x '.join(map(str, factor.sizes))} cells needs about"
                 f" {needed / 1e9:.1f} GB, more than the limit of {self.memory_limit / 1e9:.1f} GB."
                 " Raise memory_limit, or merge cells of these attributes."
             )
@@ -637,13 +665,13 @@ class SubworkloadSolver:
         subs: Sequence[Subworkload],
         costs: Sequence[Cost],
         workers: int | None,
-        tell: Callable[[float], object],
+        report: Callable[[float], object],
     ) -> None:
-        """Run the outstanding searches in parallel if that saves time.
+        """Run the searches of subworkloads in parallel if that saves time, for `solve` to use.
 
-        `solve` then uses their results.
-
-        ``tell`` is called with the fraction of the searches that ended, and may raise to cancel.
+        ``costs`` are the forecasts of the subworkloads, and ``workers`` is the number that the user
+        set, or None.  ``report`` is called with the fraction of the searches that ended, and may
+        raise to cancel.
         """
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
         if (
@@ -682,13 +710,16 @@ class SubworkloadSolver:
                         )
 
         for key, solution in search_all(
-            tasks(), number, self.options.deadline, lambda done: tell(min(done / count, 1.0))
+            tasks(), number, self.options.deadline, lambda done: report(min(done / count, 1.0))
         ):
             self._parallel_results[key] = solution
             self._store(searches.pop(key), solution)
 
     def _unsolved(self, sub: Subworkload) -> list[Search]:
-        """Return the searches of a subworkload that workers may run and that have no stored result."""
+        """Return the searches of a subworkload without a stored result that one core can run.
+
+        Alternating searches, whose steps depend on each other, are not among them.
+        """
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
         if sub.spaces or sub.complements:
@@ -712,16 +743,17 @@ class SubworkloadSolver:
             for s in searches
             if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit
         ]
-        # searches larger than SMALL use all cores by themselves
+        # larger searches use all cores by themselves
         small = [s for s in fitting if s.factor.rank <= MAX_SINGLE_THREAD_ORDER]
         return [s for s in small if self.cache is None or self.cache.recall(s) is None]
 
     def _alternate(
         self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], note: str
     ) -> SpaceSolution:
-        """Search one set of axes at a time.
+        """Return the strategy of an alternating search over sets of axes.
 
-        ``note`` prefixes the recorded status, from which the plan is rebuilt.
+        ``note`` is put before the recorded status of each of its searches, so that a stored plan is
+        rebuilt by the same kind of search.
         """
 
         def search(factor: Factor, centers: Sequence[Array | None]) -> Searched:
@@ -744,7 +776,7 @@ class SubworkloadSolver:
 
 
 def structured_cost(gram: IntervalGram) -> Cost:
-    """Return the cost of interval queries on one wide attribute, solved without their matrix."""
+    """Return the expected cost of the strategy of interval queries on one wide attribute."""
     n = gram.cells
     if gram.is_marginal:
         return Cost(seconds=1e-4, peak=0.0, saved=0.0)

@@ -280,7 +280,7 @@ def test_complement_turned_matches_swapped_axes():
         q.reshape(sizes).T.reshape(1, -1),
         sizes[::-1],
         centers[::-1],
-        {(0, 1): complements[0, 1].turned()},
+        {(0, 1): complements[0, 1].reversed_pair()},
     )
     np.testing.assert_allclose(other.reshape(sizes[::-1]).T, straight, **EXACT)
 

@@ -1,12 +1,12 @@
-"""Objective of tuned centers and its gradient.
+"""Objective of tuned centers and its gradient, and the limits of the search.
 
-The objective is S, the sum of sqrt(L_B) over the residual spaces B, as a function of the centers;
-see `engine.residuals.tuning.tune`. Residual spaces that are equal up to attribute names form one class (`SpaceKind`).
-The Gram of a class is a formula in scalars (from attributes of a part outside the space, quadratic
-in the centers) and factors (from attributes inside); derivatives are collected in reverse mode
-through optimal values, factors and scalars.
-
-Time limits of split tuning.
+The objective is S, the sum of sqrt(L_B) over the residual spaces B, as a function of the centers.
+L_B is the smallest weighted squared error on B at privacy cost 1; see
+`engine.residuals.tuning.tune`. Residual spaces that are equal up to attribute names form one class
+(`SpaceKind`).  The Gram of a class is a formula in scalars (from the attributes of a part outside
+the space, quadratic in the centers) and in factors (from the attributes inside).  Derivatives are
+computed in reverse mode: from S to the L_B, from these to scalars and factors, and from these to
+the centers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -62,19 +62,19 @@ from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
 
 MEMORY, TIME, WORK = "memory", "time", "work"
-# expected seconds of one step at most, without a time limit
+# largest expected seconds of one step of a search without a time limit
 MAX_STEP_S = 0.25
 
 
 @dataclass(kw_only=True)
 class Allowance:
-    """Limits of memory and time of a search.
+    """Limits of memory and time of a search for a split.
 
     Attributes
     ----------
-    memory : bytes at most.
+    memory : largest memory in bytes.
     deadline : time limit on the clock of `planning_time`.
-    stopped : the limits that were exceeded.
+    stopped : those of the limits "memory", "time" and "work" that were exceeded.
     """
 
     memory: float = math.inf
@@ -82,15 +82,15 @@ class Allowance:
     stopped: set[str] = field(default_factory=set)
 
     def fits(self, needed: int) -> bool:
-        """Return whether so many bytes are within the limit; record the limit if exceeded."""
+        """Return whether ``needed`` bytes are within the memory limit; record if they are not."""
         if needed > self.memory:
             self.stopped.add(MEMORY)
         return needed <= self.memory
 
     def is_short(self, seconds: float) -> bool:
-        """Return whether steps of this duration are acceptable without a time limit.
+        """Return whether steps of so many seconds are short enough for a search without time limit.
 
-        Record the limit if not.
+        If not, the limit "work" is recorded.  With a time limit all steps are short enough.
         """
         if math.isinf(self.deadline) and seconds > MAX_STEP_S:
             self.stopped.add(WORK)
@@ -98,7 +98,7 @@ class Allowance:
         return True
 
     def has_time(self, seconds: float) -> bool:
-        """Return whether so much time remains; record the limit if not."""
+        """Return whether so many seconds remain before the deadline; record if they do not."""
         if math.isinf(self.deadline) or seconds <= self.deadline - planning_time():
             return True
         self.stopped.add(TIME)
@@ -111,20 +111,27 @@ class Allowance:
             raise TimeoutError
 
 
-if TYPE_CHECKING:
-    pass
-
-
 @dataclass(kw_only=True, eq=False)
 class Evaluation:
-    """Scalars, factors and optimal values at some centers, with derivatives in reverse mode."""
+    """S and its derivatives at some centers, from the scalars, factors and optimal errors there.
+
+    Attributes
+    ----------
+    problem : the workload.
+    centers : mapping from roles to centers, shape (n,); centers of other roles are uniform.
+    scalars, by_scalar : number of a piece -> its scalar, and the derivative of S by it.
+    factors, by_factor : number of a piece -> its residual Gram, and the derivative of S by it.
+    nonzero : number of a piece -> whether its residual Gram is more than rounding.
+    by_role : role -> derivative of S by N^T pi, shape (n - 1,).
+    solved : number of a piece -> result of `optimum`.
+    """
 
     problem: CenterProblem
     centers: Mapping[Role, Array]
     scalars: dict[int, float] = field(default_factory=dict)
     by_scalar: dict[int, float] = field(default_factory=dict)
     factors: dict[int, Factor] = field(default_factory=dict)
-    asking: dict[int, bool] = field(default_factory=dict)
+    nonzero: dict[int, bool] = field(default_factory=dict)
     by_factor: dict[int, Array] = field(default_factory=dict)
     by_role: dict[Role, Array] = field(default_factory=dict)
     solved: dict[int, tuple[float, Array, list[Array]]] = field(default_factory=dict)
@@ -135,7 +142,7 @@ class Evaluation:
         return self.centers.get(role, np.full(n, 1.0 / n))
 
     def scalar(self, number: int) -> float:
-        """Return the scalar of a piece: its Gram on the attributes outside a space, in counts^2."""
+        """Return the sum of squared answers of a piece's queries to the centers, in counts^2."""
         if number not in self.scalars:
             piece = self.problem.pieces[number]
             if (interval_gram := self.problem.interval_gram(piece)) is not None:
@@ -151,7 +158,7 @@ class Evaluation:
         return self.scalars[number]
 
     def _contracted(self, piece: Piece, keep: Axes) -> Array:
-        """Return the rows of a joint part with centers applied on all positions except ``keep``."""
+        """Return a joint part's queries, summed out by centers along all axes except ``keep``."""
         vectors = [None if i in keep else self.center(role) for i, role in enumerate(piece.roles)]
         return contract(self.problem.rows(piece.part), vectors, 1)
 
@@ -178,9 +185,9 @@ class Evaluation:
         return self.factors[number]
 
     def space(self, kind: SpaceKind) -> float:
-        """Return sqrt(L) of one class of spaces, and collect its derivatives.
+        """Return sqrt(L) of the spaces of one class, and add the derivatives of their sum.
 
-        Derivatives are multiplied by the number of spaces in the class.
+        L is the smallest error on one of them; the sum over the class has ``count`` such terms.
         """
         coefficients = {
             factors: math.fsum(
@@ -198,12 +205,14 @@ class Evaluation:
         # the optimum of a Kronecker product is the product of its factors' optima, so each factor
         # is solved once for all spaces
         if len(used) == 1 or kind.separate:
-            by_coefficient = {f: math.prod(self.alone(number)[0] for _, number in f) for f in used}
+            by_coefficient = {
+                f: math.prod(self.optimum(number)[0] for _, number in f) for f in used
+            }
             value = math.fsum(coefficients[f] * optimum for f, optimum in by_coefficient.items())
             outer = 0.5 * kind.count / math.sqrt(value)
             for f in used:
                 for axes, number in f:
-                    optimum, by_gram, by_center = self.alone(number)
+                    optimum, by_gram, by_center = self.optimum(number)
                     share = outer * coefficients[f] * by_coefficient[f] / optimum
                     self._collect([kind.roles[a] for a in axes], by_center, share)
                     self._collect_factor(number, share * by_gram)
@@ -248,18 +257,23 @@ class Evaluation:
         return rows.reshape(len(rows), -1)
 
     def is_nonzero(self, number: int) -> bool:
-        """Return whether the Gram of a piece on the attributes inside is more than rounding."""
-        if number not in self.asking:
+        """Return whether the residual Gram of a piece is more than the rounding of zero."""
+        if number not in self.nonzero:
             query_trace = self.problem.gram_trace(self.problem.pieces[number].part)
-            self.asking[number] = self.factor(number).trace > MIN_TRACE_SHARE * query_trace
-        return self.asking[number]
+            self.nonzero[number] = self.factor(number).trace > MIN_TRACE_SHARE * query_trace
+        return self.nonzero[number]
 
-    def alone(self, number: int) -> tuple[float, Array, list[Array]]:
-        """Return L of a piece on the attributes inside, with its derivatives as in `sensitivities`."""
+    def optimum(self, number: int) -> tuple[float, Array, list[Array]]:
+        """Return the smallest error L for the residual Gram of one piece, and its derivatives.
+
+        Derivatives are those by the Gram and by the centers of the attributes inside the space, as
+        in `DualProblem.sensitivities`.
+        """
         if number not in self.solved:
             piece = self.problem.pieces[number]
             if self.problem.interval_gram(piece) is not None:
-                # centers of wide attributes are uniform or fixed points, without derivatives
+                # centers of wide attributes are uniform or follow from a fixed-point iteration, which
+                # needs no derivatives
                 value = self.problem.interval_value(number, self.centers.get(piece.roles[0]))
                 self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
                 return self.solved[number]
@@ -279,9 +293,9 @@ class Evaluation:
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
-        """Return the derivatives by N^T pi, shape (n - 1,) for each role.
+        """Return the derivatives of S by N^T pi, shape (n - 1,) for each role.
 
-        They include those through scalars and joint factors.
+        This adds the contributions of scalars and of factors of joint parts; call it last.
         """
         for number, change in self.by_scalar.items():
             piece = self.problem.pieces[number]
@@ -328,13 +342,14 @@ class Evaluation:
 
 # a sum below this share of the sum of absolute values is the rounding of zero
 ROUNDING = 1e-9
-# matrix entries above which a joint part is left out
+# largest number of entries of the rows of a part on several attributes; groups with larger parts
+# are left out
 MAX_JOINT_ENTRIES = 40_000_000
-# expected evaluations of one search, for forecasts
+# expected evaluations of the dual in one strategy search, for forecasts
 FORECAST_EVALUATIONS = 30
 # expected solver steps of a joint part in one evaluation, with a warm start
 FORECAST_JOINT_STEPS = 20
-# seconds of one evaluation above which a space is searched term by term
+# seconds of one evaluation above which the terms of a space's Gram are solved separately
 MAX_SPACE_STEP_S = 2.0
 # expected seconds of one evaluation of interval queries on a wide attribute, per cell
 INTERVAL_SECONDS_PER_CELL = 3e-6
@@ -343,13 +358,13 @@ COARSE_OPTIONS = Options(gap=1e-4, evaluations=60)
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One part of a group inside a space.
+    """One part of a group, and which of its attributes a residual space contains.
 
     Attributes
     ----------
-    part : the part.
-    roles : roles of all its attributes.
-    inside : positions of the attributes that the space contains.
+    part : queries of one family on some attributes.
+    roles : roles of the part's attributes.
+    inside : positions of those of the part's attributes that are in the residual space.
     """
 
     part: Part
@@ -359,7 +374,7 @@ class Piece:
 
 @dataclass(kw_only=True, eq=False)
 class SpaceKind:
-    """Equivalence class of residual spaces, with its Gram as a formula.
+    """Equivalence class of residual spaces, with their Gram as a formula in the centers.
 
     Attributes
     ----------
@@ -416,7 +431,10 @@ def roles_of(workload: Workload) -> dict[str, Role]:
 
 
 def too_slow(sizes: Sequence[int]) -> bool:
-    """Return whether a space with several terms takes too long in every evaluation."""
+    """Return whether one evaluation of a space that is not a product takes too long.
+
+    ``sizes`` are the domain sizes of the space's attributes.
+    """
     return step_seconds(math.prod(n - 1 for n in sizes), math.prod(sizes)) > MAX_SPACE_STEP_S
 
 
@@ -464,9 +482,10 @@ class CenterProblem:
         self.options = COARSE_OPTIONS
 
     def _classes_of_groups(self) -> list[tuple[Group, GroupClass, Array]]:
-        """Return classes of equal groups: a representative, the members, and their weights.
+        """Return the groups by class: a representative, the members, and the members' weights.
 
-        Groups of a class are on attributes of equal roles; groups of zero weight are left out.
+        Groups of one class have the same queries on attributes of equal roles.  Groups of zero
+        weight are left out.
         """
         weights, out = np.array([group.weight for group in self.workload.groups]), []
         for group_class in self.workload.group_classes:
@@ -484,9 +503,10 @@ class CenterProblem:
         return sorted(out, key=lambda entry: int(entry[1].numbers[0]))
 
     def _fitting(self, firsts: Sequence[Group]) -> list[bool]:
-        """Return for each class of groups whether its parts fit into the allowance.
+        """Return for each class of groups whether memory and time suffice for its parts.
 
-        Resources are reserved from the smallest class up.
+        ``firsts`` are the representatives of the classes.  Memory and time are reserved class by
+        class, from the one with the smallest table to that with the largest.
         """
         fitting: dict[Any, bool] = {}
         # intervals on a wide attribute need matrices only if its other queries do
@@ -520,9 +540,12 @@ class CenterProblem:
         return part.key, tuple(self.roles[group.attributes[a]] for a in part.axes)
 
     def _reserve(self, retained: int, peak: int, step: float) -> bool:
-        """Reserve memory and seconds per evaluation.
+        """Reserve memory and time if the limits allow it, and return whether they do.
 
-        Return False if the allowance does not hold them.
+        Parameters
+        ----------
+        retained, peak : bytes during the whole search, and additional bytes at times.
+        step : seconds per evaluation.
         """
         seconds = self._seconds + FORECAST_EVALUATIONS * step
         if not (
@@ -533,7 +556,8 @@ class CenterProblem:
         return True
 
     def _kinds(self) -> list[SpaceKind]:
-        products: dict[Any, int] = {}  # numbers of (factors, scalars)
+        # (factors, scalars) of a product -> its number
+        products: dict[Any, int] = {}
         spreading = []
         for group, groups, weights in self._group_classes:
             pattern = [
@@ -618,7 +642,7 @@ class CenterProblem:
         return self._numbers[key]
 
     def _is_zero(self, number: int) -> bool:
-        """Return whether the residual Gram of a piece is zero for all centers."""
+        """Return whether the residual Gram of a piece is zero, whatever the centers are."""
         if number not in self._zero_pieces:
             self._zero_pieces[number] = self._compute_is_zero(self.pieces[number])
         return self._zero_pieces[number]
@@ -669,7 +693,10 @@ class CenterProblem:
         return gram if self._is_structured(role) else None
 
     def interval_value(self, number: int, pi: Array | None) -> float:
-        """Return L of an interval piece with a center, shape (n,)."""
+        """Return the smallest error for a piece of interval queries at a center, shape (n,).
+
+        None is the uniform center.
+        """
         gram = self.interval_gram(self.pieces[number])
         assert gram is not None
         if gram.is_marginal and pi is None:
@@ -690,7 +717,7 @@ class CenterProblem:
         return solution
 
     def rows(self, part: Part) -> Array:
-        """Return rows with the Gram of a joint part, shape (rows, *sizes)."""
+        """Return rows with the Gram of a part on several attributes, shape (rows, *sizes)."""
         if part.key not in self._rows:
             self._rows[part.key] = part_rows(part).reshape(-1, *part.sizes)
         return self._rows[part.key]
@@ -705,6 +732,8 @@ class CenterProblem:
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:
         """Return S and its derivatives by N^T pi, shape (n - 1,) for each tuned role.
+
+        ``centers`` is a mapping from roles to centers, shape (n,); other centers are uniform.
 
         Raises
         ------
@@ -744,7 +773,11 @@ class CenterProblem:
     def dual(
         self, key: Any, factor: Factor, centers: Sequence[Array | None]
     ) -> tuple[float, Array, list[Array]]:
-        """Solve one Gram with a warm start; return value and derivatives as in `sensitivities`."""
+        """Return the smallest error for a residual Gram, and its derivatives by Gram and centers.
+
+        The search starts from the weights of the last search with the same ``key``; derivatives are
+        those of `DualProblem.sensitivities`.
+        """
         self.allowance.check()
         with threads_for(factor.rank):
             problem = DualProblem(lift=Lift(factor.sizes, centers), factor=factor)
@@ -766,7 +799,7 @@ class CenterProblem:
             self._grams[part.key] = part.family.gram(part.sizes)
         return self._grams[part.key]
 
-    def one_scalar(self, role: Role, c: float) -> Array:
+    def scalar_center(self, role: Role, c: float) -> Array:
         """Return Sigma 1 / (1^T Sigma 1), shape (n,).
 
         Sigma is the covariance of the optimal strategy on all cells for the Gram

@@ -1,24 +1,26 @@
-"""Tuned complements of pair spaces, optimised jointly with the strategies.
+"""Tuned complements of pairs of attributes, optimised jointly with the strategies.
 
-Queries on pairs of attributes that are not products may split into smaller spaces in any way.
-Product centers are one complement of the functionals on single attributes and the total, and any
-other complement is valid as well.  In residual coordinates a query on the pair (i, j) has the pieces
+A query on a pair of attributes is split into pieces on the pair, on its two attributes and on the
+total.  Products of the attributes' centers are one way to split it; a complement of the pair is the
+general form.  In residual coordinates a query q on the pair (i, j) has the pieces
 
     c    on the pair,   c = q (N_i (x) N_j)
     a_i  on i,          a_i = q (N_i (x) pi_j) + c D_i         (likewise j)
     a_0  on the total,  a_0 = q (pi_i (x) pi_j) + c D_0
 
-with free matrices D = (D_i, D_j, D_0), and the pair measures the lift
+with free matrices D = (D_i, D_j, D_0), the complement.  The strategy of the pair then measures
+residual coordinates with the lift
 
     L_B = L_i (x) L_j - D_i (L_i (x) 1^T) - D_j (1^T (x) L_j) - D_0 (1^T (x) 1^T).
 
-Pieces times functionals still add up to the query, so a release is unbiased; every block is
+The estimates of the pieces still add up to the query, so a release is unbiased; every block is
 measured independently, so costs add up and the optimal shares of the budget keep their closed
-form.  D = 0 is the product split.
+form.  D = 0 is the split by products of centers.
 
-Tuning works in coordinates relative to uniform centers, where the chain pair -> attribute -> total
-has the parameters Z_i, Z_j, z_0 of a pair and zeta = N^T pi of an attribute.  Z only enters through
-its products with the residual rows c, so Z = V Y with an orthonormal basis V of these rows.
+Tuning works in coordinates relative to uniform centers.  There the parameters are Z_i, Z_j and z_0
+of a pair, in place of D, and zeta = N^T pi of an attribute.  Z only occurs in its products with the
+coefficients c of queries, so Z = V Y with an orthonormal basis V of these c; Y and zeta are
+optimised.
 
 The objective is S, the sum over spaces of sqrt(L_B).  With rows R in residual coordinates a space
 of Gram G and lift M has the weighted squared error and the sensitivity
@@ -28,7 +30,7 @@ of Gram G and lift M has the weighted squared error and the sensitivity
 and sqrt(f d) is minimal at its optimal strategy R.  A p-norm in place of the largest norm makes it
 smooth and is at most (cells)^(1/(2p)) larger.  L-BFGS then minimises S over the split and the
 strategies of all spaces at once, from the published split Z = 0, zeta = 0, with increasing p.  An
-inner search for the optimal strategy of every split would take ten times as long.
+search for the optimal strategies of every split on the way would take ten times as long.
 """
 
 from __future__ import annotations
@@ -52,13 +54,20 @@ from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 
-# initial strategies raise roots of the Gram's eigenvalues to this share of the largest
+# smallest root of an eigenvalue of the Gram, as a share of the largest, in an initial strategy;
+# smaller roots are raised to it
 MIN_ROOT_SHARE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noise:
-    """sqrt(f d) and its derivatives by strategy, Gram and lift, each in the shape of its variable."""
+    """RMSE sqrt(f d) of a strategy at privacy cost 1, with its derivatives.
+
+    Attributes
+    ----------
+    value : sqrt(f d), with f the weighted squared error and d the sensitivity of the strategy.
+    by_strategy, by_gram, by_lift : derivatives by strategy, Gram and lift, in the shapes of these.
+    """
 
     value: float
     by_strategy: Array
@@ -67,9 +76,10 @@ class Noise:
 
 
 def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
-    """Return sqrt(f d), where the p-norm of this power replaces the largest norm.
+    """Return the RMSE sqrt(f d) of a strategy at privacy cost 1, and its derivatives.
 
-    Shapes: Gram and strategy (r, r), lift (r, cells).  Raises LinAlgError if the strategy is
+    The p-norm over cells with p = ``power`` replaces the maximum in the sensitivity d.  Gram and
+    strategy have shape (r, r), the lift (r, cells).  Raises LinAlgError if the strategy is
     singular.
 
     >>> round(noise(np.eye(2), 2.0 * np.eye(2), np.eye(2), 1e6).value, 4)  # f = 2 / 4, d = 4
@@ -95,7 +105,7 @@ def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
 
 
 def first_strategy(gram: Array) -> Array:
-    """Return the fourth root of a Gram, made full-rank, shape (r, r).
+    """Return the fourth root of a Gram, scaled to norm 1 and made regular, shape (r, r).
 
     It is the optimal strategy if all cells have equal sensitivity.
     """
@@ -104,30 +114,31 @@ def first_strategy(gram: Array) -> Array:
     return np.asarray((U * np.sqrt(root / root[-1])) @ U.T)
 
 
-# cells of a pair above which it keeps the product split
+# largest number of cells of a pair whose complement is tuned
 MAX_CELLS = 2_600
-# entries of all query rows of a pair, because variances are computed query by query afterwards
+# largest number of entries of all query rows of a pair, because the variances of a plan with
+# complements are computed query by query
 MAX_QUERY_ENTRIES = 1e9
-# memory of the optimiser, in vectors of the length of the parameters
+# memory of L-BFGS, in vectors with one entry per parameter
 OPTIMISER_VECTORS = 60
 # fewest evaluations for which the search is worthwhile
 MIN_EVALUATIONS = 200
-# seconds and evaluations of the search per class of pairs, as measured; for forecasts only
+# measured seconds of preparation and evaluations of the search per class of pairs, for forecasts
 PAIR_CLASS_SECONDS, FORECAST_EVALUATIONS = 0.8, 900
 # families that are invariant under a cyclic shift of the cells
 CYCLIC = ("marginal", "circular", "total")
 # singular values of the residual rows below this share of the largest are rounding
 MIN_SINGULAR_SHARE = 1e-6
-# groups on a pair, and whether they name its attributes in reverse order
+# the groups on a pair, each with whether its attributes are in reverse schema order
 PairGroups = list[tuple[Group, bool]]
 
 
 def can_tune(workload: Workload) -> bool:
-    """Return whether complements can be tuned.
+    """Return whether complements of this workload can be tuned.
 
     They can if all groups have at most two attributes, some pair has a group that is not a product,
-    and every pair is within the limits of size.  A group on three attributes passes pieces down
-    through several pairs at once; such workloads tune centers instead.
+    and every pair is within the limits of size.  For workloads with groups on three attributes,
+    whose pieces would be moved by several complements at once, centers are tuned instead.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
@@ -147,21 +158,17 @@ def can_tune(workload: Workload) -> bool:
 
 
 def cyclic(workload: Workload) -> bool:
-    """Return whether the workload is invariant under a cyclic shift of any attribute.
+    """Return whether the workload is invariant under a cyclic shift of the cells of any attribute.
 
-    Uniform centers are then optimal.
-
-    The best of all matrix mechanisms then measures every space separately.
+    Uniform centers are then optimal, and the best of all matrix mechanisms measures every residual
+    space by a strategy of its own.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     return all(g.query_weights is None and p.family.name in CYCLIC for g in firsts for p in g.parts)
 
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
-    """Return whether the search for complements fits into the allowance.
-
-    Nothing is computed for the estimate.
-    """
+    """Return whether the search for complements is expected to fit into the limits."""
     parameters, retained, peak, seconds = (
         sum(a.size**2 for a in workload.schema.attributes),
         0,
@@ -183,9 +190,10 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
-    """Return the pairs, in schema order, with the groups on them, by equivalence class.
+    """Return a mapping from classes of pairs to their pairs with the groups on each.
 
-    Keys start with the sizes.
+    Pairs of one class have equal sizes and equal groups; the key of a class is (sizes, groups).
+    Attributes of a pair are in schema order.
     """
     on_pair: dict[Space, PairGroups] = {}
     for group in workload.groups:
@@ -212,7 +220,7 @@ def complement_seconds(workload: Workload) -> float:
 
 
 def _class_representatives(workload: Workload) -> list[tuple[tuple[int, int], PairGroups]]:
-    """Return the sizes of every class of pairs, and the groups on one of its pairs."""
+    """Return for every class of pairs the two domain sizes, and the groups on one of its pairs."""
     return [(key[0], pairs[next(iter(pairs))]) for key, pairs in pair_kinds(workload).items()]
 
 
@@ -221,9 +229,9 @@ def _row_counts(groups: PairGroups) -> list[int]:
 
 
 def has_product_only_pair(workload: Workload) -> bool:
-    """Return whether some pair has product groups only.
+    """Return whether some pair of attributes has product groups only.
 
-    Tuned centers may then do better than complements.
+    Tuned centers may then be more accurate than complements.
     """
     pairs: dict[frozenset[str], bool] = {}
     for group in workload.groups:
@@ -235,15 +243,18 @@ def has_product_only_pair(workload: Workload) -> bool:
 
 @dataclass(kw_only=True, eq=False)
 class PairKind:
-    """Equivalence class of pairs, with query rows in coordinates relative to uniform centers.
+    """Equivalence class of pairs, with the pieces of their queries at uniform centers.
 
     Attributes
     ----------
     sizes : sizes of the two attributes.
-    query_rows : residual rows in the basis V, shape (rows, r): C = query_rows V^T.
-    across : the basis V, shape (residual coordinates, r).
-    A : pieces on each attribute.
-    a0 : pieces on the total.
+    query_rows : coefficients of the queries on the residual space of the pair, in the basis V;
+    shape
+        (queries, r).
+    across : the orthonormal basis V of these coefficients, shape (residual coordinates, r).
+    A : coefficients of the queries on the residual spaces of the two attributes, shapes (queries,
+        n_i - 1).
+    a0 : coefficients of the queries on the total, shape (queries,).
     swaps : whether the Gram is invariant under swapping the attributes; then Y_j is Y_i with
         swapped coordinates.
     count : number of pairs in the class.
@@ -259,7 +270,7 @@ class PairKind:
 
     @cached_property
     def gram(self) -> Array:
-        """Gram of the residual rows in the coordinates of V, shape (r, r)."""
+        """Gram of the queries on the residual space of the pair, in the basis V, shape (r, r)."""
         return self.query_rows.T @ self.query_rows
 
     @cached_property
@@ -274,7 +285,7 @@ class PairKind:
 
 
 def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
-    """Return the class of a pair, with its query rows reduced to few orthogonal rows."""
+    """Return the class of a pair with these groups, its queries replaced by few with equal Gram."""
     blocks = []
     for group, is_reversed in groups:
         rows = math.sqrt(group.weight) * product_rows(group)
@@ -306,25 +317,25 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
     )
 
 
-# power of the norm over cells -> steps of L-BFGS at most
+# power p of the norm over cells -> largest number of steps of L-BFGS with it
 STEPS_BY_POWER = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}
 # decrease of log S in one step below which the search at a power ends
 MIN_DECREASE = 1e-8
-# small problems get up to so many times the steps, in proportion to how far a step is below so many
-# seconds
+# if a step takes less than QUICK_STEP_S seconds, the numbers of steps are multiplied by the ratio,
+# up to MAX_STEP_FACTOR
 MAX_STEP_FACTOR, QUICK_STEP_S = 6.0, 3e-4
 
 
 @dataclass(kw_only=True, eq=False)
 class SingleKind:
-    """Equivalence class of attributes.
+    """Equivalence class of attributes, with the pieces of the queries on single attributes.
 
     Attributes
     ----------
     n : size of the attribute.
-    query_rows : residual rows of the groups on the attribute.
-    total : pieces of these groups on the total.
-    pairs : (class of pairs, slot) -> number of pairs that the attribute is in.
+    query_rows : coefficients of the queries on the residual space, shape (queries, n - 1).
+    total : coefficients of the queries on the total, shape (queries,).
+    pairs : (class of pairs, position of the attribute in them) -> number of such pairs.
     count : number of attributes in the class.
     """
 
@@ -336,12 +347,11 @@ class SingleKind:
 
 
 class ComplementProblem:
-    """S as a function of strategies and split parameters.
+    """S as a function of the strategies and of the parameters of the split, with its gradient.
 
-    The parameters of the split are (Y, y_0) of every class of pairs and zeta of every class of
-    attributes.
-
-    A strategy is (1 + E) times its initial value, so zero parameters are the published split.
+    The parameters of the split are Y and y_0 of every class of pairs and zeta of every class of
+    attributes.  A strategy is (1 + E) times its initial value, with parameters E.  If all
+    parameters are 0, the centers are uniform and there are no complements.
     """
 
     def __init__(
@@ -429,9 +439,10 @@ class ComplementProblem:
 
     @staticmethod
     def _gram_on_attribute(kind: SingleKind, passed: Mapping[Any, Array]) -> Array:
-        """Return the Gram of an attribute: from its groups, and from the pieces of its pairs.
+        """Return the Gram on the residual space of an attribute, shape (n - 1, n - 1).
 
-        Shape (n - 1, n - 1).
+        It is the sum of those of the groups on the attribute and of the groups on its pairs, whose
+        coefficients on the attribute are ``passed``.
         """
         gram = kind.query_rows.T @ kind.query_rows
         for key, number in kind.pairs.items():
@@ -439,9 +450,10 @@ class ComplementProblem:
         return gram
 
     def parameters(self, x: Array) -> dict[Any, Array]:
-        """Return the named parameters in one vector, with Y_j of symmetric pairs filled in.
+        """Return the parameters by name from one vector of all, shape (length,).
 
-        ``x`` has shape (length,); the parameters have the shapes in `shapes`.
+        The shapes are those in ``shapes``.  For pairs that are invariant under swapping, Y_j is not
+        in the vector but follows from Y_i.
         """
         out, at = {}, 0
         for name, shape in self.shapes:
@@ -454,9 +466,9 @@ class ComplementProblem:
         return out
 
     def vector(self, gradient: dict[Any, Array]) -> Array:
-        """Return derivatives by named parameters as one vector, shape (length,).
+        """Return the derivatives by all parameters as one vector, shape (length,).
 
-        This is the transpose of `parameters`.
+        ``gradient`` maps names of parameters to derivatives; this is the transpose of `parameters`.
         """
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
@@ -465,9 +477,9 @@ class ComplementProblem:
         return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
 
     def reversible(self, x: Array) -> Array:
-        """Return the part of the parameters that is invariant under reversing all attributes.
+        """Return the parameters with the part removed that changes sign if attributes are reversed.
 
-        Shapes (length,).
+        Parameters have shape (length,).
         """
         at = {name: value.copy() for name, value in self.parameters(x).items()}
         for name in at:
@@ -597,12 +609,11 @@ def tuned_complements(
     start: Callable[[int], Array | None] = lambda _: None,
     allowance: Allowance | None = None,
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
-    """Return centers and complements that lower S, and the parameters.
+    """Return centers and complements that lower S, and the vector of all parameters.
 
-    Centers are by attribute, complements by pair in schema order.
-
-    Centers have shape (n_i,), parameters (length,).  ``start`` maps the number of parameters to
-    those of a similar workload, as initial values, or None.
+    Centers are a mapping from attributes, shape (n_i,) each; complements are one from pairs in
+    schema order.  ``start`` is called with the number of parameters and returns initial values from
+    a similar workload, or None.
 
     Guarantee: every result splits every query exactly.  The caller has to compare S with that of
     the published split, because S is exact only with the optimal strategies.  At the time limit the
@@ -618,13 +629,13 @@ def tuned_complements(
 
 
 class _Search:
-    """L-BFGS with increasing powers; stores the best parameters of the last power."""
+    """L-BFGS with increasing powers of the norm; ``x`` holds the best parameters so far."""
 
     def __init__(self, problem: ComplementProblem) -> None:
         self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
 
     def run(self, initial: Array | None) -> None:
-        """Minimise from the published split, or with the last powers from initial parameters."""
+        """Minimise S from uniform centers with all powers, or from ``initial`` with the last."""
         self.x = self.x if initial is None else initial.copy()
         seconds = math.fsum(
             step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs
@@ -676,9 +687,9 @@ class _Search:
 def split_of(
     problem: ComplementProblem, x: Array
 ) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return centers, shape (n_i,), and complements relative to their product.
+    """Return the centers, shape (n_i,), and complements of the parameters x, (length,).
 
-    ``x`` has shape (length,).
+    Centers are by attribute, complements by pair, relative to the product of the centers.
     """
     at = problem.parameters(x)
     zeta = {name: at["zeta", s] for name, s in problem.single_kind.items()}

@@ -1,41 +1,40 @@
-"""Tuned splits with a cache, warm-started from similar workloads.
+"""Tuned centers by gradient search or fixed-point iteration, and a cache of tuned splits.
 
-An equal workload in the same process gets the cached split.  For all others cached numbers are
-initial values: the result is compared with the published split and is never worse.
+**Centers.**  For any vector pi_i with sum 1 (the center of attribute i) the identity I = P_i + pi_i
+1^T, P_i = I - pi_i 1^T, splits every query exactly between a residual space and the smaller spaces.
+The rows of P_i span the vectors orthogonal to pi_i, whatever pi_i is, so the spaces stay
+linearly independent: each piece of a query has an unbiased estimate from its space's noisy answers,
+and so has the query, their sum.  A record moves a block by at most its largest column norm, and
+blocks have independent noise: the privacy cost is the sum of the blocks' costs, and by Cauchy and
+Schwarz the optimal shares of the budget have the same closed form.  With L_B the smallest weighted
+squared error on the residual space B at privacy cost 1, the RMSE of the plan is proportional to
 
-Tuned centers by gradient search, or by iteration for separable workloads.
-
-The vectors pi_i split a query between a residual space and the smaller spaces.
-
-For any pi_i with sum 1 the identity I = P_i + pi_i 1^T, P_i = I - pi_i 1^T, splits every query
-exactly.  The rows of P_i span the vectors orthogonal to pi_i, whatever pi_i is, so the spaces stay
-linearly independent: each piece has an unbiased estimate from its space's noisy answers, and so has
-the sum of the pieces.  A record moves a block by at most its largest column norm, and blocks have
-independent noise: the privacy cost is the sum of the blocks' costs, and by Cauchy and Schwarz the
-optimal shares of the budget have the same closed form.  Only the value changes:
-
-    S(pi) = sum over B of sqrt(L_B(pi)),   RMSE proportional to S.
+    S(pi) = sum over B of sqrt(L_B(pi)).
 
 pi_i = 1 / n_i is the published choice.  Here S is minimised: first along a family with one scalar
 c, pi_i in proportion to V_i^-1 1 with V_i optimal for G_i + c 1 1^T (for a workload on one
 attribute some c gives the best matrix mechanism), then by L-BFGS on all centers with the gradient
-of the envelope theorem.  The initial centers stay where nothing is better, so a tuned plan is never
-worse than a uniform one.
+of the envelope theorem.  If no other centers are better, the initial ones are returned, so a tuned
+plan is never worse than one with uniform centers.
 
-That c exists: let V be the optimal privacy cost matrix on the cells of one attribute, c = 1 / (1^T
-V^-1 1) and pi = c V^-1 1.  Then V pi = c 1 and pi^T V pi = c, so P^T V P = V - c 1 1^T: the total
-at precision c and the block P^T V P have exactly the privacy cost matrix V, and mechanisms with
-equal privacy cost matrices have the same accuracy.
+Proof that such a c exists for one attribute: let V be the optimal privacy cost matrix on the cells
+of one attribute, c = 1 / (1^T V^-1 1) and pi = c V^-1 1.  Then V pi = c 1 and pi^T V pi = c, so P^T
+V P = V - c 1 1^T: the total at precision c and the block P^T V P have exactly the privacy cost
+matrix V, and mechanisms with equal privacy cost matrices have the same accuracy.
 
-A workload is separable here if each attribute occurs with one family only, in products with those
-of other attributes. Then every space has one term, a product of L of its attributes (inside) and a
-sum of products of totals (outside), and S follows from a few numbers per attribute, whatever the
-number of spaces.  The family above contains the best centers, and c follows from the derivatives of
-S: a few rounds of a fixed-point iteration (`CenterBalance`) replace the search.
+**Separable workloads.**  A workload is separable here if each attribute occurs with one family
+only, in products with those of other attributes. Then every space has one term, a product of L of
+its attributes (inside) and a sum of products of totals (outside), and S follows from a few numbers
+per attribute, whatever the number of spaces.  The family above contains the best centers, and c
+follows from the derivatives of S: a few rounds of a fixed-point iteration (`CenterBalance`) replace
+the search.
 
 Attributes of the same role in the workload share a center.  Where the Gram of an attribute is
 invariant under a cyclic shift of its cells (marginals, circular ranges, totals), the uniform center
 is optimal by symmetry and is not tuned.
+
+**Cache.**  An equal workload in the same process gets the cached split.  For other workloads on the
+same attributes the cached numbers are initial values of a new search.
 """
 
 from __future__ import annotations
@@ -81,13 +80,15 @@ class CenterBalance:
 
     Parameters
     ----------
-    problem : its classes of spaces have one term each.
-    alone : for every tuned role the numbers of its pieces inside and outside, from
+    problem : objective of the workload, in which every space's Gram has one term.
+    tuned_pieces : for every tuned role the numbers of its pieces inside and outside, from
         `separable_pieces`.
     """
 
-    def __init__(self, problem: CenterProblem, alone: Mapping[Role, tuple[int, int]]) -> None:
-        self.problem, self.alone = problem, alone
+    def __init__(
+        self, problem: CenterProblem, tuned_pieces: Mapping[Role, tuple[int, int]]
+    ) -> None:
+        self.problem, self.tuned_pieces = problem, tuned_pieces
         terms = [(k, *term) for k, kind in enumerate(problem.kinds) for term in kind.terms.items()]
         sums = [
             (k, numbers, weight)
@@ -106,7 +107,9 @@ class CenterBalance:
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return S, and for every role the c with which `optimal_center` gives its best center.
+        """Return S, and a mapping from roles to the number c that gives their best center.
+
+        The center is `CenterProblem.optimal_center` for c.
 
         The best center of a role is the one at which S is smallest with all other centers fixed.
 
@@ -139,7 +142,7 @@ class CenterBalance:
             padding,
         )
         out = {}
-        for role, (inside_piece, outside_piece) in self.alone.items():
+        for role, (inside_piece, outside_piece) in self.tuned_pieces.items():
             a, b = float(by_value[inside_piece]), float(by_scalar[outside_piece])
             if a > 0.0 and b > 0.0:
                 out[role] = float(values[inside_piece]) * (a / b) ** 2 - float(
@@ -150,16 +153,17 @@ class CenterBalance:
     def _value(self, state: Evaluation, number: int) -> float:
         if number in self._fixed_values:
             return self._fixed_values[number]
-        value = state.alone(number)[0] if state.is_nonzero(number) else 0.0
-        if not set(self.problem.pieces[number].roles) & set(self.alone):
+        value = state.optimum(number)[0] if state.is_nonzero(number) else 0.0
+        if not set(self.problem.pieces[number].roles) & set(self.tuned_pieces):
             self._fixed_values[number] = value
         return value
 
 
 def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
-    """Return the pieces inside and outside of every tuned role, if the workload is separable.
+    """Return a mapping from tuned roles to the numbers of their two pieces; empty if not separable.
 
-    Otherwise the result is empty.
+    The first piece is that with the role's attribute inside the space, the second that with the
+    attribute outside.
 
     The workload is separable if every tuned role has one family, in product groups only, and every
     space has one term.
@@ -183,7 +187,7 @@ def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
 
 
 def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
-    """Return rows of numbers as an array, shape (rows, longest), with short rows padded."""
+    """Return rows of numbers as an array, shape (rows, longest), short ones end in ``filling``."""
     longest = max(map(len, rows), default=0)
     out = np.full((len(rows), longest), filling, dtype=np.int64)
     for padded_row, row in zip(out, rows, strict=True):
@@ -202,22 +206,22 @@ def _products_of_others(values: Array) -> Array:
 
 
 def _sums_by_piece(numbers: Index, shares: Array, padding: int) -> Array:
-    """Return the sum of the shares of every piece, shape (pieces + 1,).
+    """Return for every piece the sum of the shares at its number, shape (pieces + 1,).
 
-    Shares have the shape of the numbers.
+    ``numbers`` and ``shares`` have the same shape; ``padding`` is the number of unused entries.
     """
     return np.bincount(numbers.ravel(), shares.ravel(), padding + 1).astype(float)
 
 
-# inner solver of the gradient search and of the fixed-point iteration
+# stopping rules of the strategy searches within the gradient search and the fixed-point iteration
 FINE_OPTIONS = Options(gap=2e-6, evaluations=200)
 BALANCE_OPTIONS = Options(gap=1e-5, evaluations=100)
-# iterations and evaluations of L-BFGS at most
+# largest number of steps of L-BFGS, and of rounds of the fixed-point iteration
 LBFGS_STEPS = 60
 MAX_BALANCE_ROUNDS = 12
 # predicted gain of a round, as a share of S, below which the iteration ends
 MIN_RELATIVE_GAIN = 1e-6
-# values of c to start from
+# values of c in the family of centers with one scalar from which L-BFGS may start
 INITIAL_SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
@@ -227,16 +231,21 @@ def tuned_centers(
     start: Mapping[str, Array] | None = None,
     allowance: Allowance | None = None,
 ) -> dict[str, Array]:
-    """Return centers, shape (n_i,), by attribute, that lower S.
+    """Return a mapping from attributes to centers, shape (n_i,), that lower S.
 
     Attributes with uniform centers are absent.
 
-    ``start`` holds centers of a similar workload; the search starts from them if they are better
-    than uniform ones.
+    Guarantee: S at the result is at most S at uniform centers, up to the gap of the strategy
+    searches, over the groups that fit into the allowance.  At the time limit the best centers so
+    far are returned.
 
-    Guarantee: S at the result is at most S at uniform centers, up to the gap of the inner solver,
-    over the groups that fit into the allowance.  At the time limit the best centers so far are
-    returned.
+    Parameters
+    ----------
+    workload : the queries.
+    watch : called with the fraction completed and a text; may raise to cancel.
+    start : centers of a similar workload, from which the search starts if they are better than
+        uniform ones.
+    allowance : limits of memory and time.
     """
     problem = CenterProblem(workload, watch, allowance)
     if not separable_pieces(problem):
@@ -254,7 +263,7 @@ def tuned_centers(
 
 
 class _Search:
-    """Search for centers that stores the best ones evaluated."""
+    """Search for the centers with the smallest S; ``best`` holds the best ones evaluated so far."""
 
     def __init__(self, problem: CenterProblem) -> None:
         self.problem = problem
@@ -262,14 +271,18 @@ class _Search:
         self.lowest, self.done = math.inf, 0
 
     def evaluate(self, centers: dict[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return S and its derivatives."""
+        """Return S and its derivatives by role, and store the centers if S is the smallest."""
         S, by_role = self.problem.evaluate(centers)
         if self.lowest > S:
             self.lowest, self.best = S, centers
         return S, by_role
 
     def run(self, initial: Mapping[Role, Array]) -> None:
-        """Evaluate initial centers and the family of one scalar, and descend from the best."""
+        """Run the fixed-point iteration for a separable workload, otherwise gradient search.
+
+        The gradient search starts at the best of the initial centers, the uniform ones and the
+        family of centers with one scalar.
+        """
         start = {role: pi for role, pi in initial.items() if role in self.problem.tuned}
         if pieces := separable_pieces(self.problem):
             self._balance(CenterBalance(self.problem, pieces), start)
@@ -280,19 +293,19 @@ class _Search:
         if not (start and self.evaluate(start)[0] < uniform):
             for c in INITIAL_SCALARS:
                 self.evaluate(
-                    {role: self.problem.one_scalar(role, c) for role in self.problem.tuned}
+                    {role: self.problem.scalar_center(role, c) for role in self.problem.tuned}
                 )
                 self.problem.watch(0.1, f"Tuning centers with c = {c:g}")
-        # values of the coarse inner solver are not comparable with those of the fine one
+        # S of the coarse strategy searches is not comparable with S of the fine ones
         self.problem.options, self.lowest = FINE_OPTIONS, math.inf
         self._descend(self.best)
 
     def _balance(self, balance: CenterBalance, start: dict[Role, Array]) -> None:
-        """Replace all centers at once, every round, by the best ones for the previous round.
+        """Run the fixed-point iteration for the centers of a separable workload.
 
-        A center of the new round is the best one for the other centers of the previous round.  Stop
-        when the predicted decrease of S is below ``MIN_RELATIVE_GAIN`` * S, or after
-        ``MAX_BALANCE_ROUNDS`` rounds.
+        Every round replaces all centers at once; each new center is the best one for the other
+        centers of the previous round.  Stop when the predicted decrease of S is below
+        ``MIN_RELATIVE_GAIN`` * S, or after ``MAX_BALANCE_ROUNDS`` rounds.
         """
         self.problem.options, self.lowest = BALANCE_OPTIONS, math.inf
         centers, previous_gain = start, math.inf
@@ -311,7 +324,7 @@ class _Search:
                 0.1 + 0.9 * step / MAX_BALANCE_ROUNDS, f"Balancing centers, round {step + 1}"
             )
             updated = {
-                role: self.problem.optimal_center(role, balance.alone[role][0], c)
+                role: self.problem.optimal_center(role, balance.tuned_pieces[role][0], c)
                 for role, c in offsets.items()
             }
             centers = {
@@ -320,7 +333,7 @@ class _Search:
             }
 
     def _descend(self, start: Mapping[Role, Array]) -> None:
-        """Minimise S by L-BFGS."""
+        """Minimise S by L-BFGS on the centers of all tuned roles, from the centers ``start``."""
         import scipy.optimize
 
         sizes = [self.problem.sizes[r] for r in self.problem.tuned]
@@ -354,10 +367,11 @@ class _Search:
 
 # part of every key
 FORMAT = "split/2"
-# expected seconds and steps of the search for centers, per space with a Gram that is not a product
-# of single attributes
+# expected seconds and steps of the search for centers, per residual space whose Gram is not one
+# product of factors on single attributes
 MIXED_SPACE_SECONDS, MIXED_SPACE_STEPS = 0.2, 60
-# additional seconds per space if every step recomputes rows on several attributes
+# additional seconds per residual space with a factor on several attributes, whose rows every step
+# recomputes
 JOINT_ROWS_SECONDS = 0.4
 # expected steps of the same search for workloads whose complements cannot be tuned within the
 # limits
@@ -382,13 +396,13 @@ class SplitMemory:
 
     @cached_property
     def similar(self) -> str:
-        """Identity of the attributes."""
+        """Cache key of all workloads on the same attributes with the same public tables."""
         exact = tuple(one.attributes for one in self.workload.schema.invariants)
         return _key("similar", (FORMAT, self.workload.schema.names, tuple(self.sizes), *exact))
 
     @cached_property
     def exact(self) -> str:
-        """Identity of the workload."""
+        """Cache key of this workload."""
         return _key(
             "exact", self.similar, [(g.attributes, g.key, g.weight) for g in self.workload.groups]
         )
@@ -439,9 +453,15 @@ class SplitMemory:
         return Split(centers=centers, complements=complements)
 
     def _recall(self, length: int | None, kind: str) -> tuple[Array | None, bool]:
-        """Return cached numbers, and whether this process computed them for this workload.
+        """Return cached parameters of a split, or None, and whether they need no further search.
 
-        The numbers are those of this workload or else of a similar one.
+        They are those of this workload, or else of another one on the same attributes.  They need
+        no search if this process computed them for this workload.
+
+        Parameters
+        ----------
+        length : required number of parameters; None for any.
+        kind : "centers" or "complements".
         """
         if self.cache is None:
             return None, False
@@ -461,7 +481,10 @@ class SplitMemory:
 
 
 def ways_to_split(workload: Workload, allowance: Allowance) -> tuple[bool, bool]:
-    """Return whether complements are tuned, and whether centers are."""
+    """Return whether complements are tuned within the limits, and whether centers are tuned.
+
+    Both are tuned if complements can be, but some pair has product groups only.
+    """
     tunes_complements = can_tune(workload) and affordable(workload, allowance)
     return tunes_complements, not tunes_complements or has_product_only_pair(workload)
 
@@ -471,8 +494,7 @@ def split_seconds(
 ) -> float:
     """Return the expected time of the search for a split, in seconds on one idle core.
 
-    Spaces with one product of single attributes have a closed-form iteration; large spaces with
-    other Grams are solved term by term.
+    ``subs`` and ``factors`` are those of the decomposition with uniform centers.
     """
     joint, products = ways_to_split(workload, allowance)
     seconds = complement_seconds(workload) if joint else 0.0
@@ -500,11 +522,10 @@ def split_seconds(
 
 
 def _step(sub: Subworkload, factors: Sequence[Factor]) -> float:
-    """Return the expected time of one evaluation, in seconds.
+    """Return the expected time of one evaluation of a residual space's dual, in seconds.
 
-    It solves every factor of a product, or all rows if these are few.
-
-    Factors of full rank are stored as a Gram without rows.
+    A product is solved factor by factor; a sum of products takes one matrix, of the number of rows
+    if all factors are stored as few rows.
     """
     used = [(axes, factors[k]) for term in sub.terms for axes, k in term.factors]
     if len(sub.terms) == 1:

@@ -1,18 +1,17 @@
-"""Unions: several residual spaces measured by one strategy.
+"""Unions: several residual spaces measured jointly by one strategy.
 
-A union is one strategy for several spaces on the table of all their attributes.  Separate
-strategies at their optimal shares of the budget are one such strategy, so a union is never less
-accurate, whatever the centers.  Every space still belongs to one block, so blocks stay linearly
-independent: answers are unbiased, costs add up and all tables agree.  In a union of all spaces of a
-pair, its queries are not split at all, and a union of all spaces of the workload is the best of all
-matrix mechanisms.  A union measures the span of its queries only: a query outside that span is
-refused, even where separate spaces would measure each of its pieces.
+The strategy of a union is on the table of all attributes of its spaces.  Separate strategies at
+their optimal shares of the budget are one such strategy, so a union is never less accurate,
+whatever the centers.  Every space still belongs to one block, so blocks stay linearly independent:
+answers are unbiased, costs add up and all tables agree.  In a union of all spaces of a pair, its
+queries are not split at all, and a union of all spaces of the workload is the best of all matrix
+mechanisms.  A union measures the span of its queries only: a query outside that span is refused,
+even where separate spaces would measure each of its pieces.
 
 Unions are limited by computation: the Gram of a union is neither small nor a Kronecker product.  A
 union therefore takes as many spaces as one dense solve can afford.
 
-Notation: rows R with R^T R the Gram of a group in the coordinates of `pieces`, restricted to the
-spaces of the union.
+The Gram of a union is R^T R for rows R with the coefficients of queries on its spaces.
 """
 
 from __future__ import annotations
@@ -39,38 +38,39 @@ from engine.residuals.strategy_search import PRODUCT_FLOPS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
 from engine.workload import Group, Part, Workload, joint_part
 
-# multiplications per step of the search for a union's strategy, at most
+# largest number of multiplications per step of the search for a union's strategy
 MAX_STEP_MULTIPLICATIONS = 6e7
-# the same for a union of all spaces, which is the best of all matrix mechanisms: 2,048 cells of
-# full rank
+# largest number of multiplications per step for a union of all spaces, which is the best of all
+# matrix mechanisms; it allows 2,048 cells of full rank
 MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
-# cells of a union of all spaces with more than MAX_STEP_MULTIPLICATIONS: searches on few rows of
-# many cells converge slowly
+# largest number of cells of a union of all spaces that needs more than MAX_STEP_MULTIPLICATIONS:
+# searches on few rows of many cells converge slowly
 MAX_LOW_RANK_CELLS = 4_096
-# seconds that a union of all spaces may take where tuning separate spaces takes less time: 690
-# cells
+# seconds that a union of all spaces may take even if tuning separate spaces takes less time; it
+# allows 690 cells
 MAX_FULL_DOMAIN_S = 1.4
-# seconds for the variances of all queries on a single attribute, up to which they form a union
+# largest seconds for the variances of all queries on a single attribute if its spaces form a union
 MAX_SINGLE_ATTRIBUTE_S = 0.3
-# cells of the table of a union, which is counted and has one dual weight per cell
+# largest number of cells of a union's table, because every cell is counted and has a dual weight
 MAX_CELLS = 100_000
-# entries of all query rows of the groups inside a union, at most
+# largest number of entries of all query rows of the groups inside a union
 MAX_ROW_ENTRIES = 2e8
-# cells of a product group up to which a union of all spaces needs no row per query
+# largest number of cells of a product group whose variances in a union of all spaces are computed
+# without one row per query
 MAX_PRODUCT_CELLS = 4_096
-# steps of the search for a union's strategy as measured: on full-rank tables, and on others
+# measured steps of the search for a union's strategy: with a Gram of full rank, and otherwise
 FULL_RANK_STEPS, LOW_RANK_STEPS = 12, 60
-# seconds of such a search at least
+# smallest seconds of the search for a union's strategy
 MIN_SEARCH_S = 0.01
 # seconds to compute one entry of a query row and split it into pieces
 SECONDS_PER_ENTRY = 3e-8
-# multiplications that take as long as one such entry
+# multiplications that take as long as SECONDS_PER_ENTRY
 MULTIPLICATIONS_PER_ENTRY = 600
 # entries with the computing time of one query's variance without its row
 ENTRIES_PER_VARIANCE = 10
-# residual spaces above which unions of some of them gain little
+# number of residual spaces above which unions of some of them gain little
 MAX_SPACES = 60
-# share of the largest entry of a union's Gram that is treated as rounding
+# difference between Grams, as a share of the largest entry, up to which they count as equal
 GRAM_TOLERANCE = 1e-12
 # ratio of query weights above which the queries of small weight would be lost in rounding
 MAX_WEIGHT_RATIO = 1e9
@@ -79,12 +79,11 @@ MAX_WEIGHT_RATIO = 1e9
 def unite(
     parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf
 ) -> Decomposition:
-    """Return the decomposition with each union as one subworkload.
+    """Return the decomposition with the residual spaces of each union replaced by one subworkload.
 
-    A union is on the table of all its attributes.
+    The unions are those of the split; the new subworkload is on the table of all their attributes.
 
-    Guarantee: the Gram of a union includes the products of all its pieces, also those of different
-    spaces.
+    Guarantee: the Gram of a union includes the products of pieces on different spaces of it.
 
     Raises
     ------
@@ -162,7 +161,7 @@ def unite(
 def _split_signature(
     centers: Sequence[Array | None], complements: Mapping[Axes, Complement]
 ) -> Hashable:
-    """Return a hashable identity of centers and complements."""
+    """Return a hashable value that is equal for equal centers and complements."""
     center_bytes = tuple(None if center is None else center.tobytes() for center in centers)
     return center_bytes, frozenset(
         (axes, complement.key) for axes, complement in complements.items()
@@ -172,9 +171,10 @@ def _split_signature(
 def union_factor(
     workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split
 ) -> Factor:
-    """Return the Gram of some spaces on one table.
+    """Return the Gram of the workload's queries on several residual spaces jointly.
 
-    Residual coordinates are in the order of the spaces.
+    ``spaces`` holds the positions of each space's attributes in ``attributes``.  The residual
+    coordinates of the first space come first, then those of the second, and so on.
     """
     sizes = workload.schema.sizes(attributes)
     coordinates = positions(sizes, spaces)
@@ -187,7 +187,7 @@ def union_factor(
     for inside, stack in stacks.items():
         rows = reduce_rows(np.concatenate(stack))
         table = np.zeros((len(rows), *sizes))
-        # attributes outside the groups are in none of their spaces
+        # attributes outside the groups have index 0: they are in none of the groups' spaces
         cells = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
         table[(slice(None), *cells)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
         out.append(table.reshape(len(rows), -1)[:, coordinates])
@@ -201,14 +201,15 @@ def union_factor(
 def group_rows(
     workload: Workload, group: Group, attributes: Space, split: Split
 ) -> tuple[Axes, Array]:
-    """Return the axes of ``attributes`` in a group, and rows with the Gram of its pieces.
+    """Return rows with the Gram of a group's pieces on the residual spaces inside ``attributes``.
 
-    Shape (rows, cells).
+    The first result holds the positions in ``attributes`` of those that the group has; the rows
+    have shape (rows, cells of these attributes).
     """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
-    # neither per-query weights nor complements are products over the parts, so the group is treated
-    # as one part
+    # per-query weights and complements are not products over the parts, so all parts are replaced by
+    # one part on all attributes
     if group.query_weights is not None or (
         len(parts) > 1 and split.inside(ranked(group.attributes))
     ):
@@ -244,9 +245,10 @@ def choose_unions(
     separate_error: Callable[[], float] = lambda: 0.0,
     left: float = math.inf,
 ) -> dict[Space, tuple[Space, ...]]:
-    """Choose affordable unions of the workload's residual spaces.
+    """Choose which residual spaces of the workload are measured jointly, within limits of work.
 
-    If possible this is one union of all spaces.  Otherwise the largest spaces are collected into
+    The result maps the attributes of every union to its residual spaces.  If possible there is one
+    union of all spaces.  Otherwise the largest spaces are collected into
     clusters of overlapping attributes as long as the work allows, and every space belongs to the
     first cluster that contains its attributes.  A union answers the span of its queries only, so
     workloads with queries of zero weight get no unions.
@@ -349,10 +351,11 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
 def _entries(
     group: Group, least: int = 0, formed: bool = False, parts: Sequence[Part] | None = None
 ) -> float:
-    """Return the number of entries of a group's query rows, or an equivalent in time.
+    """Return the number of entries of a group's query rows.
 
-    Each row counts at least ``least`` entries.  ``formed`` is the result of
-    `_has_closed_form_variances`; ``parts`` limits the count to some parts.
+    Each row counts at least ``least`` entries.  ``formed`` says whether variances need no row per
+    query; the result then is the number of entries that would take as long.  Only the ``parts`` are
+    counted; None for all.
     """
     parts = group.parts if parts is None else parts
     cells, counts = math.prod(part.cells for part in parts), [part.count for part in parts]
@@ -393,9 +396,10 @@ def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
 def _assign_spaces(
     clusters: Sequence[Space], spaces: Collection[Space]
 ) -> dict[Space, tuple[Space, ...]]:
-    """Return the spaces of every cluster, each space in one cluster only.
+    """Return a mapping from clusters to the residual spaces inside them, each space once.
 
-    Clusters of one space are left out.
+    A cluster is a set of attributes; larger clusters get their spaces first, and clusters with a
+    single space are left out.
     """
     free, out = dict.fromkeys(spaces), {}
     for cluster in sorted(clusters, key=len, reverse=True):
@@ -412,7 +416,7 @@ def work_of(
 ) -> float:
     """Return the multiplications per step of the search for a union's strategy.
 
-    Infinite beyond other limits.
+    Infinite if the union exceeds the limits of cells, of entries of query rows, or of memory.
     """
     cells = workload.schema.cells(attributes)
     if cells > MAX_CELLS:
@@ -509,9 +513,9 @@ def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[S
 def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected time for the variances of a union's queries, in seconds on one core.
 
-    A plan needs these variances.  A strategy that couples spaces has them query by query, unless it
-    covers all spaces and the queries are products.  Parts without attributes of its spaces
-    contribute a factor, and equal parts are computed once.
+    They are computed query by query, unless the union covers all spaces and the queries are
+    products.  Parts of a group without attributes of the union's spaces contribute a factor only,
+    and equal parts are computed once.
     """
     through = dimension_of(workload, spaces) * rank_of(workload, attributes, spaces)
     formed = _has_closed_form_variances(workload, attributes, spaces)

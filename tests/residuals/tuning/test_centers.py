@@ -167,26 +167,28 @@ def test_center_balance_offsets_match_derivatives() -> None:
     balance = CenterBalance(problem, separable_pieces(problem))
     rng = np.random.default_rng(5)
     for _ in range(2):
-        centers = {role: rng.dirichlet(np.full(problem.sizes[role], 5.0)) for role in balance.alone}
+        centers = {
+            role: rng.dirichlet(np.full(problem.sizes[role], 5.0)) for role in balance.tuned_pieces
+        }
         S, offsets = balance.offsets(centers)
         assert problem.evaluate(centers)[0] == pytest.approx(S, rel=1e-7)
-        for role, (inside, outside) in balance.alone.items():
+        for role, (inside, outside) in balance.tuned_pieces.items():
             # finite differences of S by the Gram inside and the total outside
             slopes, state = [], Evaluation(problem=problem, centers=centers)
             for number, value in (
-                (inside, state.alone(inside)[0]),
+                (inside, state.optimum(inside)[0]),
                 (outside, state.scalar(outside)),
             ):
                 moved = []
                 for share in (1.0 - 1e-4, 1.0 + 1e-4):
                     there = Evaluation(problem=problem, centers=centers)
                     if number == inside:
-                        there.solved[number] = (value * share, *there.alone(number)[1:])
+                        there.solved[number] = (value * share, *there.optimum(number)[1:])
                     else:
                         there.scalars[number] = value * share
                     moved.append(sum(kind.count * there.space(kind) for kind in problem.kinds))
                 slopes.append((moved[1] - moved[0]) / (2e-4 * value))
-            L, s = state.alone(inside)[0], state.scalar(outside)
+            L, s = state.optimum(inside)[0], state.scalar(outside)
             assert offsets[role] + s == pytest.approx(L * (slopes[0] / slopes[1]) ** 2, rel=1e-4)
 
 
