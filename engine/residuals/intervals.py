@@ -700,9 +700,9 @@ class IntervalSolution:
         space, m = self.space, self.space.dimension
         if space.cells > MAX_STRATEGY_CELLS:
             raise LimitExceeded(
-                f"The noise of an attribute with {space.cells:,} cells is not drawn: its strategy "
-                f"is a matrix, with at most {MAX_STRATEGY_CELLS:,} cells. Merge cells into bins, "
-                "or ask for its marginal only."
+                f"Prefix, suffix and range queries on an attribute with {space.cells:,} cells need a"
+                f" strategy matrix, which is formed for at most {MAX_STRATEGY_CELLS:,} cells. Merge"
+                " cells into bins, or ask for the marginal of this attribute only."
             )
         out = np.zeros((m, m))
         g = None if space.whole else np.cumsum(self.dual)[:-1] - space.cumulative

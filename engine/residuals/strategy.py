@@ -241,9 +241,11 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
     law : "gaussian" or "laplace".
 
     >>> rows = np.array([[1.0, 1.0], [0.0, 1.0]])
-    >>> one, other = (Strategy(sizes=(2,), rows=r, pinv=r, complete=True) for r in (rows, rows[:,
-    ::-1])) >>> joint_sensitivity([(("a",), (((0,), one),), 1.0), (("a",), (((0,), other),), 1.0)],
-    "gaussian") 3.0
+    >>> strategies = [
+    ...     Strategy(sizes=(2,), rows=r, pinv=r, complete=True) for r in (rows, rows[:, ::-1])
+    ... ]
+    >>> joint_sensitivity([(("a",), (((0,), s),), 1.0) for s in strategies], "gaussian")
+    3.0
     """
     numbers: dict[Strategy, int] = {}  # by identity
     tables: list[Array] = []

@@ -743,7 +743,7 @@ class SubworkloadSolver:
             for s in searches
             if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit
         ]
-        # larger searches use all cores by themselves
+        # a search of higher rank uses all cores by itself, so that workers would not save time
         small = [s for s in fitting if s.factor.rank <= MAX_SINGLE_THREAD_ORDER]
         return [s for s in small if self.cache is None or self.cache.recall(s) is None]
 

@@ -25,7 +25,7 @@ def subsets(names):
     )
 
 
-def class_matrix(schema, space, centers=None):
+def space_matrix(schema, space, centers=None):
     """Map from query rows on the full domain to residual rows of one space, by its definition.
 
     Shape (N, residual coordinates): the cosine basis on attributes of the space, centers on others.
@@ -39,7 +39,7 @@ def class_matrix(schema, space, centers=None):
 
 
 def expected_gram(workload, space, centers=None):
-    T = class_matrix(workload.schema, space, centers)
+    T = space_matrix(workload.schema, space, centers)
     total = 0.0
     for group, W, w in zip(
         workload.groups,
@@ -89,7 +89,7 @@ def test_basis_is_orthonormal_with_zero_sums_and_parity(n):
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4), seed=st.integers(0, 999))
-def test_class_pieces_sum_to_query(sizes, seed):
+def test_pieces_of_all_spaces_sum_to_query(sizes, seed):
     rng = np.random.default_rng(seed)
     schema = shapes.numeric(*sizes)
     result = plan(Workload(schema).add(()), Budget(pcost=1.0))
@@ -114,7 +114,7 @@ def test_class_pieces_sum_to_query(sizes, seed):
     )
 
 
-def test_class_rows_with_centers_match_definition():
+def test_residual_rows_with_centers_match_definition():
     workload = Workload(shapes.numeric(3, 4)).add(("b", "a"), "affine")
     (part,) = workload.groups[0].parts
     centers = {"a": np.array([0.5, 0.2, 0.3]), "b": np.array([0.7, -0.1, 0.3, 0.1])}
@@ -127,7 +127,7 @@ def test_class_rows_with_centers_match_definition():
         if len(inside) == 2:  # the part has b first, the schema has a first
             result = result.reshape(len(rows), 3, 2).transpose(0, 2, 1).reshape(len(rows), 6)
         np.testing.assert_allclose(
-            result, full @ class_matrix(workload.schema, space, centers), atol=1e-12
+            result, full @ space_matrix(workload.schema, space, centers), atol=1e-12
         )
 
 

@@ -58,7 +58,7 @@ def test_marginals_rmse_matches_closed_form(n):
     assert result.rmse == pytest.approx(roots / math.sqrt(40 * n + 780 * n * n), rel=1e-5)
 
 
-def test_class_pieces_match_example_of_paper():
+def test_residual_pieces_match_example_of_paper():
     """Figures 1 and 2: yes x {b, c} or no x {c}, in the four residual spaces of a 2 x 3 table."""
     schema = Schema(
         [

@@ -317,7 +317,10 @@ class Evaluation:
         return self.by_role
 
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Propagate a derivative by a residual Gram to centers of attributes outside the space."""
+        """Add to ``by_role`` the derivatives of S through the residual Gram of a joint part.
+
+        The Gram depends on the centers of those attributes of the part that are outside the space.
+        ``by_gram`` is the derivative of S by the Gram."""
         centers = [self.center(r) for r in piece.roles]
         # G = R^T R, and R is linear in every center outside the space: dG = 2 R^T dR against a
         # symmetric derivative

@@ -432,7 +432,7 @@ class SplitMemory:
         return Split(centers=tuned)
 
     def complements(self, watch: Listener) -> Split:
-        """Return the split of tuned complements and centers; see `complements`."""
+        """Return the split of `engine.residuals.tuning.complements`."""
         cached_values, is_exact = self._recall(None, "complements")
         if is_exact and cached_values is not None:
             if not cached_values.any():

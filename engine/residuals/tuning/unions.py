@@ -98,11 +98,13 @@ def unite(
         dict(parts.spaces),
     )
     by_signature: dict[Hashable, list[tuple[Array, int]]] = {}
-    for union in split.unions.values():
+    for attributes, union in split.unions.items():
         for space in union:
             if spaces.pop(space, None) is None:
                 raise ValueError(
-                    "a union contains a space without weighted queries, or one of another union"
+                    f"The union on {', '.join(attributes)} contains the residual space on"
+                    f" {', '.join(space) or 'no attribute'}, which has no weighted queries or is in"
+                    " another union. Use the unions that `choose_unions` returns for this workload."
                 )
     for attributes, union in split.unions.items():
         sizes = workload.schema.sizes(attributes)
@@ -112,10 +114,15 @@ def unite(
             or not union
         ):
             raise ValueError(
-                "the attributes of a union are not in schema order, or are also a space outside it"
+                f"The union on {', '.join(attributes)} is empty, is not in schema order, or has the"
+                " attributes of a residual space outside it. Use the unions that `choose_unions`"
+                " returns for this workload."
             )
         if not math.isfinite(work_of(workload, attributes, union, memory_limit)):
-            raise ValueError("a union is too large")
+            raise ValueError(
+                f"The union on {', '.join(attributes)} is too large. Use the unions that"
+                " `choose_unions` returns for this workload."
+            )
         space_axes = tuple(tuple(attributes.index(name) for name in space) for space in union)
         factor, axes = (
             union_factor(workload, attributes, space_axes, split),
