@@ -580,7 +580,8 @@ class SubworkloadSolver:
         if factor.gram.is_marginal and centers[0] is None:
             return factor.gram
         # weights of a stored plan of an older search are one per orbit of cells
-        is_old = bool(self.recorded) and len(self.recorded[0][0]) != factor.sizes[0]
+        recorded = self.recorded or []
+        is_old = len(recorded) > 0 and len(recorded[0][0]) != factor.sizes[0]
         return None if self.method != "optimal" or is_old else factor.gram
 
     def _structured(self, gram: IntervalGram, pi: Array | None) -> Solution:
