@@ -27,129 +27,134 @@ from engine._atomic_io import atomic_file
 from engine.errors import PlanError
 from engine.residuals import Axes
 
-Saved = npt.NDArray[Any]
-SECONDS = 5.0  # between checkpoints of one search
-ENDING = ".npz"
+AnyArray = npt.NDArray[Any]
+WRITE_INTERVAL_S = 5.0  # seconds between two checkpoints of one search
+SUFFIX = ".npz"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoints:
-    """Checkpoints of one fit; without a folder, nothing is written.
+    """Reads and writes the checkpoint files of one fit.
 
     Attributes
     ----------
-    folder : folder of the files.
-    part : prefix of the file names.
+    folder : folder of the files; None disables reading and writing.
+    part : prefix of the file names, which tells the parts of a fit from each other.
     """
 
     folder: Path | None = None
     part: str = ""
-    _since: list[float] = field(default_factory=lambda: [time.monotonic()], repr=False)
+    # time of the last checkpoint, in a list because the class is frozen
+    _last_write: list[float] = field(default_factory=lambda: [time.monotonic()], repr=False)
 
-    def within(self, part: str) -> Checkpoints:
-        """Return the checkpoints of a part of the fit."""
+    def of_part(self, part: str) -> Checkpoints:
+        """Return checkpoints in the same folder whose file names also start with ``part``."""
         return Checkpoints(folder=self.folder, part=f"{self.part}{part} ")
 
     @property
     def due(self) -> bool:
-        """Whether the last checkpoint is old enough to write the next one."""
-        return self.folder is not None and time.monotonic() - self._since[0] >= SECONDS
+        """Whether checkpoints are enabled and the last one is older than `WRITE_INTERVAL_S`."""
+        age = time.monotonic() - self._last_write[0]
+        return self.folder is not None and age >= WRITE_INTERVAL_S
 
-    def taken(self, name: str) -> dict[str, Saved] | None:
-        """Read the arrays of a checkpoint; None if it is missing or unreadable."""
+    def read(self, name: str) -> dict[str, AnyArray] | None:
+        """Return the arrays of a checkpoint by name; None if its file is missing or unreadable."""
         if self.folder is None:
             return None
         try:
-            with np.load(self.folder / f"{self.part}{name}{ENDING}", allow_pickle=False) as file:
+            with np.load(self.folder / f"{self.part}{name}{SUFFIX}", allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
 
-    def take(self, name: str, arrays: Mapping[str, Saved]) -> None:
-        """Write the arrays of a checkpoint, of any shapes.
+    def write(self, name: str, arrays: Mapping[str, AnyArray]) -> None:
+        """Write named arrays of any shape to the file of a checkpoint, in place of earlier ones.
 
         Raises: PlanError if the folder is not writable.
         """
         if self.folder is None:
             return
-        path = self.folder / f"{self.part}{name}{ENDING}"
+        path = self.folder / f"{self.part}{name}{SUFFIX}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with atomic_file(path, overwrite=True, sync=False) as file:
                 np.savez(file, **dict[str, Any](arrays))
         except OSError as reason:
             raise PlanError(
-                f"Checkpoints cannot be kept in {self.folder}: {reason.strerror}. Give resume a"
-                " folder that is writable and has free space, or leave it out."
+                f"Checkpoints cannot be written to {self.folder}: {reason.strerror}. Give resume a"
+                " folder that is writable and has free space, or leave resume out."
             ) from None
-        self._since[0] = time.monotonic()
+        self._last_write[0] = time.monotonic()
 
-    def settle(self, name: str, arrays: Mapping[str, Saved]) -> None:
-        """Write the result of a part and delete its intermediate checkpoints."""
-        self.take(name, arrays)
-        for file in self.folder.glob(f"{self.part}*{ENDING}") if self.folder is not None else ():
-            if file.name != f"{self.part}{name}{ENDING}":
+    def write_result(self, name: str, arrays: Mapping[str, AnyArray]) -> None:
+        """Write the final arrays of this part of the fit and delete its other checkpoints."""
+        self.write(name, arrays)
+        for file in self.folder.glob(f"{self.part}*{SUFFIX}") if self.folder is not None else ():
+            if file.name != f"{self.part}{name}{SUFFIX}":
                 file.unlink(missing_ok=True)
 
 
-NONE = Checkpoints()
+NO_CHECKPOINTS = Checkpoints()
 
 
-def checkpoints_of(folder: str | os.PathLike[str] | None, follows: Sequence[Any]) -> Checkpoints:
+def checkpoints_of(folder: str | os.PathLike[str] | None, inputs: Sequence[Any]) -> Checkpoints:
     """Return the checkpoints of a fit, in a subfolder named by the hash of its inputs.
 
     Parameters
     ----------
     folder : parent folder; None disables checkpoints.
-    follows : inputs that determine the results, serializable as JSON.
+    inputs : values that determine the results of the fit, serializable as JSON.
 
     Raises: PlanError if ``folder`` is not a path.
     """
     if folder is None:
-        return NONE
+        return NO_CHECKPOINTS
     if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
-        raise PlanError(f"resume was {folder!r:.60}. Give the path of a folder, or leave it out.")
-    digest = hashlib.sha256(json.dumps([_code(), *follows]).encode()).hexdigest()
+        raise PlanError(
+            f"resume was {folder!r:.60}. Give the path of a folder, or leave resume out."
+        )
+    digest = hashlib.sha256(json.dumps([_code_hash(), *inputs]).encode()).hexdigest()
     return Checkpoints(folder=Path(folder) / digest[:32])
 
 
-def arrays_by_name(arrays: Mapping[Axes, Saved], word: str = "") -> dict[str, Saved]:
-    """Return arrays by array names with a prefix, for a checkpoint; the inverse of
-    `arrays_by_axes`.
+def arrays_by_name(arrays: Mapping[Axes, AnyArray], prefix: str = "") -> dict[str, AnyArray]:
+    """Return a mapping from names, such as "error on 0,2", to the arrays of attribute sets.
+
+    Inverse of `arrays_by_axes`.
     """
-    return {f"{word} on " + ",".join(map(str, axes)): values for axes, values in arrays.items()}
+    return {f"{prefix} on " + ",".join(map(str, axes)): values for axes, values in arrays.items()}
 
 
-def arrays_by_axes(arrays: Mapping[str, Saved], word: str = "") -> dict[Axes, Saved]:
-    """Return the arrays whose names have a prefix, by sets of attributes.
+def arrays_by_axes(arrays: Mapping[str, AnyArray], prefix: str = "") -> dict[Axes, AnyArray]:
+    """Return a mapping from attribute sets to the arrays whose names start with ``prefix``.
 
     >>> arrays_by_axes(arrays_by_name({(): np.ones(()), (0, 2): np.ones((2, 3))})).keys()
     dict_keys([(), (0, 2)])
     """
-    prefix = f"{word} on "
+    start = f"{prefix} on "
     selected = {
-        name.removeprefix(prefix): values
+        name.removeprefix(start): values
         for name, values in arrays.items()
-        if name.startswith(prefix)
+        if name.startswith(start)
     }
     return {
         tuple(int(a) for a in axes.split(",") if a): values for axes, values in selected.items()
     }
 
 
-def state_of(generator: np.random.Generator) -> Saved:
-    """Return the state of a generator, as an array of bytes."""
+def state_of(generator: np.random.Generator) -> AnyArray:
+    """Return the state of a random generator as an array of bytes, for a checkpoint."""
     return np.frombuffer(json.dumps(generator.bit_generator.state).encode(), np.uint8)
 
 
-def set_state(generator: np.random.Generator, state: Saved) -> None:
-    """Restore the state of a generator from `state_of`."""
+def set_state(generator: np.random.Generator, state: AnyArray) -> None:
+    """Set a random generator to a state that `state_of` returned."""
     generator.bit_generator.state = json.loads(state.tobytes())
 
 
 @cache
-def _code() -> str:
-    """Hash of the code and library versions that determine the results."""
+def _code_hash() -> str:
+    """Return the SHA-256 of this package's code and of the versions of NumPy and SciPy."""
     digest = hashlib.sha256(f"{np.__version__} {scipy.__version__}".encode())
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())

@@ -24,11 +24,12 @@ from engine.residuals import Axes
 
 
 class PairPredictions:
-    """Predictions of pairs from fitted one-way and two-way tables.
+    """Predictions of two-way tables through third attributes, from fitted smaller and other tables.
 
     Parameters
     ----------
-    tables : by set of attributes, shapes (n_i,) and (n_i, n_j), in counts; other sets are ignored.
+    tables : mapping from attribute sets to fitted tables in counts, of shapes (n_i,) and (n_i, n_j);
+        tables on other numbers of attributes are ignored.
     """
 
     def __init__(self, tables: Mapping[Axes, Array]) -> None:
@@ -46,7 +47,7 @@ class PairPredictions:
         self.parents = {child: parent for child, (_, parent) in tree.items()}
 
     def candidates(self, i: int, j: int) -> list[Array]:
-        """Return the predictions of the table of i and j, each of shape (n_i, n_j)."""
+        """Return all predictions of the table on attributes i and j, each of shape (n_i, n_j)."""
         paths = [
             [i, k, j]
             for k in self.singles
@@ -57,14 +58,17 @@ class PairPredictions:
         return [self._along(path) for path in paths]
 
     def _tree_path(self, i: int, j: int) -> list[int]:
-        """Return the attributes from i to j along the tree; empty if they are not connected."""
-        up, down = self._to_root(i), self._to_root(j)
-        if up[-1] != down[-1]:
+        """Return the attributes on the path from i to j in the tree; empty if there is no path."""
+        ancestors, other_ancestors = self._to_root(i), self._to_root(j)
+        if ancestors[-1] != other_ancestors[-1]:
             return []
-        while len(up) > 1 and len(down) > 1 and up[-2] == down[-2]:
-            up.pop()
-            down.pop()
-        return up + down[-2::-1]
+        # both lists end at the root: remove shared ancestors except the first one
+        while (
+            len(ancestors) > 1 and len(other_ancestors) > 1 and ancestors[-2] == other_ancestors[-2]
+        ):
+            ancestors.pop()
+            other_ancestors.pop()
+        return ancestors + other_ancestors[-2::-1]
 
     def _to_root(self, attribute: int) -> list[int]:
         path = [attribute]
@@ -73,15 +77,17 @@ class PairPredictions:
         return path
 
     def _along(self, path: list[int]) -> Array:
-        """Return the table of the ends of a path, with the Markov property along it."""
+        """Return the table on the first and last attribute of a path if it is a Markov chain."""
         table = self.pairs[path[0], path[1]]
-        for k, after in itertools.pairwise(path[1:]):
-            table = (table * self.inverse[k]) @ self.pairs[k, after]
+        for k, successor in itertools.pairwise(path[1:]):
+            table = (table * self.inverse[k]) @ self.pairs[k, successor]
         return np.asarray(table)
 
 
 def likelihood_mean(candidates: list[Array], seen: ResidualEstimate) -> Array:
-    """Return the mean of candidate tables, weighted by the likelihood of the noisy residual.
+    """Return the mean of candidate tables, each weighted by the likelihood of the noisy residual.
+
+    ``candidates`` and the result have the shape (n_i, n_j) of the table that was measured.
 
     >>> from engine.postprocess.residual_estimates import MeasuredProjection
     >>> lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))

@@ -34,7 +34,12 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array, Index
-from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
+from engine.postprocess.checkpoint import (
+    NO_CHECKPOINTS,
+    Checkpoints,
+    arrays_by_axes,
+    arrays_by_name,
+)
 from engine.postprocess.residual_estimates import (
     add_lower,
     assemble_table,
@@ -63,7 +68,18 @@ _Means = dict[Axes, dict[Axes, Array]]
 
 @dataclass(kw_only=True, eq=False)
 class _Multipliers:
-    """Sparse multipliers of one table: flat cells, values and extrapolated point."""
+    """Sparse Lagrange multipliers of the constraints on one table, and its gradient step.
+
+    Attributes
+    ----------
+    axes, shape : attributes of the table, and its numbers of cells.
+    step : step size of the gradient ascent.
+    exact : sets with public tables, whose contrasts do not change.
+    impossible : mask of the impossible cells, flat; None if there are none.
+    cells : flat indices of the cells with a multiplier; the next three arrays have its shape.
+    values, point, new : multipliers after the last step, their extrapolation by momentum, and the
+        multipliers after the step that `follow` computes.
+    """
 
     axes: Axes
     shape: tuple[int, ...]
@@ -76,14 +92,14 @@ class _Multipliers:
     new: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        """Give every impossible cell a multiplier of value 0."""
+        """Start with a multiplier of 0 in every impossible cell."""
         if self.impossible is not None:
             self.cells = np.flatnonzero(self.impossible)
             self.values = self.point = np.zeros(self.cells.size)
 
     @property
     def equality(self) -> npt.NDArray[np.bool_]:
-        """Mask of the multipliers of impossible cells (either sign); shape of ``cells``."""
+        """Mask of the ``cells`` that are impossible, whose multipliers may have either sign."""
         return (
             np.zeros(len(self.cells), dtype=bool)
             if self.impossible is None
@@ -91,19 +107,19 @@ class _Multipliers:
         )
 
     def means(self) -> dict[Axes, Array]:
-        """Return the margins of the point, as means, on every proper subset of the attributes."""
+        """Return a mapping from proper subsets of ``axes`` to means of ``point`` over the other axes."""
         out: dict[Axes, Array] = {}
         if not self.cells.size:
             return out
         index = np.unravel_index(self.cells, self.shape)
         for k, subset in enumerate(largest_subsets(self.axes)):
             shape = self.shape[:k] + self.shape[k + 1 :]
-            at = (
+            margin_cells = (
                 np.ravel_multi_index(index[:k] + index[k + 1 :], shape)
                 if shape
                 else np.zeros(len(self.cells), int)
             )
-            sums = np.bincount(at, weights=self.point, minlength=math.prod(shape))
+            sums = np.bincount(margin_cells, weights=self.point, minlength=math.prod(shape))
             out[subset] = sums.reshape(shape) / self.shape[k]
             for inside in proper_subsets(subset):
                 if inside not in out:
@@ -116,7 +132,11 @@ class _Multipliers:
         return _weight(self.axes)
 
     def lower_contrast(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
-        """Return the contrast of the point minus the point, by subset of attributes."""
+        """Return the terms of the weighted contrast of ``point`` on proper subsets, for `add_lower`.
+
+        A contrast is the alternating sum of a table's means over all subsets of its attributes.
+        The remaining term, of the complete set, is ``point`` itself times the weight.
+        """
         out = {}
         for inside, values in means.items():
             shares = math.prod(
@@ -126,21 +146,23 @@ class _Multipliers:
         return out
 
     def violation(self, table: Array) -> float:
-        """Return the largest violation of a constraint by a cell, times the number of cells."""
+        """Return the largest violation of the constraints of a cell, in counts, times all cells."""
         excess = np.abs(table.reshape(-1)[self.cells[self.equality]]).max(initial=0.0)
         return float(max(-table.min(initial=0.0), excess)) * table.size
 
     def follow(self, table: Array) -> float:
-        """Compute the projected gradient step at a table and return the value of the restart test.
+        """Compute ``new`` by a projected gradient step from ``point``, where the tables are ``table``.
 
-        A positive value means that the momentum and the gradient have opposite directions.
+        Negative cells of the table get a multiplier.  Returns the inner product of the backward
+        step and the progress since ``values``: if it is positive, momentum and gradient have
+        opposite directions and the momentum must restart.
         """
         flat = table.reshape(-1)
-        fresh = np.setdiff1d(np.flatnonzero(flat < 0.0), self.cells, assume_unique=True)
-        if fresh.size:
-            order = np.argsort(np.concatenate([self.cells, fresh]), kind="stable")
-            zeros = np.zeros(fresh.size)
-            self.cells = np.concatenate([self.cells, fresh])[order]
+        new_cells = np.setdiff1d(np.flatnonzero(flat < 0.0), self.cells, assume_unique=True)
+        if new_cells.size:
+            order = np.argsort(np.concatenate([self.cells, new_cells]), kind="stable")
+            zeros = np.zeros(new_cells.size)
+            self.cells = np.concatenate([self.cells, new_cells])[order]
             self.values = np.concatenate([self.values, zeros])[order]
             self.point = np.concatenate([self.point, zeros])[order]
         self.new = np.maximum(
@@ -149,7 +171,7 @@ class _Multipliers:
         return float((self.point - self.new) @ (self.new - self.values))
 
     def extrapolate(self, momentum: float) -> None:
-        """Accept the step, extrapolate the point and drop the cells whose multipliers are 0."""
+        """Replace ``values`` by ``new``, extrapolate ``point`` and drop cells with multiplier 0."""
         retained = (self.new > 0.0) | (self.values > 0.0) | self.equality
         point = self.new + momentum * (self.new - self.values)
         self.cells, self.values, self.point = (
@@ -169,23 +191,26 @@ def project_nonnegative(
     uniform: Mapping[Axes, Array] | None = None,
     exact: Collection[Axes] = (),
     *,
-    steps: Checkpoints = NONE,
+    checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> dict[Axes, Array]:
-    """Return the contrasts of the nearest non-negative tables; those of ``tables`` change in place.
+    """Return the contrasts of the nearest consistent tables without negative cells.
+
+    The arrays of the maximal sets in ``contrasts`` change in place.
 
     Parameters
     ----------
-    contrasts : by set of attributes, in the shapes of their tables.
+    contrasts : mapping from attribute sets to contrasts, in the shapes of their tables.
     tables : the maximal sets of attributes.
-    tolerance : tolerance. The search ends if no cell is below ``-tolerance * total / cells``; that share
-        of uniform tables is then mixed in.
+    sizes : number of cells of every attribute.
+    tolerance : share of uniform tables that may be mixed in at the end.  The search ends when no
+        cell is below ``-tolerance * total / cells``.
     possible, uniform, exact : see `Evidence`.
 
     Guarantee: every table is at least 0 and impossible cells are 0, up to the rounding of sums.
     The total does not change unless it contradicts the tables.  Contrasts of ``exact`` sets do not
     change.
     """
-    if done := steps.taken("all"):
+    if done := checkpoints.read("all"):
         return arrays_by_axes(done)
     total = float(contrasts[()])
     possible, uniform = possible or {}, uniform or {}
@@ -198,12 +223,12 @@ def project_nonnegative(
         dict[Axes, float](),
     )
     first_round = 0
-    if state := steps.taken("search"):
+    if state := checkpoints.read("search"):
         first_round, momentum, active = _restore_search(dual, worst, state)
         means = {axes: block.means() for axes, block in dual.items()}
     for number in range(first_round, MAX_ROUNDS):
-        if number > first_round and steps.due:
-            steps.take("search", _search_state(dual, worst, number, momentum, active))
+        if number > first_round and checkpoints.due:
+            checkpoints.write("search", _search_state(dual, worst, number, momentum, active))
         for block in active:
             means[block.axes] = block.means()
         moved = _lower_contrasts(means, lower, exact)
@@ -245,7 +270,7 @@ def project_nonnegative(
     if possible:
         projected = zero_impossible_cells(projected, tables, sizes, possible, exact)
     projected = mix_with_uniform(projected, tables, possible, uniform, exact)
-    steps.settle("all", arrays_by_name(projected))
+    checkpoints.write_result("all", arrays_by_name(projected))
     return projected
 
 
@@ -256,14 +281,14 @@ def _search_state(
     momentum: float,
     active: list[_Multipliers],
 ) -> dict[str, Array]:
-    """Return the state of the search before a round, as arrays for a checkpoint."""
+    """Return everything that the search needs to continue at round ``number``, as named arrays."""
     axes = list(dual)
     out = {
         "number": np.array(number),
-        "age": np.array(momentum),
+        "momentum": np.array(momentum),
         "worst": np.array([worst[a] for a in axes]),
     }
-    out["awake"] = np.array([axes.index(block.axes) for block in active], dtype=np.int64)
+    out["active"] = np.array([axes.index(block.axes) for block in active], dtype=np.int64)
     for k, block in enumerate(dual.values()):
         out |= {f"cells {k}": block.cells, f"values {k}": block.values, f"point {k}": block.point}
     return out
@@ -272,14 +297,18 @@ def _search_state(
 def _restore_search(
     dual: Mapping[Axes, _Multipliers], worst: dict[Axes, float], state: Mapping[str, Any]
 ) -> tuple[int, float, list[_Multipliers]]:
-    """Restore the search from a checkpoint; return round, momentum and active tables."""
+    """Restore a search from the arrays of `_search_state`.
+
+    Changes ``dual`` and ``worst`` in place; returns the round, the momentum and the tables that are
+    updated in this round.
+    """
     for k, (axes, block) in enumerate(dual.items()):
         block.cells, block.values, block.point = (
             state[f"{word} {k}"] for word in ("cells", "values", "point")
         )
         worst[axes] = float(state["worst"][k])
     blocks = list(dual.values())
-    return int(state["number"]), float(state["age"]), [blocks[k] for k in state["awake"]]
+    return int(state["number"]), float(state["momentum"]), [blocks[k] for k in state["active"]]
 
 
 def zero_impossible_cells(
@@ -289,10 +318,11 @@ def zero_impossible_cells(
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
     exact: Collection[Axes] = (),
 ) -> dict[Axes, Array]:
-    """Project tables, which may have negative cells, onto those whose impossible cells are 0.
+    """Return the contrasts of the nearest tables whose impossible cells are 0.
 
-    Contrasts have the shapes (n_1, ..., n_k) of their tables.  The total and ``exact`` sets do not
-    change; contrasts of ``tables`` change in place.
+    Other cells may be negative, before and after.  Contrasts have the shapes (n_1, ..., n_k) of
+    their tables.  The total and the contrasts of ``exact`` sets do not change; the arrays of the
+    maximal sets ``tables`` change in place.
 
     Guarantee: the projection is linear in ``contrasts`` and the identity if all impossible cells
     are 0, so that unbiased tables remain unbiased.
@@ -303,7 +333,7 @@ def zero_impossible_cells(
     zeros = {axes: np.zeros_like(c) for axes, c in lower.items()}
     ends = np.cumsum([block.cells.size for block in constrained])[:-1]
 
-    def cells_moved_by(point: Array) -> Array:
+    def change_of_impossible_cells(point: Array) -> Array:
         for block, values in zip(constrained, np.split(point, ends), strict=True):
             block.point = values
         means = {axes: block.means() for axes, block in dual.items()}
@@ -326,12 +356,12 @@ def zero_impossible_cells(
         )
         rounding = max(rounding, ROUNDING_SHARE * float(np.linalg.norm(counts)))
         # the system is singular: below the rounding level, the residual would grow again
-        operator = linear.LinearOperator((len(counts),) * 2, cells_moved_by)
+        operator = linear.LinearOperator((len(counts),) * 2, change_of_impossible_cells)
         solution, _ = linear.cg(
             operator, -counts, rtol=CG_TOLERANCE, atol=rounding, maxiter=MAX_CG_STEPS
         )
         # this call stores the solution in the multipliers
-        cells_moved_by(solution)
+        change_of_impossible_cells(solution)
         means = {axes: block.means() for axes, block in dual.items()}
         moved = _lower_contrasts(means, lower, exact)
         lower = moved | {(): lower[()]}
@@ -343,7 +373,7 @@ def zero_impossible_cells(
 def _apply_multipliers(
     contrasts: dict[Axes, Array], dual: Mapping[Axes, _Multipliers], means: _Means
 ) -> None:
-    """Add the effect of the multipliers to the contrasts of their tables, in place."""
+    """Add to each maximal contrast, in place, its weight g times the contrast of its multipliers."""
     for axes, block in dual.items():
         add_lower(contrasts[axes], axes, block.lower_contrast(means[axes]))
         contrasts[axes].reshape(-1)[block.cells] += block.weight * block.point
@@ -374,7 +404,10 @@ def _multipliers(
 
 
 def _step_size(axes: Axes, sizes: Sequence[int], holding: Mapping[Axes, int]) -> float:
-    """Return a step size at which simultaneous steps of all tables converge."""
+    """Return a gradient step size small enough for all tables to step simultaneously.
+
+    ``holding`` maps attribute sets to the number of maximal sets that contain them.
+    """
     steepest = _weight(axes)
     for inside in proper_subsets(axes):
         shares = math.prod(sizes[a] for a in axes if a not in inside)
@@ -389,7 +422,11 @@ def _weight(axes: Axes) -> float:
 def _lower_contrasts(
     means: _Means, lower: Mapping[Axes, Array], exact: Collection[Axes]
 ) -> dict[Axes, Array]:
-    """Return the contrasts of all non-maximal sets, from the margins of the multipliers."""
+    """Return the contrasts r_B of all non-maximal sets B at the present multipliers.
+
+    ``means`` maps maximal sets to the margins of their multipliers, ``lower`` non-maximal sets to
+    their given contrasts t_B.
+    """
     sums: dict[Axes, Array] = {}
     for margins in means.values():
         for inside, values in margins.items():
@@ -407,7 +444,14 @@ def _table_at(
     moved: Mapping[Axes, Array],
     means: Mapping[Axes, Array],
 ) -> Array:
-    """Return the table of the primal solution that belongs to the multipliers."""
+    """Return the table on the set of ``dual`` at the present multipliers, in counts.
+
+    Parameters
+    ----------
+    contrast_values : given contrast of the table.
+    moved : contrasts of all non-maximal sets, see `_lower_contrasts`.
+    means : margins of the multipliers of this table.
+    """
     table, part = contrast_values.copy(), dual.lower_contrast(means)
     add_lower(
         table,
@@ -425,10 +469,11 @@ def mix_with_uniform(
     uniform: Mapping[Axes, Array],
     exact: Collection[Axes],
 ) -> dict[Axes, Array]:
-    """Mix contrasts with those of uniform tables, in place, until no cell is negative; return them.
+    """Replace tables by a mixture with uniform tables of the same total that has no negative cell.
 
-    Contrasts have the shapes of their tables; ``possible``, ``uniform`` and ``exact`` are those of
-    `Evidence`.
+    All tables get the same share of uniform tables, the smallest that suffices.  Returns
+    ``contrasts``, whose arrays, in the shapes of their tables, change in place.  ``possible``,
+    ``uniform`` and ``exact`` are those of `Evidence`.
     """
     total, worst = float(contrasts[()]), 0.0
     for axes in (axes for axes in tables if axes not in exact):

@@ -33,11 +33,14 @@ PRECISE_TOTAL = 0.01  # relative standard error below which the measured total i
 DEPENDENCE_ERROR = 0.04  # lower bound of the relative error due to dependence between attributes
 MAX_LOG_STEP = 0.5
 
-PooledResidual = tuple[Array, float]  # residual in cells, variance
+# residual as a table of cells in counts, and the variance of its noise in counts^2
+PooledResidual = tuple[Array, float]
 
 
 def dispersion(gap: Array, variance: float, rank: int) -> tuple[float, float]:
-    """Return the squared norm of a difference minus its noise, in counts^2 and in standard errors.
+    """Return the excess of the squared norm of a difference over its expectation under noise.
+
+    The first value is in counts^2, the second in standard deviations of the squared norm.
 
     Parameters
     ----------
@@ -82,12 +85,12 @@ def nearest_single(seen: ResidualEstimate, total: float, center: Array) -> Array
     for _ in range(MAX_STEPS):
         slope = seen.metric.of(seen.lens.of(point) - seen.cells)
         projected = on_simplex(point - step * slope, equal_weights, total)
-        moved = float(np.abs(projected - current).max())
+        step_length = float(np.abs(projected - current).max())
         # restart the momentum where it opposes the gradient
         previous = 1.0 if float((point - projected) @ (projected - current)) > 0.0 else momentum
         momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
         point, current = projected + (previous - 1.0) / momentum * (projected - current), projected
-        if moved <= STEP_TOLERANCE_SE * math.sqrt(seen.variance):
+        if step_length <= STEP_TOLERANCE_SE * math.sqrt(seen.variance):
             break
     return current
 
@@ -95,10 +98,15 @@ def nearest_single(seen: ResidualEstimate, total: float, center: Array) -> Array
 def single_tables(
     evidence: Evidence, total: float, pairs: Mapping[Axes, PooledResidual]
 ) -> dict[Axes, Array]:
-    """Return one-way tables, shape (n_i,), pooled from one-way residuals and pairs, (n_i, n_j)."""
-    used: list[Axes] = [axes for axes in evidence.sets if len(axes) == 1]
+    """Return one-way tables that combine the one-way residuals with what pairs say about them.
+
+    ``pairs`` maps pairs to their residuals, shape (n_i, n_j), which are used as additional
+    measurements of both attributes.  Returns a mapping from sets of one attribute to tables in
+    counts, shape (n_i,).
+    """
+    singles: list[Axes] = [axes for axes in evidence.sets if len(axes) == 1]
     direct: dict[Axes, tuple[Array, float]] = {}
-    for axes in used:
+    for axes in singles:
         n, pi = evidence.sizes[axes[0]], evidence.centers[axes[0]]
         seen = evidence.seen.get(axes)
         direct[axes] = (
@@ -106,14 +114,14 @@ def single_tables(
             if seen is None
             else (seen.cells, 1.0 / seen.variance)
         )
-    out: dict[Axes, Array] = {a: _on_simplex_table(evidence, total, a, *direct[a]) for a in used}
+    out: dict[Axes, Array] = {a: _on_simplex_table(evidence, total, a, *direct[a]) for a in singles}
     for a, seen in evidence.seen.items():
         if len(a) == 1 and seen.metric is not None:
             out[a] = nearest_single(seen, total, evidence.centers[a[0]])
-    out |= {a: evidence.exact[a] for a in used if a in evidence.exact}
+    out |= {a: evidence.exact[a] for a in singles if a in evidence.exact}
     pooled = [
         a
-        for a in used
+        for a in singles
         if a not in evidence.exact and (a not in evidence.seen or evidence.seen[a].metric is None)
     ]
     for _ in range(PAIR_ROUNDS if pairs else 0):
@@ -121,7 +129,7 @@ def single_tables(
             a: (direct[a][0] * direct[a][1], np.full(len(direct[a][0]), direct[a][1]))
             for a in pooled
         }
-        q: dict[Axes, Array] = {a: out[a] / total - evidence.centers[a[0]] for a in used}
+        q: dict[Axes, Array] = {a: out[a] / total - evidence.centers[a[0]] for a in singles}
         for pair, (t, v) in pairs.items():
             i, j = pair[:1], pair[1:]
             excess, _ = dispersion(t - total * np.outer(q[i], q[j]), v, evidence.seen[pair].rank)
@@ -156,7 +164,11 @@ def _on_simplex_table(
 def _precision_factor(
     seen: ResidualEstimate | None, value: Array, precision: Array | float
 ) -> float:
-    """Return the factor in (0, 1] that reduces the precision of a biased pooled residual."""
+    """Return a factor in (0, 1] for the precision of a residual estimated from larger tables.
+
+    It is below 1 if this estimate, ``value / precision``, differs from the residual ``seen`` by more
+    than the noise of both explains, so that it seems to be biased.
+    """
     if seen is None or not np.min(precision) > 0.0:
         return 1.0
     observed = (
@@ -175,7 +187,11 @@ def better_pairs(
     pairs: Mapping[Axes, Array],
     triples: Sequence[Axes],
 ) -> dict[Axes, PooledResidual]:
-    """Return residuals of pairs, shape (n_i, n_j), pooled from pairs and triples."""
+    """Return the residuals of pairs, combined with what three-way tables say about them.
+
+    ``singles`` and ``pairs`` map attribute sets to fitted tables in counts; ``triples`` lists the
+    three-way sets with a residual.  Returns a mapping from pairs to residuals, shape (n_i, n_j).
+    """
     q = {a[0]: table / total - evidence.centers[a[0]] for a, table in singles.items()}
     dependence: dict[Axes, Array] = {
         (i, j): table - np.outer(singles[i,], singles[j,]) / total
@@ -219,7 +235,11 @@ def better_pairs(
 def _triple_weights(
     singles: Mapping[Axes, Array], axes: Axes, total: float, seen: ResidualEstimate, excess: float
 ) -> Array | None:
-    """Return the weights of the cells of a triple; None if all weights are equal."""
+    """Return the least-squares weights of the cells of a triple's residual, shape (n_i, n_j, n_k).
+
+    ``excess`` is the squared norm of the residual beyond its noise, in counts^2.  None if it is not
+    positive, because all weights are then equal.
+    """
     if excess <= 0.0:
         return None
     i, j, k = (singles[a,] / total for a in axes)
@@ -229,11 +249,13 @@ def _triple_weights(
 
 
 def borrowed_total(evidence: Evidence) -> tuple[float, float]:
-    """Return the number of records N and its variance, pooled from total and residuals.
+    """Return an estimate of the number of records and its variance, from the total and residuals.
 
-    Notes ----- Under independence the residual on B is N times the product of its q_i, so that with
-    c_i = |q_i| its component along that product is N times the product of the c_i.  This
-    overdetermined system is solved for log N and the log c_i by weighted least squares.  The
+    Notes
+    -----
+    Under independence the residual on a set B is N times the product of the q_i of its attributes.
+    With c_i = |q_i|, the component of the residual along this product is N times the product of the
+    c_i.  This overdetermined system is solved for log N and the log c_i by weighted least squares.  The
     jackknife over attributes estimates the error due to dependence between attributes;
     ``DEPENDENCE_ERROR`` is its lower bound.
 
@@ -290,10 +312,10 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
 
 
 def _fit_logs(incidence: Array, values: Array, variances: Array, logs: Array) -> Array:
-    """Return logarithms, shape (k,), by damped Gauss-Newton steps.
+    """Return the logarithms, shape (k,), whose model fits values best, by damped Gauss-Newton steps.
 
-    The model of a value is the exponential of the sum of the logarithms in its row of ``holds``,
-    shape (rows, k).
+    The model of value r, whose noise has ``variances[r]``, is the exponential of the sum of the
+    logarithms that row r of ``incidence``, shape (rows, k), marks.  ``logs`` is the start.
     """
     for _ in range(MAX_STEPS):
         model = np.exp(incidence @ logs)

@@ -52,25 +52,26 @@ if TYPE_CHECKING:
 
 FITS = ("shrunk", "nonnegative", "none")
 Folder = str | os.PathLike[str]
-CELL_COPIES = 3  # memory for all cells: noisy residuals, contrasts and multipliers
-MAX_UNIFORM_SHARE = 5e-4  # share of uniform tables that may be mixed in
-UNIFORM_SHARE_PER_NOISE = 5e-3  # the same, as a multiple of the relative noise
+CELL_COPIES = 3  # numbers in memory per cell: noisy residual, contrast and multiplier
+# limits of the share of uniform tables that may be mixed in to remove negative cells: absolute, and
+# as a multiple of the mean noise of a table relative to the number of records
+MAX_UNIFORM_SHARE, UNIFORM_SHARE_PER_NOISE = 5e-4, 5e-3
 MAX_SETS = 1_000_000
 MAX_RECORDS = 1_000_000_000
-RECORD_COPIES = 2
-TABLE_COPIES = 10  # memory for the largest table while it is fitted
+RECORD_COPIES = 2  # numbers in memory per value of a synthetic record
+TABLE_COPIES = 10  # numbers in memory per cell of the largest table while it is fitted
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Published:
-    """Consistent tables computed from a measurement, at no privacy cost.
+    """Consistent tables that were computed from a measurement, at no privacy cost.
 
     Attributes
     ----------
     measurement : the source of the tables, with unbiased answers to the same queries.
     fit : "shrunk", "nonnegative" or "none".
-    contrasts : components of the tables, see `engine.postprocess.residual_estimates`, by positions
-        in ``names``.
+    contrasts : mapping from attribute sets, as positions in ``names``, to the components of which
+        the tables are sums, see `engine.postprocess.residual_estimates`.
     names : the attributes with more than one cell.
     people : records, shape (people, attributes), whose counts are the tables; None unless tables
         are integer.
@@ -90,7 +91,7 @@ class Published:
 
     @property
     def total(self) -> float:
-        """Number of records that every table sums to."""
+        """Published number of records: the sum of the cells of every table, in counts."""
         return float(self.contrasts[()]) if self.people is None else float(len(self.people))
 
     def table(self, attributes: Sequence[str]) -> Array:
@@ -129,10 +130,10 @@ class Published:
         return table.transpose(wide).reshape(self.measurement.plan.schema.sizes(names))
 
     def spread(self, attributes: Sequence[str]) -> Array:
-        """Return a table on any attributes, with the published margins and otherwise even.
+        """Return a table on any attributes that has the published margins and no other interaction.
 
-        Shape (n_1, ..., n_k).  If no group contains all attributes, cells may be negative: use the
-        table for simulations, do not publish it.
+        Shape (n_1, ..., n_k).  If no group contains all attributes, some cells may be negative: use
+        the table for simulations, do not publish it.
         """
         axes = self._axes(self.measurement.plan.schema.named(attributes))
         if axes in self.contrasts:
@@ -165,7 +166,7 @@ class Published:
         return np.asarray(schema.even_share([self.names[a] for a in axes]) == 0.0)
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the published answers to queries of a group, in counts; shape (queries,)."""
+        """Return the published answers to queries ``start:stop`` of a group, in counts, shape (queries,)."""
         queries = self.measurement.plan.workload.groups[group]
         first, last, _ = slice(start, stop).indices(queries.count)
         return apply_group(queries, self.table(queries.attributes), first, max(first, last))
@@ -175,10 +176,8 @@ class Published:
     ) -> pd.DataFrame:
         """Return published and unbiased answers to queries ``start:stop`` of a group, in counts.
 
-        Columns: query, published, answer, std, low, high.
-
-        The last four are the unbiased answer with its standard error and interval, which do not
-        apply to ``published``.
+        Columns: query, published (the published answer), then answer, std, low and high: the
+        unbiased answer with its standard error and interval, which do not apply to ``published``.
         """
         answers = self.measurement.answers(group, start, stop, confidence)
         answers.insert(1, "published", self.values(group, start, stop))
@@ -191,9 +190,9 @@ class Published:
         progress: Progress | None = None,
         resume: Folder | None = None,
     ) -> pd.DataFrame:
-        """Return synthetic records whose counts approximate the tables.
+        """Return synthetic records whose counts approximate the published tables.
 
-        One column of cell codes per published attribute.
+        One row per record and one column of cell codes per published attribute.
 
         Parameters
         ----------
@@ -202,9 +201,9 @@ class Published:
         resume : see `publish`.
 
         Guarantee: a deterministic function of the published tables and ``n``, so that it costs no
-        privacy.  For integer tables, the records of which they are counts.  Records are simulated:
-        no row is a person, and their counts on attributes that were not published together are not
-        estimates.
+        privacy.  If the tables are integer, they are the counts of the returned records.  Records
+        are simulated: no row is a person, and counts on attributes that were not published together
+        are not estimates.
 
         Raises: PlanError if cells may be negative.
         """
@@ -222,7 +221,9 @@ class Published:
         )
         codes = self.people if self.people is not None and len(self.people) == people else None
         codes = (
-            self._generate_records(people, progress, _steps(self.measurement, self.fit, resume))
+            self._generate_records(
+                people, progress, _checkpoints(self.measurement, self.fit, resume)
+            )
             if codes is None
             else codes
         )
@@ -238,27 +239,25 @@ class Published:
         return pd.DataFrame(columns, index=pd.RangeIndex(people))
 
     def _generate_records(
-        self, people: int, progress: Progress | None, steps: Checkpoints
+        self, people: int, progress: Progress | None, checkpoints: Checkpoints
     ) -> Index:
-        """Generate synthetic records near the tables."""
+        """Return ``people`` synthetic records near the tables, shape (people, attributes)."""
         sets = [axes for axes in maximal_sets(self.contrasts) if axes]
         cells = sum(self.contrasts[axes].size for axes in sets)
         if (
             needed := 8 * (RECORD_COPIES * people * len(self.names) + TABLE_COPIES * cells)
         ) > MEMORY_LIMIT:
             raise LimitExceeded(
-                f"{people:,} records would need about {needed / 1e9:,.1f} GB, over the limit of "
-                f"{MEMORY_LIMIT / 1e9:,.1f} GB. Ask for fewer with n."
+                f"{people:,} records would need about {needed / 1e9:,.1f} GB, over the limit of"
+                f" {MEMORY_LIMIT / 1e9:,.1f} GB. Give a smaller number of records n."
             )
         share = people / self.total if self.total else 0.0
         tables = {axes: share * self._raw_table(axes) for axes in sets}
         tell = progress_share(progress)
         generator = np.random.default_rng(seed_of(self.measurement))
         impossible = {axes: mask for axes in sets if (mask := self.impossible(axes)) is not None}
-        checkpoints = steps.within(f"records {people}")
-        records = nearest_people(
-            tables, self._sizes, people, generator, tell, impossible, checkpoints
-        )
+        part = checkpoints.of_part(f"records {people}")
+        records = nearest_people(tables, self._sizes, people, generator, tell, impossible, part)
         held = {self.names[a] for axes in self.contrasts for a in axes}
         columns = {name: records[:, self._at[name]] for name in self.names if name in held}
         for name, codes in keeping_facts(columns, self.measurement.plan.schema, generator).items():
@@ -328,18 +327,19 @@ def publish(
     check_choice("fit", fit, FITS, error=PlanError)
     if integer and fit == "none":
         raise PlanError(
-            'Integer tables have no negative cells. Publish with fit="shrunk" or "nonnegative".'
+            'integer=True does not allow fit="none", because integer tables have no negative cells.'
+            ' Publish with fit="shrunk" or "nonnegative".'
         )
     # fitting and records share one progress bar
     progress, fit_share = check_callback(progress), 0.5 if integer else 1.0
     tell = progress_share(progress, 0.0, fit_share)
     _check_memory(measurement, memory_limit)
     tell(0.0, "Reading what was measured")
-    steps = _steps(measurement, fit, resume)
-    done = steps.taken("contrasts")
+    checkpoints = _checkpoints(measurement, fit, resume)
+    done = checkpoints.read("contrasts")
     # one thread: the matrix products are many and small
     with threads_for(1):
-        contrasts = arrays_by_axes(done) if done else _fitted(measurement, fit, tell, steps)
+        contrasts = arrays_by_axes(done) if done else _fitted(measurement, fit, tell, checkpoints)
     published = Published(
         measurement=measurement,
         fit=fit,
@@ -350,7 +350,7 @@ def publish(
         published = replace(
             published,
             people=published._generate_records(
-                round(published.total), progress_share(progress, fit_share, 1.0), steps
+                round(published.total), progress_share(progress, fit_share, 1.0), checkpoints
             ),
         )
     progress_share(progress)(1.0, "Published")
@@ -358,9 +358,9 @@ def publish(
 
 
 def _fitted(
-    measurement: Measurement, fit: str, tell: Callable[[float, str], None], steps: Checkpoints
+    measurement: Measurement, fit: str, tell: Callable[[float, str], None], checkpoints: Checkpoints
 ) -> dict[Axes, Array]:
-    """Return the contrasts of the fit and store them as the last checkpoint."""
+    """Fit the tables; return their contrasts and write them to the last checkpoint."""
     estimates = evidence(measurement)
     pooled_total = (
         borrowed_total(estimates)
@@ -377,38 +377,48 @@ def _fitted(
                 contrasts, estimates.tables, estimates.sizes, estimates.possible, estimates.exact
             )
     else:
-        shrunk = shrunk_contrasts(estimates, total, tell, steps) if fit == "shrunk" else None
+        shrunk = shrunk_contrasts(estimates, total, tell, checkpoints) if fit == "shrunk" else None
         contrasts = _as_measured(estimates, measurement, total) if shrunk is None else shrunk
         tolerance, later = _tolerance(estimates, total), lambda s, w: tell(0.4 + 0.6 * s, w)
         # free the residuals, which need as much memory as the tables
         estimates = replace(estimates, seen={})
         if fit == "shrunk" and not (estimates.possible or estimates.exact):
-            contrasts = make_consistent(estimates, contrasts, tolerance, later, steps)
+            contrasts = make_consistent(estimates, contrasts, tolerance, later, checkpoints)
         else:
             facts = estimates.possible, estimates.uniform, estimates.exact
             contrasts = project_nonnegative(
-                contrasts, estimates.tables, estimates.sizes, tolerance, later, *facts, steps=steps
+                contrasts,
+                estimates.tables,
+                estimates.sizes,
+                tolerance,
+                later,
+                *facts,
+                checkpoints=checkpoints,
             )
-    steps.settle("contrasts", arrays_by_name(contrasts))
+    checkpoints.write_result("contrasts", arrays_by_name(contrasts))
     return contrasts
 
 
-def _steps(measurement: Measurement, fit: str, folder: Folder | None) -> Checkpoints:
+def _checkpoints(measurement: Measurement, fit: str, folder: Folder | None) -> Checkpoints:
     return checkpoints_of(folder, [seed_of(measurement), fit])
 
 
 def progress_share(
     progress: Progress | None, low: float = 0.0, high: float = 1.0
 ) -> Callable[[float, str], None]:
-    """Return a callback that reports progress of one part of the work and raises when cancelled."""
+    """Return a function of (share, text) that reports the share of one part of the work.
+
+    The part takes from ``low`` to ``high`` of the complete work.  The function raises Cancelled
+    if ``progress`` returns False.
+    """
     tell = progress_reporter(progress, "Publishing was cancelled; nothing was changed.")
     return lambda share, words: tell(low + share * (high - low), words)
 
 
 def seed_of(measurement: Measurement) -> list[int]:
-    """Return the seed of all draws, a hash of the released numbers.
+    """Return a hash of the released numbers, the seed of all random draws of post-processing.
 
-    Draws are thus a function of released numbers, so that they are post-processing.
+    With this seed, random draws are a function of released numbers and cost no privacy.
     """
     digest, integers = hashlib.sha256(measurement.plan.hash.encode()), measurement.answers_on_grid
     # prefer the released integers: estimates differ in their last digits between machines
@@ -420,7 +430,10 @@ def seed_of(measurement: Measurement) -> list[int]:
 
 
 def _tolerance(estimates: Evidence, total: float) -> float:
-    """Return the share of uniform tables that may be mixed in: small relative to the noise."""
+    """Return the largest share of uniform tables that may be mixed in to remove negative cells.
+
+    It is a small fraction of the mean noise of the tables relative to the number of records.
+    """
     noise = [
         estimates.cells(a) * np.sqrt(estimates.seen[a].variance) / total
         for a in estimates.tables
@@ -450,7 +463,7 @@ class PublishForecast:
     Attributes
     ----------
     cells : number of cells of all published tables and their margins.
-    bytes_needed : main memory, in bytes, without the draws of `Published.uncertainty`.
+    bytes_needed : main memory in bytes, not counting `Published.uncertainty`.
     """
 
     cells: int
@@ -481,8 +494,8 @@ def publish_forecast(plan: Plan) -> PublishForecast:
     names, tables = published_sets(plan)
     if sum(2 ** len(axes) for axes in tables) > MAX_SETS:
         raise LimitExceeded(
-            f"The groups of the workload have more than {MAX_SETS:,} subsets of attributes, each"
-            " with one table. Publish from a workload with fewer attributes per group."
+            "Publishing needs one table for every subset of the attributes of a group, and these are"
+            f" more than {MAX_SETS:,}. Publish from a workload with fewer attributes per group."
         )
     cells = [plan.schema.cells([names[a] for a in axes]) for axes in all_sets(tables)]
     return PublishForecast(

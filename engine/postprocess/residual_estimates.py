@@ -41,7 +41,7 @@ from engine.workload import subsets
 
 
 def contrast(table: Array) -> Array:
-    """Return the highest-order interaction of a table, of the same shape.
+    """Return the highest-order interaction of a table, which sums to 0 along every axis.
 
     >>> contrast(np.array([[3.0, 1.0], [1.0, 1.0]])).tolist()
     [[0.5, -0.5], [-0.5, 0.5]]
@@ -53,13 +53,13 @@ def contrast(table: Array) -> Array:
 
 
 def along_axes(values: Array, axes: Axes, all_axes: Axes) -> Array:
-    """Reshape a table on some attributes to broadcast against tables on more attributes."""
+    """Return a table on ``axes`` with length-1 axes inserted, to broadcast with tables on ``all_axes``."""
     sizes = dict(zip(axes, values.shape, strict=True))
     return values.reshape([sizes.get(a, 1) for a in all_axes])
 
 
 def mean_over(table: Array, all_axes: Axes, axes: Axes) -> Array:
-    """Return the mean of a table over the attributes that are not in ``axes``."""
+    """Return the mean of a table on ``all_axes`` over the attributes that are not in ``axes``."""
     return np.asarray(table.mean(axis=tuple(i for i, a in enumerate(all_axes) if a not in axes)))
 
 
@@ -73,12 +73,12 @@ def proper_subsets(axes: Axes) -> list[Axes]:
 
 
 def largest_subsets(axes: Axes) -> list[Axes]:
-    """Return the subsets with one attribute fewer."""
+    """Return the subsets of a set of attributes that have one attribute fewer."""
     return [axes[:i] + axes[i + 1 :] for i in range(len(axes))]
 
 
 def maximal_sets(family: Iterable[Axes]) -> list[Axes]:
-    """Return the sets that no other set of a family contains.
+    """Return the attribute sets that are not contained in another one of ``family``, sorted.
 
     >>> maximal_sets([(0,), (0, 1), (2,)])
     [(0, 1), (2,)]
@@ -91,23 +91,27 @@ def maximal_sets(family: Iterable[Axes]) -> list[Axes]:
 
 
 def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
-    """Add tables on proper subsets, spread evenly, to a table, shape (n_1, ..., n_k), in place."""
+    """Add tables on proper subsets to a table in place; each cell is divided evenly.
+
+    ``lower`` maps proper subsets of ``axes`` to tables; a count in a cell of a subset is divided
+    equally between the cells of ``table``, shape (n_1, ..., n_k), that sum to it.
+    """
     sizes = dict(zip(axes, table.shape, strict=True))
-    folded: dict[Axes, Array] = {}
+    sums: dict[Axes, Array] = {}
     for inside in proper_subsets(axes):
         if inside in lower:
             # sum small tables on a subset first: passes over the complete table dominate the time
-            home = next((f for f in largest_subsets(axes) if set(inside) <= set(f)), ())
-            if home not in folded:
-                folded[home] = np.zeros([sizes[a] for a in home])
-            shares = math.prod(sizes[a] for a in axes if a not in inside)
-            folded[home] += along_axes(lower[inside], inside, home) / shares
-    for home, values in folded.items():
-        table += along_axes(values, home, axes)
+            subset = next((f for f in largest_subsets(axes) if set(inside) <= set(f)), ())
+            if subset not in sums:
+                sums[subset] = np.zeros([sizes[a] for a in subset])
+            summed_cells = math.prod(sizes[a] for a in axes if a not in inside)
+            sums[subset] += along_axes(lower[inside], inside, subset) / summed_cells
+    for subset, values in sums.items():
+        table += along_axes(values, subset, axes)
 
 
 def assemble_table(contrasts: Mapping[Axes, Array], axes: Axes) -> Array:
-    """Return the table on a set of attributes, shape (n_1, ..., n_k), in counts."""
+    """Return the table on ``axes`` that belongs to contrasts, shape (n_1, ..., n_k), in counts."""
     out = np.array(contrasts[axes], dtype=float)
     add_lower(out, axes, contrasts)
     return out
@@ -118,11 +122,11 @@ EQUAL_VARIANCE_TOLERANCE = 1e-6  # relative difference up to which variances cou
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Metric:
-    """Precision matrix of a residual table: a Kronecker product times a scale.
+    """Precision matrix of the noise of a residual table: a Kronecker product times a scale.
 
     Attributes
     ----------
-    factors : one matrix per axis, shape (n_i, n_i).
+    factors : one matrix per axis of the table, shape (n_i, n_i).
     scale : in 1 / counts^2.
     """
 
@@ -130,26 +134,26 @@ class Metric:
     scale: float
 
     def of(self, gap: Array) -> Array:
-        """Return the precision matrix times a difference of residuals, of the same shape."""
+        """Return the precision matrix times a difference of residual tables, in their shape."""
         out = gap
         for axis, factor in enumerate(self.factors):
             out = np.moveaxis(np.tensordot(factor, out, axes=(1, axis)), 0, axis)
         return np.asarray(self.scale * out)
 
     def squared(self, gap: Array) -> float:
-        """Return the squared norm of a difference, shape (n_1, ..., n_k), in standard errors."""
+        """Return the squared norm of a difference, shape (n_1, ..., n_k), in squared standard errors."""
         return float(np.sum(gap * self.of(gap)))
 
     @cached_property
     def steepest(self) -> float:
-        """Largest eigenvalue: the precision of the most precise direction."""
+        """Largest eigenvalue of the precision matrix, in 1 / counts^2."""
         return self.scale * math.prod(
             float(np.linalg.eigvalsh(factor)[-1]) for factor in self.factors
         )
 
     @cached_property
     def of_cells(self) -> Array:
-        """Diagonal, in the shape of the table."""
+        """Diagonal of the precision matrix, one entry per cell, in the shape of the table."""
         out = np.array(self.scale)
         for factor in self.factors:
             out = np.multiply.outer(out, np.diag(factor))
@@ -157,7 +161,11 @@ class Metric:
 
 
 def metric_of(block: Block, space: Space) -> Metric | None:
-    """Return the precision of a space; None for equal variances or factors of several axes."""
+    """Return the precision matrix of the noise of a residual space that a block measures.
+
+    None if all directions have the same variance, or if no Kronecker product with one factor per
+    attribute represents the matrix.
+    """
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None
     if block.union:
@@ -191,8 +199,8 @@ class MeasuredProjection:
     ----------
     centers : the center of every attribute, shape (n_i,).
     complement : complement of a tuned pair, None for a product of centers.
-    span : pairs (axes, basis of the measured subspace), one per factor, with bases of shape (class
-        coordinates, rank); () if the complete space is measured.
+    span : pairs (axes, basis of the measured subspace), one per factor of the strategy; bases have
+        the shape (residual coordinates, rank).  Empty if the complete space is measured.
     """
 
     centers: tuple[Array, ...]
@@ -221,9 +229,10 @@ class MeasuredProjection:
         )
 
     def cells(self, coordinates: Array) -> Array:
-        """Map residual coordinates to cells and project them on the measured subspace.
+        """Project residual coordinates on the measured subspace and return them as a table of cells.
 
-        Cells sum to 0 along every axis.  Shapes (n_1 - 1, ...) to (n_1, ...).
+        ``coordinates`` have the shape (n_1 - 1, ..., n_k - 1), the table (n_1, ..., n_k); it sums to
+        0 along every axis.
         """
         out = coordinates
         for axes, columns in self.span:
@@ -241,15 +250,15 @@ class MeasuredProjection:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResidualEstimate:
-    """Noisy estimate of one residual.
+    """Noisy estimate of the residual of one residual space.
 
     Attributes
     ----------
     cells : the residual as a table, in counts, one axis per attribute.
-    variance : mean variance of the ``rank`` measured directions, in counts^2.
+    variance : variance of the noise, as mean of the ``rank`` measured directions, in counts^2.
     rank : dimension of the measured subspace.
     lens : projection on the measured subspace.
-    metric : precision matrix; None if all directions have the same variance.
+    metric : precision matrix of the noise; None if all directions have the same variance.
     """
 
     cells: Array = field(repr=False)
@@ -259,10 +268,10 @@ class ResidualEstimate:
     metric: Metric | None = None
 
     def surplus(self, gap: Array) -> tuple[float, float]:
-        """Return the excess of the squared norm of a difference over its expectation under noise.
+        """Return by how much the squared norm of a difference exceeds the expectation of pure noise.
 
         The first value is in squared standard errors, the second in standard deviations of the
-        squared norm.  ``gap`` has the shape (n_1, ..., n_k).
+        squared norm.  ``gap`` is a table of shape (n_1, ..., n_k).
         """
         squared = (
             float(np.sum(gap**2)) / self.variance
@@ -282,11 +291,14 @@ class Evidence:
         centers.
     tables : the maximal sets of attributes whose tables are published.
     total, total_variance : noisy number of records in counts and its variance in counts^2.
-    seen : noisy residuals by set of attributes; sets that were not measured are absent.
-    possible : masks of the possible cells, shape (n_1, ..., n_k), for sets with impossible cells.
-    uniform : contrasts of the uniform tables with total 1: all possible cells of the full domain have the
-        same count, as far as public tables allow; absent contrasts are 0.
-    exact : public tables, in counts, shape (n_1, ..., n_k); these sets are not measured.
+    seen : mapping from attribute sets to their noisy residuals; sets without a measurement are
+        absent.
+    possible : mapping from attribute sets that have impossible cells to masks of their possible
+        cells, shape (n_1, ..., n_k).
+    uniform : contrasts of uniform tables of total 1, in which all possible cells of the full domain
+        have the same count as far as public tables allow; absent contrasts are 0.
+    exact : mapping from attribute sets with a public table to this table, in counts, shape
+        (n_1, ..., n_k); these sets are not measured.
     """
 
     names: Space
@@ -315,7 +327,9 @@ class Evidence:
 
 
 def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
-    """Return the attributes with more than one cell and the maximal sets of their positions.
+    """Return the attributes with more than one cell, and the maximal sets that are published.
+
+    Sets are given by positions in the attributes.
 
     Raises: NotApplicable if the plan measures a separate table per group instead of residual
     spaces.
@@ -329,8 +343,8 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
             else "with 'residualplanner', 'querysmasher' or another mechanism of residual spaces"
         )
         raise NotApplicable(
-            f"The {which} measures a table of its own for every group, but publishing needs "
-            f"residual spaces. Plan {instead}."
+            f"The {which} measures a separate table for every group, but publishing needs residual"
+            f" spaces. Plan {instead}."
         )
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
     at = {name: i for i, name in enumerate(names)}
@@ -342,12 +356,12 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
 
 
 def all_sets(tables: tuple[Axes, ...]) -> set[Axes]:
-    """Return all subsets of sets of attributes, including the empty set."""
+    """Return all subsets of the given attribute sets, including the empty set."""
     return {inside for axes in tables for inside in subsets(axes)} | {()}
 
 
 def evidence(measurement: Measurement) -> Evidence:
-    """Return the noisy residuals of a measurement on all subsets of its groups.
+    """Return the noisy residuals of a measurement, on all attribute subsets of its groups.
 
     Raises
     ------
@@ -382,8 +396,8 @@ def evidence(measurement: Measurement) -> Evidence:
                 seen[axes] = estimate
     if () not in seen and () not in exact:
         raise NotAnswerable(
-            "The number of records was not measured, but consistent tables need it. "
-            "Add the family 'total', or a marginal, to the workload."
+            "The number of records was not measured, but consistent tables need it. Add the family"
+            " 'total', or a marginal, to the workload."
         )
     total = seen.pop((), None)
     shares = {
@@ -416,7 +430,10 @@ def _estimate(
     centers: tuple[Array, ...],
     complement: Complement | None,
 ) -> ResidualEstimate | None:
-    """Return the estimate of a space; None if only sums with other spaces are measured."""
+    """Return the estimate of one residual space from the block that measures it.
+
+    None if the block measures only sums of this space and other residual spaces.
+    """
     span: tuple[tuple[Axes, Array], ...] = ()
     if block.union:
         ((_, strategy),) = block.factors
@@ -449,5 +466,5 @@ def _estimate(
 
 
 def spread_along(vector: Array, axis: int, count: int) -> Array:
-    """Reshape a vector, shape (n,), to broadcast along one axis of tables with ``count`` axes."""
+    """Return a vector, shape (n,), as a table with ``count`` axes, all but ``axis`` of length 1."""
     return vector.reshape([-1 if a == axis else 1 for a in range(count)])

@@ -51,7 +51,12 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array
-from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
+from engine.postprocess.checkpoint import (
+    NO_CHECKPOINTS,
+    Checkpoints,
+    arrays_by_axes,
+    arrays_by_name,
+)
 from engine.postprocess.mediators import PairPredictions, likelihood_mean
 from engine.postprocess.nonnegative_projection import (
     AGREEING,
@@ -83,19 +88,21 @@ MAX_STEPS = 200
 STEP_TOLERANCE = 1e-4  # squared length of the last step per direction, in squared standard errors
 # error of margins as a share of the records; the joint projection removes it
 MARGIN_TOLERANCE = 1e-4
-# candidates for tau as multiples of its estimate, which few large cells dominate
+# tau is its estimate times one of these factors; large cells dominate the estimate
 TAU_FACTORS = (1.4, 4.0, 12.0)
 UNDERFLOW = 1e-250
-TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)  # the same for tables with a precision matrix
-# by number of attributes: significance threshold of the deviation, in standard errors
+# the same, for tables whose noise has a precision matrix
+TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)
+# deviation from the reference, in standard errors, below which a table keeps its reference: by
+# number of attributes, and for all other numbers
 MIN_SIGNAL_SE = {2: 1.0}
 MIN_SIGNAL_SE_DEFAULT = 2.0
-# if fewer pairs than this share have significant deviations, the risk estimate chooses tau only for
-# deviations from MIN_CHOICE_SE standard errors
+# if fewer pairs than MIN_SIGNAL_SHARE deviate from their references by SIGNIFICANT_SE standard errors,
+# the risk estimate chooses tau only for pairs that deviate by MIN_CHOICE_SE
 MIN_SIGNAL_SHARE, SIGNIFICANT_SE, MIN_CHOICE_SE = 0.25, 2.0, 6.0
-# prior support of squared deviations, as shares of their upper bounds
+# values with positive prior probability of a squared deviation, as shares of its upper bound
 DEVIATION_SHARES = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 43)])
-PRIOR_STEPS = 20
+PRIOR_STEPS = 20  # EM steps that estimate the prior
 # expected squared deviation, as a multiple of the variance of one cell, that counts as 0
 NEGLIGIBLE_EXCESS = 1e-3
 
@@ -106,12 +113,12 @@ Possible = npt.NDArray[np.bool_] | None
 def max_entropy_table(
     axes: Axes, margins: Mapping[Axes, Array], possible: Possible = None
 ) -> Array:
-    """Return the maximum-entropy table with given margins.
+    """Return the table on ``axes`` of largest entropy among those with the given margins.
 
     Parameters
     ----------
-    margins : a table for each subset of ``axes`` with one attribute fewer, and the table on all but
-        the last two of ``axes``.
+    margins : mapping from attribute sets to tables: from every subset of ``axes`` with one attribute
+        fewer, and from ``axes[:-2]``.
     possible : mask of the possible cells, shape (n_1, ..., n_k); impossible cells are 0.
 
     >>> max_entropy_table((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
@@ -143,8 +150,9 @@ def fit_margins(
     Parameters
     ----------
     table : start, shape (n_1, ..., n_k).
-    margins : tables by largest_subsets of ``axes``.
-    near : stopping rule; whether the differences of one margin are small enough.
+    margins : mapping from the subsets of ``axes`` with one attribute fewer to tables.
+    near : returns whether the differences of one margin are small enough to stop.
+    sweeps : maximum number of passes over all margins.
 
     The limit is the table with these margins of least Kullback-Leibler divergence from the start.
     """
@@ -170,19 +178,23 @@ def shrink_table(
     expected_excess: float | None = None,
     chooses_tau: bool = True,
 ) -> Array:
-    """Return the table on a set of attributes, shrunk towards its reference.
+    """Return the table on ``axes`` that is shrunk from its noisy cells towards its reference.
 
     Parameters
     ----------
-    margins : tables without one of the axes.
+    seen : noisy residual; None if the set was not measured.
+    margins : mapping from the subsets of ``axes`` with one attribute fewer to fitted tables, which
+        are the margins of the result.
+    total : number of records.
     reference : table with these margins, shape (n_1, ..., n_k); by default the maximum-entropy
         table.
     expected_excess : squared deviation from the reference in counts^2, see `expected_deviations`.
         Without it, that of this table alone is used if it is significant.
-    chooses_tau : whether the risk estimate chooses tau; otherwise tau is its first candidate.
+    chooses_tau : whether Stein's risk estimate chooses the factor of tau in `TAU_FACTORS`;
+        otherwise it is the first one.
 
-    If there is no deviation, or the set was not measured, this is the reference itself.  Shape
-    (n_1, ..., n_k).
+    Returns the reference itself if the noisy residual does not deviate from it significantly, or was
+    not measured.  Shape (n_1, ..., n_k).
     """
     table = max_entropy_table(axes, margins, possible) if reference is None else reference
     if seen is None or seen.rank == 0:
@@ -217,10 +229,10 @@ def shrink_table(
 def expected_deviations(
     seen: Mapping[Axes, ResidualEstimate], references: Mapping[Axes, Array]
 ) -> dict[Axes, float]:
-    """Return the posterior mean of the squared deviation of tables from references, in counts^2.
+    """Return a mapping from attribute sets to expected squared deviations from references, in counts^2.
 
-    The deviations, as shares of upper bounds, have one prior for all tables, estimated by
-    nonparametric maximum likelihood.  ``references`` have the shapes of their tables.
+    These are posterior means given the noisy residuals ``seen``.  The deviations, as shares of upper
+    bounds, have one prior for all tables, estimated by nonparametric maximum likelihood.
 
     >>> from engine.postprocess.residual_estimates import MeasuredProjection
     >>> lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
@@ -239,7 +251,7 @@ def expected_deviations(
     )
     variances = np.array([seen[a].variance for a in references])
     ranks = np.array([seen[a].rank for a in references], dtype=float)
-    # distances in squared standard errors, shape (tables, shares)
+    # squared deviations in squared standard errors, shape (tables, shares)
     means = np.multiply.outer(bounds / variances, DEVIATION_SHARES)
     spreads = 2.0 * ranks[:, None] + 4.0 * means
     logs = -0.5 * ((excesses[:, None] - means) ** 2 / spreads + np.log(spreads))
@@ -261,7 +273,14 @@ def _metric_fit(
     axes: Axes,
     margins: Mapping[Axes, Array],
 ) -> Array:
-    """Return the fit with a precision matrix, by accelerated proximal gradient steps."""
+    """Return the shrunk table if the noise has a precision matrix, by proximal gradient steps.
+
+    Parameters
+    ----------
+    table : reference, whose dispersion is ``tau`` times its cells.
+    start : first table of the search.
+    margins : margins of the result, as in `shrink_table`.
+    """
     step = 1.0 / metric.steepest
     current = point = start
     momentum = 1.0
@@ -270,12 +289,12 @@ def _metric_fit(
         proposal = _entropic_fit(
             table, point - step * slope, step / tau, axes, margins, MARGIN_TOLERANCE
         )
-        moved = proposal - current
+        change = proposal - current
         # restart the momentum where it opposes the gradient
-        previous = 1.0 if float(np.sum((point - proposal) * moved)) > 0.0 else momentum
+        previous = 1.0 if float(np.sum((point - proposal) * change)) > 0.0 else momentum
         momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
-        point, current = proposal + (previous - 1.0) / momentum * moved, proposal
-        if metric.squared(moved) <= STEP_TOLERANCE * seen.rank:
+        point, current = proposal + (previous - 1.0) / momentum * change, proposal
+        if metric.squared(change) <= STEP_TOLERANCE * seen.rank:
             break
     return current
 
@@ -283,12 +302,16 @@ def _metric_fit(
 def _risk(
     fit: Array, table: Array, gap: Array, s: float, seen: ResidualEstimate, tau: float
 ) -> float:
-    """Return Stein's unbiased estimate of the weighted squared error, up to a constant."""
+    """Return Stein's unbiased estimate of the weighted squared error of ``fit``, up to a constant.
+
+    ``table`` is the reference, ``gap`` the noisy residual minus that of the reference, ``s`` the
+    variance over tau in the fit.  The weight of a cell m is 1 / (variance + tau m).
+    """
     weights = 1.0 / (seen.variance + tau * table)
     slope = fit / (fit + s)
-    moved = seen.lens.of(fit - table) - gap
+    distance = seen.lens.of(fit - table) - gap
     return float(
-        np.sum(weights * (moved**2 + 2.0 * seen.variance * slope * seen.rank / table.size))
+        np.sum(weights * (distance**2 + 2.0 * seen.variance * slope * seen.rank / table.size))
     )
 
 
@@ -300,7 +323,11 @@ def _entropic_fit(
     margins: Mapping[Axes, Array],
     tolerance: float | None = None,
 ) -> Array:
-    """Return s omega((noisy - u) / s + log(table / s)), with multipliers u of the margins."""
+    """Return the shrunk table s omega((noisy - u) / s + log(table / s)), shape (n_1, ..., n_k).
+
+    The multipliers u, one per cell of a margin, are found by Newton steps, one margin after the
+    other, so that the result has the margins ``margins`` up to a share ``tolerance`` of the records.
+    """
     with np.errstate(divide="ignore"):
         argument = noisy / s + np.log(table / s)
     total = float(table.sum())
@@ -333,20 +360,22 @@ def _entropic_fit(
 
 
 def _other_axes(axes: Axes, subset: Axes) -> tuple[int, ...]:
+    """Return the positions in ``axes`` of the attributes that are not in ``subset``."""
     return tuple(i for i, a in enumerate(axes) if a not in subset)
 
 
-def _ratio(above: Array, under: Array) -> Array:
-    """Return the quotient, 0 where the denominator is not positive."""
-    shape = np.broadcast_shapes(above.shape, under.shape)
-    return np.divide(above, under, out=np.zeros(shape), where=np.broadcast_to(under > 0.0, shape))
+def _ratio(numerator: Array, denominator: Array) -> Array:
+    """Return the quotient of two arrays, 0 where the denominator is not positive."""
+    shape = np.broadcast_shapes(numerator.shape, denominator.shape)
+    positive = np.broadcast_to(denominator > 0.0, shape)
+    return np.divide(numerator, denominator, out=np.zeros(shape), where=positive)
 
 
-# tolerance of margins as a share of the tolerance for negative cells
+# tolerance for margins in `make_consistent`, as a share of its tolerance for negative cells
 MARGIN_TOLERANCE_SHARE = 0.2
-SCALING_SWEEPS = 100
+SCALING_SWEEPS = 100  # passes over the margins of one table
 REFERENCE_TOLERANCE = 1e-6  # error of the margins of references, as a share of the records
-MAX_SCALING_ROUNDS = 6  # after these, all tables are projected jointly
+MAX_SCALING_ROUNDS = 6  # rounds after which all tables are projected jointly
 
 
 def shrunk_total(total: float, variance: float) -> float:
@@ -362,28 +391,29 @@ def shrunk_total(total: float, variance: float) -> float:
 
 
 def shrunk_contrasts(
-    evidence: Evidence, total: float, tell: Listener, steps: Checkpoints = NONE
+    evidence: Evidence, total: float, tell: Listener, checkpoints: Checkpoints = NO_CHECKPOINTS
 ) -> dict[Axes, Array]:
-    """Return contrasts of tables that are shrunk towards their references, smallest sets first.
+    """Shrink all tables towards their references, smallest sets first; return their contrasts.
 
     ``total`` is the number of records, above 0.  Overlapping tables agree up to the tolerance of
-    the fits; `make_consistent` removes the rest.  Contrasts have the shapes of their tables.
+    the fits; `make_consistent` removes the remaining differences.  Contrasts have the shapes of
+    their tables.
     """
     by_order = {
         k: [axes for axes in evidence.sets if len(axes) == k]
         for k in range(len(evidence.sets[-1]) + 1)
     }
-    done = steps.taken("low")
+    done = checkpoints.read("low")
     tables = arrays_by_axes(done) if done else _low_order_tables(evidence, total, by_order, tell)
-    steps.take("low", arrays_by_name(tables))
+    checkpoints.write("low", arrays_by_name(tables))
     out = {axes: contrast(table) for axes, table in tables.items()}
     upper = [axes for axes in evidence.sets if len(axes) > 2]
-    above = {subset for axes in upper for subset in largest_subsets(axes)}
+    margin_sets = {subset for axes in upper for subset in largest_subsets(axes)}
     for number, axes in enumerate(upper):
         margins = {subset: tables[subset] for subset in (*largest_subsets(axes), axes[:-2])}
         table = evidence.exact.get(axes)
         if table is None:
-            done = steps.taken(name := f"fit {number}")
+            done = checkpoints.read(name := f"fit {number}")
             table = (
                 done["table"]
                 if done
@@ -392,8 +422,8 @@ def shrunk_contrasts(
                 )
             )
             if not done:
-                steps.take(name, {"table": table})
-        if axes in above:
+                checkpoints.write(name, {"table": table})
+        if axes in margin_sets:
             tables[axes] = table
         out[axes] = contrast(table)
         tell(0.1 + 0.3 * (number + 1) / len(upper), "Fitting tables")
@@ -403,7 +433,10 @@ def shrunk_contrasts(
 def _low_order_tables(
     estimates: Evidence, total: float, by_order: dict[int, list[Axes]], tell: Listener
 ) -> dict[Axes, Array]:
-    """Return the tables on at most two attributes, pooled with triples."""
+    """Return the fitted tables on at most two attributes, in which triples also are used.
+
+    ``by_order`` maps numbers of attributes to the attribute sets with so many attributes.
+    """
     direct = {
         a: (estimates.seen[a].cells, estimates.seen[a].variance)
         for a in by_order.get(2, [])
@@ -433,7 +466,12 @@ def _mediator_references(
     pairs: Iterable[Axes],
     residuals: Mapping[Axes, PooledResidual],
 ) -> dict[Axes, Array]:
-    """Return references of the pairs that third attributes predict, scaled to their margins."""
+    """Return a mapping from pairs to references that are predicted through third attributes.
+
+    ``tables`` are fitted tables, ``residuals`` pooled residuals of pairs.  A reference has the
+    margins of the fitted one-way tables; pairs without a prediction, with impossible cells or with
+    a public table have none.
+    """
     predictions, out = PairPredictions(tables), dict[Axes, Array]()
     for axes in pairs:
         if axes in estimates.possible or axes in estimates.exact:
@@ -451,7 +489,7 @@ def _mediator_references(
 def _pooled_estimate(
     seen: ResidualEstimate, axes: Axes, residuals: Mapping[Axes, PooledResidual]
 ) -> ResidualEstimate:
-    """Return the estimate of a residual with the cells and variance pooled with triples."""
+    """Return the noisy residual ``seen`` with the pooled cells and variance of ``residuals``, if any."""
     if axes not in residuals:
         return seen
     return replace(seen, cells=residuals[axes][0], variance=residuals[axes][1])
@@ -462,11 +500,12 @@ def make_consistent(
     contrasts: dict[Axes, Array],
     tolerance: float,
     tell: Listener,
-    steps: Checkpoints = NONE,
+    checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> dict[Axes, Array]:
-    """Make fitted tables consistent and non-negative; return the contrasts, changed in place.
+    """Make fitted tables consistent and non-negative; change their contrasts in place, return them.
 
-    ``tolerance`` is the share of even tables that may be mixed in.  For schemas without facts only.
+    ``tolerance`` is the share of uniform tables that may be mixed in.  The schema must have no
+    impossible cells and no public tables.
 
     Guarantee: every table is at least 0, up to the rounding of sums.
     """
@@ -483,9 +522,17 @@ def make_consistent(
             {axes: c.copy() for axes, c in before.items()},
             margin_tolerance if scaled_sets else tolerance,
         )
-        part_tell, checkpoints = _part(tell, low, share), steps.within(f"agree {number}")
+        part_tell, round_checkpoints = (
+            _part(tell, low, share),
+            checkpoints.of_part(f"agree {number}"),
+        )
         contrasts |= project_nonnegative(
-            copies, projected_sets, evidence.sizes, tolerance, part_tell, steps=checkpoints
+            copies,
+            projected_sets,
+            evidence.sizes,
+            tolerance,
+            part_tell,
+            checkpoints=round_checkpoints,
         )
         failed = []
         for axes in scaled_sets:
@@ -494,7 +541,7 @@ def make_consistent(
             margins = {
                 subset: assemble_table(contrasts, subset) for subset in largest_subsets(axes)
             }
-            done = checkpoints.taken(name := "on " + ",".join(map(str, axes)))
+            done = round_checkpoints.read(name := "on " + ",".join(map(str, axes)))
             if done:
                 contrasts[axes] = done["contrast"]
             else:
@@ -507,7 +554,7 @@ def make_consistent(
                         SCALING_SWEEPS,
                     )
                 )
-                checkpoints.take(name, {"contrast": contrasts[axes]})
+                round_checkpoints.write(name, {"contrast": contrasts[axes]})
             if -float(assemble_table(contrasts, axes).min()) * table.size > tolerance * total:
                 failed.append(axes)
         if not failed:
@@ -518,14 +565,17 @@ def make_consistent(
 
 
 def _part(tell: Listener, low: float, share: float) -> Listener:
+    """Return a listener for a part of the work that takes ``share`` of the progress from ``low``."""
     return lambda done, words: tell(low + share * done, words)
 
 
 def _within(gap: Array, allowed: float) -> bool:
+    """Return whether the largest difference times the number of cells is at most ``allowed``."""
     return float(np.abs(gap).max(initial=0.0)) * gap.size <= allowed
 
 
 def _is_plain(estimates: Evidence, axes: Axes) -> bool:
+    """Return whether a set has a complete residual whose directions have equal variances."""
     return (
         axes in estimates.seen
         and estimates.seen[axes].lens.plain
@@ -540,7 +590,7 @@ def _one_and_two_way(
     by_order: dict[int, list[Axes]],
     residuals: dict[Axes, PooledResidual],
 ) -> dict[Axes, Array]:
-    """Return the one-way and two-way tables."""
+    """Return the fitted one-way and two-way tables, given residuals of pairs."""
     singles = single_tables(estimates, total, residuals)
     return singles | _two_way(estimates, total, tables | singles, by_order.get(2, []), residuals)
 
@@ -553,9 +603,14 @@ def _two_way(
     residuals: dict[Axes, PooledResidual],
     mediated: Mapping[Axes, Array] | None = None,
 ) -> dict[Axes, Array]:
-    """Return the tables of pairs, shrunk towards independence or towards ``mediated``.
+    """Return the tables of pairs, each shrunk towards a reference.
 
-    Without ``mediated``, this is a first fit, in which no risk estimate chooses tau of plain pairs.
+    Parameters
+    ----------
+    tables : fitted tables on at most one attribute.
+    residuals : mapping from pairs, whose complete residuals were measured, to pooled residuals.
+    mediated : mapping from pairs to references; other pairs are shrunk towards independence.  None
+        for a first fit, in which the risk estimate does not choose tau of pairs in ``residuals``.
     """
     references, seen = dict(mediated or {}), dict[Axes, ResidualEstimate]()
     out = {axes: estimates.exact[axes] for axes in pairs if axes in estimates.exact}

@@ -27,17 +27,17 @@ import numpy.typing as npt
 from engine._arrays import Array, Index
 from engine._format import set_name
 from engine.errors import LimitExceeded, PlanError
-from engine.postprocess.checkpoint import NONE, Checkpoints, set_state, state_of
+from engine.postprocess.checkpoint import NO_CHECKPOINTS, Checkpoints, set_state, state_of
 from engine.progress import Listener
 from engine.residuals import Axes
 from engine.workload import Schema
 
-EVALUATED_SHARE = 1 / 12  # share of the records whose gains are computed together
-CHANGED_SHARE = 1 / 800  # share of the records that change together
+EVALUATED_SHARE = 1 / 12  # share of the records whose gains are computed at the same counts
+CHANGED_SHARE = 1 / 800  # share of the records that change before counts are updated
 MAX_ROUNDS = 6
 MIN_IMPROVEMENT = 0.03  # relative decrease of the objective below which the search ends
-EPSILON = 1e-9
-IMPOSSIBLE_WEIGHT = 1e4  # weight of impossible cells
+MIN_GAIN = 1e-9  # decrease of the objective from which a record changes
+IMPOSSIBLE_WEIGHT = 1e4  # weight of impossible cells in the objective
 
 
 def nearest_people(
@@ -47,21 +47,22 @@ def nearest_people(
     generator: np.random.Generator,
     tell: Listener,
     impossible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
-    steps: Checkpoints = NONE,
+    checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> Index:
     """Return synthetic records, shape (people, attributes), whose counts approximate tables.
 
     Parameters
     ----------
-    tables : shape (n_1, ..., n_k), each with sum ``people``. Attributes in no table are 0 in all
-        records.
+    tables : mapping from attribute sets to tables, shape (n_1, ..., n_k), each with sum ``people``.
+        Attributes without a table are 0 in all records.
+    sizes : number of cells of every attribute.
     people : number of records.
-    generator : determines the result.
-    impossible : masks of impossible cells, which have a large weight; `impute_records` removes
-        remaining records.
+    generator : source of the random draws, which determines the result.
+    impossible : mapping from attribute sets to masks of impossible cells.  They only get a large
+        weight; `impute_records` changes records that still are in them.
     """
     tell(0.0, "Drawing records")
-    done = steps.taken("people")
+    done = checkpoints.read("people")
     records = _tree_of_people(tables, sizes, people, generator) if done is None else done["records"]
     objective = _Objective(tables, sizes, records, impossible or {})
     order = columns = np.array(sorted({a for axes in tables for a in axes}), dtype=np.int64)
@@ -71,7 +72,7 @@ def nearest_people(
             done["gaps"],
             done["order"],
             float(done["before"]),
-            int(done["looks"]),
+            int(done["updates"]),
         )
         set_state(generator, done["generator"])
     for update in range(first_update, updates):
@@ -80,15 +81,16 @@ def nearest_people(
                 break
             before, order = objective.value, generator.permutation(columns)
         _update_column(records, int(order[update % len(columns)]), objective, generator)
-        if steps.due:
+        if checkpoints.due:
             state = {
                 "records": records,
                 "gaps": objective.gaps,
                 "order": order,
                 "before": np.array(before),
             }
-            steps.take(
-                "people", state | {"looks": np.array(update + 1), "generator": state_of(generator)}
+            checkpoints.write(
+                "people",
+                state | {"updates": np.array(update + 1), "generator": state_of(generator)},
             )
         tell((update + 1) / updates, "Moving records towards the tables")
     return records
@@ -99,15 +101,16 @@ def impute_records(
     rules: Sequence[tuple[list[int], npt.NDArray[np.bool_]]],
     generator: np.random.Generator,
 ) -> None:
-    """Replace impossible values of records, in place, by random hot deck imputation.
+    """Replace impossible values of records, in place, by values of randomly drawn other records.
 
     Parameters
     ----------
-    records : shape (people, attributes).
-    rules : pairs (columns, mask of their possible joint cells).
+    records : cell codes, shape (people, attributes).
+    rules : pairs (columns, mask of the possible cells of their joint table).
 
-    Donors are drawn uniformly from the records that satisfy the rule.  If there are none, all
-    records get the first possible cell.
+    Values of a record that violates a rule are replaced by those of a record that satisfies it,
+    drawn uniformly (hot deck imputation).  If there is none, all records get the first possible
+    cell.
     """
     for columns, possible in rules:
         satisfied = possible[tuple(records[:, columns].T)]
@@ -122,7 +125,7 @@ def impute_records(
 
 @dataclass(frozen=True, kw_only=True)
 class _CellRange:
-    """Position of the cells of one table in the concatenated cells of all tables."""
+    """Table whose cells are a slice of the concatenated cells of all tables."""
 
     axes: Axes
     shape: tuple[int, ...]
@@ -134,7 +137,11 @@ class _CellRange:
 
 
 class _Objective:
-    """Objective: counts minus published counts, and weights, of the concatenated cells."""
+    """Weighted squared distance of the counts of records from published tables.
+
+    ``gaps`` are the counts minus the published counts, ``weights`` the weights of their squares, both
+    of the concatenated cells of all tables; ``places`` are the slices of the tables.
+    """
 
     def __init__(
         self,
@@ -160,22 +167,26 @@ class _Objective:
         return float(self.weights @ self.gaps**2)
 
     def holding(self, column: int) -> list[_CellRange]:
+        """Return the tables that contain an attribute."""
         return [place for place in self.places if column in place.axes]
 
     def added(self, place: _CellRange, column: int) -> Array:
-        """Change of the objective per added record, shape (cells of other attributes, n)."""
+        """Return by how much the objective increases per record that is added to a cell of a table.
+
+        Shape (cells of the other attributes, n), with n the number of cells of ``column``.
+        """
         change = self.weights[place.cells] * (2.0 * self.gaps[place.cells] + 1.0)
-        moved = np.moveaxis(change.reshape(place.shape), place.axes.index(column), -1)
-        return moved.reshape(-1, self.sizes[column]).astype(np.float32)
+        column_last = np.moveaxis(change.reshape(place.shape), place.axes.index(column), -1)
+        return column_last.reshape(-1, self.sizes[column]).astype(np.float32)
 
 
 def _update_column(
     records: Index, column: int, objective: _Objective, generator: np.random.Generator
 ) -> None:
-    """Change values of one column where that reduces the objective, in place."""
+    """Change values of one column of records, in place, where that decreases the objective."""
     places = objective.holding(column)
     others = [[a for a in p.axes if a != column] for p in places]
-    steps = np.array([p.strides[p.axes.index(column)] for p in places])
+    column_strides = np.array([p.strides[p.axes.index(column)] for p in places])
     order = generator.permutation(len(records))
     batch_size, change_size = (
         math.ceil(EVALUATED_SHARE * len(order)),
@@ -194,33 +205,43 @@ def _update_column(
             costs += objective.added(place, column)[flat_cells(values, rest, objective.sizes)]
         best = costs.argmin(axis=1)
         gains = (
-            _removal_gain(objective, bases, values[:, column], steps)
+            _removal_gain(objective, bases, values[:, column], column_strides)
             - costs[np.arange(len(best)), best]
         )
-        improving = np.flatnonzero((gains > EPSILON) & (best != values[:, column]))
+        improving = np.flatnonzero((gains > MIN_GAIN) & (best != values[:, column]))
         improving = improving[np.argsort(-gains[improving], kind="stable")]
         for first in range(0, len(improving), change_size):
             candidates = improving[first : first + change_size]
             old, new = values[candidates, column], best[candidates]
-            targets = bases[candidates] + new[:, None] * steps
+            targets = bases[candidates] + new[:, None] * column_strides
             cost = (objective.weights[targets] * (2.0 * objective.gaps[targets] + 1.0)).sum(axis=1)
             # the gaps have changed: drop changes that no longer reduce the objective
-            improves = cost < _removal_gain(objective, bases[candidates], old, steps) - EPSILON
+            improves = (
+                cost < _removal_gain(objective, bases[candidates], old, column_strides) - MIN_GAIN
+            )
             np.add.at(objective.gaps, targets[improves], 1.0)
             np.add.at(
-                objective.gaps, bases[candidates[improves]] + old[improves, None] * steps, -1.0
+                objective.gaps,
+                bases[candidates[improves]] + old[improves, None] * column_strides,
+                -1.0,
             )
             records[batch[candidates[improves]], column] = new[improves]
 
 
-def _removal_gain(objective: _Objective, bases: Index, values: Index, steps: Index) -> Array:
-    """Return the decrease of the objective if records leave their cells, shape (records,)."""
-    cells = bases + values[:, None] * steps
+def _removal_gain(
+    objective: _Objective, bases: Index, values: Index, column_strides: Index
+) -> Array:
+    """Return by how much the objective decreases if single records are removed, shape (records,).
+
+    Row r of ``bases`` has the first cell of record r in every table, ``values[r]`` its cell code in
+    the column, and ``column_strides`` the distance of neighbouring codes in every table.
+    """
+    cells = bases + values[:, None] * column_strides
     return np.asarray((objective.weights[cells] * (2.0 * objective.gaps[cells] - 1.0)).sum(axis=1))
 
 
 def flat_cells(records: Index, axes: list[int] | Axes, sizes: tuple[int, ...]) -> Index:
-    """Return the flat cell index of every record, shape (records,), in the table on ``axes``."""
+    """Return the flat index of the cell of every record in the table on ``axes``, shape (records,)."""
     out = np.zeros(len(records), np.int64)
     for a in axes:
         out = out * sizes[a] + records[:, a]
@@ -228,7 +249,7 @@ def flat_cells(records: Index, axes: list[int] | Axes, sizes: tuple[int, ...]) -
 
 
 def table_of(records: Index, axes: Axes, sizes: tuple[int, ...]) -> Index:
-    """Count records, shape (people, attributes), in a table of shape (n_1, ..., n_k)."""
+    """Return the counts of records, shape (people, attributes), as a table on ``axes``."""
     shape = [sizes[a] for a in axes]
     return np.bincount(flat_cells(records, axes, sizes), minlength=math.prod(shape)).reshape(shape)
 
@@ -239,7 +260,10 @@ def _tree_of_people(
     people: int,
     generator: np.random.Generator,
 ) -> Index:
-    """Return records whose counts of pairs along a tree are within one of the tables."""
+    """Return records drawn along the tree of largest mutual information.
+
+    Their counts of a pair of neighbours in the tree differ from its table by less than one.
+    """
     singles: dict[int, Array] = {}
     pairs: dict[tuple[int, int], Array] = {}
     for axes, table in tables.items():
@@ -268,7 +292,11 @@ def _tree_of_people(
 
 
 def mutual_information_tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int, tuple[int, int]]:
-    """Return (rank, parent) of non-root attributes in the tree of largest mutual information."""
+    """Return the tree of largest mutual information of all pairs, by the algorithm of Chow and Liu.
+
+    Returns a mapping from every attribute that is not a root to (order in which the tree was grown,
+    parent).
+    """
     ranked = sorted(pairs, key=lambda pair: (-_mutual_information(pairs[pair]), pair))
     out: dict[int, tuple[int, int]] = {}
     connected: set[int] = set()
@@ -282,14 +310,17 @@ def mutual_information_tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int,
 
 
 def _mutual_information(table: Array) -> float:
-    """Return the mutual information of two attributes, in nats times records."""
-    independent = np.outer(table.sum(axis=1), table.sum(axis=0)) / max(float(table.sum()), EPSILON)
+    """Return the mutual information of the two attributes of a table, in nats times records."""
+    independent = np.outer(table.sum(axis=1), table.sum(axis=0)) / max(float(table.sum()), 1e-9)
     positive = (table > 0.0) & (independent > 0.0)
     return float(np.sum(table[positive] * np.log(table[positive] / independent[positive])))
 
 
 def _apportion(shares: Array, people: int, generator: np.random.Generator) -> Index:
-    """Return integers with sum ``people``, within one of their shares, by systematic sampling."""
+    """Divide ``people`` records into integer counts in proportion to ``shares``.
+
+    Each count differs from its exact share by less than one (systematic sampling).
+    """
     total = float(shares.sum())
     expected = (
         shares * (people / total) if total > 0.0 else np.full(len(shares), people / len(shares))
@@ -308,18 +339,17 @@ _Margins = Sequence[tuple[tuple[int, ...], Index]]
 def keeping_facts(
     columns: Mapping[str, Index], schema: Schema, generator: np.random.Generator
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Change synthetic records until they satisfy the facts of a schema.
+    """Change synthetic records until no record is in an impossible cell and exact totals are met.
 
     Parameters
     ----------
-    columns : cell codes by attribute, shape (records,).
-    schema : its facts on other attributes are summed over these.
+    columns : mapping from attributes to cell codes, shape (records,).
+    schema : impossible cells and public totals; attributes without a column are summed over.
 
     Returns
     -------
-    Cell codes of the same shapes.  Impossible cells are empty.  Exact totals are
-    met if the number of records equals the public one; a different number of records represents a
-    share of them and only satisfies the rules.
+    Mapping from attributes to cell codes of the same shapes.  Public totals are met only if the
+    number of records is the public one; any other number of records stands for a share of them.
 
     Raises
     ------
@@ -359,7 +389,10 @@ def keeping_facts(
 def _move_records(
     records: Index, counts: Index, target: Index, generator: np.random.Generator
 ) -> None:
-    """Change as few records, shape (people, attributes), as their target counts need, in place."""
+    """Change the fewest records, in place, so that their counts become ``target``.
+
+    ``records`` have the shape (people, attributes); ``counts`` are their present counts.
+    """
     cells = np.ravel_multi_index(tuple(records.T), counts.shape)
     order = generator.permutation(len(cells))
     ranked = order[np.argsort(cells[order], kind="stable")]
@@ -377,7 +410,10 @@ def _move_records(
 def _meet_margins(
     counts: Index, possible: npt.NDArray[np.bool_], margins: _Margins, names: Sequence[str]
 ) -> Index:
-    """Return integer counts, shape (n_1, ..., n_k), with the margins and the fewest changes."""
+    """Return the nearest integer counts, shape (n_1, ..., n_k), that have the given margins.
+
+    Impossible cells remain empty.  Distance is the number of added plus removed records.
+    """
     if len(margins) == 1:
         return _meet_margin(counts, possible, *margins[0])
     import scipy.optimize
@@ -386,7 +422,7 @@ def _meet_margins(
     cells = np.flatnonzero(possible)
     if cells.size > MAX_PROGRAM_CELLS:
         raise LimitExceeded(
-            f"The exact totals on {set_name(names)} share attributes of {cells.size:,} cells, but"
+            f"The exact totals on {set_name(names)} share attributes with {cells.size:,} cells, but"
             f" records can meet several totals jointly only up to {MAX_PROGRAM_CELLS:,} cells."
             " Publish tables without integer=True."
         )
@@ -415,7 +451,8 @@ def _meet_margins(
     )
     if solution.status != 0:
         raise PlanError(
-            f"No integer counts have the exact totals on {set_name(names)}. Correct an invariant."
+            f"No integer counts have all exact totals on {set_name(names)}. Correct one of these"
+            " invariants of the schema."
         )
     adjusted, changes = counts.copy(), np.rint(solution.x).astype(np.int64)
     adjusted.flat[cells] += changes[: cells.size] - changes[cells.size :]
@@ -425,18 +462,21 @@ def _meet_margins(
 def _meet_margin(
     counts: Index, possible: npt.NDArray[np.bool_], out: tuple[int, ...], margin: Index
 ) -> Index:
-    """Return integer counts with one margin, by changing the largest cells of each slice."""
+    """Return the nearest integer counts that have one given margin.
+
+    Records are added to or removed from the largest cells that sum to a cell of the margin.
+    """
     remaining = [a for a in range(counts.ndim) if a not in out]
     rows = counts.transpose([*remaining, *out]).reshape(margin.size, -1).copy()
     allowed = possible.transpose([*remaining, *out]).reshape(margin.size, -1)
-    for row, where, target in zip(rows, allowed, margin.ravel(), strict=True):
+    for row, row_allowed, target in zip(rows, allowed, margin.ravel(), strict=True):
         missing = int(target - row.sum())
         if missing > 0:
-            row[np.argmax(np.where(where, row, -1))] += missing
+            row[np.argmax(np.where(row_allowed, row, -1))] += missing
         while missing < 0:
             largest = int(np.argmax(row))
-            taken = min(-missing, int(row[largest]))
-            row[largest] -= taken
-            missing += taken
-    back = np.argsort([*remaining, *out])
-    return np.asarray(rows.reshape([counts.shape[a] for a in (*remaining, *out)]).transpose(back))
+            removed = min(-missing, int(row[largest]))
+            row[largest] -= removed
+            missing += removed
+    order = np.argsort([*remaining, *out])
+    return np.asarray(rows.reshape([counts.shape[a] for a in (*remaining, *out)]).transpose(order))

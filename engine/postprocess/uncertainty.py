@@ -78,43 +78,50 @@ EM_STEPS = 30
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResidualPosterior:
-    """Posterior distribution of the distance of one table from its reference.
+    """Posterior distribution of the dispersion of one true table about its reference.
 
     Attributes
     ----------
-    middle : the reference m, in counts; shape (n_1, ..., n_k).
+    reference : the reference m, in counts; shape (n_1, ..., n_k).
     variance : variance of the noise, in counts^2.
-    most : upper bound of |t - m|^2, in counts^2.
-    odds : posterior probabilities of ``SHARES`` of the bound; shape (shares,).
+    bound : upper bound of the squared distance |t - m|^2, in counts^2.
+    probabilities : posterior probabilities that the squared distance is ``SHARES`` times the bound,
+        shape (shares,).
     """
 
-    middle: Array = field(repr=False)
+    reference: Array = field(repr=False)
     variance: float
-    most: float
-    odds: Array = field(repr=False)
+    bound: float
+    probabilities: Array = field(repr=False)
 
-    def drawn(self, generator: np.random.Generator) -> Array:
-        """Draw a share; return the posterior variance of the cells, shape (n_1, ..., n_k)."""
-        share = float(generator.choice(SHARES, p=self.odds))
-        prior = share * self.most / float(self.middle.sum()) * self.middle
+    def draw_cell_variances(self, generator: np.random.Generator) -> Array:
+        """Draw a dispersion; return the posterior variances of the true cells, in counts^2.
+
+        Shape (n_1, ..., n_k).
+        """
+        share = float(generator.choice(SHARES, p=self.probabilities))
+        prior = share * self.bound / float(self.reference.sum()) * self.reference
         return np.asarray(self.variance * prior / (self.variance + prior))
 
 
-def hidden_tables(
-    found: Evidence, contrasts: Mapping[Axes, Array]
+def residual_posteriors(
+    estimates: Evidence, contrasts: Mapping[Axes, Array]
 ) -> dict[Axes, ResidualPosterior]:
-    """Return the posterior of every measured table of at least two attributes."""
+    """Return a mapping from attribute sets to the posterior dispersion of their true tables.
+
+    It has all measured sets of at least two attributes.
+    """
     bounds: dict[Axes, tuple[Array, float, float]] = {}
-    for axes, middle, excess, margins in _excess_dispersions(found, contrasts):
-        most = min(float(np.sum(m**2)) for m in margins) - float(np.sum(middle**2))
-        if most > 0.0:
-            bounds[axes] = middle, excess, most
+    for axes, reference, excess, margins in _excess_dispersions(estimates, contrasts):
+        bound = min(float(np.sum(m**2)) for m in margins) - float(np.sum(reference**2))
+        if bound > 0.0:
+            bounds[axes] = reference, excess, bound
     out = {}
     for order in {len(axes) for axes in bounds}:
         members = [axes for axes in bounds if len(axes) == order]
         squares = np.array([bounds[axes][2] for axes in members])[:, None] * SHARES
-        variances = np.array([found.seen[axes].variance for axes in members])[:, None]
-        ranks = np.array([found.seen[axes].rank for axes in members])[:, None]
+        variances = np.array([estimates.seen[axes].variance for axes in members])[:, None]
+        ranks = np.array([estimates.seen[axes].rank for axes in members])[:, None]
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
         log_likelihood = -0.5 * (
             (np.array([bounds[axes][1] for axes in members])[:, None] - squares) ** 2 / spread
@@ -123,14 +130,17 @@ def hidden_tables(
         likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
         prior = uniform = np.full(len(SHARES), 1.0 / len(SHARES))
         for _ in range(EM_STEPS):
-            odds = prior * likelihood
-            odds /= odds.sum(axis=1, keepdims=True)
+            posterior = prior * likelihood
+            posterior /= posterior.sum(axis=1, keepdims=True)
             # one pseudo-table without information keeps the prior positive
-            prior = (odds.sum(axis=0) + uniform) / (len(members) + 1)
-        for axes, row in zip(members, odds, strict=True):
-            middle, _, most = bounds[axes]
+            prior = (posterior.sum(axis=0) + uniform) / (len(members) + 1)
+        for axes, row in zip(members, posterior, strict=True):
+            reference, _, bound = bounds[axes]
             out[axes] = ResidualPosterior(
-                middle=middle, variance=found.seen[axes].variance, most=most, odds=row
+                reference=reference,
+                variance=estimates.seen[axes].variance,
+                bound=bound,
+                probabilities=row,
             )
     return out
 
@@ -138,52 +148,59 @@ def hidden_tables(
 def _excess_dispersions(
     estimates: Evidence, contrasts: Mapping[Axes, Array]
 ) -> Iterator[tuple[Axes, Array, float, list[Array]]]:
-    """Yield set, reference, excess dispersion in counts^2 and margins of every measured table."""
+    """Yield one tuple per measured table of at least two attributes.
+
+    It contains the attribute set, the reference, the squared distance of the noisy residual from
+    the reference beyond its noise, in counts^2, and the margins.
+    """
     tables: dict[Axes, Array] = {}
     for axes in estimates.sets:
         tables[axes] = np.maximum(assemble_table(contrasts, axes), 0.0)
         seen = estimates.seen.get(axes)
         if len(axes) < 2 or seen is None or seen.rank == 0:
             continue
-        middle = max_entropy_table(
+        reference = max_entropy_table(
             axes,
             {f: tables[f] for f in (*largest_subsets(axes), axes[:-2])},
             estimates.possible.get(axes),
         )
-        excess, _ = dispersion(seen.cells - seen.lens.of(middle), seen.variance, seen.rank)
-        yield axes, middle, excess, [tables[f] for f in largest_subsets(axes)]
+        excess, _ = dispersion(seen.cells - seen.lens.of(reference), seen.variance, seen.rank)
+        yield axes, reference, excess, [tables[f] for f in largest_subsets(axes)]
 
 
-def share_of_signal(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Array]:
-    """Return tau m / (v + tau m) of the cells of every measured table of at least two attributes.
+def share_of_signal(estimates: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Array]:
+    """Return, for every measured set of at least two attributes, how much of each cell was measured.
 
-    This is the weight of the noisy answer in the published residual; the reference has the
-    remaining weight. Shapes (n_1, ..., n_k).
+    The share is tau m / (v + tau m), the weight of the noisy answer in the published residual; the
+    reference, which follows from smaller tables, has the remaining weight.  Shapes (n_1, ..., n_k).
     """
     out = {}
-    for axes, middle, excess, _ in _excess_dispersions(found, contrasts):
-        prior = max(0.0, excess) / float(contrasts[()]) * middle
-        out[axes] = prior / (found.seen[axes].variance + prior)
+    for axes, reference, excess, _ in _excess_dispersions(estimates, contrasts):
+        prior = max(0.0, excess) / float(contrasts[()]) * reference
+        out[axes] = prior / (estimates.seen[axes].variance + prior)
     return out
 
 
 def draw_truth(
     contrasts: Mapping[Axes, Array],
-    hidden: Mapping[Axes, ResidualPosterior],
+    posteriors: Mapping[Axes, ResidualPosterior],
     generator: np.random.Generator,
 ) -> dict[Axes, Array]:
-    """Draw contrasts of possible true tables; shapes (n_1, ..., n_k) of tables."""
+    """Draw tables that may be the true ones, given the published tables; return their contrasts.
+
+    ``contrasts`` are those of the published tables, with the shapes (n_1, ..., n_k) of the tables.
+    """
     out = dict(contrasts)
-    for axes, unknown in hidden.items():
-        variance = unknown.drawn(generator)
+    for axes, posterior in posteriors.items():
+        variance = posterior.draw_cell_variances(generator)
         table = np.maximum(assemble_table(contrasts, axes), 0.0)
         spread = np.zeros_like(table)
         # machines round differently near 0; the tolerance makes all of them draw for the same cells
-        live = (table > ZERO_CELL_SHARE * table.max()) & (
+        positive = (table > ZERO_CELL_SHARE * table.max()) & (
             variance > ZERO_CELL_SHARE * variance.max()
         )
-        scale = variance[live] / table[live]
-        spread[live] = generator.gamma(table[live] / scale, scale) - table[live]
+        scale = variance[positive] / table[positive]
+        spread[positive] = generator.gamma(table[positive] / scale, scale) - table[positive]
         out[axes] = contrasts[axes] + contrast(spread)
     return out
 
@@ -191,12 +208,11 @@ def draw_truth(
 def simulate_measurement(
     plan: Plan, table: Callable[[Space], Array], generator: np.random.Generator
 ) -> Measurement:
-    """Return a simulated measurement of a plan on arbitrary tables.
+    """Return a simulated measurement of a plan on public or hypothetical tables.
 
-    ``table`` returns the table on some attributes, in counts, of shape (n_1, ..., n_k).  The noise
-    has the distribution and the standard deviations of the plan, but comes from a statistical
-    generator.  The result is not a private release and does not protect the records behind
-    ``table``.
+    ``table`` returns the table on given attributes, in counts, shape (n_1, ..., n_k).  The noise has
+    the distribution and the standard deviations of the plan, but comes from a statistical random
+    generator: the result is no private release and does not protect the records behind ``table``.
     """
     answers = {}
     for key, block in plan.blocks.items():
@@ -228,7 +244,7 @@ class QualityRule:
     doubtful_cv, suppressed_cv : relative errors above which a number is doubtful or suppressed; the
         defaults are those of `NoiseScale`.
     least_count : smaller numbers are suppressed.
-    least_signal : numbers with a smaller share of signal are doubtful.
+    least_signal : numbers are doubtful if a smaller share of them, from 0 to 1, was measured.
 
     The rule protects readers from unreliable numbers.  The noise protects the people in the
     records; suppression does not, because a suppressed cell remains in all sums and can be computed
@@ -236,8 +252,8 @@ class QualityRule:
 
     >>> QualityRule(doubtful_cv=0.4)  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    engine.errors.PlanError: A number is doubtful before it is suppressed: doubtful_cv 0.4 is above
-    suppressed_cv 0.3.
+    engine.errors.PlanError: doubtful_cv is 0.4, above suppressed_cv 0.3, but a number must be
+    doubtful before it is suppressed. Give a doubtful_cv of at most suppressed_cv.
     """
 
     doubtful_cv: float = NoiseScale.publishable
@@ -250,33 +266,45 @@ class QualityRule:
             check_positive(name, getattr(self, name), error=PlanError)
         if self.doubtful_cv > self.suppressed_cv:
             raise PlanError(
-                f"A number is doubtful before it is suppressed: doubtful_cv {self.doubtful_cv:g} is"
-                f" above suppressed_cv {self.suppressed_cv:g}."
+                f"doubtful_cv is {self.doubtful_cv:g}, above suppressed_cv {self.suppressed_cv:g}, but a"
+                " number must be doubtful before it is suppressed. Give a doubtful_cv of at most"
+                " suppressed_cv."
             )
         if not self.least_count >= 0.0 or not 0.0 <= self.least_signal <= 1.0:
             raise PlanError(
-                f"The least count was {self.least_count}, the least share of signal"
-                f" {self.least_signal}. Give a number of at least 0, and one from 0 to 1."
+                f"least_count was {self.least_count} and least_signal {self.least_signal}. Give a"
+                " least_count of at least 0, and a least_signal from 0 to 1."
             )
 
     def flags(
         self, values: Array, errors: Array, signal: Array
     ) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_]]:
-        """Return flags and reason codes of published numbers, all of shape (queries,).
+        """Return the flags and the reason codes, keys of `REASONS`, of published numbers.
 
-        ``errors`` are root mean squared errors in counts, ``signal`` shares from 0 to 1.  If
-        several thresholds are violated, the reason is that of the most severe flag.
+        ``values`` are the numbers and ``errors`` their root mean squared errors, in counts;
+        ``signal`` are the shares of them that were measured, from 0 to 1.  All arrays have the shape
+        (queries,).  If several thresholds are violated, the reason is that of the most severe flag.
         """
         # products instead of ratios: a 0 with an error of 0 is publishable, any other 0 is not
-        grave, doubtful = errors > self.suppressed_cv * values, errors > self.doubtful_cv * values
-        small, guessed = values < self.least_count, signal < self.least_signal
-        reasons = np.select([small, grave, doubtful, guessed], ["count", "cv", "cv", "signal"], "")
-        flags = np.select([small | grave, doubtful | guessed], [SUPPRESSED, DOUBTFUL], PUBLISHABLE)
+        above_suppressed = errors > self.suppressed_cv * values
+        above_doubtful = errors > self.doubtful_cv * values
+        small, unmeasured = values < self.least_count, signal < self.least_signal
+        reasons = np.select(
+            [small, above_suppressed, above_doubtful, unmeasured],
+            ["count", "cv", "cv", "signal"],
+            "",
+        )
+        flags = np.select(
+            [small | above_suppressed, above_doubtful | unmeasured],
+            [SUPPRESSED, DOUBTFUL],
+            PUBLISHABLE,
+        )
         return flags, reasons
 
 
-DRAWS = 30
-CLASSES = ((0.0, 1.0), (1.0, 10.0), (10.0, 100.0), (100.0, np.inf))
+DRAWS = 30  # default number of bootstrap draws
+# ranges of true counts by which `Uncertainty.bias` groups the cells
+COUNT_RANGES = ((0.0, 1.0), (1.0, 10.0), (10.0, 100.0), (100.0, np.inf))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -286,9 +314,11 @@ class Uncertainty:
     Attributes
     ----------
     published : the tables.
-    errors : contrasts of the errors of every draw, by positions in ``published.names``.
-    truths : contrasts of the true tables of the same draws.
-    signal : share of signal of every cell, for every measured set of attributes.
+    errors : one mapping per draw, from attribute sets, as positions in ``published.names``, to the
+        contrasts of the errors.
+    truths : the same for the true tables of the draws.
+    signal : mapping from measured sets to the share of every cell that was measured, see
+        `share_of_signal`.
 
     Intervals are approximate.  Their coverage holds on average over the cells of a table, not for
     each single cell, and depends on the dispersion estimated from the released numbers.  Only
@@ -306,7 +336,10 @@ class Uncertainty:
         return np.asarray(np.sqrt(squares + self._rounding(attributes) ** 2))
 
     def reach(self, confidence: float = 0.95) -> float:
-        """Return the half-width of an interval in errors: Student's quantile, for few draws."""
+        """Return the half-width of an interval as a multiple of the error.
+
+        This is a quantile of Student's distribution, because few draws estimate the error.
+        """
         share = check_positive("confidence", confidence, below=1, error=PlanError)
         return float(scipy.special.stdtrit(len(self.errors), 0.5 + share / 2))
 
@@ -321,7 +354,7 @@ class Uncertainty:
         truth = np.array([self._laid(t, attributes) for t in self.truths])
         errors = np.array([self._laid(e, attributes) for e in self.errors])
         rows = []
-        for low, high in CLASSES:
+        for low, high in COUNT_RANGES:
             inside = (truth < high) & ((truth >= low) | (low == 0.0))
             cell_errors = errors[inside]
             words = f"{low:g} or more" if high == np.inf else f"{low:g} to {high:g}"
@@ -404,7 +437,7 @@ class Uncertainty:
         return ends if self.published.fit == "none" else np.maximum(ends, 0.0)
 
     def _shares(self, group: int, first: int, last: int, values: Array) -> Array:
-        """Return the share of signal of queries: the mean over their cells, weighted by counts."""
+        """Return the measured share of queries: the mean over their cells, weighted by counts."""
         queries = self.published.measurement.plan.workload.groups[group]
         axes = self.published.positions(queries.attributes)
         if self.published.measurement.plan.schema.is_exact(queries.attributes):
@@ -429,7 +462,7 @@ class Uncertainty:
         return self.published.laid_out(table, attributes)
 
     def _rounding(self, attributes: Sequence[str]) -> Array:
-        """Return integer tables minus the real-valued tables that they approximate."""
+        """Return an integer table minus the real-valued table that it approximates; 0 if not integer."""
         integer_table = self.published.table(attributes)
         if self.published.people is None:
             return np.zeros_like(integer_table)
@@ -450,7 +483,7 @@ def uncertainty(
 
     Parameters
     ----------
-    draws : number of possible truths.
+    draws : number of hypothetical true tables that are drawn, measured and published.
     progress : called with the share of the work done and a message; False cancels.
     memory_limit : in bytes.
     resume : folder for checkpoints, see `publish`; draws that it contains are not repeated.
@@ -470,19 +503,19 @@ def uncertainty(
     measurement, fit = published.measurement, published.fit
     if fit == "none" and not measurement.plan.schema.impossible:
         raise PlanError(
-            "Unbiased tables have the exact intervals of the answers. Write the answers, or take"
-            " another fit."
+            'Tables of fit="none" have the exact intervals of the unbiased answers. Write the answers,'
+            ' or publish with fit="shrunk" or "nonnegative".'
         )
     if fit != "none" and not float(published.contrasts[()]) > 0.0:
         raise NotAnswerable(
-            "The number of records is lost in its noise, so that errors cannot be estimated. "
-            "Measure with a larger budget."
+            "The noisy number of records is not positive, so that errors cannot be estimated. Measure"
+            " with a larger budget."
         )
     cells = sum(c.size for c in published.contrasts.values())
     if (needed := 16 * draws * cells) > memory_limit:
         raise LimitExceeded(
             f"{draws} draws of {cells:,} cells would need about {needed / 1e9:,.1f} GB, over the"
-            f" limit of {memory_limit / 1e9:,.1f} GB. Ask for fewer draws, or raise memory_limit."
+            f" limit of {memory_limit / 1e9:,.1f} GB. Give fewer draws, or raise memory_limit."
         )
     estimates, generator, tell = (
         evidence(measurement),
@@ -490,32 +523,36 @@ def uncertainty(
         progress_share(progress),
     )
     # the errors of unbiased tables are linear in the noise and do not depend on the truth
-    hidden = {} if fit == "none" else hidden_tables(estimates, published.contrasts)
-    errors, truths, steps = [], [], checkpoints_of(resume, [seed_of(measurement), fit, "errors"])
+    posteriors = {} if fit == "none" else residual_posteriors(estimates, published.contrasts)
+    errors, truths, checkpoints = (
+        [],
+        [],
+        checkpoints_of(resume, [seed_of(measurement), fit, "errors"]),
+    )
     for number in range(draws):
         tell(number / draws, "Rehearsing on tables that might be true")
-        if done := steps.taken(f"{number}"):
+        if done := checkpoints.read(f"{number}"):
             errors.append(arrays_by_axes(done, "error"))
             truths.append(arrays_by_axes(done, "truth"))
             set_state(generator, done["generator"])
             continue
-        truth = draw_truth(published.contrasts, hidden, generator)
+        truth = draw_truth(published.contrasts, posteriors, generator)
         tables = Published(
             measurement=measurement, fit="none", names=published.names, contrasts=truth
         )
-        again = publish(
+        republished = publish(
             simulate_measurement(measurement.plan, tables.spread, generator),
             fit,
             memory_limit=memory_limit,
         )
-        errors.append({axes: c - truth[axes] for axes, c in again.contrasts.items()})
+        errors.append({axes: c - truth[axes] for axes, c in republished.contrasts.items()})
         truths.append(truth)
         arrays = (
             arrays_by_name(errors[-1], "error")
             | arrays_by_name(truth, "truth")
             | {"generator": state_of(generator)}
         )
-        steps.take(f"{number}", arrays)
+        checkpoints.write(f"{number}", arrays)
     tell(1.0, "Rehearsed")
     signal = share_of_signal(estimates, published.contrasts)
     return Uncertainty(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 INTERVAL_CONFIDENCE = 0.95
-WORDS = {
+CRITERIA_TEXTS = {
     "distance": "share of records to move until a table is the published one, at most",
     "inside": (
         f"share of answers whose {INTERVAL_CONFIDENCE:.0%} interval holds the count, at least"
@@ -29,12 +29,13 @@ WORDS = {
         "typical distance from the unbiased answers of a group, in standard errors, at most"
     ),
 }
-ALL_SHOWN = QualityRule(doubtful_cv=1e300, suppressed_cv=1e300)
+# rule that suppresses no number
+SHOW_ALL = QualityRule(doubtful_cv=1e300, suppressed_cv=1e300)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptanceRule:
-    """Acceptance thresholds of synthetic records.
+    """Thresholds from which synthetic records are acceptable as a replacement of tables.
 
     Attributes
     ----------
@@ -43,7 +44,7 @@ class AcceptanceRule:
     inside : smallest allowed share of answers whose approximate 95% interval contains the count of
         the records.
     contradiction : largest allowed root mean square of (count - unbiased answer) / standard error
-        over the answers of a group; noise alone yields about 1.
+        over the answers of a group; it is about 1 if only noise separates them.
 
     >>> AcceptanceRule(distance=0.0)
     Traceback (most recent call last):
@@ -63,21 +64,21 @@ class AcceptanceRule:
 def acceptance(
     uncertainty: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None
 ) -> pd.DataFrame:
-    """Check synthetic records against the published tables.
+    """Check synthetic records against the published tables and the unbiased answers.
 
     Parameters
     ----------
-    records : cell codes, one column per attribute, as from `Published.records`; counts are scaled
-        to the total of the tables.
-    rule : thresholds.
+    records : cell codes, one column per attribute, as from `Published.records`; their counts are
+        scaled to the total of the tables.
+    rule : thresholds; by default those of `AcceptanceRule`.
 
     Returns
     -------
-    One row per criterion: criterion, limit, found (observed value), worst (attributes), met and
-    cost (pcost).
+    One row per criterion.  Columns: criterion (text), limit (threshold), found (observed value),
+    worst (attributes of the group with the worst value), met (whether the limit is met) and cost
+    (pcost, always 0).
 
-    Guarantee: reads only released numbers and synthetic records, so that it costs no privacy:
-    ``cost`` is 0.
+    Guarantee: reads only released numbers and synthetic records, so that it costs no privacy.
     """
     import pandas as pd
 
@@ -89,7 +90,7 @@ def acceptance(
         [_criteria(uncertainty, codes, scale, number) for number in range(len(groups))]
     )
     rows = []
-    for name, words in WORDS.items():
+    for name, text in CRITERIA_TEXTS.items():
         worst, limit = int(criteria[name].argmax()), float(getattr(thresholds, name))
         where = set_name(groups[worst].attributes)
         value = float(criteria[name][worst])
@@ -98,7 +99,7 @@ def acceptance(
         met = value >= limit if name == "inside" else value <= limit
         rows.append(
             {
-                "criterion": words,
+                "criterion": text,
                 "limit": limit,
                 "found": value,
                 "worst": where,
@@ -117,7 +118,10 @@ def _contradiction(counts: Array, answers: pd.DataFrame) -> float:
 
 
 def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) -> dict[str, float]:
-    """Return distance, contradiction and the number of answers inside intervals of a group."""
+    """Return the observed values of one group: distance, inside (as a number of answers), contradiction.
+
+    ``scale`` is the total of the tables over the number of records.
+    """
     published = errors.published
     group, schema = (
         published.measurement.plan.workload.groups[number],
@@ -125,15 +129,17 @@ def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) ->
     )
     axes = published.positions(group.attributes)
     table = scale * table_of(records, axes, schema.sizes(published.names)).astype(float)
-    counted = published.laid_out(table, group.attributes)
-    answers = errors.answers(number, confidence=INTERVAL_CONFIDENCE, rule=ALL_SHOWN)
-    counts = apply_group(group, counted, 0, group.count)
+    record_table = published.laid_out(table, group.attributes)
+    answers = errors.answers(number, confidence=INTERVAL_CONFIDENCE, rule=SHOW_ALL)
+    counts = apply_group(group, record_table, 0, group.count)
     within = (counts >= answers["published_low"].to_numpy()) & (
         counts <= answers["published_high"].to_numpy()
     )
     return {
         "distance": (
-            0.5 * float(np.abs(counted - published.table(group.attributes)).sum()) / published.total
+            0.5
+            * float(np.abs(record_table - published.table(group.attributes)).sum())
+            / published.total
         ),
         "inside": float(np.sum(within)),
         "contradiction": _contradiction(counts, answers),

@@ -91,12 +91,12 @@ def test_publish_noisy_total_uses_shrunk_total():
     measurement, _ = measured_on(
         Workload.all_ways(SCHEMA, (1,), family="marginal"), Budget(pcost=1e-5)
     )
-    proof = evidence(measurement)
-    assert proof.total > 0
-    wanted = shrunk_total(proof.total, proof.total_variance)
-    assert abs(wanted - proof.total) > 1.0
-    assert measurement.publish().total == pytest.approx(wanted)
-    assert measurement.publish("none").total == pytest.approx(proof.total)
+    estimates = evidence(measurement)
+    assert estimates.total > 0
+    expected = shrunk_total(estimates.total, estimates.total_variance)
+    assert abs(expected - estimates.total) > 1.0
+    assert measurement.publish().total == pytest.approx(expected)
+    assert measurement.publish("none").total == pytest.approx(estimates.total)
 
 
 def test_on_simplex_satisfies_optimality_conditions():
@@ -107,9 +107,9 @@ def test_on_simplex_satisfies_optimality_conditions():
         assert abs(projected.sum() - 5.0) <= 1e-9
         assert projected.min() >= 0
         # positive cells share one multiplier; cells at zero have a smaller one
-        pull = weights * (values - projected)
-        assert np.ptp(pull[projected > 0]) <= 1e-9
-        assert (pull[projected == 0] <= pull[projected > 0].min() + 1e-9).all()
+        multipliers = weights * (values - projected)
+        assert np.ptp(multipliers[projected > 0]) <= 1e-9
+        assert (multipliers[projected == 0] <= multipliers[projected > 0].min() + 1e-9).all()
 
 
 def test_shrink_table_follows_residual_only_if_significant():
@@ -120,10 +120,10 @@ def test_shrink_table_follows_residual_only_if_significant():
     }
     lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(3, 1 / 3)))
     product = np.outer(margins[0,], margins[1,]) / 100
-    moved = contrast(np.array([[15.0, -10.0, 0.0], [0.0, 0.0, 0.0]]))
-    for variance, near in ((1e4, product), (1e-4, product + moved)):
+    deviation = contrast(np.array([[15.0, -10.0, 0.0], [0.0, 0.0, 0.0]]))
+    for variance, near in ((1e4, product), (1e-4, product + deviation)):
         seen = ResidualEstimate(
-            cells=contrast(product) + moved, variance=variance, rank=2, lens=lens
+            cells=contrast(product) + deviation, variance=variance, rank=2, lens=lens
         )
         table = shrink_table((0, 1), seen, margins, 100.0)
         np.testing.assert_allclose(table, near, atol=0.05)
@@ -148,12 +148,12 @@ def test_project_nonnegative_matches_general_solver():
     from scipy.optimize import minimize
 
     pair = np.array([[3.0, 0.0], [0.0, 3.0]])
-    odd = np.array([[0.0, 3.0], [3.0, 0.0]])
+    opposite_pair = np.array([[0.0, 3.0], [3.0, 0.0]])
     start = {
         (): np.array(6.0),
         (0, 1): contrast(pair),
         (0, 2): contrast(pair),
-        (1, 2): contrast(odd),
+        (1, 2): contrast(opposite_pair),
     }
     start |= {(i,): np.zeros(2) for i in range(3)} | {(0, 1, 2): np.zeros((2, 2, 2))}
     assert assemble_table(start, (0, 1, 2)).min() < -0.5
@@ -183,22 +183,24 @@ def test_project_nonnegative_active_set_gives_same_distance(monkeypatch):
         {inside for axes in tables for n in range(4) for inside in itertools.combinations(axes, n)}
     )
     shapes = {axes: [sizes[a] for a in axes] for axes in sets}
-    loud = {(0, 1), (0, 1, 2), (0, 1, 3)}
+    noisy_sets = {(0, 1), (0, 1, 2), (0, 1, 3)}
     start = {
-        axes: contrast(generator.normal(scale=20.0 if axes in loud else 0.3, size=shapes[axes]))
+        axes: contrast(
+            generator.normal(scale=20.0 if axes in noisy_sets else 0.3, size=shapes[axes])
+        )
         for axes in sets
     }
     start[()] = np.array(500.0)
-    looks, follow = [], joint._Multipliers.follow
+    updates, follow = [], joint._Multipliers.follow
     monkeypatch.setattr(
         joint._Multipliers,
         "follow",
-        lambda self, table: (looks.append(self.axes), follow(self, table))[1],
+        lambda self, table: (updates.append(self.axes), follow(self, table))[1],
     )
 
     def run(every):
         monkeypatch.setattr(joint, "ROUNDS_PER_FULL_UPDATE", every)
-        looks.clear()
+        updates.clear()
         contrasts = project_nonnegative(
             {a: c.copy() for a, c in start.items()}, tables, sizes, 1e-6, lambda *_: None
         )
@@ -206,23 +208,21 @@ def test_project_nonnegative_active_set_gives_same_distance(monkeypatch):
         square = sum(
             float(np.sum((contrasts[a] - start[a]) ** 2)) / 4 ** len(a) for a in start if a
         )
-        return square, len(looks)
+        return square, len(updates)
 
-    now_and_then = joint.ROUNDS_PER_FULL_UPDATE
-    (near, most), (square, fewer) = run(1), run(now_and_then)
-    assert square == pytest.approx(near, rel=1e-3)
-    assert fewer < 0.5 * most
+    default = joint.ROUNDS_PER_FULL_UPDATE
+    (distance_of_all, updates_of_all), (distance, n_updates) = run(1), run(default)
+    assert distance == pytest.approx(distance_of_all, rel=1e-3)
+    assert n_updates < 0.5 * updates_of_all
 
 
 def test_make_consistent_projects_only_contradictory_tables_jointly(monkeypatch):
     """The pairs of attributes 0, 1, 2 contradict each other; all other triples are consistent."""
     pair, sets = np.array([[40.0, 0.0], [0.0, 40.0]]), list(itertools.combinations(range(4), 2))
-    triples, tied = (
-        list(itertools.combinations(range(4), 3)),
-        {(0, 1): pair, (0, 2): pair, (1, 2): pair[::-1]},
-    )
+    triples = list(itertools.combinations(range(4), 3))
+    contradictory = {(0, 1): pair, (0, 2): pair, (1, 2): pair[::-1]}
     start = {(): np.array(80.0)} | {(i,): np.zeros(2) for i in range(4)}
-    start |= {axes: contrast(tied.get(axes, np.full((2, 2), 20.0))) for axes in sets}
+    start |= {axes: contrast(contradictory.get(axes, np.full((2, 2), 20.0))) for axes in sets}
     start |= {axes: contrast(np.eye(2)[0][:, None, None] * 30.0 * np.eye(2)) for axes in triples}
     fields = {
         "names": ("a", "b", "c", "d"),
@@ -233,18 +233,22 @@ def test_make_consistent_projects_only_contradictory_tables_jointly(monkeypatch)
     }
     estimates = Evidence(**fields, tables=tuple(triples), seen={})
     assert min(assemble_table(start, axes).min() for axes in triples[1:]) < -1.0
-    held, project = [], shrunk.project_nonnegative
+    projected_sets, project = [], shrunk.project_nonnegative
     monkeypatch.setattr(
         shrunk,
         "project_nonnegative",
-        lambda c, tables, *rest, **more: (held.append(tables), project(c, tables, *rest, **more))[
-            1
-        ],
+        lambda c, tables, *args, **options: (
+            projected_sets.append(tables),
+            project(c, tables, *args, **options),
+        )[1],
     )
     consistent = shrunk.make_consistent(
         estimates, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None
     )
-    assert [[axes for axes in tables if len(axes) == 3] for tables in held][:2] == [[], [(0, 1, 2)]]
+    assert [[axes for axes in tables if len(axes) == 3] for tables in projected_sets][:2] == [
+        [],
+        [(0, 1, 2)],
+    ]
     assert min(assemble_table(consistent, axes).min() for axes in triples) >= -1e-12
     joint_contrasts = project(
         {a: c.copy() for a, c in start.items()}, triples, (2,) * 4, 1e-4, lambda *_: None

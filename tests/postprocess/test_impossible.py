@@ -32,7 +32,7 @@ FEW = pairwise(*CASES)
 
 
 def simulate_with_rules(rules, ways=(1, 2), pcost=0.05, seed=1, **options):
-    """Simulated measurement of records that satisfy the rules, and their exact tables."""
+    """Return a simulated measurement of records that satisfy rules, and a function to exact tables."""
     schema = SCHEMA.with_facts(impossible=rules)
     counts = people(schema, 3_000, seed)(schema.names) * (schema.possible_share(schema.names) > 0.0)
 
@@ -102,22 +102,20 @@ def test_unbiased_tables_with_zeros_stay_unbiased(rules):
             rest = names[:axis] + names[axis + 1 :]
             assert np.abs(table.sum(axis=axis) - published.table(rest)).max() <= 1e-9
     # the operation is linear and leaves true tables unchanged, so it keeps expectations
-    contrasts, twice = (
-        published.contrasts,
-        {axes: 2.0 * c for axes, c in published.contrasts.items()},
-    )
-    seen = {
+    contrasts = published.contrasts
+    doubled = {axes: 2.0 * c for axes, c in contrasts.items()}
+    possible = {
         axes: measurement.plan.schema.possible_share([published.names[a] for a in axes]) > 0.0
         for axes in contrasts
     }
     largest = [axes for axes in contrasts if len(axes) == 3]
     sizes = SCHEMA.sizes(SCHEMA.names)
-    for tables, back in ((contrasts, 1.0), (twice, 2.0)):
-        again = zero_impossible_cells(
-            {axes: c.copy() for axes, c in tables.items()}, largest, sizes, seen
+    for tables, factor in ((contrasts, 1.0), (doubled, 2.0)):
+        result = zero_impossible_cells(
+            {axes: c.copy() for axes, c in tables.items()}, largest, sizes, possible
         )
         for axes, c in contrasts.items():
-            np.testing.assert_allclose(again[axes], back * c, atol=1e-8)
+            np.testing.assert_allclose(result[axes], factor * c, atol=1e-8)
 
 
 def test_publish_with_rules_reduces_errors():
@@ -128,12 +126,14 @@ def test_publish_with_rules_reduces_errors():
         for with_rules in errors:
             simulated = measurement
             if not with_rules:
-                bare = plan(
+                plan_without_rules = plan(
                     Workload.all_ways(SCHEMA, (1, 2), family="marginal"),
                     Budget(pcost=0.05),
                     mechanism="residualplanner",
                 )
-                simulated = simulate_measurement(bare, table, np.random.default_rng(seed))
+                simulated = simulate_measurement(
+                    plan_without_rules, table, np.random.default_rng(seed)
+                )
             published = simulated.publish()
             errors[with_rules] += sum(
                 np.abs(published.table(n) - table(n)).sum() for n in sets(SCHEMA, (2,))
@@ -170,11 +170,11 @@ def test_impute_records_copies_values_of_possible_records():
 
 def test_impossible_cells_have_zero_error_and_documented_rules(tmp_path):
     measurement, _ = simulate_with_rules(RULES["one"], (2,), mechanism="residualplanner")
-    uncertain = measurement.publish().uncertainty(draws=2)
-    errors = uncertain.table_errors(["a", "b"])
+    uncertainty = measurement.publish().uncertainty(draws=2)
+    errors = uncertainty.table_errors(["a", "b"])
     assert (errors[:3, 3:] == 0.0).all()
     assert (errors[3:] > 0.0).any()
-    with zipfile.ZipFile(write_tables(uncertain, tmp_path / "tables.zip")) as archive:
+    with zipfile.ZipFile(write_tables(uncertainty, tmp_path / "tables.zip")) as archive:
         assert "- `a < 3 and b > 2`" in archive.read("codebook.md").decode()
         assert json.loads(archive.read("registry.json"))
 
@@ -183,13 +183,14 @@ def test_rule_on_other_attributes_leaves_tables_unchanged():
     schema = Schema([*SCHEMA.attributes, Attribute.of_size("e", 3)], impossible=["e == 1"])
     assert (schema.possible_share(["a", "b"]) == 1.0 / 63).all()
     result = plan(Workload(SCHEMA).add(("a", "b")), Budget(pcost=0.1))
-    again = plan(Workload(schema).add(("a", "b")), Budget(pcost=0.1))
+    plan_with_rule = plan(Workload(schema).add(("a", "b")), Budget(pcost=0.1))
     table = people(SCHEMA, 3_000, 1)
     one, other = (
-        simulate_measurement(p, table, np.random.default_rng(1)).publish() for p in (result, again)
+        simulate_measurement(p, table, np.random.default_rng(1)).publish()
+        for p in (result, plan_with_rule)
     )
     assert (one.table(["a", "b"]) == other.table(["a", "b"])).all()
-    assert result.hash != again.hash
+    assert result.hash != plan_with_rule.hash
 
 
 def test_unbiased_uncertainty_with_rules_matches_simulation():
@@ -199,15 +200,13 @@ def test_unbiased_uncertainty_with_rules_matches_simulation():
     uncertainty = published.uncertainty(draws=30)
     errors = uncertainty.table_errors(("a", "b"))
     possible = measurement.plan.schema.possible_share(("a", "b")) > 0.0
-    missed = []
+    simulated_errors = []
     for seed in range(1_000, 1_040):
-        again = simulate_measurement(measurement.plan, table, np.random.default_rng(seed)).publish(
-            "none"
-        )
-        missed.append(again.table(("a", "b")) - table(("a", "b")))
-    seen = np.mean(np.square(missed), axis=0)
+        simulated = simulate_measurement(measurement.plan, table, np.random.default_rng(seed))
+        simulated_errors.append(simulated.publish("none").table(("a", "b")) - table(("a", "b")))
+    variances = np.mean(np.square(simulated_errors), axis=0)
     assert (errors[~possible] == 0.0).all()
-    assert np.mean(errors[possible] ** 2) == pytest.approx(np.mean(seen[possible]), rel=0.15)
+    assert np.mean(errors[possible] ** 2) == pytest.approx(np.mean(variances[possible]), rel=0.15)
     number = next(
         i for i, g in enumerate(measurement.plan.workload.groups) if g.attributes == ("a", "b")
     )

@@ -30,7 +30,7 @@ PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="prefix")
 )
 def test_published_sums_are_as_accurate_as_unbiased_sums(mechanism, family, pcost):
     workload = Workload.all_ways(SCHEMA, (1, 2), family=family)
-    missed = np.zeros((2, len(workload.groups)))
+    errors = np.zeros((2, len(workload.groups)))
     for seed in range(3):
         measurement, table = measured_on(
             workload, Budget(pcost=pcost), seed=seed, mechanism=mechanism
@@ -38,11 +38,11 @@ def test_published_sums_are_as_accurate_as_unbiased_sums(mechanism, family, pcos
         published = measurement.publish()
         for number, group in enumerate(workload.groups):
             truth = apply_group(group, table(group.attributes), 0, group.count)
-            missed[:, number] += [
+            errors[:, number] += [
                 np.abs(v - truth).mean()
                 for v in (measurement.values(number), published.values(number))
             ]
-    ratios = missed[1] / missed[0]
+    ratios = errors[1] / errors[0]
     assert ratios.max() < 1.3, ratios
     assert ratios.mean() < 1.0, ratios
 
@@ -62,15 +62,15 @@ def test_published_prefix_answers_are_monotone():
 )
 def test_metric_equals_squared_norm_of_strategy_answers(mechanism, options):
     measurement, _ = measured_on(PAIRS, mechanism=mechanism, **options)
-    proof, rng, compared = evidence(measurement), np.random.default_rng(1), 0
+    estimates, rng, compared = evidence(measurement), np.random.default_rng(1), 0
     for space, block in measurement.plan.blocks.items():
-        seen = proof.seen.get(tuple(proof.names.index(name) for name in space))
+        seen = estimates.seen.get(tuple(estimates.names.index(name) for name in space))
         if not space or block.union or seen.metric is None:
             continue
         gap = rng.normal(size=seen.cells.shape)
-        answered = apply_factors(block, gap, lambda s: s.rows) / block.noise
+        strategy_answers = apply_factors(block, gap, lambda s: s.rows) / block.noise
         assert seen.metric.squared(seen.lens.of(gap)) == pytest.approx(
-            float(np.sum(answered**2)), rel=1e-8
+            float(np.sum(strategy_answers**2)), rel=1e-8
         )
         compared += 1
     assert compared >= 5
@@ -80,8 +80,8 @@ def test_nearest_single_matches_nonnegative_least_squares():
     measurement, _ = measured_on(
         PAIRS, Budget(pcost=0.005), mechanism="residualplanner+", records=400
     )
-    proof = evidence(measurement)
-    seen, center, total = proof.seen[0,], proof.centers[0], 400.0
+    estimates = evidence(measurement)
+    seen, center, total = estimates.seen[0,], estimates.centers[0], 400.0
     table = nearest_single(seen, total, center)
     assert table.min() == 0.0
     assert table.sum() == pytest.approx(total)
@@ -89,10 +89,10 @@ def test_nearest_single_matches_nonnegative_least_squares():
     half = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ np.array(
         [seen.lens.of(e) for e in np.eye(30)]
     ).T
-    wanted = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ seen.cells
+    target = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ seen.cells
     heavy = 1e4 * half.max()
     best, _ = scipy.optimize.nnls(
-        np.vstack([half, np.full(30, heavy)]), np.append(wanted, heavy * total)
+        np.vstack([half, np.full(30, heavy)]), np.append(target, heavy * total)
     )
     ours, theirs = (seen.metric.squared(seen.lens.of(t) - seen.cells) for t in (table, best))
     assert ours == pytest.approx(theirs, rel=1e-4)
@@ -103,10 +103,10 @@ def test_shrink_table_weights_directions_by_their_precision():
     measurement, _ = measured_on(
         PAIRS, Budget(pcost=5.0), mechanism="residualplanner+", records=20_000
     )
-    proof = evidence(measurement)
-    seen, tables = proof.seen[0, 1], {}
+    estimates = evidence(measurement)
+    seen, tables = estimates.seen[0, 1], {}
     for axes in ((0,), (1,), ()):
-        tables[axes] = measurement.marginal([proof.names[a] for a in axes]).clip(1.0)
+        tables[axes] = measurement.marginal([estimates.names[a] for a in axes]).clip(1.0)
     total = float(tables[0,].sum())
     tables[1,] *= total / tables[1,].sum()
     tables[()] = np.array(total)

@@ -80,28 +80,28 @@ def test_records_of_every_residual_plan_match_tables(shape, mechanism):
 )
 def test_integer_tables_are_nearly_as_accurate(ways, pcost):
     workload = Workload.all_ways(SCHEMA, ways, family="marginal")
-    plain = rounded = floor = 0.0
+    real_error = integer_error = rounding = 0.0
     for seed in range(2):
         measurement, table = measured_on(workload, Budget(pcost=pcost), seed=seed)
         published, integer = measurement.publish(), measurement.publish(integer=True)
         for names in sets(SCHEMA, ways[-1:]):
-            plain += np.abs(published.table(names) - table(names)).sum()
-            rounded += np.abs(integer.table(names) - table(names)).sum()
-            floor += np.abs(published.table(names) - np.rint(published.table(names))).sum()
-    assert rounded <= 1.05 * plain + 0.6 * floor
+            real_error += np.abs(published.table(names) - table(names)).sum()
+            integer_error += np.abs(integer.table(names) - table(names)).sum()
+            rounding += np.abs(published.table(names) - np.rint(published.table(names))).sum()
+    assert integer_error <= 1.05 * real_error + 0.6 * rounding
 
 
 def test_nearest_people_improve_on_tree_start():
     table = people(SCHEMA, 3_000, 1)
     exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
     tree_records = _tree_of_people(exact, SIZES, 3_000, np.random.default_rng(0))
-    moved = nearest_people(exact, SIZES, 3_000, np.random.default_rng(0), silent)
-    missed = [
+    records = nearest_people(exact, SIZES, 3_000, np.random.default_rng(0), silent)
+    errors = [
         sum(np.abs(table_of(r, p, SIZES) - exact[p]).sum() for p in PAIRS)
-        for r in (tree_records, moved)
+        for r in (tree_records, records)
     ]
-    assert missed[1] <= 0.25 * missed[0]
-    assert missed[1] <= 0.02 * 3_000 * len(PAIRS)
+    assert errors[1] <= 0.25 * errors[0]
+    assert errors[1] <= 0.02 * 3_000 * len(PAIRS)
 
 
 def test_tree_records_match_conditional_counts_within_one():
@@ -112,10 +112,10 @@ def test_tree_records_match_conditional_counts_within_one():
     assert len(tree) == len(SIZES) - 1
     for child, (_, parent) in tree.items():
         counted = table_of(records, (parent, child), SIZES)
-        wanted = exact[parent, child] if parent < child else exact[child, parent].T
-        shares = wanted / np.maximum(wanted.sum(axis=1, keepdims=True), 1.0)
-        near = np.abs(counted - shares * counted.sum(axis=1, keepdims=True))
-        assert near[wanted.sum(axis=1) > 0].max() < 1.0
+        target = exact[parent, child] if parent < child else exact[child, parent].T
+        shares = target / np.maximum(target.sum(axis=1, keepdims=True), 1.0)
+        differences = np.abs(counted - shares * counted.sum(axis=1, keepdims=True))
+        assert differences[target.sum(axis=1) > 0].max() < 1.0
 
 
 def test_records_depend_only_on_measurement():

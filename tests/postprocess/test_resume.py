@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from engine.errors import Cancelled, PlanError
-from engine.postprocess import checkpoint as resume
-from engine.postprocess import publish, uncertainty
+from engine.postprocess import checkpoint, publish, uncertainty
 from engine.postprocess import shrinkage as shrunk
 from engine.privacy import Budget
 from engine.release import Measurement
@@ -25,7 +24,7 @@ MORE_CALLS = 5
 
 @pytest.fixture(autouse=True)
 def save_every_checkpoint(monkeypatch):
-    monkeypatch.setattr(resume, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "WRITE_INTERVAL_S", 0.0)
 
 
 def simulated(ways=(1, 2, 3), seed=1):
@@ -35,7 +34,7 @@ def simulated(ways=(1, 2, 3), seed=1):
 
 
 def run_with_interruptions(work):
-    """Result of the work and number of attempts when each attempt is cancelled."""
+    """Repeat ``work``, cancelled a little later each time; return its result and the attempts."""
     for attempt in range(1, 400):
         shares = []
 
@@ -135,22 +134,26 @@ def test_killed_publish_resumes_to_same_integers(tmp_path):
         process.join(CEILING)
         assert process.exitcode == -signal.SIGKILL
         assert list(folder.rglob("*.npz"))
-    steps = []
+    messages = []
     resumed = publish(
-        measurement, integer=True, progress=lambda share, words: steps.append(words), resume=folder
+        measurement,
+        integer=True,
+        progress=lambda share, words: messages.append(words),
+        resume=folder,
     )
-    assert "Fitting tables" not in steps
+    assert "Fitting tables" not in messages
     assert_equal(publish(measurement, integer=True), resumed)
 
 
 def test_damaged_checkpoint_is_ignored(tmp_path):
     measurement = simulated()
     publish(measurement, resume=tmp_path)
-    (checkpoint,) = tmp_path.rglob("*.npz")
-    for torn in (b"", checkpoint.read_bytes()[:-100], b"no archive"):
-        checkpoint.write_bytes(torn)
+    (file,) = tmp_path.rglob("*.npz")
+    for damaged in (b"", file.read_bytes()[:-100], b"no archive"):
+        file.write_bytes(damaged)
         assert_equal(publish(measurement), publish(measurement, resume=tmp_path))
-    checkpoint.write_bytes(checkpoint.read_bytes().replace(b"\x00\x00\xf0?", b"\x00\x00\xf0@"))
+    # a different number in an intact archive fails its checksum
+    file.write_bytes(file.read_bytes().replace(b"\x00\x00\xf0?", b"\x00\x00\xf0@"))
     assert_equal(publish(measurement), publish(measurement, resume=tmp_path))
 
 
@@ -164,7 +167,7 @@ def test_checkpoint_folder_separates_publications(tmp_path):
 def test_checkpoint_of_other_code_is_ignored(tmp_path, monkeypatch):
     measurement = simulated((1, 2))
     publish(measurement, resume=tmp_path)
-    monkeypatch.setattr(resume, "_code", lambda: "other")
+    monkeypatch.setattr(checkpoint, "_code_hash", lambda: "other")
     publish(measurement, resume=tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
 

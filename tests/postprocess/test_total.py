@@ -59,9 +59,9 @@ def errors(table, pcost, ways):
 
 @pytest.mark.parametrize(("ways", "least"), [((1, 2), 0.9), ((1, 2, 3), 0.85)])
 def test_borrowed_total_reduces_error_of_noisy_total(ways, least):
-    unpooled, borrowed, said = errors(independent, 0.002, ways)
+    unpooled, borrowed, reported = errors(independent, 0.002, ways)
     assert borrowed < least * unpooled
-    assert 0.5 * borrowed < said < 2.0 * borrowed
+    assert 0.5 * borrowed < reported < 2.0 * borrowed
 
 
 @pytest.mark.parametrize("ways", [(1, 2), (1, 2, 3)])
