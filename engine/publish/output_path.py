@@ -27,32 +27,33 @@ RULE = (
 
 
 def added_columns(names: Iterable[str], attributes: Iterable[str]) -> dict[str, str]:
-    """Return the names of additional columns in a file, by their default names.
+    """Return a mapping from default names of additional columns to their names in a file.
 
-    A name that equals an attribute name, ignoring case, gets the prefix, repeatedly if needed.
+    A name that equals an attribute name, ignoring case, gets the prefix `PREFIX`, repeatedly if
+    needed.
 
     >>> added_columns(["status", "flag"], ["Status", "age"])
     {'status': 'added_status', 'flag': 'flag'}
     """
-    taken = {name.casefold() for name in attributes}
+    attribute_names = {name.casefold() for name in attributes}
     columns = {}
     for name in names:
         columns[name] = name
-        while columns[name].casefold() in taken:
+        while columns[name].casefold() in attribute_names:
             columns[name] = f"{PREFIX}{columns[name]}"
     return columns
 
 
 def is_added(column: str, name: str) -> bool:
-    """Return whether a column of a file is the one that `added_columns` names for ``name``."""
+    """Return whether a column name of a file is ``name``, with any number of prefixes `PREFIX`."""
     return re.fullmatch(f"(?:{PREFIX})*{re.escape(name)}", column) is not None
 
 
 PathText = str | os.PathLike[str]
-LEDGER_SUFFIXES = (".results", ".key", "-journal")  # files of a ledger
+LEDGER_SUFFIXES = (".results", ".key", "-journal")  # of the files that belong to a ledger file
 HEADER = ["attributes", "family", "query", "answer", "std", "low", "high"]
 PUBLISHED_HEADER = ["attributes", "family", "query", "published", "error"]  # first columns
-# files that identify a release package and a tables package
+# names of files that only a release package or only a tables package contains
 MEMBERS = ({"certificate.json"}, {"plan.json", "how.json", "tables.csv-metadata.json"})
 WORKBOOK_PROPERTIES = "docProps/custom.xml"
 SIMULATED_STATUS = ("SIMULATED", "REHEARSAL")  # first column of simulated records
@@ -69,9 +70,10 @@ def check_target(
 
     Parameters
     ----------
-    keep : input files that must not be overwritten: ledger (with its other files), records, plan.
+    keep : files that must not be overwritten: records, plan, and ledger with the files that belong
+        to it.
     overwrite : whether to replace an earlier file of answers.
-    is_replaceable : whether a file is one that ``overwrite`` may replace; by default answers.
+    is_replaceable : returns whether ``overwrite`` may replace a file; by default files of answers.
 
     Raises: PlanError if the path is a folder, a link, an existing other file or in a missing
     folder.
@@ -86,7 +88,7 @@ def check_target(
         raise PlanError(f"{requested} is a folder. Give the name of a file.")
     if not target.parent.is_dir():
         raise PlanError(
-            f"There is no folder {target.parent}. Make it, or give a file in another one."
+            f"The folder {target.parent} does not exist. Create it, or give a file in another folder."
         )
     inputs = [Path(k).resolve() for k in keep]
     for input_path in inputs:
@@ -96,19 +98,22 @@ def check_target(
         ]
         if target in input_files or input_files[1] in target.parents or _same(target, input_path):
             raise PlanError(
-                f"{requested} is, or belongs to, {input_path.name}, which this run needs. Give"
-                " another file."
+                f"{requested} is, or belongs to, {input_path.name}, which this run reads. Give the"
+                " name of another file."
             )
     if target.parent.name.endswith(LEDGER_SUFFIXES[0]) or _belongs_to_ledger(target):
-        raise PlanError(f"{requested} belongs to a ledger. Give another file.")
+        raise PlanError(
+            f"{requested} belongs to a ledger, which is never overwritten. Give the name of another"
+            " file."
+        )
     if not os.path.lexists(target):
         return target
     if target.is_symlink():
-        raise PlanError(f"{requested} is a link. Give the file itself, or another name.")
+        raise PlanError(f"{requested} is a link. Give the file that it points to, or another name.")
     if not overwrite:
         raise PlanError(
-            f"{requested} is there already, and nothing is overwritten. Give another name, or ask"
-            " to overwrite."
+            f"{requested} exists already and is not overwritten. Give another name, or allow"
+            " overwriting."
         )
     if not (is_replaceable or _is_answers)(target):
         raise PlanError(
@@ -138,7 +143,8 @@ def new_file(
             yield partial
     except FileExistsError:
         raise PlanError(
-            f"{target} has come up meanwhile, and nothing is overwritten. Give another name."
+            f"{target} was created by another program in the meantime and is not overwritten. Give"
+            " another name."
         ) from None
 
 
@@ -149,8 +155,11 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _belongs_to_ledger(target: Path) -> bool:
-    """Whether the name is that of a ledger or one of its files; ledgers must not be opened here."""
-    homes = [
+    """Return whether a path is that of a ledger or of a file that belongs to one.
+
+    Decided by names only, because opening a ledger would lock it.
+    """
+    ledgers = [
         target,
         *(
             target.with_name(target.name.removesuffix(e))
@@ -159,12 +168,14 @@ def _belongs_to_ledger(target: Path) -> bool:
         ),
     ]
     return any(
-        home.with_name(home.name + ending).exists() for home in homes for ending in LEDGER_SUFFIXES
+        ledger.with_name(ledger.name + suffix).exists()
+        for ledger in ledgers
+        for suffix in LEDGER_SUFFIXES
     )
 
 
 def _is_answers(target: Path) -> bool:
-    """Whether a file contains answers that this project wrote."""
+    """Return whether a file contains answers, tables or synthetic records that this project wrote."""
     import pyarrow.parquet as pq
 
     with suppress(OSError, ValueError, zipfile.BadZipFile, csv.Error):

@@ -89,8 +89,8 @@ if TYPE_CHECKING:
     from engine.figures import Picture
 
 
-MAX_FOOTER = 1_000_000  # bytes, and one more per row
-# field types of the compact protocol
+MAX_FOOTER = 1_000_000  # bytes of a parquet footer; one more byte is allowed per row
+# field types of the compact protocol of Thrift
 STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = (
     0,
     (1, 2),
@@ -101,12 +101,14 @@ STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = (
     (9, 10),
     12,
 )
-UNCOMPRESSED, COMPRESSED = 2, 3  # fields of a page header
-MAX_NESTING = 8
+UNCOMPRESSED, COMPRESSED = 2, 3  # numbers of the fields of a page header with its sizes
+MAX_NESTING = 8  # levels of structs and lists in a page header
 
 
 def check_pages(path: Path, max_bytes: int, rows: int) -> None:
-    """Raise ValueError unless the uncompressed size of all pages is at most ``max_bytes``.
+    """Raise ValueError unless a parquet file has ``rows`` rows and pages of bounded size.
+
+    All pages together may have at most ``max_bytes`` bytes after decompression.
 
     >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -114,18 +116,18 @@ def check_pages(path: Path, max_bytes: int, rows: int) -> None:
     ...     pq.write_table(pa.table({"a": ["x" * 10**6]}), file, compression="zstd")
     ...     check_pages(file, 2 * 10**5, rows=1)
     Traceback (most recent call last):
-    ValueError: a.parquet unfolds to more bytes than the plan allows
+    ValueError: a.parquet has more uncompressed bytes than the plan allows
     """
     import pyarrow.parquet as pq
 
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if len(content) < 12 or content[-4:] != b"PAR1":
-            raise ValueError(f"{path.name} is no parquet file")
+            raise ValueError(f"{path.name} is not a parquet file")
         if int.from_bytes(content[-8:-4], "little") > min(len(content), MAX_FOOTER + rows):
             raise ValueError(f"{path.name} has a longer footer than the plan allows")
         metadata, total = pq.read_metadata(path), 0
         if metadata.num_rows != rows:
-            raise ValueError(f"{path.name} has another number of rows than the plan has queries")
+            raise ValueError(f"{path.name} does not have one row per query of the plan")
         for group in range(metadata.num_row_groups):
             for number in range(metadata.num_columns):
                 column = metadata.row_group(group).column(number)
@@ -141,23 +143,28 @@ def check_pages(path: Path, max_bytes: int, rows: int) -> None:
                 while place < end:
                     header = _Reader(content, place)
                     fields = header.struct()
-                    unfolded, stored = fields.get(UNCOMPRESSED, -1), fields.get(COMPRESSED, -1)
-                    if unfolded < 0 or stored < 0:
+                    uncompressed, compressed = (
+                        fields.get(UNCOMPRESSED, -1),
+                        fields.get(COMPRESSED, -1),
+                    )
+                    if uncompressed < 0 or compressed < 0:
                         raise ValueError(f"{path.name} has a page without a size")
-                    total, place = total + unfolded, header.place + stored
+                    total, place = total + uncompressed, header.place + compressed
                     if total > max_bytes:
-                        raise ValueError(f"{path.name} unfolds to more bytes than the plan allows")
+                        raise ValueError(
+                            f"{path.name} has more uncompressed bytes than the plan allows"
+                        )
 
 
 @dataclass
 class _Reader:
-    """Reader of compact-protocol values, from a position in a file."""
+    """Reader of values in the compact protocol of Thrift, from a position in a file."""
 
     content: mmap.mmap
     place: int
 
     def struct(self, depth: int = 0) -> dict[int, int]:
-        """Return the integer fields of a struct by field number and skip all other fields."""
+        """Read a struct; return a mapping from the numbers of its integer fields to their values."""
         if depth > MAX_NESTING:
             raise ValueError("a page header is nested too deeply")
         integers, number = dict[int, int](), 0
@@ -222,7 +229,7 @@ Chunks = Callable[[str, int], Iterator[bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class PackageFiles:
-    """Files of a package, read with size limits.
+    """Files of a package in a zip or a folder, which are read up to given sizes.
 
     Attributes
     ----------
@@ -239,7 +246,9 @@ class PackageFiles:
         return b"".join(self._chunks(name, max_bytes))
 
     def digest(self, name: str, max_bytes: int) -> str:
-        """Return the SHA-256 of a file and copy it to `path`, unless it is in a folder.
+        """Return the SHA-256 of a file in hexadecimal digits, and make the file readable at `path`.
+
+        For this, files of a zip are copied to a scratch folder.
 
         Raises
         ------
@@ -273,12 +282,13 @@ def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
         names = sorted(entry.name for entry in os.scandir(place))
         if len(names) > MAX_MEMBERS:
             raise PlanError(
-                f"The folder has {len(names):,} files; at most {MAX_MEMBERS:,} are read."
+                f"The folder has {len(names):,} files, and at most {MAX_MEMBERS:,} are read. Give the"
+                " folder of one package."
             )
 
         def from_folder(name: str, max_bytes: int) -> Iterator[bytes]:
             if not is_plain_name(name) or not is_regular_file(place / name):
-                raise ValueError(f"{name} is a link, a folder or no file")
+                raise ValueError(f"{name} is not a regular file")
             with open(place / name, "rb") as file:
                 yield from bounded_chunks(file, max_bytes, name)
 
@@ -302,8 +312,9 @@ class ArrayFile:
     @classmethod
     @contextmanager
     def open(cls, path: Path, max_arrays: int) -> Iterator[ArrayFile]:
-        """Open a file of at most ``max_arrays``; raise PlanError for any damage, also while it is
-        open.
+        """Open a file of at most ``max_arrays`` arrays for reading.
+
+        Raises: PlanError if the file is damaged, also when the damage is found later by `read`.
         """
         with open_zip(path, path.name, error=PlanError, max_members=max_arrays) as archive:
             yield cls(_archive=archive)
@@ -315,8 +326,8 @@ class ArrayFile:
             return read_array(content, kinds=kind, shape=shape)
         except (KeyError, ValueError):
             raise PlanError(
-                f"The array {quote_public(name)} is not there, or not of the shape that the plan"
-                " says."
+                f"The array {quote_public(name)} of the measurements is missing, or does not have the"
+                " shape that follows from the plan. Give the package as it was published."
             ) from None
 
 
@@ -329,7 +340,7 @@ def max_arrays_of(plan: Plan) -> int:
 
 
 def max_bytes_of(plan: Plan) -> dict[str, int]:
-    """Return the maximum size of every file of a release of a plan, in bytes."""
+    """Return a mapping from the files of a release of a plan to their maximum sizes in bytes."""
     groups, rows, blocks = plan.workload.groups, plan.workload.queries, plan.blocks.values()
     labels = {a.name: _label_bytes(a) for a in plan.schema.attributes}
     texts = sum(group.count * _text_bytes(group, labels) for group in groups)
@@ -351,7 +362,10 @@ def max_bytes_of(plan: Plan) -> dict[str, int]:
 
 
 def _label_bytes(attribute: Attribute) -> int:
-    """Return the maximum UTF-8 size of the text of one cell, with two labels for ranges."""
+    """Return an upper bound of the UTF-8 bytes of the words about one attribute in a query text.
+
+    These are the name of the attribute and up to two labels, those of a range.
+    """
     longest = max(map(len, attribute.labels), default=0) if attribute.labels is not None else 64
     if attribute.is_dated and attribute.missing is not None:
         longest = max(longest, len(str(attribute.missing)))
@@ -396,7 +410,7 @@ def open_answers(path: Path, rows: int, max_bytes: int) -> pq.ParquetFile:
     Raises
     ------
     ValueError : the file has a different number of rows, an uncompressed size above ``max_bytes``,
-        or columns of other types.
+        or columns that are neither numbers nor texts.
     """
     import pyarrow.parquet as pq
 
@@ -405,7 +419,7 @@ def open_answers(path: Path, rows: int, max_bytes: int) -> pq.ParquetFile:
     file = pq.ParquetFile(path, buffer_size=1 << 20, read_dictionary=texts)
     kinds = (pa.types.is_floating, pa.types.is_string, pa.types.is_dictionary)
     if not all(any(is_kind(field.type) for is_kind in kinds) for field in file.schema_arrow):
-        raise ValueError(f"{path.name} has columns of other types")
+        raise ValueError(f"{path.name} has columns that are neither numbers nor texts")
     return file
 
 
@@ -456,17 +470,17 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
 def in_one_step(measurement: Measurement) -> bool:
     """Return whether the released integers alone determine the estimates of the plan.
 
-    False for the second stage of a two-stage release, and for rows that another machine has
-    rotated.
+    They do not in the second stage of a two-stage release, nor if this machine computes rotated
+    strategy rows, because its eigenvectors differ from those of the machine that measured.
     """
     plan, integers = measurement.plan, measurement.answers_on_grid
     if any(s not in integers or integers[s].size != b.measurements for s, b in plan.blocks.items()):
         return False
-    again = measurement_of(
+    recomputed = measurement_of(
         plan, integers, dataset="", key="", utc="", rehearsal=measurement.rehearsal
     )
     return all(
-        np.allclose(again.estimates[s], e, rtol=1e-9, atol=1e-9)
+        np.allclose(recomputed.estimates[s], e, rtol=1e-9, atol=1e-9)
         for s, e in measurement.estimates.items()
     )
 
@@ -502,15 +516,15 @@ def _write_files(
 def read_measurements(
     plan: Plan, description: Path, arrays: Path, *, rehearsal: bool, **words: str
 ) -> Measurement:
-    """Read the measurement of a plan from released integers or two-stage estimates.
+    """Read the measurement of a plan from the files that `write_measurements` wrote.
 
-    The plan of the measurement has the rows of the files, which another machine may have rotated;
-    see `Strategy.by_rows`.
+    The strategies of the returned plan have the rows in the files, because another machine may have
+    computed rotated rows; see `Strategy.by_rows`.
 
     Parameters
     ----------
     description, arrays : the files `NAMES`.
-    words : dataset, key and utc of the measurement.
+    words : the fields dataset, key and utc of the measurement.
 
     Raises
     ------
@@ -518,7 +532,10 @@ def read_measurements(
     """
     text = parse_json(description.read_bytes(), max_memory=MAX_JSON_MEMORY)
     if not isinstance(text, dict) or text.get("format") != MEASUREMENTS_FORMAT:
-        raise PlanError("The measurements have a different format than this version reads.")
+        raise PlanError(
+            f"The measurements do not have the format {MEASUREMENTS_FORMAT!r}, which this version"
+            " reads. Give the package as it was published."
+        )
     with ArrayFile.open(arrays, max_arrays_of(plan)) as array_file:
         if "estimates" in text:
             estimates = _read_estimates(plan, text["estimates"], array_file)
@@ -526,7 +543,10 @@ def read_measurements(
                 plan=plan, rehearsal=rehearsal, answers_on_grid={}, estimates=estimates, **words
             )
         if not isinstance(text.get("blocks"), list) or len(text["blocks"]) != len(plan.blocks):
-            raise PlanError("The measurements have a different number of blocks than the plan.")
+            raise PlanError(
+                "The measurements do not have one block per block of the plan. Give the package as"
+                " it was published."
+            )
         integers, blocks, strategies = {}, {}, dict[tuple[Strategy, str], Strategy]()
         for (space, block), entry in zip(plan.blocks.items(), text["blocks"], strict=True):
             _check_block(block, entry)
@@ -547,10 +567,15 @@ def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, 
         and isinstance(e.get("estimates"), str)
         for e in entries
     ):
-        raise PlanError("The estimates in the measurements are damaged.")
+        raise PlanError(
+            "The estimates in the measurements are damaged. Give the package as it was published."
+        )
     names = {tuple(e["space"]): e["estimates"] for e in entries}
     if len(names) != len(entries) or names.keys() != plan.answering.keys():
-        raise PlanError("The measurements have estimates of different attributes than the plan.")
+        raise PlanError(
+            "The estimates in the measurements are not on the attributes of the plan. Give the"
+            " package as it was published."
+        )
     return {
         space: arrays.read(name, "f", plan.answering[space].coordinates)
         for space, name in names.items()
@@ -558,7 +583,7 @@ def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, 
 
 
 def _check_block(block: Block, entry: Any) -> None:
-    """Raise PlanError unless the description of a block has all fields, each of its type."""
+    """Raise PlanError unless a block's description has all fields, with values of the right types."""
     texts = ("law", "integers") if block.weights is None else ("law", "integers", "weights")
     if (
         not isinstance(entry, dict)
@@ -580,7 +605,13 @@ def _with_measured_rows(
     arrays: ArrayFile,
     strategies: dict[tuple[Strategy, str], Strategy],
 ) -> Block:
-    """Return a block with the measured rows of the files; shared strategies remain shared.
+    """Return a block of the plan whose strategies have the rows in the measurement files.
+
+    Parameters
+    ----------
+    entry : description of the block in measurements.json.
+    strategies : cache from (strategy of the plan, name of its rows in the files) to strategies, so
+        that blocks continue to share strategies; extended in place.
 
     Raises: PlanError if the description is not that of the block.
     """
@@ -618,7 +649,8 @@ def _with_measured_rows(
 
 def _mismatch(block: Block) -> PlanError:
     return PlanError(
-        f"What was measured on {list(block.attributes)} is not what the plan measures."
+        f"The measurements on {list(block.attributes)} are not those of the plan. Give the package as"
+        " it was published."
     )
 
 
@@ -818,9 +850,9 @@ def write_package(
 def certificate(
     measurement: Measurement, receipt: Receipt | None, confidence: float
 ) -> dict[str, Any]:
-    """Return the privacy guarantee, cost and accuracy of a release, as JSON-ready data.
+    """Return the content of certificate.json: privacy guarantee, privacy cost and accuracy.
 
-    A receipt adds the row and the hash of the spend in its ledger.
+    With a receipt, it also has the row and the hash of the spend in the ledger.
     """
     plan, budget = measurement.plan, measurement.plan.budget
     seal = plan.certificate
@@ -868,7 +900,7 @@ def certificate(
 
 
 def _keep_text(plan: Plan, keep: float | Mapping[int, float]) -> str:
-    """Describe the error targets of groups, relative to uniform centers."""
+    """Return a text with the limits on the errors of groups that the option ``keep`` set."""
     shares = keep.items() if isinstance(keep, Mapping) else [(None, keep)]
     limits = []
     for at, share in shares:
@@ -930,7 +962,7 @@ def report_html(
 
 
 def _picture(picture: Picture, chart: str = "") -> str:
-    """Return title, optional chart, text and table of a picture."""
+    """Return a picture as HTML: title, chart if there is one, text and table."""
     title, alt, note = (html.escape(text) for text in (picture.title, picture.alt, picture.note))
     table = _table(picture.table.head(REPORT_ROWS))
     if not chart:

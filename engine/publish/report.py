@@ -58,9 +58,9 @@ def write_answers(
 ) -> Path:
     """Write all answers of a measurement with standard errors and confidence intervals, in counts.
 
-    Columns: attributes, family, query (text), answer, std, low, high.  Answers are written in
-    pieces, so that millions of answers need little memory.  CSV texts that a spreadsheet would
-    interpret as formulas get a leading quote.
+    Columns: attributes, family, query (text), answer, std, low, high.  Answers are computed and
+    written in batches, so that millions of answers need little memory.  CSV texts that a spreadsheet
+    would interpret as formulas get a leading quote.
 
     Rehearsals have an additional column, status, with REHEARSAL in every row.  The file is written
     atomically; an earlier file of answers is replaced only with ``overwrite``, other files never.
@@ -102,6 +102,7 @@ def write_answers(
 
 
 def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, str]) -> Any:
+    """Return a writer of Arrow tables to a file of the format "csv" or "parquet"."""
     import pyarrow.csv
     import pyarrow.parquet as pq
 
@@ -125,7 +126,10 @@ def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, st
 def answer_batches(
     measurement: Measurement, confidence: float = 0.95
 ) -> Iterator[tuple[float, pa.Table]]:
-    """Yield all answers as pairs (share done, table), in the order of `Workload.describe`."""
+    """Yield batches of answers as pairs (share of answers so far, table of the batch).
+
+    Answers are in the order of `Workload.describe`.
+    """
     workload, written = measurement.plan.workload, 0
     reach = quantile(confidence, measurement.plan.budget.law)
     pending: list[pa.Table] = []
@@ -152,18 +156,22 @@ def answer_batches(
 
 
 def _spans(measurement: Measurement) -> Iterator[tuple[int, Group, int, int]]:
-    """Yield spans (group number, group, first answer, end) that are computed at once."""
+    """Yield tuples (group number, group, start, stop): ranges of answers that are computed at once."""
     for number, group in enumerate(measurement.plan.workload.groups):
         for first in range(0, group.count, ANSWERS_PER_TABLE):
             yield number, group, first, min(group.count, first + ANSWERS_PER_TABLE)
 
 
 def repeat_rows(text: str, length: int) -> pa.DictionaryArray:
+    """Return a column of ``length`` rows that all have the same text."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(length, np.int32)), pa.array([text]))
 
 
 def escape_texts(table: pa.Table) -> pa.Table:
-    """Escape texts and column names that spreadsheets read as formulas; see `escape_formula`."""
+    """Return a table whose texts and column names no spreadsheet reads as formulas.
+
+    See `escape_formula`.
+    """
     import pyarrow.compute as pc
 
     columns = []
@@ -277,9 +285,9 @@ def read_published(
     import pyarrow.parquet as pq
 
     queries = plan.workload.groups[group]
-    before = sum(g.count for g in plan.workload.groups[:group])
+    preceding = sum(g.count for g in plan.workload.groups[:group])
     first, last, _ = slice(start, stop).indices(queries.count)
-    first, last = before + first, before + max(first, last)
+    first, last = preceding + first, preceding + max(first, last)
     with pq.ParquetFile(path) as file:
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         ends = np.cumsum(sizes, dtype=np.int64)

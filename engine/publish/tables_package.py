@@ -29,8 +29,8 @@ no label becomes a formula or a link.
 
 Export of released integers as CSV, with an R script that recomputes all answers.
 
-Open form: plans whose blocks are products of single attributes.  With sums over the spaces B inside
-A, the table on attributes A is
+Open form, for plans whose blocks are products of single attributes.  With sums over the residual
+spaces B inside A, the table on attributes A is
 
     sum over B of  (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the attributes of A outside B,
 
@@ -39,10 +39,11 @@ and the covariance of two sums of its cells q and q' is
     sum over B of  noise_B^2 * ((L L^T) (x) ...) between q and q',
     summed over the attributes of A outside B with their centers,
 
-where z_B are the integers of a space, in the order in which its last attribute changes fastest.  A
-space with public answers has the cells of its exact table as integers, grid 1 and noise 0.
+where z_B are the integers of a residual space, in the order in which its last attribute changes
+fastest, and L_i is the matrix from strategy answers to cells of attribute i.  A residual space with
+a public table has the cells of this table as integers, grid 1 and noise 0.
 
-Linear form: plans that measure attributes jointly.  With z the integers, g their grids, s the
+Linear form, for plans that measure attributes jointly.  With z the integers, g their grids, s the
 standard deviations of their noise, all in counts, and W_t the weights of a table, one row per query
 and one column per integer, the answers of a table are W_t (g z), and the covariance of two answers
 is that of independent noise, W_t diag(s^2) W_t'^T.  If there are exact totals, the last integer is
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# end of both scripts
+# last lines of both R scripts
 REPORT_AND_QUIT = r"""  cat(sprintf("largest relative difference %.3g\n", worst))
   quit(status = if (worst < 1e-6) 0 else 1)
 }
@@ -199,7 +200,10 @@ def is_open(measurement: Measurement) -> bool:
 def write_open_form(
     measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]
 ) -> list[Path]:
-    """Write the open form for tables (name, attributes); return the CSV files and the script."""
+    """Write the released integers in the open form; return the CSV files and the R script.
+
+    ``tables`` are pairs (name of a table, its attributes) that the script recomputes.
+    """
     plan = measurement.plan
     ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
     files = [folder / "recompute.R"]
@@ -210,21 +214,20 @@ def write_open_form(
         with open(files[-1], "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([head, *rows] if head else rows)
 
-    lifts: dict[bytes, str] = {}
+    # shape and values of a matrix -> its name
+    names_by_content: dict[bytes, str] = {}
     space_rows = []
     exact = plan.schema.exact_spaces
-    shares = {n: center(plan.schema[n].size, plan.split.centers.get(n)) for n in plan.schema.names}
+    centers = {n: center(plan.schema[n].size, plan.split.centers.get(n)) for n in plan.schema.names}
 
     def matrix_names(matrices: Iterable[Array]) -> str:
         names = []
         for matrix in matrices:
-            key = repr(matrix.shape).encode() + matrix.tobytes()
-            if key not in lifts:
-                lifts[key] = f"matrix{len(lifts) + 1}"
-                write_csv(
-                    f"{lifts[key]}.csv", [], ([repr(float(x)) for x in row] for row in matrix)
-                )
-            names.append(lifts[key])
+            content = repr(matrix.shape).encode() + matrix.tobytes()
+            if content not in names_by_content:
+                name = names_by_content[content] = f"matrix{len(names_by_content) + 1}"
+                write_csv(f"{name}.csv", [], ([repr(float(x)) for x in row] for row in matrix))
+            names.append(names_by_content[content])
         return " ".join(names)
 
     for number, block in enumerate(plan.blocks.values(), start=1):
@@ -233,13 +236,13 @@ def write_open_form(
             [
                 number,
                 " ".join(block_ids),
-                matrix_names(_lifts(block)),
+                matrix_names(_cell_matrices(block)),
                 repr(block.grid),
                 repr(block.noise),
             ]
         )
     for number, space in enumerate(exact, start=len(space_rows) + 1):
-        projections = [np.eye(len(pi)) - pi[:, None] for pi in map(shares.__getitem__, space)]
+        projections = [np.eye(len(pi)) - pi[:, None] for pi in map(centers.__getitem__, space)]
         space_rows.append(
             [
                 number,
@@ -255,7 +258,7 @@ def write_open_form(
         ["id", "name", "size"],
         ([ids[n], escape_formula(n), plan.schema[n].size] for n in plan.schema.names),
     )
-    rows = ([ids[n], i, repr(float(x))] for n, pi in shares.items() for i, x in enumerate(pi))
+    rows = ([ids[n], i, repr(float(x))] for n, pi in centers.items() for i, x in enumerate(pi))
     write_csv("centers.csv", ["attribute", "code", "center"], rows)
     answers = [measurement.answers_on_grid[space] for space in plan.blocks]
     answers += [plan.schema.exact_table(space).ravel() for space in exact]
@@ -277,9 +280,9 @@ def write_open_form(
 
 
 def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
-    """Return the sum of the first and last cell of a table and its standard error.
+    """Return the sum of the first and last cell of a table and its standard error, as texts.
 
-    The script recomputes both as a test of the covariance.
+    The R script recomputes both, which tests the covariance of the cells.
     """
     query = np.zeros(measurement.plan.schema.sizes(names))
     query.flat[0] = query.flat[-1] = 1.0
@@ -287,12 +290,13 @@ def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
     return repr(float(answer.answer)), repr(float(answer.std))
 
 
-def _lifts(block: Block) -> list[Array]:
-    """Return one matrix per attribute, from answers to cells, shape (n, rows)."""
+def _cell_matrices(block: Block) -> list[Array]:
+    """Return the matrix from strategy answers to cells of every attribute, shape (n, rows)."""
     return [np.asarray(basis(s.sizes[0]) @ s.pinv) for _, s in block.factors]
 
 
-MOST_INTEGERS, MOST_WEIGHTS = 2_000, 2_000_000
+# limits of the linear form
+MAX_INTEGERS, MAX_WEIGHTS = 2_000, 2_000_000
 LINEAR_CODE = (
     r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
 #
@@ -336,12 +340,15 @@ if (sys.nframe() == 0) {
 
 
 def is_linear(measurement: Measurement) -> bool:
-    """Return whether the linear form applies and its weights are few enough to be written."""
+    """Return whether integers and weights of the linear form are within the limits.
+
+    It also needs a release in one stage in which every query has an answer.
+    """
     plan = measurement.plan
     rows = sum(block.measurements for block in plan.blocks.values())
     return (
-        rows <= MOST_INTEGERS
-        and rows * plan.workload.queries <= MOST_WEIGHTS
+        rows <= MAX_INTEGERS
+        and rows * plan.workload.queries <= MAX_WEIGHTS
         and in_one_step(measurement)
         and all(_all_answered(measurement, number) for number in range(len(plan.workload.groups)))
     )
@@ -353,7 +360,9 @@ MAX_NAME_LENGTH = 60  # characters of the attributes in a file name
 
 
 def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> list[str]:
-    """Return the names of the tables: number and attributes, as a valid file name and R name.
+    """Return the name of every group's table, from its number and attributes.
+
+    Names are valid as file names and in R.
 
     >>> from engine.workload import Schema, Workload
     >>> schema = Schema.from_json('{"Age group": 3, "sex": 2}')
@@ -371,7 +380,10 @@ def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> li
 
 
 def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[str]) -> list[Path]:
-    """Write the linear form, one table per group; return the CSV files and the script."""
+    """Write the released integers in the linear form; return the CSV files and the R script.
+
+    ``names`` are the names of the tables, one per group.
+    """
     plan, files = measurement.plan, [folder / "recompute.R"]
     files[0].write_text(LINEAR_CODE, encoding="utf-8")
 
@@ -380,21 +392,21 @@ def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[st
         with open(files[-1], "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)
 
-    blocks = [
+    released = [
         (block, z)
         for space, block in plan.blocks.items()
         for z in measurement.answers_on_grid[space]
     ]
     rows = [
         [i, int(z), repr(block.grid), repr(block.noise)]
-        for i, (block, z) in enumerate(blocks, start=1)
+        for i, (block, z) in enumerate(released, start=1)
     ]
     zeros: dict[Space, Index] = {
         s: np.zeros(b.measurements, np.int64) for s, b in plan.blocks.items()
     }
     exact_part, columns = _answers(plan, zeros), list[Array]()
     for space, block in plan.blocks.items():
-        # difference quotients with steps as large as the exact answers, to avoid cancellation
+        # weights are differences of answers; steps as large as the answers avoid cancellation
         step = 2 ** max(
             0, math.ceil(math.log2(max(np.abs(exact_part).max(), block.grid) / block.grid))
         )
@@ -432,7 +444,7 @@ def _query(group: Group, index: int) -> Array:
 
 
 def _answers(plan: Plan, integers: Mapping[Space, Index]) -> Array:
-    """Return the answers to all queries, shape (queries,), for hypothetical integers."""
+    """Return the answers to all queries, shape (queries,), if ``integers`` were released."""
     measurement = measurement_of(plan, integers, dataset="", key="", utc="", rehearsal=True)
     answers = plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # published tables need residual spaces
@@ -443,13 +455,15 @@ def _answers(plan: Plan, integers: Mapping[Space, Index]) -> Array:
 
 
 def _all_answered(measurement: Measurement, number: int) -> bool:
+    """Return whether the measurement answers every query of a group."""
     return bool(np.isfinite(measurement.plan.variances(number)).all())
 
 
 MAX_TABLE_ROWS = 2_000_000
-# upper bound of the files that are not tables of groups
+# upper bound of the number of files that are not tables of groups
 OTHER_FILES = 20
 UNKNOWN = "not stated"
+# columns of tables: name -> (data type, description)
 COLUMNS = {
     "query_id": ("integer", "number of the query in the whole release, from 0"),
     "query": ("string", "the query in words"),
@@ -549,7 +563,7 @@ def tables_files(
     format_name: str = TABLES_FORMAT,
     report_progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[Path]:
-    """Write the files of the package into a folder; return their paths.
+    """Write the files of a tables package into a folder; return their paths.
 
     Guarantee: a function of released numbers only.
     """
@@ -596,7 +610,10 @@ def tables_files(
 
 
 def _how(errors: Uncertainty, rule: QualityRule, confidence: float) -> dict[str, object]:
-    """Return the options that, with plan and integers, determine all files."""
+    """Return the content of how.json: the options that determine all files of the package.
+
+    Together with the plan and the released integers, they suffice to recompute the files.
+    """
     published = errors.published
     measurement = published.measurement
     options = {
@@ -610,7 +627,7 @@ def _how(errors: Uncertainty, rule: QualityRule, confidence: float) -> dict[str,
 
 
 def is_cells(group: Group) -> bool:
-    """Whether the queries of a group are the cells of its table."""
+    """Return whether the queries of a group are the cells of its table."""
     return all(part.family.name == "marginal" for part in group.parts)
 
 
@@ -621,7 +638,10 @@ def _has_crosstab(group: Group) -> bool:
 def labelled_rows(
     uncertainty: Uncertainty, number: int, first: int, rule: QualityRule | None, confidence: float
 ) -> pd.DataFrame:
-    """Return the rows of one group, with codes and labels if its queries are cells."""
+    """Return one row per query of a group, with codes and labels if its queries are cells.
+
+    ``first`` is the number of its first query in the release.
+    """
     measurement = uncertainty.published.measurement
     group, schema = measurement.plan.workload.groups[number], measurement.plan.schema
     frame = uncertainty.answers(number, confidence=confidence, rule=rule).rename(
@@ -645,29 +665,33 @@ def labelled_rows(
 
 
 def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
-    """Return the published counts of a pair, one row per cell of the first attribute.
+    """Return the published counts of a group of two attributes as a table of rows and columns.
 
-    Suppressed counts are empty.
+    It has one row per cell of the first attribute, and suppressed counts are empty.
     """
     import pandas as pd
 
-    down, across = (schema[name] for name in group.attributes)
-    values = frame["published"].to_numpy().reshape(down.size, across.size)
-    head = f"{down.name} \\ {across.name}"
-    rows = pd.DataFrame({across.label(i): values[:, i] for i in range(across.size)})
-    rows.insert(0, head, [down.label(i) for i in range(down.size)], allow_duplicates=True)
+    row_attribute, column_attribute = (schema[name] for name in group.attributes)
+    values = frame["published"].to_numpy().reshape(row_attribute.size, column_attribute.size)
+    head = f"{row_attribute.name} \\ {column_attribute.name}"
+    rows = pd.DataFrame(
+        {column_attribute.label(i): values[:, i] for i in range(column_attribute.size)}
+    )
+    row_labels = [row_attribute.label(i) for i in range(row_attribute.size)]
+    rows.insert(0, head, row_labels, allow_duplicates=True)
     if "status" in frame:
         rows.insert(0, REHEARSAL_MARK, "REHEARSAL", allow_duplicates=True)
     return rows
 
 
 def _column(values: pd.Series) -> pa.Array:
-    # convert the string types of pandas: `escape_texts` checks only columns of Arrow strings
+    # string columns of pandas become Arrow strings, the only type that `escape_texts` checks
     return pa.array(
         values, pa.string() if values.dtype.kind not in "if" else None, from_pandas=True
     )
 
 
+# name, group and column names of every table
 Described = list[tuple[str, Group, list[str]]]
 
 
@@ -818,9 +842,9 @@ def _codebook(schema: Schema) -> str:
 
 
 def registry(measurement: Measurement) -> dict[str, object]:
-    """Return the fields of public registries of differential-privacy deployments for a release.
+    """Return a description of a release with the fields of public registries of deployments.
 
-    Fields that the project cannot fill in are "not stated".
+    Fields of which this project has no value are "not stated".
     """
     plan, budget = measurement.plan, measurement.plan.budget
     pure = budget.pure_epsilon
@@ -872,7 +896,7 @@ def registry(measurement: Measurement) -> dict[str, object]:
 
 
 def _metadata(described: Described) -> dict[str, object]:
-    """Return the metadata of the tables in the format of CSV on the Web."""
+    """Return the column descriptions of all tables in the format of CSV on the Web (W3C)."""
     tables = []
     for name, group, columns in described:
         column_entries: list[dict[str, str]] = []
@@ -896,11 +920,12 @@ def _metadata(described: Described) -> dict[str, object]:
 
 
 MAX_WORKBOOK_ROWS = 250_000  # a larger workbook needs more than a minute to open
-MOST_COLUMNS = 16_000
+MAX_SHEET_COLUMNS = 16_000
 MAX_CELL_CHARS = 32_767
 MAX_COLUMN_CHARS, MIN_COLUMN_CHARS, COVER_CHARS = 60, 10, 100  # widths of columns
-LINE_POINTS = 15
+LINE_POINTS = 15  # height of a line of text
 MAX_HEAD_LINES = 6
+# columns of tables in the workbook: name in `COLUMNS` -> heading
 SHOWN = {
     "published": "published count",
     "published_low": "lower end",
@@ -949,7 +974,7 @@ def write_workbook(
     if workload.queries > MAX_WORKBOOK_ROWS:
         raise LimitExceeded(
             f"The workbook would have {workload.queries:,} rows, over {MAX_WORKBOOK_ROWS:,}."
-            " Publish from a workload of fewer queries, or take the zip or parquet."
+            " Publish from a workload of fewer queries, or write the tables as zip or Parquet."
         )
     report_progress = progress_reporter(
         progress, "Writing the workbook was cancelled; no file was left behind."
@@ -974,7 +999,7 @@ def write_workbook(
 
 
 class _WorkbookWriter:
-    """Writer of a workbook, in sheet and row order."""
+    """Writer of the sheets of a workbook, which must be called in the order of sheets."""
 
     def __init__(
         self, errors: Uncertainty, path: Path, temporary: str, rule: QualityRule, confidence: float
@@ -1015,7 +1040,7 @@ class _WorkbookWriter:
         self.book.close()
 
     def _sheet(self, name: str, lines: Sequence[str]) -> tuple[Any, int]:
-        """Add a sheet with title and notes; return it and the first free row."""
+        """Add a sheet that begins with ``lines``, a title and notes; return it and the next free row."""
         sheet, mark = (
             self.book.add_worksheet(name),
             [REHEARSAL_MARK] if self.measurement.rehearsal else [],
@@ -1071,9 +1096,10 @@ class _WorkbookWriter:
                 sheet.write_number(row, column, share[word], self.percent_format)
 
     def table(self, number: int, first: int) -> None:
-        """Write the sheet of one group, and a crossed sheet if its queries are the cells of a pair.
+        """Write the sheet of one group, and a second one with rows and columns if it has two attributes.
 
-        ``first`` is the index of its first query in the release.
+        The second sheet is written only if the queries are cells.  ``first`` is the number of the
+        group's first query in the release.
         """
         group = self.measurement.plan.workload.groups[number]
         frame = labelled_rows(self.errors, number, first, self.rule, self.confidence)
@@ -1089,7 +1115,7 @@ class _WorkbookWriter:
         self._body(sheet, row + 1, shown, names, {"published"})
         if is_cells(group) and len(group.attributes) == 2:
             crossed = crosstab(frame.drop(columns="status", errors="ignore"), group, self.schema)
-            if crossed.shape[1] <= MOST_COLUMNS:
+            if crossed.shape[1] <= MAX_SHEET_COLUMNS:
                 down, across = group.attributes
                 title = (
                     f"{_name(number)}: published counts, {down} down, {across} across; what is"
@@ -1117,7 +1143,10 @@ class _WorkbookWriter:
         widths: Sequence[int],
         texts: Sequence[bool],
     ) -> None:
-        """Write column names in a frozen row that is repeated on every printed page."""
+        """Write column names into a row that stays visible and is repeated on every printed page.
+
+        ``texts`` says which columns contain text; headings of other columns are right-aligned.
+        """
         lines = max(
             math.ceil(1.2 * len(name) / width) for name, width in zip(names, widths, strict=True)
         )
@@ -1132,7 +1161,10 @@ class _WorkbookWriter:
     def _body(
         self, sheet: Any, row: int, frame: pd.DataFrame, names: Sequence[str], counts: set[str]
     ) -> None:
-        """Write a table; ``counts`` are the columns of published counts, and NaN is empty."""
+        """Write a table with column names ``names``; NaN becomes an empty cell.
+
+        ``counts`` are the columns of published counts, without decimals if tables are integer.
+        """
         columns = [frame.iloc[:, k] for k in range(frame.shape[1])]
         texts = [column.dtype.kind not in "if" for column in columns]
         widths = [

@@ -63,17 +63,20 @@ MAX_DRAWS = 10_000  # bounds the time: each draw fits all tables
 def table_problems(
     files: PackageFiles, public_key: str | None, ledger: str | Path | None
 ) -> list[str]:
-    """Return all problems of the files of `write_tables`, as messages; empty if they are valid.
+    """Return one message per problem of a tables package; empty if it is valid.
 
-    Estimates, errors, published counts and flags are recomputed from the released integers.  If
-    ``ledger`` is set, it must contain the spend of the plan.
+    All files that `write_tables` writes are recomputed from the plan and the released integers and
+    compared.  If ``ledger`` is given, it must contain the spend of the plan.
     """
     how = _options(files.read(HOW, MAX_SMALL))
     if missing := sorted({PLAN, *NAMES} - set(files.names)):
-        return [f"{name} is not there" for name in missing]
+        return [f"{name} is missing" for name in missing]
     plan = load_plan(files.read(PLAN, MAX_PLAN), untrusted=True)
     if plan.workload.queries > MAX_TABLE_ROWS:
-        raise PlanError(f"The plan has {plan.workload.queries:,} queries, more than tables have.")
+        raise PlanError(
+            f"The plan has {plan.workload.queries:,} queries, and tables packages have at most"
+            f" {MAX_TABLE_ROWS:,}. Give the package as it was published."
+        )
     words = {name: how[name] for name in ("dataset", "key", "utc")}
     limits = max_bytes_of(plan)
     for name in (PLAN, *NAMES):
@@ -88,7 +91,7 @@ def table_problems(
     tables = publish(measurement, how["fit"], integer=how["integer"])
     errors = uncertainty(tables, draws=how["draws"])
     rule = QualityRule(**how["rule"])
-    problems = ["tables carry no signature; that of their release has one"] if public_key else []
+    problems = ["tables packages are not signed; verify the release package"] if public_key else []
     with tempfile.TemporaryDirectory() as place:
         expected = {
             file.name: file
@@ -101,9 +104,10 @@ def table_problems(
             )
         }
         present = set(files.names)
-        problems += [f"{name} is not there" for name in sorted(expected.keys() - present)]
+        problems += [f"{name} is missing" for name in sorted(expected.keys() - present)]
         problems += [
-            f"{name} is no part of the tables" for name in sorted(present - expected.keys())
+            f"{name} is not a file of a tables package"
+            for name in sorted(present - expected.keys())
         ]
         # the arrays were read above, and their bytes may differ
         for name in sorted((expected.keys() & present) - {NAMES[1]}):
@@ -111,21 +115,21 @@ def table_problems(
             try:
                 same = _same(expected[name], files.path(name))
             except (ValueError, csv.Error):
-                # a different encoding, or not a table
+                # a wrong encoding or no CSV or JSON
                 same = False
             if not same:
-                problems.append(f"{name} is not what plan and integers give")
+                problems.append(f"{name} differs from what plan and integers imply")
     return problems + ([] if ledger is None else _spend_problems(measurement, ledger))
 
 
 def _options(text: bytes) -> dict[str, Any]:
-    """Return the options of the tables; raise PlanError if one is missing or of a wrong type."""
+    """Return the content of how.json; raise PlanError if an option is missing or has a wrong type."""
     how, formats = parse_json(text), (NUMBERED_FORMAT, TABLES_FORMAT)
     if not isinstance(how, dict) or how.get("format") not in formats:
         format_name = how.get("format") if isinstance(how, dict) else None
         raise PlanError(
-            f"The tables have the format {str(format_name)[:40]!r}. This version reads"
-            f" {' and '.join(formats)}."
+            f"The tables have the format {str(format_name)[:40]!r}, and this version reads"
+            f" {' and '.join(formats)}. Verify with the version that wrote the package."
         )
     types = {
         "dataset": str,
@@ -138,12 +142,18 @@ def _options(text: bytes) -> dict[str, Any]:
     }
     for name, kind in types.items():
         if type(how.get(name)) is not kind:
-            raise PlanError(f"The option {name} in {HOW} is damaged.")
+            raise PlanError(
+                f"The option {name} in {HOW} is missing or has a wrong type. Give the package as it"
+                " was published."
+            )
     rule, names = how["rule"], {field.name for field in fields(QualityRule)}
     if rule.keys() != names or not all(
         type(v) in (int, float) and abs(v) < MAX_RULE_NUMBER for v in rule.values()
     ):
-        raise PlanError(f"The option rule in {HOW} is damaged.")
+        raise PlanError(
+            f"The option rule in {HOW} does not have the thresholds of a quality rule. Give the"
+            " package as it was published."
+        )
     check_int(f"number of draws in {HOW}", how.get("draws"), 2, MAX_DRAWS, error=PlanError)
     check_positive(f"confidence in {HOW}", how.get("confidence"), below=1, error=PlanError)
     return how
@@ -156,12 +166,12 @@ def _spend_problems(measurement: Measurement, ledger: str | Path) -> list[str]:
         or receipt.plan_hash != measurement.plan.hash
         or receipt.dataset != measurement.dataset
     ):
-        return ["the ledger holds no spend of this plan under this key"]
+        return ["the ledger contains no spend of this plan with the key of the release"]
     return []
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Compare two files, with a tolerance for numbers in tables and JSON."""
+    """Return whether two files are equal, up to a tolerance for decimal numbers in CSV and JSON."""
     if one.suffix == ".json":
         return _same_values(
             json.loads(one.read_bytes()), parse_json(other.read_bytes(), max_memory=MAX_JSON_MEMORY)
@@ -183,6 +193,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _same_values(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal, with a tolerance for decimal numbers."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=TABLE_TOLERANCE, abs_tol=TABLE_TOLERANCE**2)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -195,6 +206,7 @@ def _same_values(one: Any, other: Any) -> bool:
 
 
 def _near(one: str, other: str) -> bool:
+    """Return whether two texts are decimal numbers that are equal up to a tolerance."""
     if one.lstrip("-").isdigit() and other.lstrip("-").isdigit():
         # integers are the same on every machine
         return False
@@ -217,7 +229,8 @@ SPEND_TYPES: dict[str, tuple[type, ...]] = {
 DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
 Near = tuple[float, float]  # relative and absolute tolerance
 SUM_TOLERANCE: Near = (1e-9, 1e-12)  # sums depend on the order of additions
-# strategies depend on eigenvalues; bounds for all mechanisms on searches with a time limit
+# strategies are computed from eigenvalues, and some bounds by searches with a time limit, which
+# differ between machines
 SOLVER_TOLERANCE, SEARCH_TOLERANCE = (1e-5, 1e-5), (0.01, 0.01)
 FIELD_TOLERANCES: dict[str, Near] = {
     **dict.fromkeys(("rmse_counts", "lower_bound_counts", "gap"), SOLVER_TOLERANCE),
@@ -229,22 +242,22 @@ TEXT_FIELDS = ("claim", "bound")  # sentences with these numbers, as percentages
 def verify_package(
     path: str | Path, *, public_key: str | None = None, ledger: str | Path | None = None
 ) -> tuple[str, ...]:
-    """Return all problems of a package, as messages; empty if the package is valid.
+    """Return one message per problem of a package; empty if the package is valid.
 
-    Certificate, answers, standard errors and intervals are recomputed from plan and released
-    integers.  All files of a tables package (`write_tables`) are recomputed.  Files are read only
-    up to the size that the plan implies, and damaged packages do not raise errors.
+    For a release package, certificate, answers, standard errors and intervals are recomputed from
+    the plan and the released integers; for a tables package (`write_tables`), all files.  Files are
+    read only up to the size that the plan implies.  A damaged package is a problem, not an error.
 
     Parameters
     ----------
     path : the zip file, or the folder of its files.
     public_key : hexadecimal public key of the ledger that must have signed the package; by default
         any signature with the key in the package is accepted.
-    ledger : ledger that must contain the spend.
+    ledger : path of the ledger that must contain the spend of the release.
     """
     place = Path(path)
     if not place.exists():
-        return (f"There is no file or folder {place}. Give the package that was handed out.",)
+        return (f"There is no file or folder {place}. Give the path of the published package.",)
     if place.suffix.lower() == ".xlsx":
         return (
             (
@@ -260,7 +273,7 @@ def verify_package(
     except EngineError as error:
         return (str(error),)
     except Exception as error:
-        # untrusted files may raise anything; report it as a problem
+        # untrusted files may raise any exception, which is a problem of the package
         invalid = isinstance(error, json.JSONDecodeError)
         words = (
             "a file is not valid JSON"
@@ -279,9 +292,9 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     problems = [
         f"{name} is missing from the certificate" for name in sorted(REQUIRED_FILES - set(digests))
     ]
-    problems += [f"{name} is not there" for name in sorted(digests.keys() - set(files.names))]
+    problems += [f"{name} is missing" for name in sorted(digests.keys() - set(files.names))]
     problems += [
-        f"{name} is no part of a release"
+        f"{name} is not a file of a release package"
         for name in sorted(digests.keys() - REQUIRED_FILES - {"answers.csv", README})
     ]
     listed = {*digests, CERTIFICATE, SIGNATURE}
@@ -303,7 +316,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
         return problems
     rehearsal, spent = seal.get("status") == REHEARSAL_MARK, seal.get("ledger")
     words = {name: str(seal.get(name)) for name in ("dataset", "key", "utc")}
-    found = read_measurements(
+    measurement = read_measurements(
         plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **words
     )
     receipt = None
@@ -316,7 +329,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
             key=words["key"],
             **spent,
         )
-    expected = json.loads(json.dumps(certificate(found, receipt, seal["confidence"])))
+    expected = json.loads(json.dumps(certificate(measurement, receipt, seal["confidence"])))
     text_tolerances = dict.fromkeys(
         TEXT_FIELDS, _text_tolerance(expected.get("global_gap"), seal.get("global_gap"))
     )
@@ -327,23 +340,25 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
             if name in text_tolerances
             else _same_fields(one, other, FIELD_TOLERANCES.get(name, SUM_TOLERANCE))
         ):
-            problems.append(f"the certificate's {name} is not what plan and integers give")
+            problems.append(f"{name} in the certificate differs from what plan and integers imply")
     if (
         receipt is not None
-        and found.answers_on_grid
-        and receipt.pcost < found.plan.pcost / ROUNDING_FACTOR
+        and measurement.answers_on_grid
+        and receipt.pcost < measurement.plan.pcost / ROUNDING_FACTOR
     ):
-        problems.append("the ledger's spend in the certificate is less than the plan costs")
-    if receipt is not None and receipt.utc != found.utc:
-        problems.append("the certificate tells two times of the spend")
-    problems += _answer_problems(found, seal["confidence"], files, limits, "answers.csv" in digests)
+        problems.append("the spend in the certificate is less than the privacy cost of the plan")
+    if receipt is not None and receipt.utc != measurement.utc:
+        problems.append("the certificate states two different times of the spend")
+    problems += _answer_problems(
+        measurement, seal["confidence"], files, limits, "answers.csv" in digests
+    )
     if README in digests:
-        expected_text = readme(found, seal["confidence"]).encode()
+        expected_text = readme(measurement, seal["confidence"]).encode()
         if files.path(README).read_bytes() != expected_text:
-            problems.append(f"{README} is not what plan and integers give")
+            problems.append(f"{README} differs from what plan and integers imply")
     if ledger is not None:
         if receipt is None:
-            problems.append("the certificate names no spend to look for in the ledger")
+            problems.append("the certificate contains no spend that the ledger could confirm")
         else:
             problems += verify_ledger(ledger, receipts=[receipt], results=False)
     return problems
@@ -354,17 +369,20 @@ def _certificate(text: bytes) -> dict[str, Any]:
     # the gap of a plan without a bound is infinite, which Python writes as the constant Infinity
     seal = parse_json(text, max_memory=MAX_JSON_MEMORY, constants=True)
     if not isinstance(seal, dict) or not _is_map(seal.get("files"), {"": (str,)}):
-        raise PlanError("The certificate lists no files. Give the package as it was handed out.")
+        raise PlanError("The certificate lists no files. Give the package as it was published.")
     if not all(is_plain_name(name) and len(digest) == 64 for name, digest in seal["files"].items()):
         raise PlanError(
-            "The certificate lists paths, or digests that are none. Give the package as it was"
-            " handed out."
+            "The certificate lists files whose names are paths, or digests that are not SHA-256. Give"
+            " the package as it was published."
         )
     spent = seal.get("ledger")
     if spent is not None and (
         not _is_map(spent, SPEND_TYPES) or spent.keys() != SPEND_TYPES.keys()
     ):
-        raise PlanError("The certificate names a spend without its row, hash, cost and time.")
+        raise PlanError(
+            "The certificate has a spend without row, hash, cost or time. Give the package as it was"
+            " published."
+        )
     check_positive(
         "confidence in the certificate", seal.get("confidence"), below=1, error=PlanError
     )
@@ -384,17 +402,17 @@ def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
 def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None) -> list[str]:
     if SIGNATURE not in files.names:
         return ["the package is not signed"] if public_key else []
-    told = parse_json(files.read(SIGNATURE, MAX_SMALL))
+    signature = parse_json(files.read(SIGNATURE, MAX_SMALL))
     if (
-        not _is_map(told, {"": (str,)})
-        or not {"algorithm", "public_key", "signature"} <= told.keys()
+        not _is_map(signature, {"": (str,)})
+        or not {"algorithm", "public_key", "signature"} <= signature.keys()
     ):
         return ["the signature is not that of this certificate"]
-    if told["algorithm"] != "Ed25519" or not good_signature(
-        told["public_key"], told["signature"], text
+    if signature["algorithm"] != "Ed25519" or not good_signature(
+        signature["public_key"], signature["signature"], text
     ):
         return ["the signature is not that of this certificate"]
-    if public_key and told["public_key"] != public_key.strip().lower():
+    if public_key and signature["public_key"] != public_key.strip().lower():
         return ["the package is signed by another ledger"]
     return []
 
@@ -406,7 +424,7 @@ def _answer_problems(
     limits: Mapping[str, int],
     with_csv: bool,
 ) -> list[str]:
-    """Compare the answers in the files, in pieces, with recomputed answers."""
+    """Return one message per file of answers that differs from the recomputed answers."""
     import pyarrow.csv
 
     rows, parquet = measurement.plan.workload.queries, "answers.parquet"
@@ -424,24 +442,25 @@ def _answer_problems(
         )
     problems = []
     for name, source in sources.items():
-        pieces = (piece for _, piece in answer_batches(measurement, confidence))
+        batches = (batch for _, batch in answer_batches(measurement, confidence))
         try:
-            told = _Rows(source())
+            rows_in_file = _Rows(source())
             # stop at the first difference, so that the rest of the file is not read
             wrong = not all(
-                _same_answers(p, told, measurement.rehearsal, texts=name == parquet) for p in pieces
+                _same_answers(batch, rows_in_file, measurement.rehearsal, texts=name == parquet)
+                for batch in batches
             )
-            wrong = wrong or told.more()
+            wrong = wrong or rows_in_file.more()
         except (pa.ArrowException, KeyError, OSError):
             # missing columns, or not a table
             wrong = True
         if wrong:
-            problems.append(f"the answers in {name} are not those that plan and integers give")
+            problems.append(f"the answers in {name} differ from those that plan and integers imply")
     return problems
 
 
 class _Rows:
-    """Reader of rows from record batches, in pieces of any length."""
+    """Reader of any number of rows at a time from a sequence of record batches."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches, self._rest = batches, list[pa.RecordBatch]()
@@ -458,23 +477,34 @@ class _Rows:
         return table.slice(0, count)
 
     def more(self) -> bool:
-        """Return whether rows are left."""
+        """Return whether there are rows that were not taken."""
         return any(map(len, self._rest)) or any(map(len, self._batches))
 
 
-def _same_answers(piece: pa.Table, rows: _Rows, rehearsal: bool, *, texts: bool) -> bool:
-    part, std = rows.take(len(piece)), piece["std"].to_numpy()
-    if part is None or not all(_same_numbers(part[c], piece[c], std) for c in NUMBER_COLUMNS):
+def _same_answers(expected: pa.Table, rows: _Rows, rehearsal: bool, *, texts: bool) -> bool:
+    """Return whether the next rows of a file have the expected numbers, texts and status.
+
+    ``texts`` says whether the texts of the queries are compared, ``rehearsal`` whether the file has
+    a status column.
+    """
+    table, std = rows.take(len(expected)), expected["std"].to_numpy()
+    if table is None:
         return False
-    if texts and not _same_texts(part["query"], piece["query"]):
+    if not all(_same_numbers(table[c], expected[c], std) for c in NUMBER_COLUMNS):
+        return False
+    if texts and not _same_texts(table["query"], expected["query"]):
         return False
     return not rehearsal or _same_texts(
-        part["status"], pa.chunked_array([["REHEARSAL"] * len(piece)])
+        table["status"], pa.chunked_array([["REHEARSAL"] * len(expected)])
     )
 
 
 def _same_texts(texts: pa.ChunkedArray, expected: pa.ChunkedArray) -> bool:
-    """Compare texts; reject texts longer than expected before dictionaries are expanded."""
+    """Return whether two columns of texts are equal.
+
+    Texts that are longer than expected are refused before a dictionary-encoded column is expanded,
+    which could need much memory.
+    """
     import pyarrow.compute as pc
 
     longest = pc.max(pc.binary_length(expected)).as_py() or 0
@@ -486,18 +516,22 @@ def _same_texts(texts: pa.ChunkedArray, expected: pa.ChunkedArray) -> bool:
 
 
 def _same_numbers(one: Any, other: Any, std: Any) -> bool:
-    """Compare numbers with tolerances relative to the largest number and the standard errors."""
+    """Return whether two columns of numbers are equal up to rounding and differences of solvers.
+
+    The tolerance of rounding is relative to the largest number, that of solvers to the standard
+    errors ``std``.
+    """
     if not pa.types.is_floating(one.type) and not pa.types.is_integer(one.type):
         return False
     a, b = one.to_numpy().astype(float), other.to_numpy()
-    least = 1e-9 * (1.0 + float(np.abs(b).max(initial=0.0))) + SOLVER_TOLERANCE[0] * np.where(
+    tolerance = 1e-9 * (1.0 + float(np.abs(b).max(initial=0.0))) + SOLVER_TOLERANCE[0] * np.where(
         np.isfinite(std), std, 0.0
     )
-    return bool(((a == b) | (np.abs(a - b) <= least)).all())
+    return bool(((a == b) | (np.abs(a - b) <= tolerance)).all())
 
 
 def _same_fields(one: Any, other: Any, near: Near) -> bool:
-    """Compare values of a certificate with a tolerance for numbers."""
+    """Return whether two values of a certificate are equal, with a tolerance for decimal numbers."""
     if isinstance(one, float) and isinstance(other, (int, float)) and not isinstance(other, bool):
         return math.isclose(one, other, rel_tol=near[0], abs_tol=near[1])
     if isinstance(one, dict) and isinstance(other, dict):
@@ -508,13 +542,17 @@ def _same_fields(one: Any, other: Any, near: Near) -> bool:
 
 
 def _text_tolerance(one: Any, other: Any) -> Near:
-    """Tolerance of percentages in sentences: the difference of the gaps plus one rounding step."""
+    """Return the tolerance for percentages in sentences about the gap of a plan.
+
+    The absolute one is the difference of two values of the gap, in percent, plus the rounding to one
+    decimal.
+    """
     difference = abs(one - other) if isinstance(one, float) and isinstance(other, float) else 0.0
     return difference + 1e-3, 100.0 * difference + 0.1 + 1e-9
 
 
 def _same_words(one: Any, other: Any, near: Near) -> bool:
-    """Compare sentences with a tolerance for the numbers in them."""
+    """Return whether two sentences are equal, with a tolerance for the numbers in them."""
     if (
         not isinstance(one, str)
         or not isinstance(other, str)

@@ -778,8 +778,8 @@ BUGS = (
         old=(
             "    if (\n"
             "        receipt is not None\n"
-            "        and found.answers_on_grid\n"
-            "        and receipt.pcost < found.plan.pcost / ROUNDING_FACTOR\n"
+            "        and measurement.answers_on_grid\n"
+            "        and receipt.pcost < measurement.plan.pcost / ROUNDING_FACTOR\n"
             "    ):\n"
         ),
         new="    if False:\n",
@@ -797,15 +797,15 @@ BUGS = (
     Bug(
         name="any signature accepted",
         file="engine/publish/verify.py",
-        old='if told["algorithm"] != "Ed25519" or not good_signature(',
-        new='if told["algorithm"] != "Ed25519" or not (lambda *_: True)(',
+        old='if signature["algorithm"] != "Ed25519" or not good_signature(',
+        new='if signature["algorithm"] != "Ed25519" or not (lambda *_: True)(',
         tests=("tests/publish/test_package.py",),
     ),
     Bug(
         name="answers not recomputed from integers",
         file="engine/publish/verify.py",
-        old="            wrong = wrong or told.more()\n",
-        new="            wrong = told.more()\n",
+        old="            wrong = wrong or rows_in_file.more()\n",
+        new="            wrong = rows_in_file.more()\n",
         tests=("tests/publish/test_package.py::test_verify_detects_changed_answers",),
     ),
     # Values declared in the schema

@@ -17,7 +17,7 @@ FITS = ("shrunk", "nonnegative")
 
 
 def people(schema, records, seed):
-    """Function from attributes to the exact table of random records in few cells."""
+    """Return a function from attributes to the exact table of random records in few cells."""
     rng = np.random.default_rng(seed)
     shares = np.ones(())
     for n in schema.sizes(schema.names):
@@ -36,6 +36,7 @@ def people(schema, records, seed):
 def measured_on(
     workload, budget=None, *, records=3_000, seed=1, mechanism="residualplanner", **options
 ):
+    """Return a simulated measurement of random records, and a function to their exact tables."""
     budget = Budget(pcost=0.05) if budget is None else budget
     table = people(workload.schema, records, seed)
     chosen_plan = plan(workload, budget, mechanism=mechanism, **options)
@@ -43,6 +44,7 @@ def measured_on(
 
 
 def sets(schema, ways):
+    """Return all sets of as many attributes as one of ``ways``."""
     return [names for k in ways for names in itertools.combinations(schema.names, k)]
 
 

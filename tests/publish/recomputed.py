@@ -11,40 +11,38 @@ import pytest
 from tests.requirements import program_path
 
 
-def from_files(folder, names, query):
-    """Estimate and variance of a query, from the CSV files and the README's instructions."""
+def answer_from_files(folder, names, query):
+    """Return estimate and variance of a query, computed as the README of a package describes."""
     attributes = pd.read_csv(folder / "attributes.csv")
     spaces = pd.read_csv(folder / "spaces.csv", keep_default_na=False)
     centers, integers = pd.read_csv(folder / "centers.csv"), pd.read_csv(folder / "integers.csv")
     ids = [attributes.set_index("name")["id"][n] for n in names]
     value = variance = 0.0
     for row in spaces.itertuples():
-        axes_of_space, files = row.attributes.split(), row.matrices.split()
-        if not set(axes_of_space) <= set(ids):
+        space, files = row.attributes.split(), row.matrices.split()
+        if not set(space) <= set(ids):
             continue
-        part, left = np.asarray(query, float), list(ids)
-        for each in [i for i in ids if i not in axes_of_space]:
-            part = np.tensordot(
-                part,
-                centers[centers["attribute"] == each]["center"].to_numpy(),
-                (left.index(each), 0),
-            )
-            left.remove(each)
-        part = part.transpose([left.index(i) for i in axes_of_space])
+        weights, remaining = np.asarray(query, float), list(ids)
+        for outside in [i for i in ids if i not in space]:
+            center = centers[centers["attribute"] == outside]["center"].to_numpy()
+            weights = np.tensordot(weights, center, (remaining.index(outside), 0))
+            remaining.remove(outside)
+        weights = weights.transpose([remaining.index(i) for i in space])
         for axis, file in enumerate(files):
             matrix = np.loadtxt(folder / f"{file}.csv", delimiter=",", ndmin=2)
-            part = np.moveaxis(np.tensordot(part, matrix, (axis, 0)), -1, axis)
+            weights = np.moveaxis(np.tensordot(weights, matrix, (axis, 0)), -1, axis)
         value += (
-            float(part.ravel() @ integers[integers["space"] == row.space]["integer"].to_numpy())
+            float(weights.ravel() @ integers[integers["space"] == row.space]["integer"].to_numpy())
             * row.grid
         )
-        variance += float(np.sum(part**2)) * row.noise**2
+        variance += float(np.sum(weights**2)) * row.noise**2
     return value, variance
 
 
-def in_r(folder):
-    """Assert that the script accepts the package and rejects a wrong error or integer; skip without
-    R.
+def check_r_script(folder):
+    """Assert that recompute.R accepts a package and rejects a wrong standard error or integer.
+
+    The test is skipped if R is not installed.
     """
     if program_path("Rscript") is None:
         pytest.skip("R not installed")

@@ -35,7 +35,7 @@ ROWS = pd.DataFrame(
         "since": ["2019-01-01", "2020", "2021", "1999"] * 50,
     }
 )
-CHOSEN = plan(
+PLAN = plan(
     Workload(SCHEMA)
     .add("day", "prefix")
     .add(("day", "since"), "marginal")
@@ -45,33 +45,33 @@ CHOSEN = plan(
 
 
 def test_plan_with_dates_reads_back_equal() -> None:
-    again = load_plan(CHOSEN.to_json())
-    assert again.hash == CHOSEN.hash
-    assert again.schema == SCHEMA
+    loaded_plan = load_plan(PLAN.to_json())
+    assert loaded_plan.hash == PLAN.hash
+    assert loaded_plan.schema == SCHEMA
 
 
 def test_release_with_dates_is_packed_and_verified(tmp_path: Path) -> None:
-    measured = measure(CHOSEN, ROWS, rehearsal=True)
-    answers = measured.answers(0)
+    measurement = measure(PLAN, ROWS, rehearsal=True)
+    answers = measurement.answers(0)
     assert answers["query"].tolist()[:2] == ["day <= 2023-11", "day <= 2023-12"]
     assert answers["answer"].round(-1).tolist() == pytest.approx(
         [50, 50, 100, 100, 150, 200], abs=10
     )
-    verify_package(write_package(measured, tmp_path / "a.zip"))
-    write_answers(measured, tmp_path / "a.csv", format="csv")
+    verify_package(write_package(measurement, tmp_path / "a.zip"))
+    write_answers(measurement, tmp_path / "a.csv", format="csv")
     assert "2024-03" in (tmp_path / "a.csv").read_text()
 
 
 def test_published_tables_with_dates_have_labels(tmp_path: Path) -> None:
-    measured = measure(CHOSEN, ROWS, rehearsal=True)
-    errors = measured.publish().uncertainty(draws=2)
+    measurement = measure(PLAN, ROWS, rehearsal=True)
+    errors = measurement.publish().uncertainty(draws=2)
     verify_package(write_tables(errors, tmp_path / "t.zip"))
     write_workbook(errors, tmp_path / "w.xlsx")
     write_published(errors, tmp_path / "p.parquet")
     records = errors.published.records(50)
-    path = write_records(measured, records, tmp_path / "r.csv")
-    again = pd.read_csv(path, dtype=str, comment="#")
-    assert set(again["since"]) <= {"2019", "2020", "2021"}
-    assert set(again["day"]) <= {SCHEMA["day"].label(i) for i in range(6)}
+    path = write_records(measurement, records, tmp_path / "r.csv")
+    rows = pd.read_csv(path, dtype=str, comment="#")
+    assert set(rows["since"]) <= {"2019", "2020", "2021"}
+    assert set(rows["day"]) <= {SCHEMA["day"].label(i) for i in range(6)}
     assert json.loads(SCHEMA.to_json())["attributes"][2]["unit"] == "year"
     assert np.isfinite(errors.published.table(["day"])).all()

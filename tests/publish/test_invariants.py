@@ -24,7 +24,7 @@ from engine.publish.verify import verify_package
 from engine.release.measure import read_plan
 from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, check, people
-from tests.publish.recomputed import from_files, in_r
+from tests.publish.recomputed import answer_from_files, check_r_script
 
 measure = sys.modules["engine.release.measure"].measure
 RULES = ["a < 3 and b > 2", "c == 0 and d == 1"]
@@ -39,7 +39,10 @@ CASES = {
 
 
 def simulated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
-    """Simulated measurement of records that satisfy the facts, and their exact tables."""
+    """Return a simulated measurement with exact totals, and a function to the exact tables.
+
+    ``which`` is a key of `CASES`, ``rules`` are impossible cells, ``ways`` sizes of marginals.
+    """
     plain = SCHEMA.with_facts(impossible=rules)
     counts = people(plain, 2_000, 3)(plain.names) * (plain.possible_share(plain.names) > 0.0)
 
@@ -76,8 +79,8 @@ def test_fits_and_records_equal_exact_totals(which, rules, ways, centers) -> Non
         for group in measurement.plan.workload.groups:
             fitted = published.table(group.attributes)
             # the contrasts satisfy the facts before zeros and totals are enforced
-            bare = assemble_table(published.contrasts, published.positions(group.attributes))
-            assert np.abs(bare - fitted).max() <= 1e-7
+            assembled = assemble_table(published.contrasts, published.positions(group.attributes))
+            assert np.abs(assembled - fitted).max() <= 1e-7
             assert (fitted[schema.even_share(group.attributes) == 0.0] == 0.0).all()
             for names in CASES[which]:
                 if set(names) <= set(group.attributes):
@@ -112,8 +115,8 @@ def test_exact_totals_reduce_error_of_fitted_tables() -> None:
 def test_simulated_records_and_errors_equal_exact_totals() -> None:
     measurement, table = simulated("meeting")
     records = synthetic(measurement.plan.schema, 7, seed=2)
-    again = measure(measurement.plan, records, rehearsal=True)
-    assert (again.marginal(["a", "b"]) == table("ab")).all()
+    simulated_measurement = measure(measurement.plan, records, rehearsal=True)
+    assert (simulated_measurement.marginal(["a", "b"]) == table("ab")).all()
     errors = measurement.publish().uncertainty(draws=3)
     number = next(
         i for i, g in enumerate(measurement.plan.workload.groups) if g.attributes == ("a", "b")
@@ -146,7 +149,7 @@ def test_open_form_contains_exact_totals(tmp_path) -> None:
             query = np.arange(1.0, 1.0 + np.prod(schema.sizes(names), dtype=int)).reshape(
                 schema.sizes(names)
             )
-            value, variance = from_files(tmp_path / embedding, names, query)
+            value, variance = answer_from_files(tmp_path / embedding, names, query)
             assert value == pytest.approx(measurement.answer(names, query).answer, rel=1e-9)
             assert np.sqrt(variance) == pytest.approx(
                 measurement.answer(names, query).std, rel=1e-9, abs=1e-12
@@ -196,7 +199,7 @@ def test_weights_of_joint_plan_contain_exact_totals(tmp_path) -> None:
             np.sqrt(weights**2 @ integers["noise"] ** 2), answers["std"], rtol=1e-9, atol=1e-9
         )
     assert "exact totals" in (tmp_path / "README.md").read_text()
-    in_r(tmp_path)
+    check_r_script(tmp_path)
 
 
 def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None:
@@ -243,7 +246,7 @@ def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None
             json.dumps(json.loads(text) | {name: words}), encoding="utf-8"
         )
         assert verify_package(folder) == (
-            f"the certificate's {name} is not what plan and integers give",
+            f"{name} in the certificate differs from what plan and integers imply",
         )
     assert main(["budget", "status", "--ledger", str(tmp_path / "office.ledger")]) == 0
     assert "subspace differential privacy" in capsys.readouterr().out

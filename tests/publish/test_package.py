@@ -118,12 +118,14 @@ def test_certificate_states_accuracy_constraints(tmp_path, monkeypatch) -> None:
             rehearsal=True,
         )
         assert package.certificate(measurement, None, 0.95)["kept"] == words
-    honest = package.certificate
+    original = package.certificate
     monkeypatch.setattr(
-        package, "certificate", lambda *args: honest(*args) | {"kept": "every group: not at all"}
+        package, "certificate", lambda *args: original(*args) | {"kept": "every group: not at all"}
     )
     changed = write_package(measurement, tmp_path / "changed.zip")
-    assert verify_package(changed) == ("the certificate's kept is not what plan and integers give",)
+    assert verify_package(changed) == (
+        "kept in the certificate differs from what plan and integers imply",
+    )
 
 
 def test_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
@@ -229,7 +231,7 @@ def test_verify_certificate_tolerates_rounding_differences(signed) -> None:
     certificate = json.loads((folder / "certificate.json").read_text())
     (folder / "signature.json").unlink()
 
-    def sound(**changes: object) -> bool:
+    def is_valid(**changes: object) -> bool:
         (folder / "certificate.json").write_text(json.dumps(certificate | changes))
         return verify_package(folder) == ()
 
@@ -240,20 +242,20 @@ def test_verify_certificate_tolerates_rounding_differences(signed) -> None:
     )
     percent = f"{math.ceil(1000.0 * gap - 1e-9) / 10.0:.1f}%"
     assert percent in claim
-    assert sound(
+    assert is_valid(
         pcost=float(np.nextafter(certificate["pcost"], 1.0)),
         rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-7),
     )
-    assert not sound(pcost=certificate["pcost"] * (1.0 + 1e-8))
-    assert not sound(rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-4))
-    assert sound(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.1:.1f}%"))
-    assert not sound(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
+    assert not is_valid(pcost=certificate["pcost"] * (1.0 + 1e-8))
+    assert not is_valid(rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-4))
+    assert is_valid(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.1:.1f}%"))
+    assert not is_valid(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
     # a slower machine may prove a slightly weaker bound
     slower = {"global_gap": gap + 0.005, "global_bound_counts": least / 1.005}
-    assert sound(**slower, claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
-    assert not sound(global_gap=gap + 0.02 * (1.0 + gap))
-    assert not sound(claim=claim.replace("theoretical", "practical"))
-    assert not sound(claim=claim.replace(percent, "%"))
+    assert is_valid(**slower, claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
+    assert not is_valid(global_gap=gap + 0.02 * (1.0 + gap))
+    assert not is_valid(claim=claim.replace("theoretical", "practical"))
+    assert not is_valid(claim=claim.replace(percent, "%"))
 
 
 def test_verify_requires_signature_of_the_ledger(signed, tmp_path) -> None:
@@ -300,23 +302,25 @@ def test_answers_follow_from_integers_by_least_squares(released, signed) -> None
         json.loads((folder / "measurements.json").read_text()),
         np.load(folder / "measurements.npz"),
     )
-    sizes, names, rows, right = (2, 6), ["<b>sex", "age"], [], []
+    sizes, names, rows, released = (2, 6), ["<b>sex", "age"], [], []
     for block in document["blocks"]:
         matrix = np.ones((1, 1))
         for name, size in zip(names, sizes, strict=True):
             matrices = [arrays[f["rows"]] for f in block["factors"] if f["axes"] == [name]]
             matrix = np.kron(matrix, matrices[0] if matrices else np.ones((1, size)))
         rows.append(matrix / block["noise"])
-        right.append(arrays[block["integers"]] * (block["grid"] / block["noise"]))
-    B, y = np.concatenate(rows), np.concatenate(right)
+        released.append(arrays[block["integers"]] * (block["grid"] / block["noise"]))
+    B, y = np.concatenate(rows), np.concatenate(released)
     cells = np.linalg.lstsq(B, y)[0]
     np.testing.assert_allclose(cells.reshape(sizes), measurement.marginal(names), atol=1e-6)
     covariance = np.linalg.inv(B.T @ B)
-    one = pq.read_table(folder / "answers.parquet").to_pandas()
-    both = one[one["attributes"] == "<b>sex x age"]
-    upto = np.kron(np.eye(2), np.tril(np.ones((6, 6))))  # prefix queries on age, per sex
-    np.testing.assert_allclose(both["answer"], upto @ cells, atol=1e-6)
-    np.testing.assert_allclose(both["std"], np.sqrt(np.diag(upto @ covariance @ upto.T)), rtol=1e-9)
+    answers = pq.read_table(folder / "answers.parquet").to_pandas()
+    both = answers[answers["attributes"] == "<b>sex x age"]
+    prefixes = np.kron(np.eye(2), np.tril(np.ones((6, 6))))  # prefix queries on age, per sex
+    np.testing.assert_allclose(both["answer"], prefixes @ cells, atol=1e-6)
+    np.testing.assert_allclose(
+        both["std"], np.sqrt(np.diag(prefixes @ covariance @ prefixes.T)), rtol=1e-9
+    )
     np.testing.assert_allclose(
         both["high"] - both["answer"], 1.959963984540054 * both["std"], rtol=1e-9
     )

@@ -54,7 +54,7 @@ def test_rehearsal_files_are_marked_in_every_row(errors, tmp_path):
     assert [len(frame) for frame in frames] == [WORKLOAD.queries] * 2 + [50] * 2
     for frame in frames:
         assert set(frame["status"]) == {"REHEARSAL"}
-    with pytest.raises(PlanError, match="nothing is overwritten"):
+    with pytest.raises(PlanError, match="not overwritten"):
         write_published(errors, tmp_path / "a.csv", format="csv")
     with pytest.raises(PlanError, match="format"):
         write_records(measurement, records, tmp_path / "r.xlsx", format="xlsx")
@@ -101,19 +101,19 @@ def test_acceptance_accepts_only_records_near_tables(errors):
     assert near["met"].all(), near
     assert near["found"][0] < 0.03
     assert near["found"][2] < 1.4
-    twice = pd.concat([records] * 2)
-    np.testing.assert_allclose(acceptance(errors, twice)["found"], near["found"], rtol=1e-9)
-    same = records.assign(a=0)
-    far = acceptance(errors, same)
+    doubled = pd.concat([records] * 2)
+    np.testing.assert_allclose(acceptance(errors, doubled)["found"], near["found"], rtol=1e-9)
+    constant = records.assign(a=0)
+    far = acceptance(errors, constant)
     assert not far["met"].any()
     table = published.table(["a"])
-    moved = 1.0 - table[0] / table.sum()
-    assert far["found"][0] >= moved - 0.02
+    changed_share = 1.0 - table[0] / table.sum()
+    assert far["found"][0] >= changed_share - 0.02
     assert "a" in far["worst"][0].split()
     for limits in ({"distance": 0.999}, {"inside": 1e-9}, {"contradiction": 1e9}):
         (name,) = limits
         place = ["distance", "inside", "contradiction"].index(name)
-        assert acceptance(errors, same, AcceptanceRule(**limits))["met"].tolist() == [
+        assert acceptance(errors, constant, AcceptanceRule(**limits))["met"].tolist() == [
             i == place for i in range(3)
         ]
 
@@ -126,13 +126,13 @@ def test_acceptance_distance_of_integer_tables_is_zero():
 
 def test_publish_forecast_predicts_memory_limit():
     measurement, _ = measured_on(WORKLOAD, Budget(pcost=0.2))
-    ahead = publish_forecast(measurement.plan)
+    forecast = publish_forecast(measurement.plan)
     shapes = [published.size for published in measurement.publish().contrasts.values()]
-    assert ahead.cells == sum(shapes)
-    assert ahead.bytes_needed >= 8 * 3 * sum(shapes)
+    assert forecast.cells == sum(shapes)
+    assert forecast.bytes_needed >= 8 * 3 * sum(shapes)
     with pytest.raises(LimitExceeded, match="memory_limit"):
-        publish(measurement, memory_limit=ahead.bytes_needed - 1)
-    publish(measurement, memory_limit=ahead.bytes_needed)
+        publish(measurement, memory_limit=forecast.bytes_needed - 1)
+    publish(measurement, memory_limit=forecast.bytes_needed)
     with pytest.raises(NotApplicable):
         publish_forecast(
             plan(Workload(SCHEMA).add(("a", "b")), Budget(pcost=1.0), mechanism="identity")

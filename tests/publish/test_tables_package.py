@@ -31,7 +31,7 @@ from engine.publish.tables_package import (
 from engine.publish.verify import verify_package
 from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import measured_on
-from tests.publish.recomputed import from_files, in_r
+from tests.publish.recomputed import answer_from_files, check_r_script
 
 SCHEMA = Schema(
     [
@@ -72,7 +72,7 @@ def package_bytes(errors, most_weights):
 
 def packed(tmp_path, mechanism="residualplanner", workload=WORKLOAD, **options):
     errors = published_errors(mechanism, workload, **options)
-    (tmp_path / "tables.zip").write_bytes(package_bytes(errors, linear_form.MOST_WEIGHTS))
+    (tmp_path / "tables.zip").write_bytes(package_bytes(errors, linear_form.MAX_WEIGHTS))
     with zipfile.ZipFile(tmp_path / "tables.zip") as archive:
         archive.extractall(tmp_path / "out")
     return errors, tmp_path / "out"
@@ -89,7 +89,7 @@ def test_open_form_reproduces_estimates_and_errors(mechanism, options, tmp_path)
     rng = np.random.default_rng(0)
     for names in ([], ["age"], ["age", "region"], ["sex", "region", "age"], ["one", "sex"]):
         for query in (rng.normal(size=SCHEMA.sizes(names)), np.ones(SCHEMA.sizes(names))):
-            value, variance = from_files(folder, names, query)
+            value, variance = answer_from_files(folder, names, query)
             answer = measurement.answer(names, query)
             assert value == pytest.approx(answer.answer, rel=1e-9, abs=1e-9)
             assert np.sqrt(variance) == pytest.approx(answer.std, rel=1e-9)
@@ -103,7 +103,7 @@ def test_sum_of_two_cells_includes_covariance(tmp_path):
         names = [attributes[i] for i in row.attributes.split()]
         query = np.zeros(SCHEMA.sizes(names))
         query.flat[0] = query.flat[-1] = 1.0
-        value, variance = from_files(folder, names, query)
+        value, variance = answer_from_files(folder, names, query)
         assert row.sum == pytest.approx(value, rel=1e-9, abs=1e-9)
         assert row.sum_std == pytest.approx(np.sqrt(variance), rel=1e-9)
         one = np.zeros_like(query)
@@ -160,7 +160,7 @@ def test_registry_states_only_available_facts(tmp_path):
 
 
 def test_recompute_script_in_r_agrees(tmp_path):
-    in_r(packed(tmp_path)[1])
+    check_r_script(packed(tmp_path)[1])
 
 
 def test_tables_have_one_complete_row_per_query(tmp_path):
@@ -292,7 +292,7 @@ def test_joint_plan_answers_are_weighted_integer_sums(kind, tmp_path):
 
 
 def test_readme_of_large_joint_plan_names_integers(tmp_path, monkeypatch):
-    monkeypatch.setattr(linear_form, "MOST_WEIGHTS", 10)
+    monkeypatch.setattr(linear_form, "MAX_WEIGHTS", 10)
     _, folder = packed(tmp_path, "querysmasher", JOINT_PLANS["joint"][1])
     assert not (folder / "recompute.R").exists()
     assert "the package of the release has its integers" in (folder / "README.md").read_text()
@@ -300,7 +300,7 @@ def test_readme_of_large_joint_plan_names_integers(tmp_path, monkeypatch):
 
 def test_write_tables_refuses_existing_file_and_many_rows(tmp_path, monkeypatch):
     errors, _ = packed(tmp_path)
-    with pytest.raises(PlanError, match="nothing is overwritten"):
+    with pytest.raises(PlanError, match="not overwritten"):
         write_tables(errors, tmp_path / "tables.zip")
     monkeypatch.setattr(tables_package, "MAX_TABLE_ROWS", 10)
     with pytest.raises(LimitExceeded, match="rows of text"):
@@ -343,10 +343,10 @@ def test_verify_tables_detects_every_changed_file(integer, tmp_path):
     readme = tmp_path / "out" / "README.md"
     content = readme.read_bytes()
     readme.unlink()
-    assert verify_package(tmp_path / "out") == ("README.md is not there",)
+    assert verify_package(tmp_path / "out") == ("README.md is missing",)
     readme.write_bytes(content)
     (tmp_path / "out" / "more.txt").write_text("?")
-    assert verify_package(tmp_path / "out") == ("more.txt is no part of the tables",)
+    assert verify_package(tmp_path / "out") == ("more.txt is not a file of a tables package",)
 
 
 def test_verify_tables_detects_changed_integer(tmp_path):
@@ -363,7 +363,7 @@ def test_verify_tables_with_unrelated_ledger_reports_it(tmp_path):
     _, _ = packed(tmp_path, workload=SMALL)
     Ledger.create(tmp_path / "office")
     assert "no spend" in verify_package(tmp_path / "tables.zip", ledger=tmp_path / "office")[0]
-    assert "no signature" in verify_package(tmp_path / "tables.zip", public_key="00")[0]
+    assert "not signed" in verify_package(tmp_path / "tables.zip", public_key="00")[0]
 
 
 def test_verify_numbers_tolerates_rounding_except_integers():

@@ -102,5 +102,5 @@ def test_verify_package_changed_promise_is_reported(
         package, "certificate", lambda *args: honest(*args) | {"promise": "No person is protected."}
     )
     assert verify_package(write_package(measurement, tmp_path / "new.zip")) == (
-        "the certificate's promise is not what plan and integers give",
+        "promise in the certificate differs from what plan and integers imply",
     )
