@@ -1,12 +1,13 @@
 """Entry point of the app: `streamlit run app.py`.
 
-Streamlit serves `app`, behind the access check, and runs this file as the script of every session.
-Worker processes import the main module again; `__name__` then matches neither branch.
+Streamlit imports this file once as the module `app`, to serve the object `app` behind the access
+check, and runs it as `__main__` in every session.  Worker processes import it under a third name,
+for which neither branch below is executed.
 """
 
 
 def main() -> None:
-    """Start the workers, then draw the chosen page in its layout."""
+    """Start the worker processes, then draw the selected page."""
     from pages.parts.jobs import worker_process
     from pages.parts.shell import page_layout
 

@@ -10,8 +10,9 @@ Index = npt.NDArray[np.int64]
 
 
 def thin_svd(matrix: Array) -> tuple[Array, Array, Array]:
-    """Return U, the singular values and V^T of a matrix of shape (m, n), with min(m, n) columns and
-    rows.
+    """Return the thin SVD (U, singular values, V^T) of a matrix of shape (m, n).
+
+    With r = min(m, n) the shapes are (m, r), (r,) and (r, n).
 
     >>> U, sizes, Vt = thin_svd(np.array([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]]))
     >>> U.shape, sizes.tolist(), Vt.shape
@@ -20,8 +21,8 @@ def thin_svd(matrix: Array) -> tuple[Array, Array, Array]:
     try:
         return np.linalg.svd(matrix, full_matrices=False)
     except np.linalg.LinAlgError:
-        # divide and conquer gives up on some matrices in some builds of LAPACK; the older way is
-        # slower and does not
+        # the divide-and-conquer driver fails to converge on some matrices in some builds of LAPACK;
+        # the driver gesvd is slower and converges
         import scipy.linalg
 
         U, sizes, Vt = scipy.linalg.svd(matrix, full_matrices=False, lapack_driver="gesvd")
@@ -29,28 +30,37 @@ def thin_svd(matrix: Array) -> tuple[Array, Array, Array]:
 
 
 def unique_rows(rows: Index) -> tuple[Index, Index]:
-    """Return the first of the rows of every kind, kinds in lexicographic order, and the number of
-    every row's kind.
+    """Return the positions of the distinct rows, and the index of every row among them.
 
-    Shapes: rows (m, k), of numbers from 0 on; first (kinds,), numbers (m,).
+    Parameters
+    ----------
+    rows : non-negative integers, shape (m, k).
 
-    >>> first, numbers = unique_rows(np.array([[2, 1], [0, 3], [2, 1]]))
-    >>> first.tolist(), numbers.tolist()
+    Returns
+    -------
+    first : position of the first occurrence of each distinct row, shape (d,); distinct rows are in
+        lexicographic order.
+    inverse : index of every row in ``first``, shape (m,).
+
+    >>> first, inverse = unique_rows(np.array([[2, 1], [0, 3], [2, 1]]))
+    >>> first.tolist(), inverse.tolist()
     ([1, 0], [1, 0, 1])
     """
-    code, most = np.zeros(len(rows), dtype=np.int64), 1
+    # one integer code per row, below n_codes, in the lexicographic order of the rows
+    code, n_codes = np.zeros(len(rows), dtype=np.int64), 1
     for column in rows.T if len(rows) else ():
         width = int(column.max()) + 1
-        if most * width >= 2**63:
+        if n_codes * width >= 2**63:
             _, code = np.unique(code, return_inverse=True)
-            most = int(code.max()) + 1
-        code, most = code * width + column, most * width
-    if most > 8 * len(rows) + 1_000:
-        _, first, numbers = np.unique(code, return_index=True, return_inverse=True)
-        return first, numbers
-    at = np.full(most, -1)  # few enough that each has a place: nothing needs to be sorted
-    at[code[::-1]] = np.arange(len(rows))[::-1]
-    kinds = np.flatnonzero(at >= 0)
-    first = at[kinds]
-    at[kinds] = np.arange(len(kinds))
-    return first, at[code]
+            n_codes = int(code.max()) + 1
+        code, n_codes = code * width + column, n_codes * width
+    if n_codes > 8 * len(rows) + 1_000:
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return first, inverse
+    # with few possible codes a table with one entry per code replaces sorting
+    table = np.full(n_codes, -1)
+    table[code[::-1]] = np.arange(len(rows))[::-1]
+    used_codes = np.flatnonzero(table >= 0)
+    first = table[used_codes]
+    table[used_codes] = np.arange(len(used_codes))
+    return first, table[code]

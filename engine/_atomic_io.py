@@ -21,7 +21,7 @@ def atomic_path(path: Path, *, overwrite: bool) -> Iterator[Path]:
     Raises
     ------
     FileExistsError
-        The file exists already, and is not to be overwritten.
+        The file exists already, and ``overwrite`` is False.
     """
     draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
     try:
@@ -38,11 +38,18 @@ def atomic_path(path: Path, *, overwrite: bool) -> Iterator[Path]:
 def atomic_file(
     path: Path, *, overwrite: bool, mode: int = 0o600, sync: bool = True
 ) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name only when it is complete.
+    """Open a file for writing that appears under its name only when it is complete.
 
-    `mode` are the permissions of the file, before the umask.  With ``sync`` the content is on the
-    disk before the file has its name, also after a power cut.  Raises FileExistsError as
-    `atomic_path`.
+    Parameters
+    ----------
+    mode : permissions of the file, before the umask.
+    sync : write the content to the disk before the file gets its name, so that a power cut never
+        leaves a file with incomplete content.
+
+    Raises
+    ------
+    FileExistsError
+        The file exists already, and ``overwrite`` is False.
     """
     create = os.O_CREAT | os.O_EXCL | os.O_WRONLY
     with (
@@ -59,33 +66,33 @@ def atomic_file(
 def fresh_file(
     path: str | os.PathLike[str], what: str, *, error: type[EngineError], mode: int = 0o666
 ) -> Iterator[BinaryIO]:
-    """Open a new file that appears under its name only when it is complete.
+    """Open a new file for writing that appears under its name only when it is complete.
 
-    An existing file is never replaced.  `mode` are the permissions of the file, before the umask.
-
-    Raises
-    ------
-    error
-        The file exists already, or cannot be written.
+    Parameters
+    ----------
+    what : noun for the content in messages, such as "plan".
+    error : type of the exception if the file exists already or cannot be written.
+    mode : permissions of the file, before the umask.
     """
-    place = Path(path)
-    if not place.name:
-        raise error(f"{place} is a folder. Give the name of a file in it.")
+    target = Path(path)
+    if not target.name:
+        raise error(f"{target} is a folder. Give the name of a file in it.")
     try:
-        with atomic_file(place, overwrite=False, mode=mode) as file:
+        with atomic_file(target, overwrite=False, mode=mode) as file:
             yield file
     except FileExistsError:
         raise error(
-            f"{place} is there already, and nothing is overwritten. Give another name."
+            f"The file {target} exists already and is not overwritten. Give another name."
         ) from None
     except OSError as reason:
         raise error(
-            f"The {what} cannot be written to {place}: {reason.strerror}. Give a file in a folder"
-            " that exists."
+            f"The {what} cannot be written to {target}: {reason.strerror}. Give a file in an"
+            " existing folder in which you may write."
         ) from None
 
 
 def _move_to_new(draft: Path, path: Path) -> None:
+    """Give a file its final name; raise FileExistsError if a file with this name exists."""
     try:
         # link fails where rename would replace a file, which could be a ledger or records
         os.link(draft, path)

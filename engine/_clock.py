@@ -1,7 +1,8 @@
 """Clock of time limits: wall time in which this process computes.
 
-Time in which other programs occupy the processors does not count, so that a busy machine does not
-turn a tuned plan into one with uniform centers.  With several threads the wall time counts.
+Time in which other programs occupy the processors does not count: otherwise a planner on a busy
+machine would reach its time limit before it has tuned the plan.  If several threads compute at
+once, their processor time exceeds the wall time, and the wall time counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ INTERVAL_S = 0.5
 
 
 class PlanningClock:
-    """Sum of the smaller of wall time and processor time over intervals.
+    """Clock that adds, per interval, the wall time or the processor time, whichever is smaller.
 
     >>> clock = PlanningClock()
     >>> clock() <= clock()
@@ -37,7 +38,11 @@ class PlanningClock:
         self._wall, self._processor = time.monotonic(), time.process_time()
 
     def _read(self, interval: float) -> float:
-        """Return the seconds counted; start a new interval if this one is longer than a limit."""
+        """Return the seconds counted so far.
+
+        ``interval`` : length in seconds from which on the current interval ends and a new one
+        starts.
+        """
         wall = time.monotonic() - self._wall
         # a forked process starts with a processor time of 0
         processor = max(time.process_time() - self._processor, 0.0)
@@ -49,7 +54,10 @@ class PlanningClock:
 
     @contextmanager
     def counting_waits(self) -> Iterator[None]:
-        """Count the wall time of the block, in which other processes compute for this one."""
+        """Count wall time inside the ``with`` block, in which worker processes compute.
+
+        The processor time of this process does not contain theirs.
+        """
         with self._lock:
             self._read(0.0)
             self._waiting += 1

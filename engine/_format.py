@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    Frame = pd.DataFrame  # a table for people; the pages name it without importing pandas
+    Frame = pd.DataFrame  # for annotations in modules that do not import pandas
 
 
-MAX_NAME = 200
+MAX_NAME = 200  # characters of a name that the search for similar names compares
 DELIMITERS = ",;\t|"
-MAX_HEADER = 2**16  # characters in which the header of a CSV text ends
+MAX_HEADER = 2**16  # characters of a CSV text that are searched for the header
 SEPARATOR_LINE = re.compile('\ufeff?"?sep=([^"\\r\\n])"?(?:\\r\\n|\\r|\\n)', re.IGNORECASE)
-# arguments that messages also name without "="
+# Python arguments that messages of the engine also name without "=", as plain words
 BARE_ARGUMENTS = (
     "SheetFile",
     "count_column",
@@ -35,18 +35,20 @@ BARE_ARGUMENTS = (
     "time_limit",
 )
 _QUOTED = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
-# a Python argument in a message: name=, name=value or a bare name; not in quotes, and not in a call
+# a Python argument in a message: name=, name=value, or a name of BARE_ARGUMENTS; neither in quotes
+# nor inside the parentheses of a call
 ARGUMENT = re.compile(
     rf"(?<![\w.'\"`/-])(?<!\w\()(?:([a-z][a-z_]*)=({_QUOTED}|\[(?:{_QUOTED}|[^\]'\"])*\]|\w+(?:\.\d+)?)?"
     rf"|({'|'.join(BARE_ARGUMENTS)}))(?![\w='\"])"
 )
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which spreadsheets take a text for a formula
+# first characters of a text that a spreadsheet evaluates as a formula
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 MARKDOWN = re.compile(r"([\\`*\[\]<>|&])")
 MARKDOWN_ADDRESS = re.compile(r"(\w)(:(?=//)|@|(?<=\bwww)\.)", re.IGNORECASE)
 
 
 def quote_public(value: object) -> str:
-    """Return a public value for a message: escaped and shortened.
+    """Return a public value for a message: a text escaped and shortened, otherwise its type.
 
     >>> quote_public("tab\\t")
     "'tab\\\\t'"
@@ -56,25 +58,26 @@ def quote_public(value: object) -> str:
 
 
 def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
-    """Return a CSV text without the line ``sep=;`` of spreadsheets, and its delimiter.
+    """Return a CSV text without a first line such as ``sep=;``, and the delimiter of its fields.
 
-    Without such a line the delimiter is ``preferred`` if the header contains it, and otherwise the
-    delimiter that is most frequent in the header outside quotes.
+    Spreadsheets write this line to state the delimiter.  In a text without it the delimiter is
+    ``preferred`` if the header contains it, and otherwise the character of `DELIMITERS` that is
+    most frequent in the header outside quotes.
 
     >>> csv_start("sep=;\\nage;sex\\n"), csv_start('name;"last, first"')[1], csv_start('"a\\n, b, c";d')[1]
     (('age;sex\\n', ';'), ';', ';')
     """
     if separator := SEPARATOR_LINE.match(text):
         return text[separator.end() :], separator[1]
-    outside = "".join(text[:MAX_HEADER].lstrip().split('"')[::2])
-    header = re.split(r"[\r\n]", outside, maxsplit=1)[0]
+    unquoted = "".join(text[:MAX_HEADER].lstrip().split('"')[::2])
+    header = re.split(r"[\r\n]", unquoted, maxsplit=1)[0]
     return text, (
         preferred if preferred and preferred in header else max(DELIMITERS, key=header.count)
     )
 
 
 def header_name(text: str) -> str:
-    """Return the name in a field of a header, with line breaks replaced by blanks.
+    """Return a column name from the header of a table, with line breaks replaced by blanks.
 
     >>> header_name("age\\n(years)")
     'age (years)'
@@ -83,7 +86,7 @@ def header_name(text: str) -> str:
 
 
 def near_matches(name: object, names: Iterable[str]) -> str:
-    """Return a text with the names close to a mistyped one, or "" if there are none.
+    """Return the end of a message that lists names similar to a mistyped one; "" if there are none.
 
     >>> near_matches("agee", ["age", "sex"])
     "; close names: 'age'"
@@ -94,7 +97,7 @@ def near_matches(name: object, names: Iterable[str]) -> str:
 
 
 def set_name(attributes: Iterable[str]) -> str:
-    """Return the name of a set of attributes.
+    """Return the text for a set of attributes, as in headings and tables.
 
     >>> set_name(["age", "sex"]), set_name([])
     ('age × sex', '(total)')
@@ -103,7 +106,7 @@ def set_name(attributes: Iterable[str]) -> str:
 
 
 def shortest_text(number: float) -> str:
-    """Return the shortest text that represents the same number.
+    """Return the shortest decimal text that parses to the same double.
 
     >>> shortest_text(20.0), shortest_text(0.1)
     ('20', '0.1')
@@ -130,17 +133,18 @@ def translate_arguments(
 
     Parameters
     ----------
-    words : wording of each argument, under its name or under ``name=value`` for one value.  ``{}``
-        is the place of the value; without a value, this place and the sign before it are left out.
-        Other arguments stay.
-    value : text of the values of an argument, of which a list may have several.
+    words : mapping from an argument to its replacement.  The key is the name of the argument, or
+        ``name=value`` for a replacement of this one value only.  In the replacement ``{}`` stands
+        for the value; where the message has no value, ``{}`` and a sign before it are left out.
+        Arguments without a key stay as they are.
+    value : function that returns the text of a list of values.
 
     >>> words = {"count_column": "--count-column {}", "rehearsal=True": "the command rehearse"}
     >>> translate_arguments("Give count_column='n', no count_column, or use rehearsal=True.", words, " ".join)
     'Give --count-column n, no --count-column, or use the command rehearse.'
     """
 
-    def wording(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         name, text = match[1] or match[3], match[2]
         if text is None:
             before, _, after = words.get(name, match[0]).partition("{}")
@@ -151,11 +155,14 @@ def translate_arguments(
             return single
         return words[name].replace("{}", value(values)) if name in words else match[0]
 
-    return ARGUMENT.sub(wording, message)
+    return ARGUMENT.sub(replacement, message)
 
 
 def _argument_values(text: str) -> list[str]:
-    """Return the values of a Python literal in a message; any other text is one value."""
+    """Return the elements of a Python list in a message as texts, or its single value in a list.
+
+    A text that is no Python literal is returned unchanged.
+    """
     try:
         literal = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -165,7 +172,7 @@ def _argument_values(text: str) -> list[str]:
 
 
 def pluralize(things: int, one: str, many: str = "") -> str:
-    """Return a number with its noun.
+    """Return a number with its noun in singular or plural; the plural is ``one`` + "s" by default.
 
     >>> pluralize(1, "group"), pluralize(2500, "query", "queries")
     ('1 group', '2,500 queries')
@@ -174,7 +181,7 @@ def pluralize(things: int, one: str, many: str = "") -> str:
 
 
 def format_number(value: float) -> str:
-    """Return the text of a measured number with three or four digits.
+    """Return the text of an error or an estimate, rounded to three or four significant digits.
 
     >>> format_number(45.46519), format_number(0.0012345), format_number(123456.7)
     ('45.47', '0.00123', '123,457')
@@ -194,9 +201,9 @@ def format_number(value: float) -> str:
 
 
 def cost(value: float) -> str:
-    """Return the text of a privacy parameter (pcost, rho, mu, epsilon), rounded up.
+    """Return the text of a privacy parameter (pcost, rho, mu, epsilon), rounded up to 4 digits.
 
-    Below 1e-7, the rounding error of sums, it is 0.
+    Values below 1e-7 are rounding errors of sums and give "0".
 
     >>> cost(0.9999999984), cost(1.6e-9), cost(4.1721)
     ('1', '0', '4.173')
@@ -205,7 +212,7 @@ def cost(value: float) -> str:
 
 
 def remaining_text(value: float) -> str:
-    """Return the text of the remaining privacy budget, rounded down.
+    """Return the text of a remaining privacy budget, rounded down to 4 significant digits.
 
     >>> remaining_text(0.33339), remaining_text(0.7), remaining_text(1.6e-9)
     ('0.3333', '0.7', '0')
@@ -214,9 +221,9 @@ def remaining_text(value: float) -> str:
 
 
 def rounded_up(value: float) -> str:
-    """Return the text of a number with four significant digits, rounded up.
+    """Return the text of a number, rounded up to 4 significant digits.
 
-    A double has the value of its shortest decimal text.
+    Rounding starts from the shortest decimal text of the double, so 0.1 gives "0.1".
 
     >>> rounded_up(4.1721), rounded_up(0.1), rounded_up(0.1 + 0.2), rounded_up(1e-9)
     ('4.173', '0.1', '0.3', '1e-09')
@@ -225,14 +232,16 @@ def rounded_up(value: float) -> str:
 
 
 def _digits(value: float, rounding: str) -> str:
-    # 13 digits first: the last three of a double are the rounding of sums
+    # rounded to 13 digits first, because the last three digits of a double may be rounding errors
+    # of sums
     number = Context(prec=13, rounding=ROUND_HALF_EVEN).create_decimal(repr(float(value)))
     return f"{float(Context(prec=4, rounding=rounding).plus(number)):g}"
 
 
 def markdown(text: str) -> str:
-    r"""Return a text for Markdown that shows as it is: no HTML, link, picture, emphasis or end of a
-    table cell.
+    r"""Escape a text for Markdown, so that it is displayed literally.
+
+    HTML, links, pictures, emphasis and the separators of table cells have no effect.
 
     >>> markdown("age 20-29"), markdown("<script>"), markdown("[x](javascript:y) | `z`")
     ('age 20-29', '\\<script\\>', '\\[x\\](javascript:y) \\| \\`z\\`')
@@ -244,7 +253,7 @@ def markdown(text: str) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """Return a text as code for Markdown, also if it contains backticks.
+    """Return a text as inline code for Markdown; the text may contain backticks.
 
     >>> markdown_code("a < 5"), markdown_code("a `b`")
     ('`a < 5`', '`` a `b` ``')
@@ -255,7 +264,7 @@ def markdown_code(text: str) -> str:
 
 
 def escape_formula(text: str) -> str:
-    """Return a text that no spreadsheet reads as a formula, with a leading quote if needed.
+    """Put a quote before a text that a spreadsheet would evaluate as a formula.
 
     >>> escape_formula("=cmd()"), escape_formula("age")
     ("'=cmd()", 'age')
@@ -264,17 +273,17 @@ def escape_formula(text: str) -> str:
 
 
 def csv_text(table: Frame) -> str:
-    """Return a table as CSV in which no spreadsheet reads a text as a formula.
+    """Return a table as CSV text, with its texts escaped by `escape_formula`.
 
     >>> import pandas as pd
     >>> csv_text(pd.DataFrame({"label": ["=1+1"], "cells": [3]}))
     "label,cells\\n'=1+1,3\\n"
     """
-    texts = {c: table[c].map(_harmless) for c in table.columns if table[c].dtype.kind not in "ifub"}
-    return table.assign(**texts).rename(columns=_harmless).to_csv(index=False, lineterminator="\n")
+    texts = {c: table[c].map(_escape) for c in table.columns if table[c].dtype.kind not in "ifub"}
+    return table.assign(**texts).rename(columns=_escape).to_csv(index=False, lineterminator="\n")
 
 
-def _harmless(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     return escape_formula(value) if isinstance(value, str) else value
 
 
@@ -300,15 +309,14 @@ LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    **{
-        mark: f"{{{mark}}}" for mark in "[]*"
-    },  # at the start of a row they would belong to the end of the row before
+    # at the start of a row, LaTeX would read these as arguments of the line break before it
+    **{mark: f"{{{mark}}}" for mark in "[]*"},
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
 }
 
 
 def latex_text(table: Frame) -> str:
-    """Return a table for LaTeX (booktabs), with numbers on the right and all texts escaped.
+    """Return a table as LaTeX (package booktabs), with numbers right-aligned and texts escaped.
 
     >>> import pandas as pd
     >>> print(latex_text(pd.DataFrame({"query": ["age_1 × sex", "[18, 30) | <5*"], "RMSE": [45.46519, math.inf]})))

@@ -1,4 +1,4 @@
-"""Thread limits of linear-algebra libraries and a thread map."""
+"""Thread limits for linear-algebra libraries, and a map over threads."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ MAX_SINGLE_THREAD_ORDER = 2500
 # Arrays from this length on are worth a separate thread.
 MIN_LENGTH_PER_THREAD = 100
 
-_ALONE = ContextVar("alone", default=False)
+_SINGLE_THREADED = ContextVar("single_threaded", default=False)
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
 def cores() -> int:
-    """Return the number of cores available to this process, for example in a container.
+    """Return the number of cores that this process may use, which a container may limit.
 
     >>> cores() >= 1
     True
     """
-    # imported here because the import takes as long as many a command
+    # imported here because the import takes longer than a short command
     import loky
 
     return int(loky.cpu_count())
@@ -42,37 +42,42 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def map_in_threads(function: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
-    """Return the function of every part, in order; on all cores if several parts are large.
+    """Return the results of a function for all parts, in order.
+
+    The calls run on all cores if there are several parts and the longest has at least
+    `MIN_LENGTH_PER_THREAD` elements.
 
     >>> map_in_threads(len, ["ab", "c"])
     [2, 1]
     """
-    if len(parts) > 1 and not _ALONE.get() and max(len(p) for p in parts) >= MIN_LENGTH_PER_THREAD:  # type: ignore[arg-type]
-        return list(_pool().map(function, parts))
-    return [function(p) for p in parts]
+    if len(parts) > 1 and not _SINGLE_THREADED.get():
+        longest = max(len(part) for part in parts)  # type: ignore[arg-type]
+        if longest >= MIN_LENGTH_PER_THREAD:
+            return list(_pool().map(function, parts))
+    return [function(part) for part in parts]
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Run `map_in_threads` on this thread only, for work that already uses the other cores.
+    """Let `map_in_threads` use one thread inside the ``with`` block, as other work uses all cores.
 
     >>> with single_threaded():
     ...     map_in_threads(len, ["ab", "c"])
     [2, 1]
     """
-    token = _ALONE.set(True)
+    token = _SINGLE_THREADED.set(True)
     try:
         yield
     finally:
-        _ALONE.reset(token)
+        _SINGLE_THREADED.reset(token)
 
 
-class _Shared:
-    """Thread limit of linear algebra, which all threads of a process share.
+class _ThreadLimit:
+    """Number of threads of the linear-algebra libraries, one setting for the whole process.
 
-    The limit depends on the contexts in use.  While only small matrices are in use it is one
-    thread; while large ones are in use it is the initial number; where all cores are busy it is one
-    again. Contexts are counted, not restored, because threads enter and leave them in any order.
+    It is 1 while a context "every core" is active, or contexts "small" and none "large"; otherwise
+    the number before the first context.  The class counts active contexts of each kind, because
+    threads enter and leave them in any order.
     """
 
     def __init__(self) -> None:
@@ -90,8 +95,8 @@ class _Shared:
         return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
     @contextmanager
-    def held(self, kind: str) -> Iterator[None]:
-        """Count a context of this kind while it is in use."""
+    def active(self, kind: str) -> Iterator[None]:
+        """Count a context of the kind "small", "large" or "every core" while it is active."""
         self._count(kind, 1)
         try:
             yield
@@ -100,7 +105,7 @@ class _Shared:
 
     def _count(self, kind: str, change: int) -> None:
         with self.lock:
-            # outside all contexts the caller may have set other limits
+            # read before the first context, because the caller may have set other limits since
             if not self.in_use.total():
                 self.initial_threads = [library.num_threads for library in self.libraries]
             self.in_use[kind] += change
@@ -112,35 +117,33 @@ class _Shared:
                 for library, threads in zip(self.libraries, self.initial_threads, strict=True):
                     library.set_num_threads(1 if is_single else threads)
 
-    def forked(self) -> None:
-        """Create a new lock in a child process, because no thread of the child releases the old
-        one.
-        """
+    def renew_lock(self) -> None:
+        """Create a new lock after a fork: the thread that held the old one is not in the child."""
         self.lock = threading.Lock()
 
 
-_SHARED = _Shared()
+_THREAD_LIMIT = _ThreadLimit()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_SHARED.forked)
+    os.register_at_fork(after_in_child=_THREAD_LIMIT.renew_lock)
 
 
 def threads_for(order: int) -> AbstractContextManager[None]:
-    """Return a context for linear algebra with matrices of this order.
+    """Return a context that sets the threads of linear algebra with matrices of this order.
 
-    Small matrices gain nothing from a second thread, and on a busy machine threads that wait for
-    each other can make them a hundred times slower.  Large matrices use all threads, also inside a
-    context for small ones.
+    Up to `MAX_SINGLE_THREAD_ORDER` it is one thread: a second one gains nothing, and on a busy
+    machine threads that wait for each other can be a hundred times slower.  Larger matrices use all
+    threads, also inside a context for small ones.
 
     >>> with threads_for(99):
     ...     pass
     """
-    return _SHARED.held("small" if order <= MAX_SINGLE_THREAD_ORDER else "large")
+    return _THREAD_LIMIT.active("small" if order <= MAX_SINGLE_THREAD_ORDER else "large")
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Return a context in which linear algebra uses one thread, because every core is busy already.
+    """Return a context in which linear algebra uses one thread, for callers that use every core.
 
     >>> with one_thread(), threads_for(9999):
     ...     pass
     """
-    return _SHARED.held("every core")
+    return _THREAD_LIMIT.active("every core")

@@ -25,13 +25,13 @@ import numpy.typing as npt
 
 from engine.errors import EngineError
 
-MAX_JSON_MEMORY = 250_000_000  # bytes that a document of somebody else may take
-MAX_JSON_DEPTH = 100  # brackets inside brackets
-MAX_DIGITS = 300  # of an integer, so that it can be converted to a float
-BYTES_PER_VALUE = 80  # of an empty list with its place in a list, in CPython
-MAX_MEMBERS = 50_000  # files of an archive
-BYTES_PER_MEMBER = 100  # of the list of files of an archive
-CHUNK = 1 << 20
+MAX_JSON_MEMORY = 250_000_000  # bytes of memory for an uploaded JSON document
+MAX_JSON_DEPTH = 100  # levels of nested lists and objects
+MAX_DIGITS = 300  # digits of an integer; longer ones exceed the range of a float
+BYTES_PER_VALUE = 80  # memory of an empty list and of the reference to it, in CPython
+MAX_MEMBERS = 50_000  # files in an archive
+BYTES_PER_MEMBER = 100  # bytes per file in the directory of an archive
+CHUNK = 1 << 20  # bytes read at a time
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 END_OF_DIRECTORY, END_OF_DIRECTORY_64, LOCATOR_64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 
@@ -48,7 +48,7 @@ def parse_json(
     Parameters
     ----------
     max_memory : bytes that text and values may take, as estimated from the text.
-    constants : allow NaN and infinite numbers, which are no JSON but which Python writes.
+    constants : allow NaN and infinite numbers, which Python writes although JSON excludes them.
     object_pairs_hook : as for `json.loads`.
 
     Raises
@@ -95,7 +95,8 @@ def parse_json(
     if not level and SURROGATE.search(
         text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
     ):
-        # half of a pair cannot be written to any file or hashed
+        # a single half of a surrogate pair cannot be encoded, so it could be neither saved nor
+        # hashed
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -132,12 +133,18 @@ def open_zip(
     plain_names: bool = True,
     max_members: float = MAX_MEMBERS,
 ) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive with a valid directory; damage that is read while it is open raises
-    ``error``.
+    """Open a zip archive from an untrusted source and check the list of its members.
 
-    Its members are stored or deflated, not encrypted, and not links.  Each name occurs once, and
-    with ``plain_names`` none has a folder.  Read members with `read_member` or `member_chunks`,
-    which bound their unpacked size.
+    Members must be stored or deflated, and neither encrypted nor links; each name must occur once.
+    Read members with `read_member` or `member_chunks`, which bound their unpacked size.
+
+    Parameters
+    ----------
+    what : subject of messages, such as "The package".
+    error : type of the exception for a damaged or refused archive, also if the damage is read
+        later in the ``with`` block.
+    plain_names : refuse names with folders.
+    max_members : largest number of members.
     """
     with open(path, "rb") as file:
         try:
@@ -162,7 +169,10 @@ def open_zip(
 
 
 def _check_directory(file: IO[bytes], max_members: float) -> None:
-    """Raise ValueError if the directory of an archive is longer than allowed, before it is read."""
+    """Raise ValueError if the directory of a zip file (its list of members) is too long.
+
+    Only the record at the end of the file is read, which states the length of the directory.
+    """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - (1 << 16) - 42))
     tail = file.read()
@@ -188,6 +198,7 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
 
 
 def _check_members(archive: zipfile.ZipFile, plain_names: bool) -> None:
+    """Raise ValueError for a member that `open_zip` refuses."""
     names = set[str]()
     for member in archive.infolist():
         name, mode = member.filename, member.external_attr >> 16
@@ -226,7 +237,7 @@ def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterat
     Raises
     ------
     ValueError
-        It has more than ``max_bytes`` bytes, or another number of bytes than the archive states.
+        The member is missing, or has more than ``max_bytes`` bytes.
     """
     if name not in archive.NameToInfo:
         raise ValueError(f"its file {name} is missing")
@@ -238,7 +249,7 @@ def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterat
     try:
         with archive.open(info) as member:
             yield from bounded_chunks(member, max_bytes, name)
-    # the offset is before the beginning of the file
+    # zipfile raises OSError if the stored offset of a member is negative
     except OSError:
         raise zipfile.BadZipFile(f"{name} is outside the archive") from None
 
@@ -254,12 +265,16 @@ def bounded_chunks(file: IO[bytes], max_bytes: int, name: str) -> Iterator[bytes
 
 
 def read_member(archive: zipfile.ZipFile, name: str, max_bytes: int) -> bytes:
-    """Return the content of a member of an archive; raises as `member_chunks`."""
+    """Return the content of a member of an archive; raises the errors of `member_chunks`."""
     return b"".join(member_chunks(archive, name, max_bytes))
 
 
 def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, Fortran order and type of the array in a ``.npy`` file, and move to its data.
+    """Read the header of a ``.npy`` file; afterwards the file is at the beginning of the data.
+
+    Returns
+    -------
+    Shape of the array, whether it is in Fortran order (column by column), and its NumPy type.
 
     Raises
     ------
@@ -283,20 +298,24 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
 def read_array(
     content: bytes, *, kinds: str, shape: tuple[int, ...] | None = None
 ) -> npt.NDArray[Any]:
-    """Return the array in the content of a ``.npy`` file, of some NumPy kinds and an optional
-    shape.
+    """Return the array in the content of a ``.npy`` file.
+
+    Parameters
+    ----------
+    kinds : allowed NumPy kinds, such as "if" for integers and floats.
+    shape : required shape; None allows any.
 
     Raises
     ------
     ValueError
-        It has another type or shape, or another number of values than the header states.
+        The array has another type or shape, or another number of values than its header states.
     """
     file = io.BytesIO(content)
     stored_shape, by_columns, kind = array_header(file)
     if kind.kind not in kinds or (shape is not None and stored_shape != shape):
         raise ValueError("it is an array of another type or shape")
     if math.prod(stored_shape) * kind.itemsize != len(content) - file.tell():
-        raise ValueError("the array does not hold the numbers that it says")
+        raise ValueError("its array has another number of values than its header states")
     flat = np.frombuffer(content, kind, offset=file.tell())
     return flat.reshape(stored_shape, order="F" if by_columns else "C").astype(
         kind.newbyteorder("="), order="C"

@@ -1,6 +1,6 @@
-"""Argument checks with uniform error messages.
+"""Checks of arguments with uniform error messages.
 
-Each check returns the value as a plain Python number, so that NumPy numbers are not passed on.
+Checks of numbers return them as Python numbers, also if the argument was a NumPy number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ Refusal = type[EngineError]
 def check_int(
     word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError
 ) -> int:
-    """Return an integer from ``low`` to ``high``.
+    """Return the value as an int if it is a whole number from ``low`` to ``high``; else raise.
+
+    ``word`` names the value in the message.
 
     >>> check_int("number of cells", 5)
     5
@@ -30,8 +32,8 @@ def check_int(
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if is_integer and low <= value and (high is None or value <= high):
         return int(value)
-    upto = "" if high is None else f" to {number(high)}"
-    raise error(f"The {word} was {_shown_value(value)}. Give a whole number from {low}{upto}.")
+    upper = " upwards" if high is None else f" to {number(high)}"
+    raise error(f"The {word} was {_shown_value(value)}. Give a whole number from {low}{upper}.")
 
 
 def check_positive(
@@ -42,7 +44,9 @@ def check_positive(
     most: float = math.inf,
     error: Refusal = WorkloadError,
 ) -> float:
-    """Return a finite number above 0, under ``below`` and at most ``most``.
+    """Return the value as a float if it is above 0, below ``below`` and at most ``most``; else raise.
+
+    The number must be finite.  ``word`` names the value in the message.
 
     >>> check_positive("confidence", 1.5, below=1)
     Traceback (most recent call last):
@@ -94,7 +98,9 @@ def check_type(
     give: str,
     error: Refusal = WorkloadError,
 ) -> None:
-    """Raise unless a value has one of some types; ``give`` describes a right value.
+    """Raise ``error`` unless a value is an instance of ``kinds``.
+
+    ``word`` names the value in the message, and ``give`` describes an allowed value.
 
     >>> check_type("plan", 5, str, give="a Plan, as plan() makes it")
     Traceback (most recent call last):
@@ -107,9 +113,9 @@ def check_type(
 def check_slice(
     start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError
 ) -> tuple[int, int]:
-    """Return first and end of ``start:stop`` among ``count`` queries, as Python slices them.
+    """Return the queries of the Python slice ``start:stop`` of ``count`` queries as (first, end).
 
-    The end is not before the first.
+    ``end`` is exclusive and at least ``first``; negative arguments count from the last query.
 
     >>> check_slice(-2, None, 10), check_slice(4, 2, 10)
     ((8, 10), (4, 4))
@@ -117,15 +123,18 @@ def check_slice(
     for word, value in (("first query", start), ("end of the queries", stop)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise error(
-                f"The {word} was {_shown_value(value)}. Give a whole number, of {number(count)}"
-                " queries from 0."
+                f"The {word} was {_shown_value(value)}. Give a whole number; the {number(count)}"
+                " queries have the numbers from 0."
             )
     first, last, _ = slice(start, stop).indices(count)
     return first, max(first, last)
 
 
 def _shown_value(value: object) -> str:
-    """Return a number as it is, and any other value shortened: it may be private, such as a table."""
+    """Return the text of a number, and of any other value its type or a shortened text.
+
+    A table that was passed by mistake could be private, so its content is not shown.
+    """
     # an integer may have more digits than Python converts to text
     short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**40)
     return str(value) if short else quote_public(value)

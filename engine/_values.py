@@ -16,21 +16,21 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class FrozenValue(ABC):
-    """Base of frozen dataclasses with large contents, which print a headline only.
+    """Base class of frozen dataclasses with large contents; printing shows only the headline.
 
-    A copy, also from a pickle, is built by the constructor from the fields.  So it has passed the
-    same checks, and contains no cached values.
+    Unpickling calls the constructor with the fields, so the copy has passed the same checks and
+    contains no cached values.
     """
 
     @abstractmethod
     def headline(self) -> Mapping[str, str]:
-        """Return the main figures of the value, as texts by name."""
+        """Return the main figures of the value: a mapping from the name of a figure to its text."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name} {text}' for name, text in self.headline().items())})"
 
     def _repr_html_(self) -> str:
-        """Return the headline as an HTML table for notebooks; all names in it are escaped."""
+        """Return the headline as an HTML table for notebooks, with all texts escaped."""
         rows = "".join(
             "<tr><th"
             f' style="text-align:left">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>'
@@ -51,10 +51,10 @@ def _rebuilt(cls: type[Any], arguments: dict[str, Any]) -> Any:
 
 
 def cached_on_value(function: _Function) -> _Function:
-    """Cache the results of a function of a value for the lifetime of that value.
+    """Decorate a function so that its results are cached in the attributes of its first argument.
 
-    The cache is stored with the value, so other values do not displace it.  Further arguments of
-    the function must be positional and hashable.
+    They live as long as that value.  Further arguments of the function must be positional and
+    hashable.
 
     >>> class Few(list): pass
     >>> total = cached_on_value(lambda value: print("added up") or sum(value))
@@ -66,7 +66,7 @@ def cached_on_value(function: _Function) -> _Function:
 
     @wraps(function)
     def cached(value: object, *args: Any) -> Any:
-        cache = vars(value).setdefault("_kept", {})
+        cache = vars(value).setdefault("_cache", {})
         if (function, args) not in cache:
             cache[function, args] = function(value, *args)
         return cache[function, args]
@@ -77,12 +77,15 @@ def cached_on_value(function: _Function) -> _Function:
 def size_in_bytes(
     value: object, shared_with: object = None, excluded: Iterable[object] = ()
 ) -> int:
-    """Return the bytes of a value and of all objects it refers to.
+    """Return the memory in bytes of a value and of all objects it refers to.
 
     Functions, types and modules are not counted.
 
-    Objects that ``shared_with`` refers to are not counted.  Objects in ``excluded`` are not counted
-    either, nor objects that only they refer to, because these are not traversed.
+    Parameters
+    ----------
+    shared_with : value whose objects are not counted.
+    excluded : objects that are not counted; objects to which only they refer are not counted
+        either.
 
     >>> size_in_bytes([bytes(1000)] * 2) - size_in_bytes([bytes(1000)])
     8
@@ -101,7 +104,7 @@ def size_in_bytes(
 def _referenced(value: object, seen: set[int]) -> Iterator[object]:
     """Yield the value and the objects that it refers to, without those in ``seen``."""
     generation = [value]
-    # all referents of a generation in one call take half the time of single calls
+    # one call of get_referents for all objects takes half the time of one call per object
     while generation:
         new = {
             id(referent): referent

@@ -1,9 +1,9 @@
 """Worker pool: workers never re-import `__main__`, end with the parent and report failures.
 
-The pools of the standard library run the caller's script again in every process, unless its main
-part is guarded.  Here loky starts a fork server without that script.  It imports the engine once
-and forks for every call, so that a call starts in milliseconds and has separate memory.  Caller and
-fork server share one pipe: when the caller closes it or ends, the server and its calls end as well.
+The pools of the standard library import the caller's script again in every process, which runs it a
+second time unless its main part is guarded.  Here loky starts a server process without that script.
+It imports the engine once and forks one process per call, which takes milliseconds.  The caller and
+the server share one pipe: when the caller closes it or ends, the server and its calls end as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROGRESS_INTERVAL_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Reason why a call has no result, as text."""
+    """Failed call; ``reason`` is a sentence that says why it has no result."""
 
     reason: str
 
@@ -43,8 +43,8 @@ class Failed:
 def peak_megabytes() -> float:
     """Return the peak memory of this process, in MiB; NaN where the system does not report it.
 
-    On Linux a process passes its largest resident set on to the programs that it starts, so the
-    peak of the address space is used instead.
+    On Linux the peak that `resource` reports includes that of the program which started this
+    process, so the peak resident set is read from /proc instead.
     """
     status = Path("/proc/self/status")
     text = status.read_text(encoding="ascii", errors="replace") if status.exists() else ""
@@ -61,14 +61,16 @@ def peak_megabytes() -> float:
 
 
 class _ForkServer:
+    """Server process that runs calls in forks of itself, and the caller's end of the pipe to it."""
+
     def __init__(self) -> None:
         from loky.backend import get_context
 
         context: Any = get_context("loky")
-        self.pipe, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(other,), name="keeper")
+        self.pipe, server_pipe = context.Pipe()
+        self.process = context.Process(target=_serve, args=(server_pipe,), name="fork-server")
         self.process.start()
-        other.close()
+        server_pipe.close()
 
     def receive(self, request: Any = None) -> Any:
         """Send a request, if any, and return the next message of the server; None if it ended."""
@@ -83,7 +85,7 @@ class _ForkServer:
         self.process.join()
 
 
-# Idle servers; operations on lists are safe among threads.
+# Servers without a request; append and pop of a list are safe among threads.
 _IDLE_SERVERS: list[_ForkServer] = []
 # Set when Python is about to wait for its child processes, which include servers in use by threads.
 _PYTHON_ENDING = threading.Event()
@@ -105,11 +107,11 @@ def run_in_workers(
     on_progress: Callable[[float, list[str]], object],
     arrived: Callable[[str, Any], object] = lambda label, result: None,
 ) -> dict[str, Any]:
-    """Return the result of each call, or `Failed`, by its label.
+    """Run calls in worker processes; return a mapping from their labels to result or `Failed`.
 
     Parameters
     ----------
-    calls : functions of modules, with arguments that can be pickled.
+    calls : mapping from a label to a function of a module and its arguments; both are pickled.
     at_once : number of calls that run at the same time.
     seconds : time limit of a call.
     on_progress : called a few times per second with the fraction of finished calls and
@@ -145,10 +147,10 @@ def run_in_workers(
         raise
     if not message:
         server.end()
-        why = Failed(
-            reason=f"The process that starts the others {_ending(server.process.exitcode)}."
+        failure = Failed(
+            reason=f"The server of the worker processes {_ending(server.process.exitcode)}."
         )
-        return dict.fromkeys(calls, why)
+        return dict.fromkeys(calls, failure)
     _IDLE_SERVERS.append(server)
     if _PYTHON_ENDING.is_set():
         _close_all()
@@ -163,8 +165,11 @@ def _check_not_ending() -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """Serve requests until the caller closes the pipe; runs in the server process."""
-    # most strategy searches need this module, so it is imported before the forks
+    """Receive calls from the pipe and send their results, until the caller closes the pipe.
+
+    This function runs in the server process.
+    """
+    # imported before the forks, because most strategy searches use this module
     import scipy.optimize  # noqa: F401
 
     # Ctrl-C reaches every process, but only the caller handles it
@@ -178,10 +183,14 @@ def _serve(pipe: Connection) -> None:
 def _run_calls(
     calls: Mapping[str, Call], at_once: int, seconds: float, pipe: Connection
 ) -> dict[str, Any]:
+    """Run the calls of one request, at most ``at_once`` at a time, and return their results.
+
+    Progress and the results since the last message are sent through ``pipe``.
+    """
     from loky.backend import get_context
 
     forks = "fork" in multiprocessing.get_all_start_methods()
-    # import once in the server, not in every process
+    # forked processes share the modules that their parent has imported
     if forks:
         for name in PRELOADED:
             import_module(name)
@@ -232,6 +241,7 @@ def _run_calls(
 
 
 def _result_of(receiver: Any, process: Any) -> Any:
+    """Return the result that a process has sent, or `Failed` if it ended without one."""
     try:
         result = receiver.recv()
     except (EOFError, OSError):
@@ -242,13 +252,12 @@ def _result_of(receiver: Any, process: Any) -> Any:
 
 
 def _ending(code: int | None) -> str:
-    """Return as text how a process ended."""
+    """Return the end of a sentence that says how a process with this exit code ended."""
     if code == -signal.SIGTERM or code is None or code >= 0:
         return f"ended with exit code {code} and without a result"
-    memory = (
-        " which systems do when memory runs out;" if code == -getattr(signal, "SIGKILL", 9) else ""
-    )
-    return f"was ended by signal {-code},{memory} without a result"
+    is_killed = code == -getattr(signal, "SIGKILL", 9)
+    cause = "; the system does this when memory runs out" if is_killed else ""
+    return f"was ended by signal {-code} without a result{cause}"
 
 
 def _run_call(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

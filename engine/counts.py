@@ -1,4 +1,4 @@
-"""Exact counts of records, under the name that other programs import."""
+"""Exact counts of records: `count_marginals` and `Counts` under a short import path."""
 
 from engine.records import Counts, count_marginals
 

@@ -1,4 +1,4 @@
-"""Progress of long work: a callback or a bar, the same in notebooks and terminals.
+"""Progress of long computations: a callback, or a progress bar in notebooks and terminals.
 
 The argument ``progress`` of a function is a callback of (fraction, text), which may return False to
 cancel; True for a progress bar; or None.  Ctrl-C and the stop button of a notebook end the work
@@ -25,8 +25,8 @@ PROGRESS_STEPS = 10
 class Bar:
     """Progress callback that shows a tqdm bar in a notebook or on a terminal, otherwise text lines.
 
-    Without a terminal it writes one line per tenth.  All output goes to standard error.  Work in
-    several parts, whose fractions each start at 0, has one bar per part.
+    Without a terminal it writes one line per tenth of the work.  All output goes to standard error.
+    If the fraction decreases, a new part of the work has started, and a new bar is drawn for it.
 
     >>> import io
     >>> from contextlib import redirect_stderr
@@ -99,7 +99,9 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def check_callback(progress: Progress | None) -> Listener | None:
-    """Return the callback for ``progress``, or None; raise PlanError for any other type.
+    """Return the callback that ``progress`` stands for: None for None and False, a Bar for True.
+
+    Raises PlanError unless any other value can be called.
 
     >>> check_callback(3)  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
@@ -119,7 +121,9 @@ def check_callback(progress: Progress | None) -> Listener | None:
 
 
 def progress_reporter(progress: Progress | None, cancelled: str) -> Callable[[float, str], None]:
-    """Return a function that reports progress and raises Cancelled if the callback returns False.
+    """Return a function that calls ``progress`` and raises Cancelled if that returns False.
+
+    ``cancelled`` is the message of the exception.
 
     >>> progress_reporter(lambda fraction, text: fraction < 0.5, "It was cancelled.")(0.7, "Counting")
     Traceback (most recent call last):
@@ -135,13 +139,13 @@ def progress_reporter(progress: Progress | None, cancelled: str) -> Callable[[fl
 
 
 def monotone(progress: Listener | None) -> Listener | None:
-    """Return a callback that never passes on a smaller fraction, for work that is repeated."""
+    """Wrap a progress callback so that the reported fraction never decreases; None gives None."""
     if progress is None:
         return None
     highest = 0.0
 
     def report(fraction: float, text: str) -> object:
-        # work that starts again, such as a second split, would move the bar back
+        # a computation that is repeated reports its fractions from 0 again
         nonlocal highest
         highest = max(highest, fraction)
         return progress(highest, text)

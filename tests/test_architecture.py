@@ -363,15 +363,15 @@ def violations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_planted_import_breaks_its_contract(
     contract: str, module: str, imported: str, violations: dict[str, str]
 ) -> None:
-    (said,) = [text for name, text in violations.items() if name.startswith(contract)]
-    assert re.search(rf"^- +{re.escape(module)} -> {re.escape(imported)}\b", said, re.MULTILINE), (
-        said
-    )
+    (report,) = [text for name, text in violations.items() if name.startswith(contract)]
+    assert re.search(
+        rf"^- +{re.escape(module)} -> {re.escape(imported)}\b", report, re.MULTILINE
+    ), report
 
 
 @pytest.mark.needs("importlinter")
 def test_module_without_layer_is_reported(tmp_path: Path) -> None:
-    said = broken_contracts({file: "X = 1\n" for _, file in UNPLACED}, tmp_path)
-    assert list(said) == [contract for contract, _ in UNPLACED]
+    report = broken_contracts({file: "X = 1\n" for _, file in UNPLACED}, tmp_path)
+    assert list(report) == [contract for contract, _ in UNPLACED]
     for contract, file in UNPLACED:
-        assert f"- {file.removesuffix('.py').replace('/', '.')}\n" in said[contract]
+        assert f"- {file.removesuffix('.py').replace('/', '.')}\n" in report[contract]

@@ -53,7 +53,8 @@ def texts(path: Path) -> Iterator[str]:
 
 def messages() -> list[str]:
     """Sentences of the engine, outside the command line, that name an argument."""
-    modules = [p for p in sorted((ROOT / "engine").rglob("*.py")) if "cli" not in p.parts]
+    engine = ROOT / "engine"
+    modules = [p for p in sorted(engine.rglob("*.py")) if "cli" not in p.relative_to(engine).parts]
     sentences = [
         text for path in modules for text in texts(path) if " " in text and "<" not in text
     ]

@@ -1,3 +1,3 @@
-"""Command line."""
+"""Command line ``dp-query-workbench``."""
 
 __all__ = []

@@ -1,9 +1,8 @@
-"""Arguments and mechanism options shared by several commands.
+"""Options shared by several commands: workload, budget, records, stored release, mechanism.
 
-The arguments are the workload, the budget, the records with their special columns, a stored
-release, and mechanism options in the form ``name=value``. For each there is a function ``add_*``
-that declares the options and a function that converts the parsed arguments to values of the engine.
-Mechanism options are parsed by their declared types and checked before any file is read.
+For each of these a function ``add_*`` declares the options, and another function converts the parsed
+arguments to values of the engine. Mechanism options, in the form ``name=value``, are checked before
+any file is read.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_workload_file(command: argparse.ArgumentParser, group: Any = None) -> None:
-    """Add the option ``--workload``, to a group of alternative options if there is one."""
+    """Add the option ``--workload`` to ``group``, a group of alternative options, or to ``command``."""
     help_text = "workload JSON, or SQL: SELECT age, COUNT(*) FROM t GROUP BY age"
     (group or command).add_argument("--workload", type=Path, help=help_text)
 
@@ -106,7 +105,7 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
             )
         return Workload.all_ways(schema_of(args.schema), tuple(args.ways or (1, 2, 3)))
     if args.ways is not None:
-        raise WorkloadError("--workload and --ways both define the workload. Give one of them.")
+        raise WorkloadError("--workload and --ways both define the workload. Give one of the two.")
     schema = None if args.schema is None else schema_of(args.schema)
     return workload_from_file(args.workload, schema, integer_columns=args.whole_numbers)
 
@@ -118,13 +117,13 @@ def workload_from_file(
 
     Parameters
     ----------
-    schema : required for SQL. A workload in JSON contains a schema, to which this one must be
-        equal.
+    schema : required for SQL. A workload in JSON contains its schema; if one is given, the two must
+        be equal.
     integer_columns : attributes in the SQL whose values are integers.
 
     Raises
     ------
-    WorkloadError : if the file is not a workload, or is on another schema.
+    WorkloadError : if the file is not a workload, or its schema is another one.
     """
     text = file_bytes(path, WorkloadError)
     if path.suffix.lower() != ".sql":
@@ -135,13 +134,13 @@ def workload_from_file(
         workload_from_json = Workload.from_json(text)
         if schema is not None and workload_from_json.schema != schema:
             raise WorkloadError(
-                f"The workload {path} is on another schema. Leave --schema out, or write the"
-                " workload as SQL."
+                f"The workload {path} contains another schema than --schema. Leave --schema out, or"
+                " write the workload as SQL."
             )
         return workload_from_json
     if schema is None:
         raise WorkloadError(
-            f"The SQL in {path} needs a schema with its attributes. Give the schema by --schema."
+            f"The SQL in {path} does not define its attributes. Give a schema by --schema."
         )
     from engine.workload.sql import sql_readings, workload_from_sql
 
@@ -176,12 +175,12 @@ def file_bytes(path: Path, error: type[EngineError]) -> bytes:
 
 def add_budget_options(command: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the options for a privacy budget in each of its units."""
-    which = command.add_mutually_exclusive_group(required=required)
-    which.add_argument("--pcost", type=float, help="privacy cost: 2 rho, or mu squared")
-    which.add_argument("--rho", type=float, help="rho of zero-concentrated DP")
-    which.add_argument("--mu", type=float, help="mu of Gaussian DP")
-    which.add_argument("--epsilon", type=float, help="epsilon of (epsilon, delta)-DP, with --delta")
-    which.add_argument(
+    unit = command.add_mutually_exclusive_group(required=required)
+    unit.add_argument("--pcost", type=float, help="privacy cost: 2 rho, or mu squared")
+    unit.add_argument("--rho", type=float, help="rho of zero-concentrated DP")
+    unit.add_argument("--mu", type=float, help="mu of Gaussian DP")
+    unit.add_argument("--epsilon", type=float, help="epsilon of (epsilon, delta)-DP, with --delta")
+    unit.add_argument(
         "--pure-epsilon", type=float, help="epsilon with delta 0, for mechanisms with Laplace noise"
     )
     command.add_argument(
@@ -207,8 +206,8 @@ def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
     """
     if (args.epsilon is None) != (args.delta is None):
         raise BudgetError(
-            "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu,"
-            " --pure-epsilon."
+            "--epsilon and --delta define a budget only together. Give both, or one of --pcost,"
+            " --rho, --mu and --pure-epsilon."
         )
     rows = args.rows_per_person
     if rows is None:
@@ -230,7 +229,7 @@ def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
 
 
 def budget_data(budget: Budget) -> dict[str, Any]:
-    """Return the data of a budget, in all units with an exact conversion."""
+    """Return a budget for ``--json``: its cost in every unit, and its privacy unit."""
     unit = {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
     return {
         "pcost": budget.pcost,
@@ -243,18 +242,18 @@ def budget_data(budget: Budget) -> dict[str, Any]:
 
 
 def form_of(out: Path, name: str | None, forms: Sequence[str]) -> str:
-    """Return the file format: ``name``, or the ending of ``out``.
+    """Return the format of the file ``out``: ``name``, or its ending if ``name`` is None.
 
     Raises
     ------
-    PlanError : if the ending is not one of ``forms``.
+    PlanError : if ``name`` is None and the ending is not one of ``forms``.
     """
     ending = out.suffix.lower().lstrip(".")
     if name is None and ending not in forms:
         listed = ", ".join(f".{form}" for form in forms)
         alternative = ", or name the --format" if "zip" in forms else ""
         raise PlanError(
-            f"The file --out {out} ends in none of {listed}. Give one of them{alternative}."
+            f"The file --out {out} has none of the endings {listed}. Give one of them{alternative}."
         )
     return name or ending
 
@@ -294,13 +293,13 @@ def add_file_options(command: argparse.ArgumentParser) -> None:
 
 
 def records_of(args: argparse.Namespace) -> Any:
-    """Return the records from the options of `add_records_options`, as data for the engine."""
+    """Return the records from the options of `add_records_options`, as a source that `measure` reads."""
     is_text = args.delimiter is not None or args.encoding is not None
     if args.sheet is not None:
         if is_text:
             raise DataError(
-                "--sheet is for workbooks, --delimiter and --encoding are for text files. Leave one"
-                " out."
+                "--sheet is for workbooks, and --delimiter and --encoding are for text files. Give"
+                " only those for your file."
             )
         if args.source is not None:
             raise DataError(
@@ -318,7 +317,7 @@ def records_of(args: argparse.Namespace) -> Any:
 def _counts_path(text: str) -> Path:
     if not text.lower().endswith(COUNTS_ENDING):
         raise argparse.ArgumentTypeError(
-            f"{text} does not end in {COUNTS_ENDING}; give a file written by count or counts merge"
+            f"{text} does not end in {COUNTS_ENDING}. Give a file written by count or counts merge."
         )
     return Path(text)
 
@@ -355,13 +354,13 @@ def refuse_seed_option(args: argparse.Namespace) -> None:
     if args.seed is not None:
         raise PlanError(
             "--seed cannot be used for a release: noise from a public seed gives no privacy. Leave"
-            " it out. It is for the commands rehearse and coarse-or-fine --simulated."
+            " it out, or use it with the commands rehearse and coarse-or-fine --simulated."
         )
 
 
 @contextmanager
 def option_names(remedy: str) -> Iterator[None]:
-    """Replace the advice of an `OtherRecords` error by ``remedy``, which names options."""
+    """Replace the advice of an `OtherRecords` error in the block by ``remedy``, which names options."""
     try:
         yield
     except OtherRecords as error:
@@ -369,14 +368,14 @@ def option_names(remedy: str) -> Iterator[None]:
 
 
 def print_row_summary(rows: Intake) -> None:
-    """Print the curator-only summary of the rows to standard error, never to standard output."""
+    """Print the summary of read and refused rows, for the curator only, to standard error."""
     print(rows.describe(), file=sys.stderr)
     for text in rows.warnings:
         print(f"Warning: {in_options(text)}", file=sys.stderr)
 
 
 RELEASE_KEYS = "dataset key released rehearsal"
-# a receipt of a step has "step:hash" in the place of the plan hash
+# the receipt of a step of a two-stage release has "step:hash" in place of the hash of a plan
 _STEP_SEPARATOR = ":"
 
 
@@ -392,7 +391,7 @@ def add_release_options(command: Commands) -> None:
 
 
 def release_of(args: argparse.Namespace) -> Measurement:
-    """Return the measurement from the options of `add_release_options`.
+    """Return the stored measurement that the options of `add_release_options` select.
 
     Raises
     ------
@@ -406,10 +405,10 @@ def release_of(args: argparse.Namespace) -> Measurement:
                 " --ledger."
             )
         return Measurement.load(args.measurement)
-    book = Ledger(args.ledger)
+    ledger = Ledger(args.ledger)
     key = args.key
     if key is None:
-        keys = [receipt.key for receipt in releases(book, args.dataset or "")]
+        keys = [receipt.key for receipt in releases(ledger, args.dataset or "")]
         if len(keys) != 1:
             subject = (
                 f"{len(keys)} releases of {args.dataset!r}" if args.dataset else "no --dataset"
@@ -419,15 +418,15 @@ def release_of(args: argparse.Namespace) -> Measurement:
                 f"There are {subject} to select from. Give the --key of one release{listed}."
             )
         (key,) = keys
-    receipt = book.find(key)
+    receipt = ledger.find(key)
     if receipt is None or _STEP_SEPARATOR not in receipt.plan_hash:
-        return load_measurement(book, key)
-    steps = stepwise.resume(book, key)
+        return load_measurement(ledger, key)
+    steps = stepwise.resume(ledger, key)
     return steps.look if steps.finished is None else steps.finished
 
 
 def head_of(measurement: Measurement) -> str:
-    """Return the heading of a release for the printed text."""
+    """Return the first line of the printed text: dataset and time of a release, or that it is none."""
     return (
         "REHEARSAL, not for publication"
         if measurement.rehearsal
@@ -436,7 +435,7 @@ def head_of(measurement: Measurement) -> str:
 
 
 def release_data(measurement: Measurement) -> dict[str, Any]:
-    """Return the data of a release under `RELEASE_KEYS`."""
+    """Return what identifies a release for ``--json``, with the keys `RELEASE_KEYS`."""
     identity = {
         "dataset": measurement.dataset or None,
         "key": measurement.key or None,
@@ -455,7 +454,7 @@ _COMPARISON_LIMITS = ("time_limit", "memory_limit")  # limits of the complete co
 
 
 def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add the options for one mechanism, or for several, and their mechanism options."""
+    """Add the option for one mechanism, or with ``several`` for many, and the option ``--options``."""
     names = [m.name for m in MECHANISMS]
     if several:
         command.add_argument(
@@ -483,11 +482,11 @@ def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = F
 
 
 def mechanism_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of one mechanism.
+    """Return the mechanism options in ``--options`` as keyword arguments of `plan`.
 
     Raises
     ------
-    PlanError : if the mechanism has no such option, or the value is not allowed.
+    PlanError : if the mechanism lacks one of the options, or a value is not allowed.
     """
     options = implied_options(_parse_options(args.options))
     checked_options(args.mechanism, options)
@@ -497,7 +496,7 @@ def mechanism_options(args: argparse.Namespace) -> dict[str, Any]:
 def mechanisms_of(
     args: argparse.Namespace,
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
-    """Return the mechanisms to compare with their checked options, and the shared limits."""
+    """Return pairs (mechanism, its checked options) to compare, and the limits of the comparison."""
     chosen = (
         variants().values() if args.mechanisms is None else [(name, {}) for name in args.mechanisms]
     )
@@ -512,16 +511,16 @@ def mechanisms_of(
         else:
             suggestion = near_matches(name, own_options)
             raise PlanError(
-                f"{quote_public(text)} is for none of the compared mechanisms{suggestion}. "
-                f"Choose one of {', '.join(own_options)}."
+                f"The option {quote_public(text)} names none of the compared mechanisms"
+                f"{suggestion}. Name one of {', '.join(own_options)}."
             )
     shared = _parse_options(shared_texts)
     if unshared := [name for name in shared if name not in _SHARED_OPTIONS]:
         raise PlanError(
             f"Not every mechanism has the option {quote_public(unshared[0])}"
-            f"{near_matches(unshared[0], _SHARED_OPTIONS)}. Say whose it is, "
-            f"such as {next(iter(own_options))}.{unshared[0]}=..., or give an option of all "
-            f"mechanisms: {', '.join(_SHARED_OPTIONS)}."
+            f"{near_matches(unshared[0], _SHARED_OPTIONS)}. Give it for one mechanism, such as"
+            f" {next(iter(own_options))}.{unshared[0]}=..., or give an option of all mechanisms:"
+            f" {', '.join(_SHARED_OPTIONS)}."
         )
     limits = {name: shared.pop(name) for name in _COMPARISON_LIMITS if name in shared}
     selected = {}
@@ -546,7 +545,7 @@ def _parse_options(texts: Iterable[str]) -> dict[str, Any]:
             raise PlanError(f"The option {quote_public(name)} occurs twice. Leave one of them out.")
         if name == _PROGRESS:
             raise PlanError(
-                "The option 'progress' is for Python. On the command line progress is always told."
+                "The option 'progress' is for Python; the command line always shows progress."
                 " Leave it out."
             )
         options[name] = value if _OPTION_TYPES.get(name) is str else _parse_value(value)

@@ -107,7 +107,11 @@ def _change(args: argparse.Namespace) -> Reply:
 
 
 def _meaning(status: DatasetStatus, total: Budget) -> str:
-    """Describe a total; only zCDP is valid for a mixture of Gaussian and Laplace noise."""
+    """Return sentences that state the guarantee of a total.
+
+    A total in zCDP may pay for releases with Laplace noise, too; then only rho is valid, and not
+    the epsilon of Gaussian noise.
+    """
     mixed = (
         " If some releases use Laplace noise, only the statement in rho is valid."
         if status.definition.kind == "zcdp"
@@ -117,6 +121,7 @@ def _meaning(status: DatasetStatus, total: Budget) -> str:
 
 
 def _status_data(status: DatasetStatus) -> dict[str, object]:
+    """Return total, spent and remaining budget of a dataset for ``--json``."""
     numbers = {
         "dataset": status.dataset,
         "total": status.total,
@@ -145,7 +150,7 @@ def _status(args: argparse.Namespace) -> Reply:
 
 def _verify(args: argparse.Namespace) -> Reply:
     if args.ledger is None and args.package is None:
-        raise LedgerError("Give --ledger, --package, or both.")
+        raise LedgerError("There is nothing to verify. Give --ledger, --package, or both.")
     problems: list[str] = []
     if args.package is not None:
         public_key = args.public_key or (
@@ -162,10 +167,11 @@ def _verify(args: argparse.Namespace) -> Reply:
 
 
 def _row_hash(text: str) -> tuple[int, str]:
+    """Return the row number and the hash in a text of the form ROW:HASH."""
     row, _, row_hash = text.partition(":")
     if not row.isdecimal() or not row_hash:
         raise LedgerError(
-            f"The receipt {text!r} is not of the form ROW:HASH. Copy both from the entry 'ledger'"
-            " of a certificate."
+            f"The receipt {text!r} is not of the form ROW:HASH. Copy the number and the hash of the"
+            " row from the entry 'ledger' of a certificate."
         )
     return int(row), row_hash

@@ -1,6 +1,6 @@
-"""Command line: parser, dispatch and printing.
+"""Command line: parse the arguments, run the command, print its reply or its error.
 
-The modules of a command are imported only if the command is called, so that ``--help`` is fast.
+The module of a command is imported only if the command is called, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def add_studio_command(commands: Commands) -> None:
 
 
 def _studio(args: argparse.Namespace) -> Reply:
+    """Serve the app with Streamlit until the server is stopped."""
     script = next((path for path in _APP_FILES if path.is_file()), _APP_FILES[0])
     settings = {"port": [args.port], "address": [args.address], "allowedHosts": args.allowed_host}
     options = [
@@ -72,10 +73,10 @@ def _studio(args: argparse.Namespace) -> Reply:
     return Reply(text="", data={})
 
 
-_DEFAULT_ADVICE = "Check the path and who may use it."
+_DEFAULT_ADVICE = "Check the path and the permissions of the file and its folder."
 _DISK_FULL_ADVICE = (
-    "Free disk space or choose another folder, then repeat the command: the ledger stores the "
-    "release, which is not paid for twice."
+    "Free disk space or choose another folder, then repeat the command. A release that the ledger"
+    " has stored is not charged again."
 )
 _ADVICE_BY_ERRNO: dict[int | None, str] = {
     errno.ENOSPC: _DISK_FULL_ADVICE,
@@ -99,7 +100,12 @@ _ASCII_FORMS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code; an error is printed to standard error."""
+    """Run one command and return its exit code; print an error to standard error.
+
+    Parameters
+    ----------
+    arguments : command with its options; by default those of this process.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ascii_fallback.__name__)
@@ -114,8 +120,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return reply.code
     except BrokenPipeError:
-        # The reader closed the pipe. Without this redirection Python would flush the remaining
-        # output at exit and fail a second time.
+        # The program that reads the output has ended. Without this redirection Python would write
+        # the remaining output at exit and fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_BROKEN_PIPE
     except EngineError as error:
@@ -132,7 +138,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _ascii_fallback(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that the terminal cannot encode by ASCII symbols or escapes."""
+    """Return a replacement for characters that the terminal cannot encode, and where they end.
+
+    This is an error handler for `codecs.register_error`.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     characters = error.object[error.start : error.end]
@@ -149,7 +158,7 @@ codecs.register_error(_ascii_fallback.__name__, _ascii_fallback)
 
 
 class _Version(argparse.Action):
-    """Action of ``--version``; the version is looked up lazily, because that is slow."""
+    """Action of ``--version``, which imports the version only when it is printed."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from engine import __version__
@@ -158,7 +167,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-# module and function that add the commands of a group
+# names of commands -> module and function that add these commands to the parser
 _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
     ("plan", "forecast", "compare", "show"): ("engine.cli.plan", "add_plan_commands"),
     ("release", "rehearse", "check"): ("engine.cli.release", "add_release_commands"),
@@ -173,7 +182,10 @@ _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
-    """Return the parser with the options of one command, and the names of all others."""
+    """Return the parser with the options of ``command``; other commands have only name and summary.
+
+    With None no command has its options.
+    """
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Differentially private query answering.",

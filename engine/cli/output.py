@@ -1,7 +1,7 @@
-"""Command results and messages: text, JSON data and exit code.
+"""Output of commands: replies, help texts, and messages that name options.
 
-Each command returns a `Reply`. `in_options` translates messages of the engine, which name Python
-arguments, into messages that name options of the command line.
+Each command returns a `Reply`. `in_options` replaces the Python arguments that messages of the
+engine name by options of the command line.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Commands = Any  # the type that add_subparsers returns is private in argparse
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """Result of one command, and its only output on standard output.
+    """Result of one command: all that it prints to standard output.
 
     Attributes
     ----------
-    text : result for people.
-    data : result for programs; its keys are exactly those listed in the command's help.
+    text : printed without ``--json``.
+    data : printed with ``--json``; its keys are exactly those listed in the help of the command.
     code : exit code, 0 for success.
     """
 
@@ -47,10 +47,10 @@ class Reply:
 
 
 def _to_json_types(value: Any) -> Any:
-    """Convert a value to types that JSON can represent."""
+    """Return a value in types that JSON has: dict, list, str, int, float, bool or None."""
     if isinstance(value, Mapping):
         return {str(key): _to_json_types(item) for key, item in value.items()}
-    # NumPy is imported only with a command, so its scalars are recognised by their method
+    # NumPy scalars have a method `item`; an isinstance check would import NumPy
     if not isinstance(value, (str, PathLike, Sequence)) and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -66,7 +66,7 @@ PROGRAM = "dp-query-workbench"
 ATTEMPT_HELP = "number of the release of the same plan and dataset, from 1; each spends budget"
 CONFIDENCE_HELP = "confidence level of the intervals, between 0 and 1; by default 0.95"
 
-# commands in the order of the help text, with their descriptions
+# command -> description, in the order of the help text
 SUMMARIES = {
     "plan": "fit a mechanism to a workload",
     "forecast": "predict time and memory of planning",
@@ -90,7 +90,7 @@ SUMMARIES = {
     "studio": "open the workbench in the browser",
 }
 
-# one example of each command, without the name of the program
+# command -> example, without the name of the program
 EXAMPLES = {
     "plan": "plan --schema adult.json --ways 1 2 --rho 0.5 --out plan.json",
     "forecast": "forecast --schema adult.json --ways 1 2 3",
@@ -153,13 +153,14 @@ def add_command(
     keys: str,
     aliases: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
-    """Add a command with the option ``--json``.
+    """Add a command with an example and the option ``--json``; return its parser.
 
     Parameters
     ----------
     run : function that executes the command.
     text : one-line description; by default that in `SUMMARIES`.
-    keys : keys of ``Reply.data``, separated by spaces, for the help text.
+    keys : keys of ``Reply.data``, separated by spaces, which the help of ``--json`` lists.
+    aliases : other names of the command.
     """
     text = text or SUMMARIES[name]
     command: argparse.ArgumentParser = commands.add_parser(
@@ -183,7 +184,7 @@ def add_command(
     return command
 
 
-# Python argument -> option of the command line, or a description if there is no option
+# Python argument -> option of the command line with {} for its value, or words if there is no option
 OPTIONS = {
     "SheetFile": "--sheet",
     "attempt": "--attempt {}",
@@ -222,4 +223,5 @@ def in_options(message: object) -> str:
 
 
 def _quoted_values(values: Sequence[str]) -> str:
+    """Return values as words of a shell command; the ellipsis of a message stays unquoted."""
     return " ".join(text if text == "..." else shlex.quote(text) for text in values)

@@ -107,7 +107,7 @@ def add_plan_commands(commands: Commands) -> None:
 def _plan(args: argparse.Namespace) -> Reply:
     options = mechanism_options(args)
     workload = workload_of(args)
-    # aiming at published tables plans many times, which no forecast covers
+    # the aim "published" fits many plans, for which there is no forecast and so no default options
     for_answers = args.aim == AIMS[0]
     defaults = (
         default_options(workload, args.mechanism, options)
@@ -115,7 +115,7 @@ def _plan(args: argparse.Namespace) -> Reply:
         else DefaultOptions(options=options)
     )
     sources = [path for path in (args.workload, args.schema, args.reference) if path is not None]
-    # an existing file may contain this plan, in which case it is left unchanged
+    # a file that contains the same plan already is left unchanged, so it is checked after planning
     if not args.out.is_file():
         check_target(args.out, keep=sources)
     target = {"keep": sources, "overwrite": args.overwrite, "is_replaceable": _is_plan}
@@ -147,7 +147,7 @@ def _is_plan(path: Path) -> bool:
 
 
 def _holds_plan(candidate: Plan, path: Path) -> bool:
-    """Whether a file contains this plan, compared by hash."""
+    """Return whether a file contains a plan with the same hash as ``candidate``."""
     try:
         return path.is_file() and read_plan(path).hash == candidate.hash
     except EngineError:
@@ -198,6 +198,7 @@ def _compare(args: argparse.Namespace) -> Reply:
 
 
 def _plan_summary(fitted_plan: Plan) -> Reply:
+    """Return the lines and the data that the commands ``plan`` and ``show`` have in common."""
     claim = claim_text(fitted_plan)
     rows = fitted_plan.schema.other_rows(fitted_plan.budget.rows_per_person)
     lines = [
@@ -379,14 +380,14 @@ def _coarse_or_fine(args: argparse.Namespace) -> Reply:
 
 
 def _common_plan(args: argparse.Namespace) -> CommonPlan:
-    """Plan the analyses, or read their plans, and split off their common part."""
+    """Fit the plans of the analyses, or read them from files, and return their common plan."""
     split: Callable[..., CommonPlan] = nested_choices if args.chain else coarse_or_fine
     if args.plans is not None:
         if planning_options := [name for name in _PLANNING_OPTIONS if vars(args)[name]]:
             word = planning_options[0].replace("_", "-")
             raise PlanError(
-                f"--{word} is for planning, but --plans names existing plans. Leave one of the two"
-                " out."
+                f"--{word} is an option for planning, and --plans names plans that exist already."
+                " Give one of the two."
             )
         return split(
             *map(read_plan, args.plans), names=args.names or [path.stem for path in args.plans]
@@ -398,7 +399,7 @@ def _common_plan(args: argparse.Namespace) -> CommonPlan:
         names = [path.stem for path in args.workloads]
     else:
         if schema is None:
-            raise SchemaError("--ways needs a schema with the attributes. Give it by --schema.")
+            raise SchemaError("--ways does not define the attributes. Give a schema by --schema.")
         workloads_by_name = workloads_by_way(schema, args.ways)
         workloads, names = list(workloads_by_name.values()), list(workloads_by_name)
     plans = [

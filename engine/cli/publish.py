@@ -101,8 +101,8 @@ def _publish(args: argparse.Namespace) -> Reply:
     records_format = None if args.records is None else form_of(args.records, None, FORMATS)
     if records_format is None and args.people is not None:
         raise PlanError(
-            "--people says how many records to write to --records. Give --records, too, or leave"
-            " --people out."
+            "--people is the number of simulated records in the file --records, which is missing."
+            " Give --records, or leave --people out."
         )
     check_positive("confidence", args.confidence, below=1, error=PlanError)
     rule = QualityRule(**{name: getattr(args, name) for name in RULE_HELP})
@@ -169,12 +169,12 @@ def add_query_commands(commands: Commands) -> None:
         keys=f"{RELEASE_KEYS} confidence answers together",
     )
     add_release_options(ask)
-    what = ask.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    queries = ask.add_mutually_exclusive_group(required=True)
+    queries.add_argument(
         "--where", nargs="+", metavar="CONDITION", help="such as \"age >= 30 and sex == 'F'\""
     )
-    what.add_argument("--total", action="store_true", help="total number of records")
-    add_workload_file(ask, what)
+    queries.add_argument("--total", action="store_true", help="total number of records")
+    add_workload_file(ask, queries)
     ask.add_argument(
         "--times",
         nargs="+",
@@ -190,16 +190,16 @@ def add_query_commands(commands: Commands) -> None:
 def _ask(args: argparse.Namespace) -> Reply:
     if args.times is not None and args.where is None:
         raise PlanError(
-            "--times weights the counts of conditions. Give the conditions by --where, or leave"
-            " --times out."
+            "--times gives factors for the counts of conditions, and there are no conditions. Give"
+            " them by --where, or leave --times out."
         )
     if args.times is not None and len(args.times) != len(args.where):
         raise PlanError(
-            f"--times has {len(args.times)} numbers for {len(args.where)} conditions. Give one for"
-            " each."
+            f"--times has {len(args.times)} factors, and --where has {len(args.where)} conditions."
+            " Give one factor per condition."
         )
     measurement = release_of(args)
-    combination: dict[str, Any] | None = None
+    weighted_sum: dict[str, Any] | None = None
     if args.workload is not None:
         workload = workload_from_file(args.workload, measurement.plan.schema)
         answers: list[Any] = further_answers(measurement, workload, args.confidence).to_dict(
@@ -216,10 +216,10 @@ def _ask(args: argparse.Namespace) -> Reply:
             text = " + ".join(
                 f"{c:g} × ({q.text})" for c, q in zip(args.times, queries, strict=True)
             )
-            combination = {"query": text} | vars(
+            weighted_sum = {"query": text} | vars(
                 measurement.combination(pairs, args.times, args.confidence)
             )
-    rows = [*answers, *([combination] if combination else [])]
+    rows = [*answers, *([weighted_sum] if weighted_sum else [])]
     lines = [f"{head_of(measurement)}; intervals at {args.confidence:g}"]
     lines += [
         f"{row['query']}: {row['answer']:.6g}, standard error {row['std']:.4g}, {row['low']:.6g} to"
@@ -229,6 +229,6 @@ def _ask(args: argparse.Namespace) -> Reply:
     data = release_data(measurement) | {
         "confidence": args.confidence,
         "answers": answers,
-        "together": combination,
+        "together": weighted_sum,
     }
     return Reply(text="\n".join(lines), data=data)

@@ -110,7 +110,7 @@ def add_release_commands(commands: Commands) -> None:
 
 
 def _check(args: argparse.Namespace) -> Reply:
-    print("For your eyes only: these exact numbers depend on single records.", file=sys.stderr)
+    print("Confidential: these exact numbers depend on single records.", file=sys.stderr)
     ledger = None if args.ledger is None else Ledger(args.ledger)
     arguments = {"dataset": args.dataset, "ledger": ledger} | named_columns(args)
     intake = check_records(
@@ -136,15 +136,15 @@ def _release(args: argparse.Namespace) -> Reply:
         refuse_seed_option(args)
     sources = [path for path in (args.plan, args.data, args.ledger) if path is not None]
     file_format = form_of(args.out, args.format, ANSWER_FORMATS)
-    # checked here so that an invalid value is refused before any budget is spent
+    # checked before any budget is spent, although only the written answers use it
     check_positive("confidence", args.confidence, below=1, error=PlanError)
     check_target(args.out, keep=sources, overwrite=args.overwrite)
     plan, ledger = read_plan(args.plan), None if args.ledger is None else Ledger(args.ledger)
     if args.rehearsal and args.public and ledger is not None:
         if not args.dataset:
             raise LedgerError(
-                "--ledger needs --dataset, the name under which the ledger records that the data"
-                " are public."
+                "--ledger needs the name of the dataset that the ledger marks as public. Give"
+                " --dataset, or leave --ledger out."
             )
         arguments = {"dataset": args.dataset, "ledger": ledger, "why": args.public} | named_columns(
             args
@@ -186,8 +186,8 @@ def _release(args: argparse.Namespace) -> Reply:
         spent = "REHEARSAL, nothing was spent; not for publication"
     elif earlier_receipt is not None:
         spent = (
-            f"same answers as the release of {earlier_receipt.utc}, nothing new was spent; "
-            "a higher --attempt draws new noise"
+            f"same answers as the release of {earlier_receipt.utc}, nothing was spent now; a higher"
+            " --attempt draws new noise and spends again"
         )
     receipt_data = (
         None
@@ -259,7 +259,7 @@ def _count(args: argparse.Namespace) -> Reply:
     if args.schema is not None and (schema := schema_of(args.schema)) != plans[0].schema:
         raise SchemaError(
             f"The schema {args.schema} of {len(schema)} attributes is not that of the plan. Give"
-            " the plan's schema."
+            " the schema of the plan, or leave --schema out."
         )
     columns = named_columns(args) | {"progress": args.progress}
     if len(plans) == 1:
@@ -280,6 +280,7 @@ def _merge(args: argparse.Namespace) -> Reply:
 
 
 def _check_counts_path(out: Path) -> None:
+    """Raise DataError unless a file has the ending of counts and does not exist."""
     if out.suffix.lower() != COUNTS_ENDING:
         raise DataError(
             f"The file --out {out} does not end in {COUNTS_ENDING}. Give a name with this ending."
@@ -289,6 +290,7 @@ def _check_counts_path(out: Path) -> None:
 
 
 def _save(counts: Counts, out: Path) -> Reply:
+    """Write counts to a file and return the reply of the commands ``count`` and ``counts merge``."""
     counts.save(out)
     intake = Intake.of(counts)
     print_row_summary(intake)

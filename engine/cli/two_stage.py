@@ -1,7 +1,7 @@
 """Commands look, decide and finish: two-stage releases.
 
-The first stage measures what several plans share, a decision chooses one plan, and the second stage
-measures the rest of it.
+The first stage (the look) measures the common part of several plans, a decision chooses one of the
+plans, and the second stage measures the remaining part of this plan.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def _decide(args: argparse.Namespace) -> Reply:
     )
     lines = [] if verdict is None else [verdict.sentence]
     return Reply(
-        text="\n".join([*lines, f"'{choice.option}' is noted in row {choice.seq} of the ledger"]),
+        text="\n".join(
+            [*lines, f"decision   '{choice.option}', recorded in row {choice.seq} of the ledger"]
+        ),
         data={
             "option": choice.option,
             "row": choice.seq,
@@ -173,22 +175,23 @@ def _finish(args: argparse.Namespace) -> Reply:
     pcosts = [receipt.pcost for receipt in receipts if receipt is not None]
     steps = stepwise.resume(ledger, args.look)
     option = None if steps.choice is None else steps.choice.option
-    again = steps.common.following is not None and option == steps.common.names[-1]
+    # with more than two plans this step may be another look, which needs another decision
+    has_next_decision = steps.common.following is not None and option == steps.common.names[-1]
     lines = [output.text, f"spent pcost {' + '.join(map(repr, pcosts))}"]
-    # this step was a further look, after which another decision follows
-    if again:
+    if has_next_decision:
         lines.append(f"key        {measurement.key}")
     data = {
         **output.data,
         "key": measurement.key,
         "pcost": pcosts,
         "option": option,
-        "decide_again": again,
+        "decide_again": has_next_decision,
     }
     return Reply(text="\n".join(lines), data=data)
 
 
 def _measure_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments that both stages pass to the engine."""
     return named_columns(args) | {
         "attempt": args.attempt,
         "progress": args.progress,

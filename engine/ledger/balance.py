@@ -1,9 +1,9 @@
-"""Balance of a dataset, derived from the rows of the ledger.
+"""Balance of each dataset: total, spent and remaining budget, computed from the ledger's rows.
 
-The cost in a row is a decimal number and counts exactly, as a fraction: no sum is rounded. Its unit
-is the unit of the total, see `budget_unit`.
+The cost in a row is a decimal number in the unit of the dataset's total. It is added as a fraction,
+so no sum is rounded.
 
-Units of declared totals, and the charge of a spend in each unit.
+Units of totals, and the charge of a release in each unit:
 
     kind   unit                 release with Gaussian noise        release with Laplace noise, epsilon-DP
     zcdp   pcost (rho = /2)     its pcost                          epsilon^2, Bun and Steinke 2016, proposition 4
@@ -39,14 +39,14 @@ RELATIVE_COST_TOLERANCE = Fraction(1, 10**12)  # smaller than the upward roundin
 
 @dataclass(frozen=True, kw_only=True)
 class TotalDefinition:
-    """Unit of the total of a dataset.
+    """Definition of the total of a dataset: its unit, and the guarantee of its releases.
 
     Attributes
     ----------
-    kind : "zcdp", "gdp" or "pure", see the module documentation.
-    rows_per_person : largest number of rows of one person that is protected.
+    kind : unit, "zcdp", "gdp" or "pure"; see the table in the docstring of the module.
+    rows_per_person : number of rows of one person that are protected jointly.
     neighbours : neighbouring relation of the guarantee.
-    delta : the delta at which the declared total states epsilon; changes of the total keep it.
+    delta : the delta at which the total states epsilon; changes of the total keep it.
     """
 
     kind: str = "zcdp"
@@ -69,7 +69,7 @@ class TotalDefinition:
         return "epsilon" if self.kind == "pure" else "pcost"
 
     def describe(self) -> str:
-        """Return the definition as text.
+        """Return the unit and the guarantee as text.
 
         >>> TotalDefinition(kind="pure").describe()
         'pure epsilon, for adding or removing a person of at most 1 row'
@@ -93,15 +93,15 @@ class TotalDefinition:
         return f"{how} a person of at most {pluralize(self.rows_per_person, 'row')}"
 
     def unit(self, budget: Budget) -> Budget:
-        """Return a budget with the same cost and at least the rows and neighbours of this total."""
+        """Return ``budget`` with the neighbours of this total and at least its rows per person."""
         rows = max(budget.rows_per_person, self.rows_per_person)
         return replace(budget, rows_per_person=rows, neighbours=self.neighbours)
 
     def check_unit(self, budget: Budget) -> None:
-        """Raise LedgerError unless a release within a budget has the guarantee of this total.
+        """Raise LedgerError unless a release within ``budget`` has the guarantee of this total.
 
-        A guarantee for more rows per person implies the one for fewer; costs for different
-        neighbours are not comparable.
+        The release must have the same neighbours, because their costs are not comparable, and at
+        least as many rows per person.
         """
         if self.unit(budget) != budget:
             requested = replace(
@@ -115,21 +115,27 @@ class TotalDefinition:
             )
 
     def total(self, budget: Budget) -> str:
-        """Return a total as decimal text; raise LedgerError if the budget is of another kind."""
+        """Return the amount of a total in this unit as decimal text.
+
+        Raises LedgerError if only one of budget and total is pure epsilon.
+        """
         if (self.kind == "pure") != (budget.pure_epsilon is not None):
+            allowed = (
+                "pure epsilon" if self.kind == "pure" else "pcost, rho, mu, or epsilon and delta"
+            )
             raise LedgerError(
-                f"A total of kind {self.kind!r} cannot be given as {budget.describe()} Give a"
-                " budget of its own kind."
+                f"The total of this dataset is counted in {self.counts}, and the budget is of"
+                f" another kind. Give it in {allowed}."
             )
         return self.charge(budget.pcost, budget.pure_epsilon)
 
     def charge(self, pcost: float, pure_epsilon: float | None = None) -> str:
-        """Return the charge of a release as decimal text.
+        """Return what a release is charged, as decimal text in the unit of this total.
 
         Parameters
         ----------
-        pcost : cost of the release.
-        pure_epsilon : epsilon of a release with Laplace noise.
+        pcost : privacy cost of the release.
+        pure_epsilon : epsilon of a release with Laplace noise; None for Gaussian noise.
 
         Raises
         ------
@@ -145,27 +151,26 @@ class TotalDefinition:
         if self.kind == "pure":
             if pure_epsilon is None:
                 raise LedgerError(
-                    "The total of this dataset is pure epsilon, which Gaussian noise does not keep"
-                    " at any cost. Nothing was spent. Plan with pure epsilon, by a mechanism with"
-                    " Laplace noise."
+                    "The total of this dataset is in pure epsilon, and a release with Gaussian"
+                    " noise has no pure epsilon. Nothing was spent. Plan with a budget of pure"
+                    " epsilon and a mechanism with Laplace noise."
                 )
             return f"{_PURE_EPSILON_PREFIX}{Budget.pure(pure_epsilon).pure_epsilon!r}"
         cost = Budget(pcost).pcost
         if pure_epsilon is not None:
             implied = Budget.pure(pure_epsilon)
-            # rounded up slightly, because mu is rounded and must not let a total be overdrawn
+            # rounded up, because a rounding error of mu must not allow an overspend
             cost = (
                 max(cost, implied.mu**2 * (1 + 1e-12))
                 if self.kind == "gdp"
                 else max(cost, implied.pcost)
             )
-        # repr is the shortest text that parses to this double, so the displayed number is the exact
-        # cost
+        # the shortest text that parses to this double, so that the charge is the number people read
         return repr(cost)
 
     def to_text(self) -> str:
-        """Return the definition as stored in the ledger."""
-        # without the default delta, as ledgers of earlier versions
+        """Return the definition as JSON text, the form in which the ledger stores it."""
+        # the default delta is left out, because ledgers of earlier versions have no delta
         stored = {
             name: value
             for name, value in vars(self).items()
@@ -186,13 +191,14 @@ class TotalDefinition:
             return cls(**parse_json(text))
         except (ValueError, TypeError):
             raise LedgerError(
-                "A total has a definition that this program does not support; update the program."
+                "The ledger has a total whose unit this version of the program does not support."
+                " Update the program."
             ) from None
 
 
 @lru_cache(maxsize=4096)
 def exact(text: str) -> Fraction:
-    """Return the decimal number in a row as a fraction, in the unit of its total.
+    """Return the cost in a row, a decimal text, as a fraction.
 
     >>> 10 * exact(repr(0.1)), exact("epsilon 0.5")
     (Fraction(1, 1), Fraction(1, 2))
@@ -201,7 +207,9 @@ def exact(text: str) -> Fraction:
 
 
 def same_charge(one: str, other: str) -> bool:
-    """Whether two costs agree up to rounding, as when two machines compute them.
+    """Return whether two costs have the same unit and agree up to rounding errors.
+
+    Two machines may compute the cost of one release with different rounding errors.
 
     >>> same_charge("0.3", "0.30000000000000004"), same_charge("0.3", "0.301"), same_charge("0.3", "epsilon 0.3")
     (True, False, False)
@@ -212,28 +220,31 @@ def same_charge(one: str, other: str) -> bool:
 
 
 def is_epsilon(text: str) -> bool:
-    """Whether the unit of a number in a row is epsilon."""
+    """Return whether the cost in a row is in epsilon, not in pcost."""
     return text.startswith(_PURE_EPSILON_PREFIX)
 
 
 def as_pcost(text: str) -> float:
-    """Return a number in a row as a pcost; epsilon-DP costs at most epsilon^2."""
+    """Return the cost in a row as a pcost; a cost in epsilon has the pcost epsilon^2."""
     number = float(text.removeprefix(_PURE_EPSILON_PREFIX))
     return Budget.pure(number).pcost if is_epsilon(text) else number
 
 
-INVARIANTS_NOTE_KIND = "note:exact"  # kind of rows that name the invariants of a release
+INVARIANTS_NOTE_KIND = "note:exact"  # kind of the rows that store the invariants of a release
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
-    """Budget of one dataset as doubles; the ledger itself is exact.
+    """Total, spent and remaining budget of one dataset, as doubles.
 
     Attributes
     ----------
-    total, spent, left : amounts in the unit of `definition`; `spent` is rounded up and `left` down.
-    definition : unit of the total: pcost, or epsilon for a pure total.
-    exact : invariants of the releases. No release protects what these public tables reveal.
+    total, spent, left : amounts in the unit of `definition`; the ledger computes with fractions, of
+        which `spent` is rounded up and `left` is rounded down.
+    note : text that was stored with the dataset.
+    definition : unit and guarantee of the total.
+    exact : texts that name the invariants (exact public tables) of the releases; what these tables
+        reveal is not protected.
     """
 
     dataset: str
@@ -245,23 +256,23 @@ class DatasetStatus:
     exact: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Describe the unit of the total and the joint guarantee of all releases.
+        """Return the unit of the total and the joint guarantee of all releases as text.
 
         >>> DatasetStatus(dataset="a", total=1.0, spent=0.5, left=0.5, exact=("the exact totals on age",)).describe()
         ... # doctest: +NORMALIZE_WHITESPACE
-        'zCDP (pcost), for adding or removing a person of at most 1 row; for all releases together
-        this is subspace differential privacy beside the exact totals on age, which protect nobody'
+        'zCDP (pcost), for adding or removing a person of at most 1 row; all releases together have
+        subspace differential privacy: what the exact totals on age reveal is not protected'
         """
         if not self.exact:
             return self.definition.describe()
         tables = " and ".join(self.exact)
         return (
-            f"{self.definition.describe()}; for all releases together this is subspace differential"
-            f" privacy beside {tables}, which protect nobody"
+            f"{self.definition.describe()}; all releases together have subspace differential"
+            f" privacy: what {tables} reveal is not protected"
         )
 
     def takes(self, pcost: float, pure_epsilon: float | None = None) -> float:
-        """Return the charge of a release in the unit of this total.
+        """Return what a release would be charged, in the unit of this total.
 
         Raises
         ------
@@ -270,23 +281,24 @@ class DatasetStatus:
         return float(exact(self.definition.charge(pcost, pure_epsilon)))
 
     def pays_for(self, pcost: float, pure_epsilon: float | None = None) -> int:
-        """Return how many such releases the remaining budget allows.
+        """Return the number of releases of this cost that the remaining budget allows.
 
-        Raises the errors of `takes`.
+        The parameters and errors are those of `takes`.
         """
         return int(Fraction(self.left) // exact(self.definition.charge(pcost, pure_epsilon)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """Proof of one spend.
+    """Receipt of one spend: the content of its row in the ledger.
 
     Attributes
     ----------
-    fresh : True for exactly one call per key; only that caller may draw noise and save the result.
+    seq, utc : number of the row, and its time in ISO 8601.
     hash : hash of this row and all rows before it. Stored outside the ledger, for example in a
         release, it reveals that an old copy of the ledger was restored.
-    digest : keyed digest of the measured tables, if recorded; never part of a release.
+    fresh : True for exactly one call per key; only that caller may draw noise and save the result.
+    digest : keyed digest of the measured tables, or ""; never part of a release.
     """
 
     dataset: str
@@ -314,18 +326,23 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """Keyed digests of counted records: of the measured tables, and of every column by its domain.
+    """Keyed digests that recognise counted records without storing their values.
 
-    Two fingerprints belong to the same records if all columns that occur in both agree.
+    Two fingerprints belong to the same records if they share columns and agree on all of them.
+
+    Attributes
+    ----------
+    tables : digest of the measured tables.
+    columns : name of a column together with its domain -> digest of the counts of its values.
     """
 
     tables: str
     columns: Mapping[str, str]
 
     def same_columns(self, other: Fingerprint) -> bool:
-        """Whether the fingerprints share columns and agree on all of them."""
+        """Return whether the fingerprints share columns and agree on all of them."""
         shared = self.columns.keys() & other.columns.keys()
-        # without a shared column nothing can be concluded; a different digest proves other records
+        # without a shared column the records cannot be compared
         return bool(shared) and all(self.columns[name] == other.columns[name] for name in shared)
 
     def to_text(self) -> str:
@@ -345,15 +362,15 @@ class Fingerprint:
 
 @dataclass(kw_only=True)
 class Balance:
-    """State of the budgets after some rows.
+    """Budgets of all datasets, and the spends, results and notes in some rows of the ledger.
 
     Attributes
     ----------
-    totals : dataset -> declaring row, with the latest total as its cost.
+    totals : dataset -> row that added it, in which the latest total replaces the first.
     spent : dataset -> exact sum of the spends.
-    spends, saved : key -> row.
-    notes : (kind, key) -> rows.
-    exact : dataset -> names of invariants.
+    spends, saved : key of a release -> row of its spend, and row of its saved result.
+    notes : (kind, key) -> rows of notes.
+    exact : dataset -> texts that name the invariants of its releases.
     """
 
     totals: dict[str, Row] = field(default_factory=dict)
@@ -364,7 +381,7 @@ class Balance:
     exact: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def copied(self) -> Balance:
-        """Return a copy, so that adding rows leaves this state unchanged."""
+        """Return a copy with copied dictionaries, to which rows can be added."""
         return Balance(**{name: dict(entries) for name, entries in vars(self).items()})
 
     def left(self, dataset: str) -> Fraction:
@@ -376,19 +393,20 @@ class Balance:
         return TotalDefinition.from_text(self.totals[dataset].plan_hash)
 
     def status(self, dataset: str) -> DatasetStatus:
-        """Return the budget of one dataset as doubles.
+        """Return total, spent and remaining budget of one dataset as doubles.
 
         Guarantee: a spend of `left` never exceeds the total.
 
         Raises
         ------
         LedgerError
-            The dataset was never declared.
+            The ledger has no such dataset.
         """
         if dataset not in self.totals:
             names = ", ".join(map(repr, self.totals)) or "none"
             raise LedgerError(
-                f"Dataset {dataset!r} is not in the ledger (it has: {names}); declare it first."
+                f"Dataset {dataset!r} is not in the ledger; its datasets are: {names}. Give one of"
+                " them, or add the dataset with its total first."
             )
         total, spent, left = (
             float(exact(self.totals[dataset].pcost)),
@@ -412,20 +430,19 @@ class Balance:
 
 
 def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance, list[str]]:
-    """Return the balance after some rows, and a description of every row that violates a budget
-    rule.
+    """Return the balance after some rows, and a text for every row that violates a budget rule.
 
     Parameters
     ----------
-    rows : rows in order.
-    start : balance before these rows; it is not changed.
+    rows : rows in the order of the ledger.
+    start : balance before these rows, which is not changed; None for the first rows.
 
     Examples
     --------
 
-    >>> opened = Row(seq=1, utc="", kind="ledger")
+    >>> first = Row(seq=1, utc="", kind="ledger")
     >>> spend = Row(seq=2, utc="", kind="spend", dataset="adult", key="a", pcost="0.1")
-    >>> balance([opened, spend])[1]
+    >>> balance([first, spend])[1]
     ['row 2 (spend) has a dataset that was never declared']
     """
     state, problems = start.copied() if start else Balance(), []
@@ -434,22 +451,20 @@ def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance,
             problem = _apply_row(state, row)
         # a damaged row is reported like any other violation, and reading continues
         except (ArithmeticError, TypeError, ValueError, LedgerError):
-            problem = (
-                "holds no number where its cost should be, or a total this program does not know"
-            )
+            problem = "has a cost that is no number, or a total of an unknown unit"
         if problem:
             problems.append(f"row {row.seq} ({row.kind}) {problem}")
     return state, problems
 
 
 def _apply_row(state: Balance, row: Row) -> str:
-    """Apply one row; return the violated rule, or an empty text."""
+    """Update the balance by one row; return the rule that it violates as text, or ""."""
     if row.kind == "dataset":
         cost = exact(row.pcost)
         if row.dataset in state.totals or cost <= 0:
-            return "declares a dataset twice, or with no positive budget"
+            return "adds a dataset twice, or with a budget that is not positive"
         if is_epsilon(row.pcost) != (TotalDefinition.from_text(row.plan_hash).kind == "pure"):
-            return "declares a total that is not of its kind"
+            return "adds a dataset whose total has another unit than its definition"
         state.totals[row.dataset], state.spent[row.dataset] = row, Fraction(0)
         return ""
     if row.kind in ("ledger", "clock"):
@@ -459,26 +474,25 @@ def _apply_row(state: Balance, row: Row) -> str:
     if row.kind == "total":
         before, cost = state.totals[row.dataset], exact(row.pcost)
         if row.plan_hash != before.plan_hash or is_epsilon(row.pcost) != is_epsilon(before.pcost):
-            return "changes what a total counts"
+            return "changes the unit of a total"
         if cost <= 0 or cost < state.spent[row.dataset]:
-            return "lowers a total below what is spent"
+            return "lowers a total below the amount spent"
         if not row.note:
-            return "changes a total without saying who and why"
+            return "changes a total without author and reason"
         state.totals[row.dataset] = replace(before, pcost=row.pcost)
         return ""
     if row.kind == "spend":
         cost = exact(row.pcost)
         if row.key in state.spends or cost <= 0:
-            return "spends a key twice, or no positive cost"
+            return "spends a key twice, or has a cost that is not positive"
         # epsilon and pcost have different units and cannot be added
         if is_epsilon(row.pcost) != is_epsilon(state.totals[row.dataset].pcost):
-            return "spends what its total does not count"
-        # recorded before it is checked, because an invalid spend still counts for later rows
+            return "has a cost in another unit than the total"
+        # recorded before the check of the total, because an overspend still counts for later rows
         state.spends[row.key] = row
         state.spent[row.dataset] += cost
-        return "" if state.left(row.dataset) >= 0 else "spends more than was left"
+        return "" if state.left(row.dataset) >= 0 else "spends more than the remaining budget"
     if row.kind == "saved":
-        # a result without a spend was not paid for
         if row.key in state.saved or row.key not in state.spends:
             return "saves a result twice, or without a spend"
         state.saved[row.key] = row
@@ -490,4 +504,4 @@ def _apply_row(state: Balance, row: Row) -> str:
                 dict.fromkeys((*state.exact.get(row.dataset, ()), row.note))
             )
         return ""
-    return "is of an unknown kind"
+    return "has an unknown kind"

@@ -1,13 +1,12 @@
-"""Hash-chained rows in one SQLite file.
+"""Hash-chained rows of the ledger in one SQLite file, and its transactions.
 
 This module stores rows; `ledger` and `balance` define their meaning.
 
-The ledger is a single file. It uses the rollback journal, never WAL, whose side file can be lost or
-left behind in a copy, and ``synchronous=EXTRA``, so that a commit that returned is on the disk. A
-connection lives for one transaction: threads and processes share nothing, and a deleted or replaced
-file is detected. (A program that uses a ledger must not `open()` the file itself: on POSIX, closing
-it would release the locks of SQLite.) Decisions use verified rows only: the state verified so far
-is kept in memory, and every transaction verifies new rows.
+SQLite uses its rollback journal, never WAL, whose second file could be missing in a copy of the
+ledger. With ``synchronous=EXTRA`` a row is on the disk when its commit returns. Every transaction
+opens and closes a connection, so threads and processes share none, and a file that was deleted or
+replaced in between is detected. A program that uses a ledger must not `open()` the file itself: on
+POSIX, closing it would release the locks of SQLite.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ from uuid import uuid4
 from engine.errors import LedgerError
 
 APPLICATION_ID, FORMAT = 0x44504C47, 1  # "DPLG", in the file header
-RowCells = tuple[
-    Any, ...
-]  # one row in the order of its columns; a damaged file may hold any values
+# one row in the order of its columns; a damaged file may contain values of any type
+RowCells = tuple[Any, ...]
 _NO_HASH = "0" * 64
 _COLUMNS = (
     "seq",
@@ -45,7 +43,8 @@ _COLUMNS = (
     "note",
     "hash",
 )
-# REPLACE deletes rows without firing delete triggers, so a third trigger refuses replacements
+# SQL statements that create the table and make its rows append-only; INSERT OR REPLACE deletes rows
+# without firing delete triggers, so a third trigger refuses it
 _TRIGGERS = (
     """CREATE TABLE rows(
         seq INTEGER PRIMARY KEY AUTOINCREMENT, utc TEXT NOT NULL, kind TEXT NOT NULL, dataset TEXT NOT NULL,
@@ -68,7 +67,18 @@ _TRIGGERS = (
 class Row:
     """One row of the ledger; fields that its kind does not use are empty.
 
-    `pcost` is a decimal number as text, `utc` a time in ISO 8601.
+    Attributes
+    ----------
+    seq : number of the row, from 1.
+    utc : time in ISO 8601.
+    kind : "ledger" (first row), "dataset", "total", "spend", "saved", "clock" or "note:" + a word.
+    key : key of a release; in rows of kind "dataset" the name of the dataset.
+    pcost : cost or total as decimal text, with the prefix "epsilon " for pure epsilon.
+    plan_hash : hash of the plan of a spend; in rows of kind "dataset" and "total" the definition of
+        the total.
+    sha256 : digest of a saved result; in rows of kind "spend" the fingerprint of the records.
+    size : bytes of a saved result.
+    hash : hash of this row and of all rows before it.
     """
 
     seq: int
@@ -84,30 +94,31 @@ class Row:
     hash: str = ""
 
     def sealed(self, previous: str) -> str:
-        """Return the hash of this row: SHA-256 of the previous hash and of the row as canonical
-        JSON.
-        """
+        """Return the hash of this row: SHA-256 of the previous row's hash and this row as JSON."""
         content = {name: value for name, value in vars(self).items() if name != "hash"}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr)
         return hashlib.sha256((previous + text).encode()).hexdigest()
 
 
 def utc_now() -> str:
-    """Return the local time in UTC; for information only, rows are ordered by `seq`."""
+    """Return the time of this machine in UTC as ISO 8601; rows are ordered by `seq`, not by time."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def create_file(path: Path) -> None:
-    """Create a file with its triggers and first row; raise LedgerError if the file exists."""
+    """Create a ledger file with its table, triggers and first row; raise LedgerError if it exists."""
     try:
         # O_EXCL: only one of two concurrent creations succeeds, and no file is ever truncated
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         raise LedgerError(
-            f"{path} is there already; open it with Ledger(path), or choose another name."
+            f"The file {path} exists already. Open it with Ledger(path), or give another name."
         ) from None
     except OSError as error:
-        raise LedgerError(f"The ledger {path} could not be created: {error.strerror}.") from error
+        raise LedgerError(
+            f"The ledger {path} could not be created: {error.strerror}. Give a path in an existing"
+            " folder in which you may write."
+        ) from error
     with transaction(path, write=True, wait=5.0, new=True) as connection:
         for rule in _TRIGGERS:
             connection.execute(rule)
@@ -127,14 +138,14 @@ def transaction(
     Raises
     ------
     LedgerError
-        Any failure of SQLite or of the file, with a plain description.
+        SQLite or the file system reports an error, or the file is no ledger.
     """
     before = _file_identity(path)
     if before is None:
         raise LedgerError(
-            f"There is no ledger at {path}. A missing ledger never means a fresh budget: put it"
-            " back from where it was moved or backed up. Only for records never released before,"
-            " make one with Ledger.create(path)."
+            f"There is no ledger at {path}. If it was moved or deleted, restore it: a new ledger"
+            " would grant the spent budget again. Only for records that were never released, create"
+            " one with Ledger.create(path)."
         )
     try:
         # mode=rw never creates a file: a missing ledger must not reappear empty
@@ -153,8 +164,8 @@ def transaction(
                 connection.execute(f"PRAGMA {setting}")
             if connection.execute("PRAGMA journal_mode=DELETE").fetchone() != ("delete",):
                 raise LedgerError(
-                    f"The ledger {path} cannot keep a rollback journal; was its journal mode"
-                    " changed?"
+                    f"The ledger {path} has another journal mode than DELETE, and it cannot be"
+                    " changed now. Close all programs that use the file, then try again."
                 )
             # the write lock precedes reading, so that two programs cannot both spend the same
             # budget
@@ -164,22 +175,22 @@ def transaction(
             yield connection
             connection.execute("COMMIT")
     except sqlite3.Error as error:
-        raise LedgerError(
-            f"{_error_text(path, error)} Nothing was granted by this call."
-        ) from error
-    # an open file can be replaced under its name; the row is then in a file that is never read
-    # again
+        raise LedgerError(f"{_error_text(path, error)} This call spent nothing.") from error
+    # if the file was replaced during the transaction, the row is in a file that nobody can open
     if write and _file_identity(path) != before:
         raise LedgerError(
-            f"The ledger {path} was deleted or replaced during a write; draw nothing, and"
-            " restore it."
+            f"The ledger {path} was deleted or replaced while a row was written. No noise may be"
+            " drawn for this row. Restore the ledger."
         )
 
 
 def append(connection: sqlite3.Connection, head: Row | None, **content: Any) -> Row:
-    """Append one row after `head` and return it; if the clock went back, append a clock row first."""
+    """Append one row after the row ``head`` and return it; ``head`` is None for the first row.
+
+    If the clock reads earlier than the time of ``head``, a row that says so is appended before it.
+    """
     previous, seq, now = (head.hash, head.seq + 1, utc_now()) if head else (_NO_HASH, 1, utc_now())
-    # a clock set back is recorded, not refused: refusing would stop all releases
+    # recorded and not refused, because refusing would stop all releases
     if head and now < head.utc and content["kind"] != "clock":
         note = (
             f"the clock reads earlier than in row {head.seq}; rows are ordered by number, not by"
@@ -199,7 +210,7 @@ def read_rows(connection: sqlite3.Connection) -> list[Row]:
 
 
 def read_cells(connection: sqlite3.Connection, after: int | None = None) -> list[RowCells]:
-    """Return the cells of all rows, or of the rows after a number, in order, without verification."""
+    """Return the cells of all rows, or of rows with a number above ``after``; nothing is verified."""
     where = "" if after is None else f"WHERE seq > {after:d}"
     return connection.execute(
         f"SELECT {', '.join(_COLUMNS)} FROM rows {where} ORDER BY seq"
@@ -207,12 +218,12 @@ def read_cells(connection: sqlite3.Connection, after: int | None = None) -> list
 
 
 def rows_of(cells: Iterable[RowCells]) -> list[Row]:
-    """Convert cells to rows."""
+    """Return `Row` objects for the cells of rows."""
     return [Row(**dict(zip(_COLUMNS, row, strict=True))) for row in cells]
 
 
 def file_problems(connection: sqlite3.Connection) -> list[str]:
-    """Return the problems that SQLite reports for the pages and the index of the file."""
+    """Return the problems that SQLite's integrity check reports for the file."""
     return [
         f"SQLite: {text}"
         for (text,) in connection.execute("PRAGMA integrity_check")
@@ -228,7 +239,7 @@ def chain_problems(
     Parameters
     ----------
     rows : rows to check.
-    after : last verified row before these.
+    after : last verified row before these; None if they are the first.
 
     Notes
     -----
@@ -248,23 +259,21 @@ def chain_problems(
         # continue from the stored hash, so that one edit is reported once and not for every later
         # row
         previous = str(row.hash)
-    # AUTOINCREMENT has a separate counter, which truncation of the rows leaves unchanged
-    counter, held = (
-        connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'rows'").fetchone(),
-        len(rows),
-    )
+    # SQLite's AUTOINCREMENT counts rows in a separate table, which deleting rows leaves unchanged
+    counter = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'rows'").fetchone()
+    n_rows = first - 1 + len(rows)
     if not after and (not rows or rows[0].kind != "ledger"):
         problems.append("the first row, which names the ledger, is missing")
-    elif counter != (held := first - 1 + held,):
+    elif counter != (n_rows,):
         problems.append(
-            f"the file has counted {counter and counter[0]} rows but holds {held}: the end was"
-            " cut off"
+            f"the file has {n_rows} rows, but {counter and counter[0]} were appended: the last rows"
+            " were cut off"
         )
     return problems
 
 
 def sync_folder(folder: Path) -> None:
-    """Make new or renamed entries of a folder survive a power cut, if the system supports it."""
+    """Sync a folder, so that new and renamed files survive a power cut; does nothing on Windows."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -274,13 +283,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of the file at `path`, or None."""
+    """Return device and inode of the file at ``path``, or None if there is none."""
     try:
         status = os.stat(path)
     except OSError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise LedgerError(f"{path} is not a file; give the path of a ledger.")
+        raise LedgerError(f"{path} is not a regular file. Give the path of a ledger.")
     return status.st_dev, status.st_ino
 
 
@@ -290,51 +299,52 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise LedgerError(
-            f"{path} is not a ledger (it is empty, or another program's file); give the ledger's"
-            " path."
+            f"{path} is not a ledger: it is empty, or a file of another program. Give the path of a"
+            " ledger."
         )
     if version > FORMAT:
         raise LedgerError(
-            f"{path} has format {version}, this program knows {FORMAT}; update the program."
+            f"The ledger {path} has format {version}, and this version of the program supports at"
+            f" most {FORMAT}. Update the program."
         )
     statements = connection.execute(
         "SELECT sql FROM sqlite_master WHERE name <> 'sqlite_sequence'"
     ).fetchall()
     if version != FORMAT or {sql for (sql,) in statements} != set(_TRIGGERS):
         raise LedgerError(
-            f"The ledger {path} is damaged: its append-only rules were altered. Restore it from a"
-            " copy."
+            f"The ledger {path} is damaged: its triggers, which make rows append-only, were"
+            " changed. Restore it from a copy."
         )
 
 
 def _error_text(path: Path, error: sqlite3.Error) -> str:
-    """Describe a failure of SQLite in plain words."""
+    """Return sentences for an error of SQLite: what is wrong, and what to do."""
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     code = extended & 0xFF
     if extended == sqlite3.SQLITE_READONLY_DBMOVED or not path.exists():
-        return f"The ledger {path} was deleted or moved while it was in use; put it back."
+        return f"The ledger {path} was deleted or moved while it was in use. Restore it."
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return (
-            f"Another program is writing to the ledger {path} and did not finish in time; try"
+            f"Another program was writing to the ledger {path} for the whole waiting time. Try"
             " again."
         )
     if code == sqlite3.SQLITE_FULL:
-        return f"The disk that holds the ledger {path} is full; free some space and try again."
+        return f"The disk of the ledger {path} is full. Free disk space, then try again."
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
         code == sqlite3.SQLITE_CANTOPEN and not writable
     ):
-        return f"The ledger {path} or its folder is read-only; make both writable."
+        return f"The ledger {path} or its folder is read-only. Make both writable."
     if code == sqlite3.SQLITE_CONSTRAINT:
-        return f"The ledger {path} refused a change: its rows are append-only."
+        return f"The ledger {path} is append-only and refused a change of its rows. Append a row."
     if code == sqlite3.SQLITE_NOTADB:
         return (
-            f"{path} is not a ledger, or its beginning is damaged; give the right path, or restore"
-            " it from a copy."
+            f"{path} is not a ledger, or its beginning is damaged. Give the path of a ledger, or"
+            " restore it from a copy."
         )
     if code == sqlite3.SQLITE_CORRUPT:
-        return f"The ledger {path} is damaged; restore it from a copy."
+        return f"The ledger {path} is damaged. Restore it from a copy."
     return (
-        f"The ledger {path} could not be read or written ({error}); look at the disk, then try"
-        " again."
+        f"The ledger {path} could not be read or written: {error}. Check the disk and the"
+        " permissions of the file, then try again."
     )

@@ -1,38 +1,38 @@
 """Durable ledger of privacy budgets: totals, spends, results and verification.
 
-A budget belongs to a *named* dataset, never to the content of a file. The order under any crash is:
-`spend` durably, draw the noise, `save_result`, publish. Of all calls that spend the same key
-exactly one returns ``fresh=True``, and only that caller may draw; all others read the saved result.
-A missing or damaged ledger refuses every spend; it is never a fresh budget. The ledger holds names,
+A budget belongs to a *named* dataset, never to the content of a file. A release first records its
+spend durably (`spend`), then draws the noise, then stores the result (`save_result`), and publishes
+last, so that no crash leaves noise without a spend. Of all calls that spend the same key exactly
+one returns ``fresh=True``, and only that caller may draw; all others read the saved result. A
+missing or damaged ledger refuses every spend; it is never a fresh budget. The ledger holds names,
 costs, hashes and notes, and no private values.
 
-Incremental checks. Decisions use rows verified in memory, so editing the file cannot grant budget.
-Every transaction reads the rows after the verified ones and checks them from the last verified
-hash. It also detects edits of earlier rows: the timestamps of the file then differ from those after
-the last transaction, and all rows are compared with the copy in memory (about 2 ms per 1,000 rows;
-the same happens after a spend by another program). Opening the ledger and `verify` check
-everything.
+**Incremental checks.** Decisions use rows verified in memory, so editing the file cannot grant
+budget. Every transaction verifies the rows after the last verified one. If the timestamps of the
+file differ from those after the last transaction of this program, all rows are compared with the
+copy in memory, which detects edits of earlier rows (about 2 ms per 1,000 rows). Opening the ledger
+and `verify` check everything.
 
-Rows that this program wrote are kept in memory as well. The next transaction must read exactly
-these rows after the verified ones, so an earlier copy of the file is refused. Rows of other
-programs may follow them.
+The rows that this program wrote must follow the verified rows in its next transaction. An earlier
+copy of the file lacks them and is refused.
 
-Changes of a total. A total is raised or lowered by a new row with author and reason; earlier rows
-never change. A total is never below the amount spent and never changes its unit. Each spend is
-judged by the total at its time, so a later total neither hides an overspend nor makes it valid.
+**Changes of a total.** A total is raised or lowered by a new row with author and reason; earlier
+rows never change. A total is never below the amount spent and never changes its unit. Each spend is
+checked against the total at its time, so a later total neither hides an overspend nor makes it
+valid.
 
-Limits. An open `Ledger` refuses a file that lacks a row it has read or written. It cannot detect
-two copies of a ledger used in parallel, or an old copy restored while no program has the ledger
-open, unless a saved result or an earlier receipt (`verify(receipts=...)`) reveals it. Anyone with
-write access can forge the file: the hashes detect accidents and careless edits, they are not a
+**Limits.** An open `Ledger` refuses a file that lacks a row it has read or written. It cannot
+detect two copies of a ledger used in parallel, or an old copy restored while no program has the
+ledger open, unless a saved result or an earlier receipt (`verify(receipts=...)`) reveals it. Anyone
+with write access can forge the file: the hashes detect accidents and careless edits, they are not a
 signature.
 
-Dataset names that look alike: invisible characters and confusable letters.
-
-The invisible characters are those with Unicode's property Default_Ignorable_Code_Point, and further
-ones without a glyph.  The confusable letters are a selection of Unicode's security data
-(confusables.txt, UTS #39): letters of the scripts Latin, Greek, Cyrillic, Armenian, Coptic,
-Cherokee and Lisu that look like one letter, digit or hyphen of ASCII and that NFKC does not change.
+**Confusable dataset names.** Names that differ only in invisible characters are the same name, and
+names that differ only in confusable letters cause a warning. Invisible characters are those with
+Unicode's property Default_Ignorable_Code_Point, and further ones without a glyph. Confusable
+letters are a selection of Unicode's security data (confusables.txt, UTS #39): letters of the
+scripts Latin, Greek, Cyrillic, Armenian, Coptic, Cherokee and Lisu that look like one letter, digit
+or hyphen of ASCII and that NFKC does not change.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ INVISIBLE_CHARACTERS = re.compile(
     # braille blank, null notehead, Khitan filler, blanks of Egyptian hieroglyphs
     "\u2800\U0001d159\U00016fe4\U00013441\U00013442]"
 )
-# by the ASCII character that they resemble; capital I is separate from l, because i and l differ
+# ASCII character -> characters that look like it; I and l are separate, because i and l differ
 _CONFUSABLE = {
     "-": "\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u2796",
     "2": "\u01a7\u03e8\ua644\ua75a",
@@ -143,12 +143,12 @@ _DIGIT_LETTERS = str.maketrans("01|", "oll")
 
 
 def visible_text(name: str) -> str:
-    """Return a name in normal form NFKC, without its invisible characters."""
+    """Return a name in Unicode normal form NFKC, without its invisible characters."""
     return unicodedata.normalize("NFKC", INVISIBLE_CHARACTERS.sub("", name))
 
 
 def looks_like(name: str, other: str) -> bool:
-    """Whether two names are confusable for a reader: equal skeletons, ignoring case.
+    """Return whether a reader may confuse two names: they differ in case or confusable letters.
 
     >>> looks_like("\\u0430dult", "adult"), looks_like("wave l", "Wave I"), looks_like("mail", "mall")
     (True, True, False)
@@ -157,7 +157,11 @@ def looks_like(name: str, other: str) -> bool:
 
 
 def _skeletons(name: str) -> set[str]:
-    """Return the skeletons of a name, with capital I read as i and as l."""
+    """Return forms of a name in which confusable letters are equal; two names with a common form
+    are confusable.
+
+    One form reads a capital I as i, the other as l.
+    """
     text = visible_text(name).translate(_SKELETON_LETTERS)
     folded = (" ".join(reading.casefold().split()) for reading in (text, text.replace("I", "l")))
     return {text.translate(_DIGIT_LETTERS).replace("rn", "m") for text in folded}
@@ -169,16 +173,16 @@ _EDITED_TEXT = "rows that were sound before were edited while it was in use"
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """Verified rows of a ledger and the state of its file at that time.
+    """Verified rows of a ledger, and the state of its file when they were verified.
 
     Attributes
     ----------
     cells : cells of the verified rows.
     head : last verified row.
-    book : balance after these rows.
-    times : identity, size and timestamps of the file.
-    rules : schema version of the SQLite file.
-    written : cells of rows that this program appended afterwards and has not read back yet.
+    book : balance of all datasets after the verified rows.
+    times : device, inode, size and timestamps of the file.
+    rules : SQLite's counter of changes to tables, indexes and triggers of the file.
+    written : cells of rows that this program has appended since and that no transaction has read.
     """
 
     cells: list[RowCells]
@@ -203,36 +207,34 @@ class Checked:
         )
 
     def committed(self, path: Path, written: Iterable[RowCells]) -> Checked:
-        """Return the state after a commit of this program, which changes the timestamps of the
-        file.
-        """
+        """Return the state after a commit of this program, with its rows and the new timestamps."""
         return replace(self, times=_times(path), written=tuple(written))
 
 
 def check(
     connection: sqlite3.Connection, path: Path, verified: Checked | None
 ) -> tuple[Checked | None, list[str]]:
-    """Verify the ledger inside a transaction; return its state, or None and all problems.
+    """Verify a ledger inside a transaction; return (state, []), or (None, all problems).
 
     Parameters
     ----------
-    verified : state that this program verified before; without it the whole file is verified,
-        including the pages of SQLite.
+    verified : state after the last verification by this program. With None the complete file is
+        verified, including the pages of SQLite.
     """
     times, (rules,) = _times(path), connection.execute("PRAGMA schema_version").fetchone()
     problems = [] if verified else file_problems(connection)
     if verified and times and (times, rules) == (verified.times, verified.rules):
-        # another program may spend between a commit and the reading of the timestamps, so the end
-        # of the rows is read even if the timestamps are equal
+        # equal timestamps do not exclude new rows: another program may have written between the
+        # commit of this program and its reading of the timestamps
         cells = verified.cells[:-1] + read_cells(connection, verified.head.seq - 1)
     else:
         cells = read_cells(connection)
-    # restoring an older copy while the ledger is open would grant spent budget again
+    # an older copy of the file would grant spent budget again
     if verified and cells[: len(verified.cells)] != verified.cells:
-        cut = (
+        lacks_head = (
             len(cells) < len(verified.cells) or cells[len(verified.cells) - 1] != verified.cells[-1]
         )
-        problems, verified = [_REPLACED_TEXT if cut else _EDITED_TEXT], None
+        problems, verified = [_REPLACED_TEXT if lacks_head else _EDITED_TEXT], None
     elif verified and tuple(cells[len(verified.cells) : verified.length]) != verified.written:
         problems, verified = [_REPLACED_TEXT], None
     rows = rows_of(cells[len(verified.cells) :] if verified else cells)
@@ -247,7 +249,7 @@ def check(
 
 
 def _times(path: Path) -> tuple[int, ...]:
-    """Return identity, size and timestamps of a file; empty if it does not exist."""
+    """Return device, inode, size and timestamps of a file; empty if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -255,18 +257,23 @@ def _times(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-NAME, KEY, NOTE = 200, 500, 2000  # maximum number of characters of a dataset name, a key, a note
+MAX_NAME_CHARS, MAX_KEY_CHARS, MAX_NOTE_CHARS = 200, 500, 2000
 
 
 def normalize_line(what: str, text: str, *, most: int, empty: bool = False) -> str:
-    """Return one line of printable text in normal form NFC, so that texts that look equal are
-    equal.
+    """Return a text in Unicode normal form NFC; raise LedgerError unless it is one printable line.
+
+    Parameters
+    ----------
+    what : noun for the text in messages, such as "dataset name".
+    most : largest number of characters.
+    empty : whether the empty text is allowed.
     """
-    allowed = f"it must be one line of {'at most' if empty else '1 to'} {most} printable characters"
+    allowed = f"Give one line of {'at most' if empty else '1 to'} {most} printable characters"
     if not isinstance(text, str):
-        raise LedgerError(f"The {what} is of type {type(text).__name__}; {allowed}.")
+        raise LedgerError(f"The {what} is of type {type(text).__name__}. {allowed}.")
     text = unicodedata.normalize("NFC", text)
-    # categories C* and Zl, Zp: control, bidirectional, unassigned and line-breaking characters
+    # Unicode categories C* (control, format, unassigned), Zl and Zp (line and paragraph separators)
     forbidden = [
         char
         for char in text
@@ -274,43 +281,44 @@ def normalize_line(what: str, text: str, *, most: int, empty: bool = False) -> s
     ]
     if forbidden or len(text) > most or text != text.strip() or not (text or empty):
         problem = (
-            f"holds the character U+{ord(forbidden[0]):04X}"
+            f"contains the character U+{ord(forbidden[0]):04X}"
             if forbidden
-            else f"has {len(text)} characters or outer spaces"
+            else f"has {len(text)} characters, or starts or ends with a space"
         )
-        raise LedgerError(f"The {what} {problem}; {allowed}, with no space at its ends.")
+        raise LedgerError(f"The {what} {problem}. {allowed}, without spaces at its ends.")
     return text
 
 
 def dataset_name(dataset: str) -> str:
-    """Return the name of a dataset in its stored form."""
-    return normalize_line("dataset name", dataset, most=NAME)
+    """Return a dataset name as the ledger stores it; raise LedgerError if it is not allowed."""
+    return normalize_line("dataset name", dataset, most=MAX_NAME_CHARS)
 
 
 def hash_text(plan_hash: str) -> str:
-    """Return the hash of a plan; raise LedgerError if it has other characters."""
+    """Return the hash of a plan unchanged; raise LedgerError if its characters are not allowed."""
     if not isinstance(plan_hash, str) or not re.fullmatch(r"[A-Za-z0-9:_.-]{1,128}", plan_hash):
         raise LedgerError(
-            "The plan hash must be 1 to 128 letters, digits or any of : _ . - ; take it from the"
-            " plan."
+            "The plan hash is not allowed. Give 1 to 128 characters, each a letter, a digit or one"
+            " of : _ . - ; the attribute hash of a plan has this form."
         )
     return plan_hash
 
 
 def new_dataset_name(dataset: str) -> str:
-    """Return the name of a new dataset: see `dataset_name`; invisible characters are refused."""
+    """Return a dataset name as `dataset_name` does; refuse one with invisible characters."""
     name = dataset_name(dataset)
     if invisible := INVISIBLE_CHARACTERS.search(name):
         raise LedgerError(
-            f"The dataset name contains the invisible character U+{ord(invisible[0]):04X}. Type it"
-            " again without it."
+            f"The dataset name contains the invisible character U+{ord(invisible[0]):04X}. Give a"
+            " name of visible characters."
         )
     return name
 
 
 def lookalike(name: str) -> str:
-    """Return a form of a name that is equal for names that differ in case, spaces or invisible
-    signs.
+    """Return a name in lower case, with single spaces and without invisible characters.
+
+    Names for which this form is equal count as the same name.
     """
     return " ".join(visible_text(name).casefold().split())
 
@@ -320,7 +328,10 @@ MAX_AUTHOR_CHARS, MAX_REASON_CHARS = 200, 1000
 
 @dataclass(frozen=True, kw_only=True)
 class TotalChange:
-    """One declared or changed total: time, amount in its unit, author and reason."""
+    """Total of a dataset from one time on: the time, the amount in its unit, author and reason.
+
+    Author and reason are empty for the total with which the dataset was added.
+    """
 
     utc: str
     total: float
@@ -331,30 +342,37 @@ class TotalChange:
 def changed_total(
     book: Balance, dataset: str, total: Budget, by: str, reason: str
 ) -> dict[str, str]:
-    """Return the content of a row that changes a total; raise LedgerError for a forbidden change."""
+    """Return the content of a ledger row that sets the total of a dataset to ``total``.
+
+    Raises LedgerError for another unit, for an amount below the amount spent, and for no change.
+    """
     check_type(
         "total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError
     )
     status = book.status(dataset)
-    unit, counted = (total.rows_per_person, total.neighbours), status.definition
-    if unit != (counted.rows_per_person, counted.neighbours):
+    unit, definition = (total.rows_per_person, total.neighbours), status.definition
+    if unit != (definition.rows_per_person, definition.neighbours):
         raise LedgerError(
-            f"The total of {dataset!r} is {counted.describe()}; a change keeps that. "
-            "Give the new total in the same unit."
+            f"The total of {dataset!r} is in {definition.describe()}, which cannot change. Give the"
+            " new total in the same unit."
         )
-    amount = counted.total(total)
+    amount = definition.total(total)
     if exact(amount) < book.spent[dataset]:
         raise LedgerError(
-            f"{status.spent!r} {counted.counts} of {dataset!r} are spent, and what is spent cannot"
-            f" be taken back. {amount} was asked for; give at least what is spent."
+            f"The new total of {dataset!r} is {amount}, below the {definition.counts}"
+            f" {status.spent!r} that is spent. Give at least the amount spent."
         )
     if exact(amount) == exact(book.totals[dataset].pcost):
-        raise LedgerError(f"The total of {dataset!r} is that already. Nothing was written.")
+        raise LedgerError(
+            f"The total of {dataset!r} has this amount already, and nothing was written. Give"
+            " another amount."
+        )
     words = {
         "by": normalize_line("name", by, most=MAX_AUTHOR_CHARS),
         "reason": normalize_line("reason", reason, most=MAX_REASON_CHARS),
     }
-    note = normalize_line("note", json.dumps(words, ensure_ascii=False, sort_keys=True), most=NOTE)
+    note = json.dumps(words, ensure_ascii=False, sort_keys=True)
+    note = normalize_line("note", note, most=MAX_NOTE_CHARS)
     return {
         "dataset": dataset,
         "pcost": amount,
@@ -364,7 +382,7 @@ def changed_total(
 
 
 def total_history(rows: Iterable[Row], dataset: str) -> tuple[TotalChange, ...]:
-    """Return the declared total of a dataset and all its changes, oldest first."""
+    """Return the first total of a dataset and all changes of it, oldest first."""
     changes = []
     for row in rows:
         if row.dataset == dataset and row.kind in ("dataset", "total"):
@@ -379,15 +397,17 @@ REHEARSAL_NOTE_KIND = "note:rehearsed"
 
 
 class ConfusableName(UserWarning):
-    """The name of a new dataset looks like the name of another dataset."""
+    """Warning: the name of a new dataset looks like the name of another dataset."""
 
 
 class _Add(Protocol):
+    """Function that appends a row within a transaction and returns it."""
+
     def __call__(self, *, kind: str, dataset: str, **content: str | int) -> Row: ...
 
 
 def release_key(*, dataset: str, plan_hash: str, attempt: int) -> str:
-    """Return the key of a release; the same key always means the same noise.
+    """Return the key of a release from dataset, plan and attempt; its noise is drawn only once.
 
     >>> release_key(dataset="adult", plan_hash="1f3a", attempt=1)
     'adult|1f3a|1'
@@ -399,13 +419,13 @@ def release_key(*, dataset: str, plan_hash: str, attempt: int) -> str:
 class Ledger:
     """Ledger file, verified completely on opening and incrementally in every transaction.
 
-    Costs are exact: a pcost counts as the decimal number of its `repr`, so ten spends of 0.1 use up
-    1. Safe for concurrent threads and processes.
+    Sums are exact: a pcost counts as the decimal number that `repr` prints, so ten spends of 0.1
+    use up a total of 1. Safe for concurrent threads and processes.
 
     Parameters
     ----------
     path : path of an existing ledger.
-    wait : seconds that a call waits for other programs.
+    wait : seconds that a call waits for other programs that write to the ledger.
 
     Examples
     --------
@@ -450,8 +470,8 @@ class Ledger:
     def create(cls, path: str | os.PathLike[str], *, wait: float = 30.0) -> Ledger:
         """Create a ledger; raise LedgerError if the file or results of an earlier ledger exist."""
         place = Path(path).resolve()
-        # results or a journal without a ledger: it was moved or lost, and a new one would grant its
-        # budget again
+        # results or a journal without a ledger show that the ledger was moved or lost, and a new
+        # one would grant its budget again
         for trace in (
             results_folder(place),
             key_file(place),
@@ -459,8 +479,8 @@ class Ledger:
         ):
             if trace.exists() and not place.exists():
                 raise LedgerError(
-                    f"{trace} shows that a ledger was at {place}; put it back, or choose another"
-                    " name."
+                    f"{trace} belongs to a ledger {place}, which is missing. Restore that ledger,"
+                    " or give another name for the new one."
                 )
         create_file(place)
         return cls(place, wait=wait)
@@ -468,13 +488,13 @@ class Ledger:
     def add_dataset(
         self, dataset: str, *, total: Budget, note: str = "", kind: str | None = None
     ) -> None:
-        """Declare a dataset and the total cost of all its releases; see also `change_total`.
+        """Add a dataset with the total budget of all its releases; see also `change_total`.
 
         Parameters
         ----------
-        kind : unit of the total, see `TotalDefinition`. The default is "pure" for a budget of pure
-            epsilon, which then allows no Gaussian noise, and "zcdp" for all others. Use "gdp" for a
-            total in mu, or in epsilon and delta.
+        kind : unit of the total, "zcdp", "gdp" or "pure", see `TotalDefinition`. The default is
+            "pure" for a budget of pure epsilon, which then allows no Gaussian noise, and "zcdp" for
+            all others. Use "gdp" for a total in mu, or in epsilon and delta.
 
         Warns
         -----
@@ -484,10 +504,13 @@ class Ledger:
         Raises
         ------
         LedgerError
-            The name, or one that differs only in case, spaces or invisible signs, exists already,
-            or it has invisible characters.
+            The ledger has this name, or one that differs only in case, spaces or invisible
+            characters; or the name has invisible characters.
         """
-        name, note = new_dataset_name(dataset), normalize_line("note", note, most=NOTE, empty=True)
+        name, note = (
+            new_dataset_name(dataset),
+            normalize_line("note", note, most=MAX_NOTE_CHARS, empty=True),
+        )
         check_type(
             "total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError
         )
@@ -503,8 +526,8 @@ class Ledger:
                 # "Adult" and "adult" would be two budgets for the same persons
                 if lookalike(existing) == lookalike(name):
                     raise LedgerError(
-                        f"Dataset {existing!r} is in the ledger already and has a budget; use that"
-                        " name."
+                        f"Dataset {existing!r} is in the ledger already and has a budget. Use it,"
+                        " or give a name that differs in more than case and spaces."
                     )
             add(
                 kind="dataset",
@@ -519,12 +542,12 @@ class Ledger:
             warnings.warn(confusable_text(name, other), ConfusableName, stacklevel=2)
 
     def confusable_names(self, dataset: str) -> list[str]:
-        """Return names of other datasets that look like this one, such as with Cyrillic letters."""
+        """Return names of other datasets that look like a name, such as ones with Cyrillic letters."""
         with self._transaction(write=False) as (book, _):
             return _confusable_names(book, dataset)
 
     def change_total(self, dataset: str, *, total: Budget, by: str, reason: str) -> None:
-        """Raise or lower the total of a dataset by a row with author and reason.
+        """Raise or lower the total of a dataset; the ledger records author and reason.
 
         Raises
         ------
@@ -536,17 +559,17 @@ class Ledger:
             add(kind="total", **changed_total(book, dataset_name(dataset), total, by, reason))
 
     def datasets(self) -> list[DatasetStatus]:
-        """Return the budgets of all datasets, in the order of their declaration."""
+        """Return total, spent and remaining budget of every dataset, in the order of addition."""
         with self._transaction(write=False) as (book, _):
             return [book.status(dataset) for dataset in book.totals]
 
     def status(self, dataset: str) -> DatasetStatus:
-        """Return the budget of one dataset; a spend of `left` is always granted.
+        """Return total, spent and remaining budget of one dataset; a spend of `left` is granted.
 
         Raises
         ------
         LedgerError
-            The dataset was never declared.
+            The ledger has no such dataset.
         """
         with self._transaction(write=False) as (book, _):
             return book.status(dataset_name(dataset))
@@ -563,10 +586,10 @@ class Ledger:
 
         Parameters
         ----------
-        kind : lower-case word.
+        kind : lower-case word that classifies the note, such as "decision".
         key : key of the release that the note refers to.
-        earlier : expected number of existing notes of this kind and key. Of two concurrent
-            decisions only one then succeeds.
+        earlier : expected number of existing notes of this kind and key, so that only one of two
+            concurrent decisions succeeds; None expects nothing.
 
         Raises
         ------
@@ -575,20 +598,20 @@ class Ledger:
         """
         if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z-]{0,39}", kind):
             raise LedgerError(
-                "The kind of a note must be a lower-case word of at most 40 letters, such as"
-                " decision."
+                "The kind of a note is not allowed. Give a lower-case word of at most 40 letters,"
+                " such as decision."
             )
         text, key = (
-            normalize_line("note", text, most=NOTE),
-            normalize_line("key", key, most=KEY, empty=True),
+            normalize_line("note", text, most=MAX_NOTE_CHARS),
+            normalize_line("key", key, most=MAX_KEY_CHARS, empty=True),
         )
         with self._transaction(write=True) as (book, add):
             n_existing = len(book.notes.get((f"note:{kind}", key), ()))
             if earlier is not None and n_existing != earlier:
-                problem = f"key {key!r} has {n_existing} notes of this kind, not {earlier}"
                 raise LedgerError(
-                    f"{problem}: another person wrote one first. Nothing was written; read them"
-                    " first."
+                    f"Key {key!r} has {n_existing} notes of kind {kind!r}, not {earlier}: another"
+                    " call wrote one in the meantime. Nothing was written. Read the notes of this"
+                    " key, then try again."
                 )
             add(
                 kind=f"note:{kind}",
@@ -603,17 +626,15 @@ class Ledger:
             return list(book.notes.get((f"note:{kind}", key), ()))
 
     def secret(self, purpose: str) -> bytes:
-        """Return secret bytes of this ledger for one purpose; the key file is created at first use."""
+        """Return 32 secret bytes of this ledger for one purpose; the first call creates its key file."""
         return secret(self.path, purpose)
 
     def sign(self, content: bytes) -> tuple[str, str]:
-        """Return public key and Ed25519 signature of a content, in hexadecimal."""
+        """Sign a content with the key of this ledger; return (public key, Ed25519 signature) in hex."""
         return sign_with(self.secret("signature"), content)
 
     def same_records(self, fingerprint: Fingerprint, *, dataset: str = "") -> list[Row]:
-        """Return spends on the same records in other datasets, and rehearsals on them in any
-        dataset.
-        """
+        """Return rows about the same records: spends of other datasets, and all rehearsals."""
         with self._transaction(write=False) as (book, _):
             rehearsed = (
                 r
@@ -626,8 +647,7 @@ class Ledger:
             (row, row.sha256 if row.kind == "spend" else row.note.partition(": ")[0])
             for row in rows
         )
-        # compared column by column, because the same records may have been counted with another
-        # schema
+        # columns are compared one by one, because a schema with other attributes may have been used
         matches = {
             (r.kind, r.dataset): r
             for r, text in texts
@@ -640,18 +660,19 @@ class Ledger:
         ]
 
     def afford(self, *, dataset: str, pcost: float, pure_epsilon: float | None = None) -> None:
-        """Raise the errors that `spend` would raise now, before any record is read; grants nothing.
+        """Raise the error that `spend` would raise if the remaining budget is too small now.
+
+        Callers check this before they read records; the call reserves nothing.
 
         Raises
         ------
         BudgetExceeded
             The remaining budget is smaller.
         LedgerError
-            The total cannot be charged for such a release.
+            The unit of the total does not allow such a release.
         """
         with self._transaction(write=False) as (book, _):
-            # a forecast only: others may spend in between, and `spend` decides
-            _enough(book, book.status(dataset_name(dataset)), pcost, pure_epsilon)
+            _check_remaining(book, book.status(dataset_name(dataset)), pcost, pure_epsilon)
 
     def spend(
         self,
@@ -668,16 +689,17 @@ class Ledger:
 
         Parameters
         ----------
-        pure_epsilon : epsilon of a release with Laplace noise; its charge depends on the unit of
-            the total.
-        records : keyed digests of the records, stored in the row.
+        key : key of the release, see `release_key`; charged once, however often it is spent.
+        pure_epsilon : epsilon of a release with Laplace noise, whose charge depends on the unit of
+            the total; None for Gaussian noise.
+        records : keyed digests of the records, which the row stores.
 
         Raises
         ------
         BudgetExceeded
             The remaining budget is smaller.
         LedgerError
-            The key was spent for another release.
+            The key was spent for another dataset, plan or cost.
         BudgetError
             `pcost` is not a finite positive number.
 
@@ -687,30 +709,25 @@ class Ledger:
         its total. Of all calls with one key, from any thread or process, exactly one returns
         ``fresh=True``, and only that caller may draw. Nothing is written if an error is raised.
         """
-        name, key = dataset_name(dataset), normalize_line("key", key, most=KEY)
-        plan_hash, note = hash_text(plan_hash), normalize_line("note", note, most=NOTE, empty=True)
+        name, key = dataset_name(dataset), normalize_line("key", key, most=MAX_KEY_CHARS)
+        plan_hash = hash_text(plan_hash)
+        note = normalize_line("note", note, most=MAX_NOTE_CHARS, empty=True)
         with self._transaction(write=True) as (book, add):
-            # looked up under the write lock: of two programs with one key the second reads the row
-            # of the first
-            status, known = book.status(name), book.spends.get(key)
-            if known is not None:
-                # a key used again after a crash must mean the same release; another one would be
-                # free
-                cost = status.definition.charge(pcost, pure_epsilon)
-                if not same_charge(known.pcost, cost) or (known.dataset, known.plan_hash) != (
-                    name,
-                    plan_hash,
-                ):
+            # looked up under the write lock: of two programs with the same key, the second one
+            # reads the row of the first
+            status, earlier = book.status(name), book.spends.get(key)
+            cost = status.definition.charge(pcost, pure_epsilon)
+            if earlier is not None:
+                # a second spend of a key is free, so it must be for the same release
+                is_same = (earlier.dataset, earlier.plan_hash) == (name, plan_hash)
+                if not is_same or not same_charge(earlier.pcost, cost):
                     raise LedgerError(
-                        f"Key {key!r} was spent in row {known.seq} for another dataset, plan or"
-                        " cost; the noise of a key never changes: use a new attempt."
+                        f"Key {key!r} was spent in row {earlier.seq} for another dataset, plan or"
+                        " cost, and a key has only one result. Use a new attempt."
                     )
-                return Receipt.of(known, fresh=False)
-            _enough(book, status, pcost, pure_epsilon)
-            digest, cost = (
-                records.to_text() if records else "",
-                status.definition.charge(pcost, pure_epsilon),
-            )
+                return Receipt.of(earlier, fresh=False)
+            _check_remaining(book, status, pcost, pure_epsilon)
+            digest = records.to_text() if records else ""
             row = add(
                 kind="spend",
                 dataset=name,
@@ -724,17 +741,17 @@ class Ledger:
         return Receipt.of(row, fresh=True)
 
     def find(self, key: str) -> Receipt | None:
-        """Return the receipt of a spent key, never fresh, or None if it was not spent."""
+        """Return the receipt of a spent key with ``fresh=False``, or None if it was not spent."""
         with self._transaction(write=False) as (book, _):
-            row = book.spends.get(normalize_line("key", key, most=KEY))
+            row = book.spends.get(normalize_line("key", key, most=MAX_KEY_CHARS))
         return Receipt.of(row, fresh=False) if row else None
 
     def spent(self, key: str) -> Receipt:
         """Return the receipt of a spent key; raise LedgerError if it was not spent."""
-        key = normalize_line("key", key, most=KEY)
+        key = normalize_line("key", key, most=MAX_KEY_CHARS)
         with self._transaction(write=False) as (book, _):
             if key not in book.spends:
-                raise LedgerError(f"Nothing was ever spent under key {key!r}; spend first.")
+                raise _not_spent_error(key)
         return Receipt.of(book.spends[key], fresh=False)
 
     def unfinished(self) -> set[str]:
@@ -744,12 +761,12 @@ class Ledger:
 
     @contextmanager
     def room_for(self, content: Content) -> Iterator[Draft]:
-        """Reserve disk space for a result like `content` before its budget is spent.
+        """Yield a temporary file with reserved disk space for `content`, before budget is spent.
 
         Raises
         ------
         LedgerError
-            The disk has not enough space; nothing was spent.
+            The disk has too little space; nothing was spent.
         """
         with reserve_file(self.path, size_of(content) + _SPARE_BYTES) as draft:
             yield draft
@@ -778,7 +795,8 @@ class Ledger:
         key = receipt.key
         if not receipt.fresh:
             raise LedgerError(
-                f"Only the call that spent key {key!r} may save; read it with load_result."
+                f"The receipt of key {key!r} is not fresh: only the call that spent a key may save"
+                " its result. Read the result with load_result."
             )
         with ExitStack() as stack:
             result = draft or stack.enter_context(reserve_file(self.path, 0))
@@ -787,22 +805,24 @@ class Ledger:
             except OSError as error:
                 raise LedgerError(
                     f"The result of key {key!r} could not be saved: {error.strerror or error}. Its"
-                    " budget is spent. Make room; then the same release again, of the same"
-                    " records, ends it and spends nothing."
+                    " budget is spent. Free disk space, then repeat the same release of the same"
+                    " records, which spends nothing."
                 ) from error
             book, add = stack.enter_context(self._transaction(write=True))
             spend_row, saved_row = book.spends.get(key), book.saved.get(key)
-            # the hash seals all rows before it, so a diverged copy of the ledger is refused
+            # the hash depends on all earlier rows, so a copy of the ledger with other rows is refused
             if spend_row is None or spend_row.hash != receipt.hash:
                 raise LedgerError(
-                    f"The receipt of key {key!r} is from another ledger; save it there."
+                    f"The receipt of key {key!r} is from another ledger. Save the result in the"
+                    " ledger in which it was spent."
                 )
             if saved_row and (saved_row.sha256, saved_row.size) != (result.sha256, result.size):
                 raise LedgerError(
-                    f"Key {key!r} has another saved result already; results never change."
+                    f"Key {key!r} has another saved result already, and a saved result cannot be"
+                    " replaced. Read it with load_result."
                 )
-            # the file first, then its row: after a crash in between, saving again replaces the file
-            # by an identical one
+            # the file before its row: after a crash between the two steps, saving again replaces
+            # the file by an identical one
             result.publish(result_file(self.path, key))
             if not saved_row:
                 add(
@@ -815,7 +835,7 @@ class Ledger:
         return result_file(self.path, key)
 
     def result_path(self, key: str) -> Path:
-        """Return the file of a saved result after verification of its SHA-256.
+        """Verify the SHA-256 of a saved result and return the path of its file.
 
         Raises
         ------
@@ -824,31 +844,32 @@ class Ledger:
         LedgerError
             The key was never spent.
         """
-        key = normalize_line("key", key, most=KEY)
+        key = normalize_line("key", key, most=MAX_KEY_CHARS)
         with self._transaction(write=False) as (book, _):
             if key not in book.spends:
-                raise LedgerError(f"Nothing was ever spent under key {key!r}; spend first.")
+                raise _not_spent_error(key)
         if key not in book.saved:
             raise ResultLost(
-                f"Budget was spent under key {key!r}, but no result was saved: its run is at work"
-                " or was stopped. Ask again with the same records, which ends it for nothing, or"
-                " use a new attempt, which spends again."
+                f"Budget was spent under key {key!r}, but no result is saved: its run has not ended"
+                " or was stopped. Repeat the release with the same records, which spends nothing,"
+                " or use a new attempt, which spends again."
             )
         if problem := result_problem(self.path, book.saved[key]):
-            advice = "Restore that file, or use a new attempt (spends again)."
-            raise ResultLost(f"Budget was spent, but {problem}. {advice}")
+            raise ResultLost(
+                f"Budget was spent, but {problem}. Restore that file from a copy, or use a new"
+                " attempt, which spends again."
+            )
         return result_file(self.path, key)
 
     def load_result(self, key: str) -> bytes:
-        """Return the content of a saved result; read large results from `result_path(key)` in
-        pieces.
-        """
+        """Return the content of a saved result; for large results read `result_path(key)` instead."""
         return self.result_path(key).read_bytes()
 
     def verify(self, *, receipts: Iterable[Receipt] = (), results: bool = True) -> tuple[str, ...]:
-        """Return a description of every problem, empty for a valid ledger; see `verify_ledger`.
+        """Return a description of every problem of this ledger; empty if it is valid.
 
-        Also checks that the file contains the last row that this object has read or written.
+        In addition to the checks of `verify_ledger`, the file must contain the last row that this
+        object has read or written.
         """
         hashes = [self._checked.last] if self._checked else []
         return verify_ledger(
@@ -857,7 +878,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[tuple[Balance, _Add]]:
-        """Yield the verified balance and a function that adds a row, inside one transaction."""
+        """Open a transaction; yield the verified balance and a function that appends a row."""
         with transaction(self.path, write=write, wait=self.wait) as connection:
             checked, problems = check(connection, self.path, self._checked)
             if checked is None:
@@ -870,9 +891,9 @@ class Ledger:
                 return head
 
             yield checked.book, add
-            # read from the file, because `add` may also write a row about the clock
+            # read from the file, because `append` may also write a row about the clock
             written = read_cells(connection, checked.head.seq) if write else []
-        # a row added here counts as verified once the next transaction has read it back
+        # the next transaction must find these rows in the file
         self._remember(checked.committed(self.path, written) if write else checked)
 
     def _remember(self, checked: Checked) -> None:
@@ -883,7 +904,7 @@ class Ledger:
 
     def _untrusted_error(self, problems: list[str]) -> LedgerError:
         return LedgerError(
-            f"The ledger {self.path} cannot be trusted: {problems[0]}. Nothing was granted. Restore"
+            f"The ledger {self.path} cannot be trusted: {problems[0]}. Nothing was spent. Restore"
             " its newest copy; `verify_ledger` lists every problem."
         )
 
@@ -899,14 +920,14 @@ def verify_ledger(
     """Return a description of every problem of a ledger, empty if it is valid.
 
     Detects a damaged file, altered triggers, rows that were edited, removed, added or reordered, a
-    truncated end, violated budget rules, and results without a row. Also works for files that
+    truncated end, violated budget rules, and results without a spend. It also reads files that
     `Ledger` refuses to open.
 
     Parameters
     ----------
-    receipts : receipts stored outside the ledger; a missing one reveals that an old copy was
+    receipts : receipts stored outside the ledger. If the ledger lacks one, an old copy was
         restored.
-    hashes : pairs (row number, hash) with the same purpose.
+    hashes : pairs (row number, row hash) from such receipts.
     results : whether to read every saved file and compare its SHA-256.
     wait : seconds to wait for other programs.
     """
@@ -916,8 +937,7 @@ def verify_ledger(
             problems = file_problems(connection)
             rows = read_rows(connection)
             book, rule_violations = balance(rows)
-            # no program can spend during this transaction, so a result without a row is not a new
-            # one
+            # no program can spend during this transaction, so a result without a spend is no new one
             problems += (
                 chain_problems(connection, rows)
                 + rule_violations
@@ -925,21 +945,23 @@ def verify_ledger(
             )
     except LedgerError as error:
         return (str(error),)
-    # only data stored outside reveals that the complete file was set back: inside, all hashes fit
-    there = {row.seq: row.hash for row in rows}
+    # the hashes of an old copy are consistent: only data stored elsewhere reveals that it is old
+    stored_hashes = {row.seq: row.hash for row in rows}
     expected = [(r.seq, r.hash, f" (key {r.key!r})") for r in receipts] + [
-        (seq, found, "") for seq, found in hashes
+        (seq, row_hash, "") for seq, row_hash in hashes
     ]
-    for seq, found, what in expected:
-        if there.get(seq) != found:
-            problems.append(f"the receipt of row {seq}{what} is not in the ledger: it was set back")
+    for seq, row_hash, key_text in expected:
+        if stored_hashes.get(seq) != row_hash:
+            problems.append(
+                f"row {seq}{key_text} of a receipt is not in the ledger: an old copy was restored"
+            )
     if results:
         problems += filter(None, (result_problem(place, row) for row in book.saved.values()))
     return tuple(problems)
 
 
 def confusable_text(name: str, other: str) -> str:
-    """Return the warning for a dataset name that looks like another one."""
+    """Return the warning for a new dataset ``name`` that looks like the dataset ``other``."""
     return (
         f"The dataset name {name!r} looks like {other!r}, which has a separate budget in this"
         f" ledger. If these are the same records, use the name {other!r}."
@@ -950,12 +972,22 @@ def _confusable_names(book: Balance, name: str) -> list[str]:
     return [other for other in book.totals if other != name and looks_like(name, other)]
 
 
-def _enough(book: Balance, status: DatasetStatus, pcost: float, pure_epsilon: float | None) -> None:
+def _not_spent_error(key: str) -> LedgerError:
+    return LedgerError(
+        f"Key {key!r} was never spent in this ledger. Give the key of a release; `spend` creates"
+        " it."
+    )
+
+
+def _check_remaining(
+    book: Balance, status: DatasetStatus, pcost: float, pure_epsilon: float | None
+) -> None:
+    """Raise BudgetExceeded if the charge of a release is larger than the remaining budget."""
     cost = status.definition.charge(pcost, pure_epsilon)
     # exact decimal numbers, because rounding of doubles could grant a spend beyond the total
     if exact(cost) > book.left(status.dataset):
         raise BudgetExceeded(
             f"Dataset {status.dataset!r} has {status.definition.counts} {status.left!r} left of"
-            f" {status.total!r}; {cost} was asked for. Nothing was spent. Plan with a budget of at"
-            " most what is left."
+            f" {status.total!r}; the release costs {cost}. Nothing was spent. Plan with at most"
+            " the remaining budget."
         )

@@ -1,14 +1,14 @@
-"""Noise journal: the random bits of an unfinished release.
+"""Noise journal: the seed of the random bits of an unfinished release.
 
-Once the spend is recorded, the same records and the journal reproduce the same noise, so finishing
-an interrupted release is not a second draw. Anyone with both the journal key and the result can
-subtract the noise. The key is therefore readable only by its owner, is stored in the folder of
-ledger and records, where the exact counts are accessible anyway, and is deleted when the result is
-saved. After a crash in between, it is deleted when the ledger is next opened. A copy of the folder
-made in the meantime contains the key: do not publish one.
+After a crash, the journal and the same records reproduce the same noise, so finishing an interrupted
+release is not a second draw. Anyone with both the seed and the result can subtract the noise. The
+journal is therefore readable only by its owner, is stored in the folder of results next to the
+ledger, where the exact counts are accessible anyway, and is deleted when the result is saved; after
+a crash before that, when the ledger is next opened. A copy of the folder made in the meantime
+contains the seed and must not be published.
 
-Only a run that holds the lock of a journal can use it, and every spend is made by a run that holds
-the lock. A journal without a spend has produced no noise: it is discarded together with its key.
+A run locks the journal before it spends and until its result is saved, and only the holder of the
+lock uses the seed. A journal without a spend has produced no noise and is deleted.
 """
 
 from __future__ import annotations
@@ -34,31 +34,35 @@ from engine.ledger.result_store import (
     results_folder,
 )
 
-FORMAT, _ENDING, _SEED = "journal/1", ".journal", 32  # bytes
+FORMAT, _ENDING, _SEED_BYTES = "journal/1", ".journal", 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Journal:
-    """Key of one release, and the digest of its counts under that key."""
+    """Seed of the noise of one release, and the digest of the counts for which it was created.
+
+    The digest is keyed with the seed; ``place`` is the file of the journal.
+    """
 
     seed: bytes = field(repr=False)
     digest: str = field(repr=False)
     place: Path
 
     def check(self, digest: str) -> None:
-        """Raise DataError unless these are the counts with which the release started."""
+        """Raise DataError unless ``digest`` belongs to the counts with which the release started."""
         if not hmac.compare_digest(self.digest, digest):
             raise DataError(
-                "This release was started and paid for with other records; nothing was drawn or"
-                " spent now. Give the earlier records, which finishes it at no further cost, or use"
-                " a new attempt, which spends again."
+                "This release was started with other records, and its budget is spent. Nothing was"
+                " drawn or spent now. Give those records, which finishes the release at no further"
+                " cost, or use a new attempt, which spends again."
             )
 
     def bits(self, row_hash: str) -> Callable[[int], bytes]:
-        """Return the bit source of the spend in a row, determined by seed, counts and row.
+        """Return a function that returns the next random bytes of a release, given their number.
 
-        The bits are SHAKE-256 of the seed, a digest of the purpose and the number of the request,
-        so no two requests have the same input.
+        ``row_hash`` is the hash of the ledger row of the spend. The bytes are SHAKE-256 of the
+        seed, a digest of journal, counts and row, and the number of the call, so no two calls hash
+        the same input.
 
         >>> journal = Journal(seed=bytes(32), digest="d", place=Path("j"))
         >>> one, again, other = journal.bits("row 1"), journal.bits("row 1"), journal.bits("row 2")
@@ -79,7 +83,7 @@ class Journal:
         return stream
 
     def remove(self) -> None:
-        """Delete the key durably."""
+        """Delete the journal file durably."""
         self.place.unlink(missing_ok=True)
         sync_folder(self.place.parent)
 
@@ -93,34 +97,36 @@ def journal(
     digest: Callable[[bytes], str],
     spent: Callable[[], object],
 ) -> Iterator[tuple[Journal | None, bool]]:
-    """Lock the journal of a release; yield it and whether the release was already spent for.
+    """Lock the journal of a release, or create it; yield (journal, whether budget is spent already).
 
     Parameters
     ----------
     seed : fresh random bytes for a new journal.
-    digest : function that returns the digest of the counts under a seed.
-    spent : function that returns a true value if the release was spent for.
+    digest : function that returns the digest of the counts, keyed with a seed.
+    spent : function that returns a true value if the ledger has a spend of this release.
 
     Yields
     ------
-    The journal, or None if the release was spent for and has none.
+    The journal and whether the ledger has a spend. The journal is None if there is a spend and no
+    readable journal; the noise of that release cannot be reproduced.
 
     Raises
     ------
     LedgerError
-        Another run holds the journal, or it cannot be read or created.
+        Another run has locked the journal, or it cannot be read or created.
     """
     place = _place(ledger, key)
     with ExitStack() as locks:
         file = _open_locked(place, locks)
         if spent():
-            # never a new journal: it would be a second draw for the same spend
+            # a new journal would be a second draw for the same spend
             yield _read(file, place) if file else None, True
             return
-        # an old journal without a spend has produced no noise
+        # a journal without a spend has produced no noise
         place.unlink(missing_ok=True)
         new = Journal(seed=seed, digest=digest(seed), place=place)
-        # without file locks a stale journal cannot be recognised, so none is stored
+        # without file locks, the journal of a killed run looks like that of an active run, so none
+        # is stored
         if HAS_FILE_LOCKS:
             content = json.dumps(
                 {"format": FORMAT, "seed": seed.hex(), "digest": new.digest}
@@ -128,8 +134,8 @@ def journal(
             draft = locks.enter_context(reserve_file(ledger, len(content)))
             draft.write(content)
             try:
-                # link fails if the name exists, where rename would replace: only one of two
-                # concurrent runs gets the name
+                # link fails if the name exists, so only one of two concurrent runs succeeds; rename
+                # would replace the file of the other
                 os.link(draft.path, place)
             except FileExistsError:
                 raise _busy(place) from None
@@ -139,14 +145,17 @@ def journal(
 
 
 def is_interrupted(ledger: Path, key: str) -> bool:
-    """Whether a release left a journal that no run has locked."""
+    """Return whether a release has a journal that no active run has locked."""
     with ExitStack() as locks, suppress(LedgerError):
         return _open_locked(_place(ledger, key), locks) is not None
     return False
 
 
 def remove_ended(ledger: Path, unfinished: Callable[[], Collection[str]]) -> None:
-    """Remove the journals without an unfinished spend; locked journals of active runs remain."""
+    """Delete the journals of releases that are not unfinished, except those that a run has locked.
+
+    ``unfinished`` returns the keys that have a spend and no result.
+    """
     for place in results_folder(ledger).glob(f"*{_ENDING}"):
         with ExitStack() as locks, suppress(OSError, LedgerError):
             # evaluated under the lock, because a run spends only while it holds the lock
@@ -162,7 +171,7 @@ def _place(ledger: Path, key: str) -> Path:
 
 
 def _open_locked(place: Path, locks: ExitStack) -> BinaryIO | None:
-    """Open a file, locked until `locks` is closed; return None if it does not exist.
+    """Open a file and lock it until ``locks`` is closed; return None if it does not exist.
 
     Raises LedgerError if another run holds the lock.
     """
@@ -174,7 +183,7 @@ def _open_locked(place: Path, locks: ExitStack) -> BinaryIO | None:
         file = locks.enter_context(os.fdopen(handle, "r+b"))
         if not locked(file):
             raise _busy(place)
-        # the previous holder may have removed the name between opening and locking
+        # the run that had the lock before may have deleted the file after it was opened here
         with suppress(FileNotFoundError):
             if os.fstat(file.fileno()).st_ino == os.stat(place).st_ino:
                 return file
@@ -184,7 +193,7 @@ def _read(file: BinaryIO, place: Path) -> Journal | None:
     """Read a journal; return None if it is damaged."""
     try:
         data = parse_json(file.read())
-        if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != _SEED:
+        if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != _SEED_BYTES:
             return None
         return Journal(seed=seed, digest=str(data["digest"]), place=place)
     except (ValueError, KeyError, TypeError):
@@ -193,6 +202,7 @@ def _read(file: BinaryIO, place: Path) -> Journal | None:
 
 def _busy(place: Path) -> LedgerError:
     return LedgerError(
-        f"Another run is at work on this release and holds {place.name}. This one spent nothing."
-        " Wait for it and ask again: the same attempt returns its result."
+        f"Another run of this release is active and has locked {place.name}. This run spent"
+        " nothing. Wait until the other run ends, then repeat the same attempt: it returns the"
+        " result of that run."
     )

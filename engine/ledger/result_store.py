@@ -1,8 +1,9 @@
 """Durable store of release results.
 
-The folder `<ledger>.results` holds one file per key. Disk space is reserved under a temporary name
-before budget is spent. The result is then written, synced and renamed, and its SHA-256 and size are
-recorded in the ledger. Temporary files of killed runs are removed when the ledger is next opened.
+The folder `<ledger>.results` contains one file per key. A temporary file reserves disk space before
+budget is spent. The result is then written to it and synced, the file is renamed, and its SHA-256
+and size are recorded in the ledger. Temporary files of killed runs are removed when the ledger is
+next opened.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _PART, _CHUNK = ".part", 1 << 20
 
 @dataclass(kw_only=True)
 class Draft:
-    """Temporary file with reserved disk space, locked by its run and not yet published."""
+    """Temporary file with reserved disk space for a result, locked by the run that writes it.
+
+    ``sha256`` and ``size`` are set when the content has been written.
+    """
 
     path: Path
     file: _File
@@ -40,7 +44,7 @@ class Draft:
     size: int = 0
 
     def write(self, content: Content) -> None:
-        """Write the complete content and sync it to the disk."""
+        """Write the complete content, sync it to the disk, and compute its SHA-256 and size."""
         self.file.seek(0)
         self.file.end = 0
         if callable(content):
@@ -48,7 +52,7 @@ class Draft:
         else:
             self.file.write(content)
         self.file.truncate(self.file.end)
-        # synced before it is renamed: after a power cut a result is complete or absent
+        # synced before the file is renamed, so that after a power cut a result is complete or absent
         self.file.flush()
         os.fsync(self.file.fileno())
         self.sha256, self.size = _digest(self.path), os.path.getsize(self.path)
@@ -75,19 +79,20 @@ def result_file(ledger: Path, key: str) -> Path:
 
 @contextmanager
 def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
-    """Reserve a file of `size` bytes; it is removed at the end unless it was published.
+    """Yield a temporary file with `size` bytes of disk space; it is removed unless it is published.
 
     Raises
     ------
     LedgerError
-        The disk has not enough space, or the folder is not writable.
+        The disk has too little space, or the folder is not writable.
     """
     folder = results_folder(ledger)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.stat().st_mode & 0o077:  # a restored copy may be readable by other users
+        # a folder that was restored from a copy may be readable by other users
+        if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
-        # a power cut loses directory entries that were not synced, including this folder
+        # a power cut loses directory entries that were not synced, also that of this folder
         sync_folder(folder.parent)
         place, file = _locked_temporary_file(folder)
         with file:
@@ -99,8 +104,8 @@ def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
                     os.unlink(place)
     except OSError as error:
         raise LedgerError(
-            f"A result could not be saved in {folder}: {error.strerror or error}. Make room, or"
-            " make the folder writable, and try again."
+            f"A result cannot be saved in {folder}: {error.strerror or error}. Free disk space, or"
+            " make the folder writable, then try again."
         ) from error
 
 
@@ -113,7 +118,7 @@ def remove_stale(ledger: Path) -> None:
 
 
 class _File(io.BufferedRandom):
-    """File that records the end of its content, within its larger reserved space."""
+    """File that records where its content ends; the disk space reserved for it may be larger."""
 
     end = 0
 
@@ -124,7 +129,7 @@ class _File(io.BufferedRandom):
 
 
 class _SizeCounter(io.RawIOBase):
-    """File that only measures its length; reading returns zeros."""
+    """File that stores nothing and only counts its bytes; reading returns zeros."""
 
     end = place = 0
 
@@ -154,7 +159,7 @@ class _SizeCounter(io.RawIOBase):
 
 
 def size_of(content: Content) -> int:
-    """Return the number of bytes of a content without storing it."""
+    """Return the number of bytes that a content will have in a file."""
     if not callable(content):
         return len(content)
     counter = _SizeCounter()
@@ -163,24 +168,24 @@ def size_of(content: Content) -> int:
 
 
 def _locked_temporary_file(folder: Path) -> tuple[Path, _File]:
-    """Create and lock a temporary file with a unique name."""
+    """Create a temporary file with a unique name, lock it, and return its path and the open file."""
     while True:
         # in the same folder, because renaming is atomic only within one file system
         handle, name = tempfile.mkstemp(dir=folder, suffix=_PART)
         file = _File(io.FileIO(handle, "r+"))
         locked(file)
-        # `remove_stale` of another run may have removed the name before the lock was taken
+        # `remove_stale` of another run may have deleted the file before it was locked
         if os.path.exists(name) and os.fstat(handle).st_ino == os.stat(name).st_ino:
             return Path(name), file
         file.close()
 
 
 def locked(file: BinaryIO) -> bool:
-    """Try to lock a file for this run; always False on systems without file locks."""
+    """Lock a file for this run; return whether it is locked, which systems without locks cannot."""
     if fcntl is None:
         return False
     try:
-        # the system releases the lock of a killed run, so a lock marks an active run
+        # the system releases the lock when a run ends or is killed, so a lock marks an active run
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -188,7 +193,7 @@ def locked(file: BinaryIO) -> bool:
 
 
 def _allocate(file: BinaryIO, size: int) -> None:
-    """Reserve disk space now, so that a full disk is detected before budget is spent."""
+    """Reserve disk space for a file, so that a full disk is detected before budget is spent."""
     if hasattr(os, "posix_fallocate"):
         # truncate would set the length without reserving space
         os.posix_fallocate(file.fileno(), 0, max(size, 1))
@@ -200,10 +205,10 @@ def _allocate(file: BinaryIO, size: int) -> None:
 
 
 def result_problem(ledger: Path, saved: Row) -> str:
-    """Return the problem of a saved result, or an empty text; reads the complete file."""
+    """Compare a saved result with size and SHA-256 in its row; return the problem as text, or ""."""
     file = result_file(ledger, saved.key)
     try:
-        # the size first: a truncated file is detected without reading it
+        # the size is compared first, because a truncated file need not be read
         if file.stat().st_size == saved.size and _digest(file) == saved.sha256:
             return ""
     except OSError:
@@ -212,7 +217,10 @@ def result_problem(ledger: Path, saved: Row) -> str:
 
 
 def stray_results(ledger: Path, keys: Iterable[str]) -> list[str]:
-    """Return results without a spend: rows were lost, or the folder is from another ledger."""
+    """Return a text for every file in the folder of results that belongs to none of the spent keys.
+
+    Such a file shows that rows were lost, or that the folder is from another ledger.
+    """
     expected = {result_file(ledger, key).name for key in keys}
     names = sorted(file.name for file in results_folder(ledger).glob("*.result"))
     return [

@@ -1,8 +1,8 @@
-"""Signing keys of a ledger.
+"""Secret keys of a ledger: for signatures, and for digests of records.
 
-A plain digest of exact counts would confirm guesses of the counts, so digests are keyed; neither
-key nor digest is part of any release. The key file is created at first use. If it is lost, records
-can no longer be recognised.
+Digests of exact counts are keyed, because a plain digest would confirm a guess of the counts;
+neither keys nor digests are part of any release. The key file is created at first use. Without it,
+earlier records can no longer be recognised.
 """
 
 from __future__ import annotations
@@ -52,23 +52,24 @@ def secret(ledger: Path, purpose: str) -> bytes:
     except OSError as error:
         raise LedgerError(
             f"The key file {file} cannot be read or created: {error.strerror}. Nothing was spent."
+            " Make the file and its folder readable and writable."
         ) from None
     except (ValueError, KeyError, TypeError):
         raise LedgerError(
-            f"The key file {file} is damaged. Restore it from a copy. Nothing was spent."
+            f"The key file {file} is damaged. Nothing was spent. Restore it from a copy."
         ) from None
     # a separate key per purpose, so that digests never help to forge a signature
     return hmac.digest(seed, purpose.encode(), hashlib.sha256)
 
 
 def sign_with(seed: bytes, content: bytes) -> tuple[str, str]:
-    """Return public key and Ed25519 signature, in hexadecimal."""
+    """Sign a content with a 32-byte seed; return (public key, Ed25519 signature) in hexadecimal."""
     key = Ed25519PrivateKey.from_private_bytes(seed)
     return key.public_key().public_bytes_raw().hex(), key.sign(content).hex()
 
 
 def good_signature(public_key: str, signature: str, content: bytes) -> bool:
-    """Whether a signature of a content is valid under a public key; both in hexadecimal.
+    """Return whether a signature of a content is valid for a public key, both in hexadecimal.
 
     >>> public, signature = sign_with(bytes(32), b"text")
     >>> good_signature(public, signature, b"text"), good_signature(public, signature, b"another")
@@ -84,10 +85,10 @@ def good_signature(public_key: str, signature: str, content: bytes) -> bool:
 
 
 def _create(file: Path) -> None:
-    """Create the key file atomically, readable by its owner only; the first of two creations wins."""
+    """Create the key file with a random seed, readable by its owner only; an existing file stays."""
     content = json.dumps({"format": KEY_FORMAT, "seed": secrets.token_hex(32)})
-    # two concurrent creations both read the first key; it is synced before it has its name, because
-    # a truncated key would make every digest wrong
+    # of two concurrent creations the second is ignored, so both callers read the first key; the
+    # file is synced before it gets its name, because a truncated key would make every digest wrong
     with suppress(FileExistsError), atomic_file(file, overwrite=False) as new:
         new.write(content.encode())
     sync_folder(file.parent)

@@ -1,7 +1,7 @@
 """Privacy budgets and conservative conversions between privacy definitions.
 
 A linear query release B x + N(0, Sigma) has the privacy cost `pcost`, the largest diagonal entry of
-B^T Sigma^-1 B, if neighbours add or remove one record.  It has four equivalent forms:
+B^T Sigma^-1 B, if neighbours add or remove one record.  Other privacy parameters follow from it:
 
     zCDP            rho = pcost / 2                                          also exact for the
                                                                              discrete Gaussian
@@ -18,7 +18,8 @@ most k times as much as a single row, so one row may cost pcost / k^2 (epsilon /
 epsilon): group privacy is exact for both.  Neighbours add or remove all rows of one person, or
 replace them by equally many other rows.
 
-Upper bounds on the privacy curve of Gaussian noise, in floating point.
+The notes below prove the privacy curve of discrete Gaussian noise; the functions of this module
+return upper bounds on it that include the errors of floating point.
 
 Notes
 -----
@@ -95,7 +96,7 @@ from engine.errors import BudgetError
 
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = (_QUADRATURE_NODES + 1) / 2, _QUADRATURE_WEIGHTS / 2
-# log(delta) has an error of about 1e-12; this amount (1.5e-11) and the error of a are added to it
+# added to log(delta), whose error is about 1e-12, so that it is an upper bound; 1.5e-11
 _LOG_DELTA_MARGIN = 2.0**-36
 # largest sum over released coordinates of 1 / (scale in grid units)^2, per privacy cost
 MAX_GRID_LOAD = 2.0**-24
@@ -108,21 +109,26 @@ _MIN_LOG_DOUBLE = -800.0
 
 
 def gaussian_log_delta(epsilon: float, mu: float) -> float:
-    """Upper bound on log delta(epsilon) for mu-Gaussian DP; delta has a relative error of 2e-11.
+    """Return an upper bound on log delta(epsilon) for mu-Gaussian DP.
 
-    Source: Balle and Wang 2018, theorem 8.
+    The bound exceeds delta by a factor of at most 1 + 2e-11.
 
-    With a = eps/mu - mu/2, b = a + mu and Mills' ratio M(x) = Phi(-x)/phi(x): e^eps =
-    phi(a)/phi(b), so that delta = phi(a) (M(a) - M(b)) without overflow, and M(a) - M(b) = integral
-    of 1 - x M(x) over [a, b] without cancellation when mu is small.
+    Notes
+    -----
+    Source: Balle and Wang 2018, theorem 8.  Let a = eps/mu - mu/2, b = a + mu, and Mills' ratio
+    M(x) = Phi(-x)/phi(x).  From e^eps = phi(a)/phi(b) follows delta = phi(a) (M(a) - M(b)), which
+    does not overflow.  For small mu the difference is computed without cancellation, as the
+    integral of 1 - x M(x) over [a, b].
     """
     ratio, half = epsilon / mu, mu / 2
     if math.isinf(ratio):
         return -math.inf
     a, slack = ratio - half, 2.0**-51 * (ratio + half)
-    if a - slack > 40:  # delta is below 1e-340, less than every double: a coarse bound is enough
+    # slack is the rounding error of a; here delta is below every double, and a coarse bound suffices
+    if a - slack > 40:
         return -(a - slack) * (a - slack) / 2
-    if slack > 1:  # mu above 1e15: a consists of rounding error
+    # for mu above 1e15 all digits of a are rounding error, and only delta <= 1 is certain
+    if slack > 1:
         return 0.0
     log_phi = -a * a / 2 - math.log(2 * math.pi) / 2
     if mu <= 1:
@@ -130,39 +136,46 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
         value = log_phi + math.log(mu) + math.log(float(_QUADRATURE_WEIGHTS @ (1 - x * _mills(x))))
     elif a >= 0:
         value = log_phi + math.log(float(_mills(a) - _mills(a + mu)))
-    else:  # 1 - delta = phi(a) (M(-a) + M(b)); rounding this is accurate for delta near 1
+    # 1 - delta = phi(a) (M(-a) + M(b)) is accurate also where delta is near 1
+    else:
         complement = math.exp(log_phi) * float(_mills(-a) + _mills(a + mu))
         return min(math.log1p(-complement * (1 - _LOG_DELTA_MARGIN)) + slack * (abs(a) + 2), 0.0)
     return min(value + _LOG_DELTA_MARGIN + slack * (abs(a) + 2), 0.0)
 
 
 def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: float) -> float:
-    """Upper bound on log delta(epsilon) for discrete Gaussian noise, by the theorem of this module.
+    """Return an upper bound on log delta(epsilon) for discrete Gaussian noise.
+
+    It is the smaller of the two bounds of the theorem in this module.
 
     Parameters
     ----------
     epsilon : at least 0.
     mu : square root of the sum of squared shifts, each relative to the scale of its noise.
-    load : L, the sum of 1 / scale^2 over all released coordinates, scales in grid units.
-    inverse_square : the largest of these 1 / scale^2; above 1 the bound is trivial.
+    load : L, the sum of 1 / scale^2 over all released numbers, with scales in units of the grid.
+    inverse_square : largest 1 / scale^2 of a released number; above 1 the bound is delta = 1.
     """
-    rounded = gaussian_log_delta(epsilon, mu)
+    continuous = gaussian_log_delta(epsilon, mu)
     bounds = [0.0]
     # floating-point errors are below 1e-12, and _LOG_DELTA_MARGIN covers ten times that
-    tail = max(rounded, _MIN_LOG_DOUBLE) - _TAIL_EXPONENT
+    tail = max(continuous, _MIN_LOG_DOUBLE) - _TAIL_EXPONENT
     shifted = epsilon - (load / 8 + (epsilon - tail) * inverse_square / 5)
     if inverse_square <= 1 and shifted >= 0:
         bounds.append(load / 23 + float(np.logaddexp(gaussian_log_delta(shifted, mu), tail)))
     variation = load / 24
     if inverse_square <= 1 and 0 < variation < 0.5:
         bounds.append(
-            float(np.logaddexp(rounded, epsilon + math.log(variation))) - math.log1p(-variation)
+            float(np.logaddexp(continuous, epsilon + math.log(variation))) - math.log1p(-variation)
         )
     return min(bounds)
 
 
 def released_log_delta(epsilon: float, pcost: float, mu: float) -> float:
-    """Upper bound on log delta(epsilon) for releases on the curve of total cost ``pcost``."""
+    """Return an upper bound on log delta(epsilon) for all releases of total cost ``pcost`` together.
+
+    It holds if the noise of every release is fine enough for the Gaussian curve; see "Use" in the
+    notes of this module.
+    """
     return discrete_log_delta(epsilon, mu, MAX_GRID_LOAD * pcost, MAX_GRID_STEP * max(1.0, pcost))
 
 
@@ -171,12 +184,13 @@ def _mills(x: Any) -> Any:
 
 
 def mu_of_guess(percent: float) -> float:
-    """Largest mu with a success rate of guessing of at most ``percent``, rounded down.
+    """Return the largest mu at which an adversary guesses right at most ``percent`` of the time.
 
-    The guesser knows the rows of all other persons; see `Budget.guess`.
+    The adversary has the rows of all other persons and guesses whether one person is in the
+    records; see `Budget.guess`.  The result is rounded down.
 
-    Guarantee: `Budget.gdp(mu_of_guess(percent)).guess` is at most the percentage.
-    Raises: BudgetError unless it is above 50, a coin flip, and below 100.
+    Guarantee: `Budget.gdp(mu_of_guess(percent)).guess` is at most ``percent``.
+    Raises: BudgetError unless ``percent`` is above 50, a coin flip, and below 100.
 
     >>> round(mu_of_guess(69.2), 4), round(mu_of_guess(50.1), 4)
     (1.0031, 0.005)
@@ -191,13 +205,14 @@ def mu_of_guess(percent: float) -> float:
             " a coin flip, and below 100, such as 60."
         )
     mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11))
-    # the theorem for discrete noise adds at most this to the success rate
+    # discrete instead of continuous noise adds at most this to the success rate
     added = 1.001 * MAX_GRID_LOAD * mu**2 / 24
     mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11 - added))
     if mu > 0.0:
         return mu
     raise BudgetError(
-        f"A guessing risk of {percent!r} percent is a coin flip. Give a number such as 50.1."
+        f"A guessing risk of {percent!r} percent is a coin flip to 11 digits. Give a larger number"
+        " below 100, such as 50.1."
     )
 
 
@@ -212,21 +227,21 @@ LISTED_DELTAS = (1e-5, 1e-6, 1e-9)
 
 @dataclass(frozen=True)
 class Budget:
-    """Largest privacy cost of a release, stored as `pcost` (dimensionless, finite, above 0).
+    """Privacy budget: the largest privacy cost that a release may have.
 
-    A budget of pure epsilon, `Budget.pure`, is a separate kind: it requires Laplace noise.  Its
-    pcost, epsilon^2, is the cost of such a release in zCDP, which implies rho, mu and (eps, delta).
+    It is stored as `pcost`.  A budget of pure epsilon, from `Budget.pure`, is a separate kind that
+    requires Laplace noise; its pcost is epsilon^2, because epsilon-DP implies epsilon^2 / 2-zCDP.
 
     Attributes
     ----------
-    pcost : largest privacy cost of all rows of one person; dimensionless.
+    pcost : privacy cost for all rows of one person together; dimensionless, finite, above 0.
     pure_epsilon : epsilon of pure differential privacy; None for budgets in zCDP.
     rows_per_person : largest number of rows counted for one person.
     neighbours : "add_remove" if neighbours add or remove the rows of a person; "replace_one" if
         they replace these by equally many others, so that the number of records is public.
-    report_delta : the delta at which outputs state epsilon; that of `approx`, or 1e-6.  It changes
-        neither the privacy cost nor `Plan.hash`, but budgets with different values are not equal,
-        because they print different numbers.
+    report_delta : the delta at which outputs state epsilon; that given to `approx`, or 1e-6.  It
+        changes neither the privacy cost nor `Plan.hash`, but budgets with different values are not
+        equal, because they print different numbers.
 
     Guarantee: a Budget built from other parameters never costs more than they allow, and what it
     reports in other parameters is never less than the exact value.  For 1e-300 <= delta <= 0.01 and
@@ -259,25 +274,25 @@ class Budget:
             or not 1 <= rows <= MAX_ROWS_PER_PERSON
         ):
             raise BudgetError(
-                f"rows_per_person was given as {rows!r}; give the largest number of rows counted"
+                f"rows_per_person was given as {rows!r}. Give the largest number of rows counted"
                 f" for one person, a whole number from 1 to {MAX_ROWS_PER_PERSON:,}."
             )
         object.__setattr__(self, "rows_per_person", int(rows))
         if self.neighbours not in NEIGHBOURS:
             raise BudgetError(
-                f"neighbours was given as {self.neighbours!r}; give one of {', '.join(NEIGHBOURS)}."
+                f"neighbours was given as {self.neighbours!r}. Give one of {', '.join(NEIGHBOURS)}."
             )
         if self.pure_epsilon is not None:
             object.__setattr__(self, "pure_epsilon", _positive("epsilon", self.pure_epsilon))
             if self.pcost != _square(self.pure_epsilon):
                 raise BudgetError(
-                    "A budget of pure epsilon has the pcost epsilon^2; make it with"
-                    " Budget.pure(epsilon)."
+                    "pcost and pure_epsilon do not agree: a budget of pure epsilon has the pcost"
+                    " epsilon^2. Use Budget.pure(epsilon)."
                 )
 
     @classmethod
     def zcdp(cls, rho: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """Budget of rho-zCDP: pcost = 2 rho, exactly.
+        """Return the budget of rho-zCDP, whose pcost is exactly 2 rho.
 
         Raises: BudgetError unless rho is finite and above 0.
         """
@@ -289,7 +304,7 @@ class Budget:
 
     @classmethod
     def gdp(cls, mu: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """Budget of mu-Gaussian DP: pcost = mu^2, rounded down.
+        """Return the budget of mu-Gaussian DP, whose pcost is mu^2, rounded down.
 
         Raises: BudgetError unless mu is finite and above 0.
         """
@@ -303,9 +318,9 @@ class Budget:
     def approx(
         cls, epsilon: float, delta: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE
     ) -> Budget:
-        """Largest budget whose Gaussian releases are jointly (epsilon, delta)-DP.
+        """Return the largest budget whose releases with Gaussian noise are jointly (epsilon, delta)-DP.
 
-        Outputs state epsilon at this delta.
+        Outputs of these releases state epsilon at this delta.
 
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result
         in double precision.
@@ -326,15 +341,15 @@ class Budget:
                 return budget
             pcost, shrink = min(pcost * (1 - shrink), math.nextafter(pcost, 0.0)), shrink * 2
         raise BudgetError(
-            f"epsilon {epsilon!r} with delta {delta!r} allows no pcost a double can hold; raise"
-            " epsilon or delta."
+            f"epsilon {epsilon!r} with delta {delta!r} allows only a pcost that is below every"
+            " double. Give a larger epsilon or delta."
         )
 
     @classmethod
     def pure(
         cls, epsilon: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE
     ) -> Budget:
-        """Budget of epsilon-DP with delta 0, which requires Laplace noise.
+        """Return the budget of epsilon-DP with delta 0, which requires Laplace noise.
 
         Guarantee: epsilon-DP implies epsilon^2 / 2-zCDP, so its pcost is epsilon^2, rounded up.
         Source: Bun and Steinke 2016, proposition 4.
@@ -365,9 +380,9 @@ class Budget:
     def mu(self) -> float:
         """The mu of Gaussian DP: sqrt(pcost), rounded up.
 
-        A single query of sensitivity 1 gets noise with standard deviation 1 / mu.
-
-        For pure epsilon the smallest mu that it implies: Phi(-mu/2) = 1 / (1 + e^epsilon).
+        A single query of sensitivity 1 gets noise with standard deviation 1 / mu.  For a budget of
+        pure epsilon it is the smallest mu that epsilon-DP implies, from
+        Phi(-mu/2) = 1 / (1 + e^epsilon).
         """
         if self.pure_epsilon is not None and self.pure_epsilon < 700.0:
             return float(-2.0 * scipy.special.ndtri(scipy.special.expit(-self.pure_epsilon))) * (
@@ -385,14 +400,14 @@ class Budget:
         return _at_most(Fraction(self.pcost) / self.rows_per_person**2, "pcost for every row")
 
     def of_person(self, row_pcost: float) -> float:
-        """Privacy cost of all k rows of a person: k^2 times ``row_pcost``, rounded up."""
+        """Return the privacy cost of all k rows of a person: k^2 times ``row_pcost``, rounded up."""
         return _at_least(Fraction(row_pcost) * self.rows_per_person**2)
 
     def at(self, pcost: float) -> Budget:
-        """Budget of the same kind with the same privacy unit and neighbours, at another pcost.
+        """Return a copy of this budget with another pcost.
 
-        Guarantee: for pure epsilon the epsilon is rounded down, so that its pcost is at
-        most ``pcost``.
+        Guarantee: the pcost of the copy is at most ``pcost``; for pure epsilon the epsilon is
+        rounded down.
         """
         if self.pure_epsilon is None:
             return replace(self, pcost=pcost)
@@ -403,7 +418,7 @@ class Budget:
 
     @property
     def protects(self) -> str:
-        """Text for the privacy unit and its neighbours, as part of a sentence.
+        """Part of a sentence that says in what neighbouring datasets differ.
 
         >>> Budget(pcost=1.0, rows_per_person=3).protects
         'one person, with at most 3 rows, is in the data or not'
@@ -417,16 +432,18 @@ class Budget:
     def replace_one_pcost(self) -> float:
         """Upper bound on pcost for replace-one neighbours: 4 pcost for "add_remove".
 
-        Replacing moves the data by e_i - e_j, and |B e_i - B e_j|^2 <= (|B e_i| + |B e_j|)^2 <= 4
-        pcost in the norm of Sigma^-1, for every B.  Disjoint counts reach only 2 pcost;
-        `Plan.replace_one_pcost` is the bound for one plan.
+        Replacing a record in cell i by one in cell j changes the data by e_i - e_j, and
+        |B e_i - B e_j|^2 <= (|B e_i| + |B e_j|)^2 <= 4 pcost in the norm of Sigma^-1, for every
+        strategy B.  `Plan.replace_one_pcost` is the smaller bound for one plan, such as 2 pcost
+        for disjoint counts.
         """
         return 4 * self.pcost if self.neighbours == ADD_REMOVE else self.pcost
 
     def delta(self, epsilon: float) -> float:
-        """The delta for which releases within the budget are (epsilon, delta)-DP, rounded up.
+        """Return the delta for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
-        Never 0 without pure epsilon: an exact value below every double gives the smallest double.
+        It is 0 only for a budget of pure epsilon; a smaller delta than every double is rounded up
+        to the smallest double.
         Raises: BudgetError unless epsilon is finite and at least 0.
         """
         epsilon = 0.0 if _is_zero(epsilon) else _positive("epsilon", epsilon, allowed="0 or above")
@@ -436,10 +453,10 @@ class Budget:
         return min(max(value * (1 + 2.0**-51), math.nextafter(value, 1.0), _MIN_DOUBLE), 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """The epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.
+        """Return the epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
-        The minimum of the epsilons from the Gaussian curve, from zCDP and of a pure budget.
-        The curve holds for the discrete noise of every release that
+        It is the smallest of three: from the curve of Gaussian DP, from zCDP, and the epsilon of a
+        pure budget.  The curve holds for the discrete noise of every release that
         `engine.plans.blocks.is_on_curve` accepts.
 
         Raises: BudgetError unless 0 < delta < 1.
@@ -449,16 +466,15 @@ class Budget:
         return min(curve, self.epsilon_zcdp(delta))
 
     def _log_delta(self, epsilon: float) -> float:
-        """Upper bound on log delta(epsilon) by the Gaussian curve, for pure epsilon with its mu."""
+        """Return an upper bound on log delta(epsilon) by the curve of Gaussian DP at `mu`."""
         if self.pure_epsilon is not None:
             return gaussian_log_delta(epsilon, self.mu)
         return released_log_delta(epsilon, self.pcost, self.mu)
 
     def epsilon_zcdp(self, delta: float) -> float:
-        """Upper bound on epsilon for every rho-zCDP release with any noise, rounded up.
+        """Return an epsilon for which every rho-zCDP release is (epsilon, delta)-DP, rounded up.
 
-        Guarantee: rho-zCDP implies (epsilon, delta)-DP for the returned number.  With alpha = 1 + t
-        it is the minimum over t > 0 of
+        It holds for any noise.  It is the minimum over t > 0, with Renyi order alpha = 1 + t, of
         rho (1 + t) + log(t / (1 + t)) + (log(1/delta) - log(1 + t)) / t.  Any t gives a valid
         bound, so the search need not reach the exact minimum.
         Source: Canonne, Kamath and Steinke 2020, corollary 13.
@@ -505,8 +521,8 @@ class Budget:
 
         The guesser knows the rows of all other persons.
         """
-        # the best test is right with probability (1 + total variation) / 2, and the total variation
-        # is delta at epsilon 0
+        # the optimal test is right with probability (1 + total variation) / 2, and the total
+        # variation is delta at epsilon 0
         return min(math.ceil(500 * (1.0 + self.delta(0.0)) + 1e-9) / 10, 100.0)
 
     @property
@@ -515,10 +531,13 @@ class Budget:
         return tuple(sorted({*LISTED_DELTAS, self.report_delta}, reverse=True))
 
     def describe(self, delta: float | None = None, *, curve: bool = True) -> str:
-        """Summary in one line; all numbers are rounded up.
+        """Return a summary of the budget in one line, with all numbers rounded up.
 
-        Epsilon is stated at ``delta``, by default at `report_delta`.
-        ``curve`` is False for a release whose noise is too coarse for the Gaussian curve.
+        Parameters
+        ----------
+        delta : the delta at which epsilon is stated; by default `report_delta`.
+        curve : False for a release whose noise is too coarse for the curve of Gaussian DP; epsilon
+            then follows from zCDP.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
         'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one
@@ -541,7 +560,10 @@ class Budget:
         return f"{cost}: {risk} (a coin flip: 50%). {parameters}."
 
     def numbers(self, delta: float | None = None, *, curve: bool = True) -> str:
-        """The budget in the standard privacy parameters, rounded up."""
+        """Return a text with rho and epsilon, or for pure epsilon with rho and pcost, rounded up.
+
+        ``delta`` and ``curve`` are those of `describe`.
+        """
         if self.pure_epsilon is not None:
             return f"rho {rounded_up(self.rho)}, pcost {rounded_up(self.pcost)}"
         delta = self.report_delta if delta is None else delta
@@ -552,9 +574,9 @@ class Budget:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The budget as JSON-ready data, with `report_delta` unless it is the default.
+        """Return the budget as a dictionary for JSON, without fields that have their default value.
 
-        `from_dict` restores it exactly.
+        `from_dict` restores the budget exactly.
         """
         kind: dict[str, Any] = (
             {"pcost": self.pcost}
@@ -572,7 +594,7 @@ class Budget:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Budget:
-        """The budget that `to_dict` wrote; raises BudgetError for anything else."""
+        """Return the budget that `to_dict` wrote; raise BudgetError for any other data."""
         kinds, units = {"pcost", "pure_epsilon"}, {"rows_per_person", "neighbours"}
         if (
             not isinstance(data, Mapping)
@@ -580,9 +602,9 @@ class Budget:
             or set(data) - kinds - units - {"delta"}
         ):
             raise BudgetError(
-                'A stored budget must be a mapping with one of the keys "pcost" and "pure_epsilon",'
-                ' and at most "rows_per_person", "neighbours" and "delta" in addition; write it'
-                " with to_dict()."
+                "The stored budget has unknown or missing keys. It must be a mapping with one of"
+                ' the keys "pcost" and "pure_epsilon", and at most "rows_per_person", "neighbours"'
+                ' and "delta" in addition. Write it with to_dict().'
             )
         unit = {key: data[key] for key in units & set(data)}
         budget = (
@@ -594,7 +616,7 @@ class Budget:
 
 
 def delta_text(delta: float) -> str:
-    """Text of a delta with all its digits.
+    """Return the text of a delta with all its digits.
 
     >>> delta_text(1e-6), delta_text(1.23456789e-7)
     ('1e-06', '1.23456789e-07')
@@ -603,9 +625,9 @@ def delta_text(delta: float) -> str:
 
 
 def _first_double(holds: Callable[[float], bool]) -> float:
-    """Smallest double >= 0 that satisfies a monotone predicate, by bisection.
+    """Return the smallest double >= 0 for which a predicate holds, which also holds above it.
 
-    Nonnegative doubles are ordered like their bit patterns, so this takes 63 steps.
+    Non-negative doubles are ordered like their bit patterns, so the bisection takes 63 steps.
     """
     low, high = -1, 0x7FEFFFFFFFFFFFFF
     while high - low > 1:
@@ -615,12 +637,13 @@ def _first_double(holds: Callable[[float], bool]) -> float:
 
 
 def _double(bits: int) -> float:
+    """Return the double with a bit pattern."""
     value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return value
 
 
 def _root(pcost: float) -> float:
-    """Smallest double whose exact square is at least pcost."""
+    """Return the smallest double whose exact square is at least ``pcost``."""
     root = math.nextafter(math.sqrt(pcost), 0.0)
     while Fraction(root) ** 2 < Fraction(pcost):
         root = math.nextafter(root, math.inf)
@@ -628,30 +651,33 @@ def _root(pcost: float) -> float:
 
 
 def _square(epsilon: float) -> float:
-    """Smallest double at or above the exact square; raises BudgetError on overflow."""
+    """Return epsilon^2, rounded up to a double; raise BudgetError if it is 0 or infinite."""
     value = epsilon * epsilon
     if not 0 < value < math.inf:
         raise BudgetError(
-            f"epsilon {epsilon!r} has a square that no double can hold; use one between 1e-150 and"
-            " 1e150."
+            f"epsilon was {epsilon!r}, and its square exceeds the range of a double. Give a number"
+            " between 1e-150 and 1e150."
         )
     return value if Fraction(value) >= Fraction(epsilon) ** 2 else math.nextafter(value, math.inf)
 
 
 def _at_most(exact: Fraction, name: str) -> float:
+    """Return a number rounded down to a double; raise BudgetError if it is 0 or infinite."""
     try:
         value = float(exact)
     except OverflowError:
         raise BudgetError(
-            f"{name} is too large for a double; use a smaller one, or pcost below 1e308."
+            f"{name} is too large: its pcost exceeds the range of a double. Give a smaller number;"
+            " pcost must be below 1e308."
         ) from None
     value = value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
     if value == 0:
-        raise BudgetError(f"{name} is so small that its pcost is 0 as a double; use a larger one.")
+        raise BudgetError(f"{name} is too small: its pcost is 0 as a double. Give a larger number.")
     return value
 
 
 def _at_least(exact: Fraction) -> float:
+    """Return a number rounded up to a double."""
     value = float(exact)
     return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
@@ -661,18 +687,19 @@ def _is_zero(value: Any) -> bool:
 
 
 def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
-    """Validate a finite number above 0 and convert it to a double, rounding down."""
-    advice = f"{name} must be a finite number {allowed}, such as 1.0"
+    """Return a finite number above 0 as a double, rounded down; raise BudgetError for others."""
+    advice = f"Give a finite number {allowed}, such as {'1e-6' if name == 'delta' else '1.0'}"
     if isinstance(value, bool) or not isinstance(value, Real):
         # the message has only the type: the value may be a table of records passed by mistake
-        raise BudgetError(f"{name} was given as {type(value).__name__}; {advice}.")
+        raise BudgetError(f"{name} was given as {type(value).__name__}. {advice}.")
     number: Any = value
     try:
         finite = math.isfinite(number)
-    except OverflowError:  # an integer or a fraction above every double
+    # an integer or a fraction above every double
+    except OverflowError:
         finite, number = False, math.inf if number > 0 else -math.inf
     if not finite or number <= 0:
-        raise BudgetError(f"{name} was given as {number}; {advice}.")
+        raise BudgetError(f"{name} was given as {number}. {advice}.")
     exact = (
         Fraction(int(number))
         if isinstance(value, Integral)
@@ -682,10 +709,10 @@ def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
 
 
 def _probability(delta: Any) -> float:
-    """Validate a delta strictly between 0 and 1 and convert it to a double."""
+    """Return a delta as a double; raise BudgetError unless 0 < delta < 1."""
     if not _is_zero(delta) and (value := _positive("delta", delta, allowed="between 0 and 1")) < 1:
         return value
     raise BudgetError(
-        f"delta was given as {delta}; delta must lie strictly between 0 and 1, such as 1e-6. "
-        "Take it well below 1 / number of records."
+        f"delta was given as {delta}. Give a number between 0 and 1, such as 1e-6, and well below"
+        " 1 / number of records."
     )

@@ -23,7 +23,7 @@ from engine._validation import check_type
 from engine.errors import LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger, Receipt, release_key
 from engine.ledger.balance import INVARIANTS_NOTE_KIND
-from engine.ledger.ledger import NOTE
+from engine.ledger.ledger import MAX_NOTE_CHARS
 from engine.ledger.noise_journal import is_interrupted, journal
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
@@ -344,7 +344,7 @@ def _spend(book: Ledger, plan: Plan, *, dataset: str, key: str, **cost: Any) -> 
     """Note the exact totals of the schema, then spend, so that every spend has the note."""
     kind = INVARIANTS_NOTE_KIND.removeprefix("note:")
     if (exact := plan.schema.exact_text) and not book.notes(kind=kind, key=key):
-        book.note(dataset=dataset, kind=kind, text=exact[:NOTE].strip(), key=key)
+        book.note(dataset=dataset, kind=kind, text=exact[:MAX_NOTE_CHARS].strip(), key=key)
     return book.spend(dataset=dataset, key=key, plan_hash=plan.hash, **cost)
 
 

@@ -69,12 +69,8 @@ def test_worker_failure_is_reported_and_others_finish() -> None:
     assert results.pop() == 3
     assert all(isinstance(one, Failed) for one in results)
     killed, ended, raised = (one.reason for one in results)
-    assert (
-        killed
-        == "Its process was ended by signal 9, which systems do when memory runs out; without a"
-        " result."
-    )
-    assert ended == "Its process ended with exit code 3 and without a result."
+    assert "signal 9" in killed
+    assert "exit code 3" in ended
     assert raised == "It failed with TypeError: object of type 'int' has no len()"
 
 

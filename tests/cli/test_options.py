@@ -100,9 +100,9 @@ def test_invalid_option_is_refused_before_reading_files(
 ) -> None:
     for command in (["plan", "--pcost", "1", "--out", "p.json"], ["forecast"]):
         assert main([*command, "--workload", "nowhere.json", "--options", option]) == 1
-        said = capsys.readouterr()
-        assert words in said.err
-        assert (said.err.count("\n"), said.out) == (1, "")
+        output = capsys.readouterr()
+        assert words in output.err
+        assert (output.err.count("\n"), output.out) == (1, "")
 
 
 def test_compare_accepts_shared_and_mechanism_options(folder: Path, capsys: Capture) -> None:

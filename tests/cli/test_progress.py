@@ -140,15 +140,15 @@ def test_interrupt_after_spend_waits_for_saved_result(
     with monkeypatch.context() as patch:
         patch.setattr(measuring, "draw", interrupted_draw)
         assert run(f"{RELEASE} --out a.csv") == 130
-    said = capsys.readouterr()
-    assert (said.out, said.err.splitlines()[-1]) == ("", "Stopped.")
+    output = capsys.readouterr()
+    assert (output.out, output.err.splitlines()[-1]) == ("", "Stopped.")
     assert not Path("a.csv").exists()
     assert Ledger("office").status("people").spent == PLAN.pcost
     # the result is saved, not only recoverable from the journal
     assert [row.kind for row in Ledger("office").rows()][-2:] == ["spend", "saved"]
     assert main(["verify", "--ledger", "office"]) == 0
     assert run(f"{RELEASE} --out a.csv") == 0
-    assert "nothing new was spent" in capsys.readouterr().out
+    assert "nothing was spent now" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -184,8 +184,8 @@ def test_interrupt_during_search_leaves_no_file(tmp_path: Path) -> None:
         assert "%  " in run.stderr.readline()
         # a terminal signals all processes of the group
         os.killpg(run.pid, signal.SIGINT)
-        said = run.stderr.read()
-        assert (said.splitlines()[-1], run.stdout.read()) == ("Stopped.", "")
-        assert "Traceback" not in said
+        output = run.stderr.read()
+        assert (output.splitlines()[-1], run.stdout.read()) == ("Stopped.", "")
+        assert "Traceback" not in output
     assert run.returncode == 130
     assert sorted(place.name for place in tmp_path.iterdir()) == ["schema.json"]

@@ -140,10 +140,10 @@ def test_two_stage_commands_return_json(folder: Path, capsys: Capture) -> None:
 
 def test_error_with_json_prints_only_to_stderr(folder: Path, capsys: Capture) -> None:
     assert main(["show", "--plan", "nowhere.json", "--json"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "nowhere.json" in said.err
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "nowhere.json" in output.err
+    assert output.err.count("\n") == 1
 
 
 def test_version_option_prints_version(capsys: Capture) -> None:

@@ -144,7 +144,7 @@ def test_look_answers_have_look_variances():
 
 def test_decide_needs_look_and_is_final(ledger):
     key = look_key(COMMON, dataset="survey")
-    with pytest.raises(LedgerError, match="Nothing was ever spent"):
+    with pytest.raises(LedgerError, match="never spent"):
         decide(ledger, key, verdict=FINE)
     stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     with pytest.raises(LedgerError, match="Nothing was decided"):

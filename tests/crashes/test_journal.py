@@ -162,7 +162,7 @@ def test_journal_of_running_release_blocks_second_run(release_plan: Plan, ledger
     with opened as (journal, spent):
         assert not spent
         assert journals(Ledger(ledger.path)) == [journal.place]
-        with pytest.raises(LedgerError, match="at work"):
+        with pytest.raises(LedgerError, match="is active"):
             run_release(release_plan, ledger)
         assert ledger.status("survey").spent == 0.0
         sets = maximal_sets(release_plan)
@@ -176,7 +176,7 @@ def test_journal_of_running_release_blocks_second_run(release_plan: Plan, ledger
             plan_hash=release_plan.hash,
             records=records,
         )
-        with pytest.raises(ResultLost, match="at work"):
+        with pytest.raises(ResultLost, match="not ended"):
             run_release(release_plan, ledger)
     assert is_unfinished(ledger, key)
 

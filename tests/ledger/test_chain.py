@@ -150,7 +150,7 @@ def test_new_rows_are_verified_in_use(ledger):
         engine.ledger.hash_chain.append(
             connection, head, kind="spend", dataset="adult", key="k", pcost="2.0"
         )
-    with pytest.raises(LedgerError, match="spends more than was left"):
+    with pytest.raises(LedgerError, match="more than the remaining budget"):
         ledger.status("adult")
 
 
@@ -205,7 +205,7 @@ def test_edited_row_with_recomputed_hash_is_detected(ledger):
 def test_removed_trigger_is_detected(ledger, rule):
     with closing(sqlite3.connect(ledger.path)) as connection:
         connection.execute(f"DROP TRIGGER {rule}")
-    with pytest.raises(LedgerError, match="append-only rules were altered"):
+    with pytest.raises(LedgerError, match="append-only"):
         Ledger(ledger.path)
     assert len(verify_ledger(ledger.path)) == 1
 
@@ -215,20 +215,20 @@ def test_removed_trigger_is_detected(ledger, rule):
     [
         (
             {"kind": "spend", "dataset": "adult", "key": "k", "pcost": "2.0"},
-            "spends more than was left",
+            "more than the remaining budget",
         ),
-        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "-1"}, "no positive cost"),
-        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "nan"}, "holds no number"),
+        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "-1"}, "not positive"),
+        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "nan"}, "is no number"),
         ({"kind": "spend", "dataset": "census", "key": "k", "pcost": "0.1"}, "never declared"),
         ({"kind": "saved", "dataset": "adult", "key": "k"}, "without a spend"),
         (
             {"kind": "dataset", "dataset": "adult", "key": "again", "pcost": "9"},
-            "declares a dataset twice",
+            "adds a dataset twice",
         ),
         ({"kind": "gift", "dataset": "adult"}, "unknown kind"),
         (
             {"kind": "spend", "dataset": "adult", "key": "k", "pcost": "epsilon 0.1"},
-            "its total does not count",
+            "in another unit",
         ),
         (
             {
@@ -238,13 +238,13 @@ def test_removed_trigger_is_detected(ledger, rule):
                 "pcost": "epsilon 0.1",
                 "plan_hash": '{"kind":"zcdp"}',
             },
-            "not of its kind",
+            "another unit",
         ),
         (
             {"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0.1"},
-            "this program does not know",
+            "unknown unit",
         ),
-        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0"}, "no positive budget"),
+        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0"}, "not positive"),
     ],
 )
 def test_chained_row_that_violates_budget_is_refused(ledger, content, problem):
@@ -267,7 +267,7 @@ def test_ledger_set_back_is_detected(ledger, tmp_path):
         spend(in_use)
     # a program started later detects it only by a receipt or a saved result
     assert Ledger(ledger.path).verify() == ()
-    assert any("set back" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
+    assert any("old copy" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
     again = Ledger(ledger.path)
     again.save_result(receipt=spend(again), content=b"noisy")
     shutil.copy(old, ledger.path)
@@ -291,7 +291,7 @@ def test_ledger_set_back_after_write_is_refused(ledger, tmp_path, write):
     shutil.copy(ledger.path, earlier)
     writes[write]()
     shutil.copy(earlier, ledger.path)
-    assert any("set back" in problem for problem in ledger.verify())
+    assert any("old copy" in problem for problem in ledger.verify())
     for use in (
         lambda: spend(ledger, attempt=3),
         lambda: ledger.status("adult"),
@@ -347,7 +347,7 @@ def test_verify_receipt_of_replaced_history_reports_problem(ledger, tmp_path):
     other = spend(Ledger(ledger.path))
     assert (other.seq, other.key) == (receipt.seq, receipt.key)
     assert verify_ledger(ledger.path, receipts=[other]) == ()
-    assert any("set back" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
+    assert any("old copy" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
 
 
 def test_clock_set_back_adds_clock_row_only(ledger, monkeypatch):

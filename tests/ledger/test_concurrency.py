@@ -22,10 +22,10 @@ def test_locked_ledger_is_reported_or_awaited(ledger):
         sqlite3.connect(ledger.path, isolation_level=None, check_same_thread=False)
     ) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(LedgerError, match="Another program is writing"):
+        with pytest.raises(LedgerError, match="Another program was writing"):
             Ledger(ledger.path, wait=0.1)
         ledger.wait = 0.1
-        with pytest.raises(LedgerError, match=r"Another program is writing.*try again"):
+        with pytest.raises(LedgerError, match=r"Another program was writing.*Try again"):
             spend(ledger)
         release = threading.Timer(0.3, other.execute, args=("ROLLBACK",))
         release.start()

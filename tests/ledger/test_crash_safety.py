@@ -64,7 +64,7 @@ def test_save_result_syncs_file_then_name_then_row(ledger, monkeypatch):
     assert (
         "sync",
         str(ledger.path.parent),
-    ) in order, "the folder that contains the results folder is not record_syncs"
+    ) in order
     assert steps[-4:] == ["part", str(path), str(path.parent), "saved"]
     assert [event for event, _ in order[-4:]] == ["sync", "rename", "sync", "row"]
 

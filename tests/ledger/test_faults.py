@@ -25,9 +25,9 @@ def assert_refused(path, words):
 
 
 def test_open_missing_ledger_is_refused(tmp_path):
-    assert_refused(tmp_path / "none", "no ledger at .* never means a fresh budget")
+    assert_refused(tmp_path / "none", "no ledger at .* restore it")
     assert_refused(tmp_path / "no" / "folder", "no ledger at")
-    assert_refused(tmp_path, "not a file")
+    assert_refused(tmp_path, "not a regular file")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -46,7 +46,7 @@ def test_open_other_file_is_refused_and_unchanged(tmp_path):
 def test_open_later_format_is_refused(ledger):
     with closing(sqlite3.connect(ledger.path)) as connection:
         connection.execute("PRAGMA user_version=2")
-    assert_refused(ledger.path, "format 2, this program knows 1; update")
+    assert_refused(ledger.path, "format 2")
 
 
 def test_damaged_files_are_refused(ledger):
@@ -78,14 +78,14 @@ def test_flipped_bytes_are_refused_or_harmless(ledger):
 
 def test_create_over_existing_ledger_is_refused(ledger, tmp_path):
     before = ledger.path.read_bytes()
-    with pytest.raises(LedgerError, match="there already"):
+    with pytest.raises(LedgerError, match="exists already"):
         Ledger.create(ledger.path)
     assert ledger.path.read_bytes() == before
     with pytest.raises(LedgerError, match="could not be created"):
         Ledger.create(tmp_path / "no" / "folder")
     ledger.save_result(receipt=spend(ledger), content=b"noisy")
     ledger.path.unlink()
-    with pytest.raises(LedgerError, match="shows that a ledger was at"):
+    with pytest.raises(LedgerError, match="belongs to a ledger"):
         Ledger.create(ledger.path)
 
 
@@ -140,7 +140,7 @@ def test_spend_on_full_disk_grants_nothing(ledger, monkeypatch):
         for attempt in range(1, 100):
             receipts.append(spend(ledger, attempt=attempt, pcost=0.001))
 
-    with pytest.raises(LedgerError, match=r"is full; free some space.*Nothing was granted"):
+    with pytest.raises(LedgerError, match=r"is full.*spent nothing"):
         fill_up()
     monkeypatch.undo()
     rows = [row for row in Ledger(ledger.path).rows() if row.kind == "spend"]
@@ -155,7 +155,7 @@ def test_spend_with_refused_write_grants_nothing(ledger):
         for attempt in range(1, 100):
             spend(ledger, attempt=attempt, pcost=0.001)
 
-    assert "look at the disk, then try again. Nothing was granted" in in_child(work)
+    assert "could not be read or written" in in_child(work)
     assert Ledger(ledger.path).verify() == ()
 
     def save():
@@ -163,7 +163,7 @@ def test_spend_with_refused_write_grants_nothing(ledger):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         ledger.save_result(receipt=receipt, content=bytes(size + 1))
 
-    assert "could not be saved" in in_child(save)
+    assert "cannot be saved" in in_child(save)
     assert ledger.verify() == ()
 
 
@@ -185,7 +185,7 @@ def test_read_only_ledger_is_readable_but_cannot_spend():
         for mode in (0o444, 0o666):
             os.chmod(ledger.path, mode)
             assert without_privileges(lambda: Ledger(ledger.path).status("adult").left) == "1.0"
-            assert "read-only; make both writable" in without_privileges(lambda: spend(ledger))
+            assert "read-only. Make both writable" in without_privileges(lambda: spend(ledger))
         assert "could not be created: Permission denied" in without_privileges(
             lambda: Ledger.create(Path(folder) / "new")
         )

@@ -21,7 +21,7 @@ def test_save_result_is_immutable_and_readable_after_reopen(ledger):
     ledger.save_result(
         receipt=receipt, content=b"noisy"
     )  # a retry with the same content is allowed
-    with pytest.raises(LedgerError, match="never change"):
+    with pytest.raises(LedgerError, match="cannot be replaced"):
         ledger.save_result(receipt=receipt, content=b"other")
     assert ledger.load_result(receipt.key) == b"noisy"
     assert [row.kind for row in ledger.rows()].count("saved") == 1
@@ -44,7 +44,7 @@ def test_save_result_accepts_writer_function(ledger):
 
 def test_save_result_with_repeated_receipt_is_refused(ledger):
     spend(ledger)
-    with pytest.raises(LedgerError, match="Only the call that spent"):
+    with pytest.raises(LedgerError, match="not fresh"):
         ledger.save_result(receipt=spend(ledger), content=b"second draw")
 
 
@@ -60,9 +60,9 @@ def test_save_result_with_foreign_receipt_is_refused(ledger, tmp_path):
 
 def test_load_result_never_saved_raises_result_lost(ledger):
     key = spend(ledger).key
-    with pytest.raises(ResultLost, match=r"no result was saved.*new attempt, which spends again"):
+    with pytest.raises(ResultLost, match=r"no result is saved.*new attempt"):
         ledger.load_result(key)
-    with pytest.raises(LedgerError, match="Nothing was ever spent"):
+    with pytest.raises(LedgerError, match="never spent"):
         ledger.load_result("adult|1f3a|2")
 
 
@@ -95,9 +95,7 @@ def test_failed_result_writer_can_be_retried(ledger):
         file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(
-        LedgerError, match=r"No space left on device.*the same release again, of the same records"
-    ):
+    with pytest.raises(LedgerError, match=r"No space left on device.*same records"):
         ledger.save_result(receipt=receipt, content=full)
     with pytest.raises(KeyError):
         ledger.save_result(receipt=receipt, content=lambda file: {}["a bug in the writer"])

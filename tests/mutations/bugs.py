@@ -603,8 +603,8 @@ BUGS = (
     Bug(
         name="release key granted twice",
         file="engine/ledger/ledger.py",
-        old="                return Receipt.of(known, fresh=False)\n            _enough",
-        new="                return Receipt.of(known, fresh=True)\n            _enough",
+        old="                return Receipt.of(earlier, fresh=False)\n            _check_remaining",
+        new="                return Receipt.of(earlier, fresh=True)\n            _check_remaining",
         tests=("tests/ledger/test_budget.py::test_spend_with_repeated_key_is_charged_once",),
     ),
     Bug(
@@ -645,15 +645,15 @@ BUGS = (
     Bug(
         name="truncated ledger not detected",
         file="engine/ledger/hash_chain.py",
-        old="    elif counter != (held := first - 1 + held,):\n",
-        new="    elif counter == (held := first - 1 + held, 0):\n",
+        old="    elif counter != (n_rows,):\n",
+        new="    elif counter == (n_rows, 0):\n",
         tests=("tests/ledger/test_chain.py::test_ledger_edit_is_detected_on_open_and_use",),
     ),
     Bug(
         name="restored older ledger not detected",
         file="engine/ledger/ledger.py",
-        old="        if there.get(seq) != found:\n",
-        new="        if seq not in there:\n",
+        old="        if stored_hashes.get(seq) != row_hash:\n",
+        new="        if seq not in stored_hashes:\n",
         tests=(
             "tests/ledger/test_chain.py::test_verify_receipt_of_replaced_history_reports_problem",
             "tests/ledger/test_chain.py::test_ledger_set_back_is_detected",

@@ -87,10 +87,10 @@ def test_counts_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
         os.umask(before)
     assert file.stat().st_mode & 0o777 == 0o600
     content = file.read_bytes()
-    with pytest.raises(DataError, match="nothing is overwritten"):
+    with pytest.raises(DataError, match="is not overwritten"):
         counts_for(PLAN, records(9)).save(file)
     for path, words in (
-        (tmp_path / "no" / "a.counts", "folder that exists"),
+        (tmp_path / "no" / "a.counts", "existing folder"),
         (Path("/"), "is a folder"),
     ):
         with pytest.raises(DataError, match=words):

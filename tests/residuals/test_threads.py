@@ -76,7 +76,7 @@ def test_threads_for_after_fork_has_new_lock():
     code = (
         "import os, threading\n"
         "from engine import _threads as threads\n"
-        "with threads._SHARED.lock:\n"
+        "with threads._THREAD_LIMIT.lock:\n"
         "    child = os.fork()\n"
         "    if not child:\n"
         "        with threads.threads_for(1):\n"

@@ -149,8 +149,8 @@ def test_server_stops_during_comparison(tmp_path: Path) -> None:
         open_client(server, "compare", QUERY)
         helpers = psutil.Process(server.process.pid).children
         until(
-            lambda: any("keeper" in " ".join(p.cmdline()) for p in helpers()),
-            words="nothing is compared",
+            lambda: any("fork-server" in " ".join(p.cmdline()) for p in helpers()),
+            words="no process for the comparison",
         )
         server.process.send_signal(signal.SIGINT)
         server.process.wait(timeout=CEILING)

@@ -210,7 +210,7 @@ def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path)
         dataset="office", key=key, pcost=common.look.budget.pcost, plan_hash=f"look:{common.hash}"
     )
     session = open_look_step(ledger, records)
-    assert "no result was saved" in session.errors()
+    assert "no result is saved" in session.errors()
     session.set(coarse_again_1=True, coarse_confirmation="office")
     wait(session.press("coarse_look"))
     record_decision(session)

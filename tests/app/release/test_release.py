@@ -133,7 +133,7 @@ def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
         plan_hash=reference.hash,
     )
     session.run(session.app)
-    assert "no result was saved" in session.errors()
+    assert "no result is saved" in session.errors()
     assert not any(b.key == "release" for b in session.app.button)
     session.set(again_1=True, confirmation="survey")
     assert not is_release_disabled(session)
