@@ -158,7 +158,7 @@ class IntervalSpace:
     def __post_init__(self) -> None:
         if self.whole and self.center is not None:
             raise ValueError(
-                "An attribute that is measured as a whole has no center. Use center=None."
+                "An attribute that is measured as a whole has no center. Leave the center out."
             )
         if self.center is not None and (
             self.center.shape != (self.cells,)

@@ -109,7 +109,7 @@ def test_invalid_delimiter_or_encoding_is_refused() -> None:
         with pytest.raises(DataError, match="delimiter"):
             TextFile(path="x.csv", **wrong)
     for name in ("latin-99", "rot13", "zip", None):
-        with pytest.raises(DataError, match="encoding .* is unknown"):
+        with pytest.raises(DataError, match=r"encoding .* is unknown"):
             TextFile(path="x.csv", encoding=name)  # type: ignore[arg-type]
 
 
