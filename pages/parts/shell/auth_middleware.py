@@ -1,9 +1,9 @@
-"""Access check of every request before Streamlit, including WebSockets.
+"""Middleware that checks the access of every HTTP and WebSocket request before Streamlit.
 
-A request passes if its Host is an allowed host, its Origin, if any, is the same host, and it has
-the token of this start: as the strict cookie that the printed address sets, or as ``Authorization:
-Bearer`` from a proxy.  Streamlit's own checks accept any port of localhost and any https page on
-it, and look up the external address of this machine before they refuse a request.
+A request is allowed if its Host is an allowed host, its Origin, if any, is the same host, and it
+contains the access token of this server start: as the cookie that the printed address sets, or as
+``Authorization: Bearer`` from a proxy. Streamlit's own checks are not sufficient: they accept any
+port of localhost, and any https page served from it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from streamlit import config
 
 VARIABLE, MIN_TOKEN_LENGTH = "DP_WORKBENCH_TOKEN", 32
 LOOPBACK = ("127.0.0.1", "localhost")
-BROWSER = "workbench-browser"  # cookie with a name of the browser, for `session_restore`
+BROWSER = "workbench-browser"  # cookie that identifies the browser, for `session_restore`
 COOKIE_LIFETIME_S = 365 * 24 * 3600
 NO_KEY = "This address lacks the access key. Open the address printed when the app was started."
 HEADERS = {
-    # pages load from their own server only, so that no text can make a browser contact another host
+    # a page may load resources from its own server only, so no text on it can contact another host
     "content-security-policy": (
         "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; "
         "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
@@ -74,13 +74,16 @@ class Guard:
             await PlainTextResponse(reason, status_code=403)(scope, receive, answer)
 
     def _set_cookie_page(self, scope: Scope) -> HTMLResponse | None:
-        """For an address with the token: a page that sets the cookie and removes the token."""
+        """Return a page that sets the cookie, if the address contains the token; otherwise None.
+
+        The page forwards to the same address without the token.
+        """
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if not any(name == "token" and self._is_token(value) for name, value in pairs):
             return None
         rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         place = quote("/" + scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
-        # browsers omit strict cookies after a redirect from another site, but not after a page
+        # a redirect would not work: after one from another site, browsers omit strict cookies
         target = place.replace("&", "&amp;")
         page = HTMLResponse(
             '<!doctype html><title>Opening</title><meta http-equiv="refresh"'
@@ -94,7 +97,7 @@ class Guard:
         return page
 
     def _has_token(self, headers: Mapping[str, str]) -> bool:
-        # browsers send cookies of all ports, and strict parsers stop at cookies of other programs
+        # browsers send the cookies of all ports of a host, also those that a strict parser refuses
         cookies = [pair.partition("=") for pair in headers.get("cookie", "").split(";")]
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         tokens = [value.strip() for name, _, value in cookies if name.strip() == cookie_name()]
@@ -105,38 +108,47 @@ class Guard:
 
 
 def refusal(headers: Mapping[str, str], *, safe: bool) -> str:
-    """Return why a request is refused regardless of its token, or an empty text.
+    """Return why a request is refused whatever its token is; empty if it is not refused.
 
-    `safe` requests change nothing: GET and HEAD, for which browsers may omit the origin.
+    Parameters
+    ----------
+    headers : request headers, names in lower case.
+    safe : whether the method is GET or HEAD, for which browsers may omit the Origin header.
     """
     host, origin = headers.get("host", "").lower(), headers.get("origin")
     if not _is_allowed(host):
-        return "The app does not answer under this host name."
+        return "The app does not accept this host name. Open the address printed at its start."
     if origin is None:
         if not safe:
-            return "A request that may change something needs an Origin header."
+            return "This request needs an Origin header, because it may change data."
     elif (
         urlsplit(origin).scheme not in ("http", "https")
         or origin.lower() != f"{urlsplit(origin).scheme}://{host}"
     ):
-        return "Pages of other origins are not answered."
+        return "Requests from pages of other origins are refused."
     if (
         headers.get("sec-fetch-site") in ("cross-site", "same-site")
         and headers.get("sec-fetch-dest") != "document"
     ):
-        return "Pages of other origins are not answered."
+        return "Requests from pages of other origins are refused."
     return ""
 
 
 def cookie_name() -> str:
-    """Return the cookie's name, with the port, because browsers send cookies to all ports."""
+    """Return the name of the cookie with the access token; it contains the port of the server.
+
+    Browsers send a cookie to all ports of a host.
+    """
     return f"workbench-{config.get_option('server.port')}"
 
 
 def start_token() -> str:
-    """Return the token of this start, random or from the variable DP_WORKBENCH_TOKEN.
+    """Return the access token: the environment variable DP_WORKBENCH_TOKEN, or a random text.
 
-    Stops the start if the server would answer under any host name.
+    Raises
+    ------
+    SystemExit
+        The server would accept requests for any host name, or the variable is too short.
     """
     names, address = config.get_option("server.allowedHosts"), config.get_option("server.address")
     if not names or any("*" in name for name in names):
@@ -154,7 +166,7 @@ def start_token() -> str:
 
 
 def _is_allowed(host: str) -> bool:
-    """Whether a Host header is allowed: loopback with our port, other hosts with any port."""
+    """Return whether a Host header names an allowed host; on loopback, also the server's port."""
     name, _, port = host.partition(":")
     if name not in [allowed.lower() for allowed in config.get_option("server.allowedHosts")]:
         return False
@@ -167,7 +179,7 @@ def _is_allowed(host: str) -> bool:
 def _add_headers(send: Send, *, has_name: bool) -> Send:
     """Wrap ``send``: add the security headers to every response.
 
-    An HTML page also gets a cookie with a name for the browser, unless the browser has one.
+    An HTML page also gets a cookie that identifies the browser, unless the request has one.
     """
 
     async def answer(message: Message) -> None:

@@ -1,10 +1,10 @@
-"""Browser history with one entry per page.
+"""Middleware with a script for one browser history entry per page, and a style sheet.
 
-Streamlit adds an entry for every change of the address, also for changes that a page makes itself.
-A script in the head of the page replaces the entry instead, unless the user made a choice that is
-part of the address, such as a lesson.  Before Streamlit leaves a page it removes that choice from
-the address; the script ignores this change, because the entry of the next page follows.  The script
-also scrolls a new page to its top; a style sheet makes the header compact.
+Streamlit adds a history entry for every change of the address, also for changes that a page makes
+itself. A script in the head of the page replaces the current entry instead, unless the user made a
+choice that is part of the address, such as a lesson. When Streamlit leaves a page, it first removes
+that choice from the address; the script ignores this change, because the address of the next page
+follows. The script also scrolls a new page to its top.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ STYLE = b"""<style>
 #root [data-testid=stMainBlockContainer] {padding-top: 3.75rem}
 #root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
 </style>"""
-# request headers that allow a compressed, cached or partial response
+# request headers that allow a compressed, cached or partial response, in which no text can be
+# inserted
 PARTIAL_RESPONSE_HEADERS = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
 
 
@@ -63,7 +64,7 @@ class OneEntry:
 
 
 def _add_script(send: Send) -> Send:
-    """Add script and style sheet to HTML responses and remove their content length."""
+    """Wrap ``send``: insert script and style sheet into HTML pages, whose length then changes."""
     page = False
 
     async def answer(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Units of a privacy budget and labels of the privacy unit, for all pages."""
+"""Privacy budgets as text in the unit that the user chose, for all pages."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pages.parts.shell.error_text import deferred_errors
 
 PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
 RISK = "attacker's success rate"
+# budget unit -> function that returns a Budget for numbers in this unit
 MAKERS: dict[str, Callable[..., Budget]] = {
     APPROX: Budget.approx,
     RISK: lambda percent, **whom: Budget.gdp(mu_of_guess(percent), **whom),
@@ -39,22 +40,22 @@ AGAINST = {"add_remove": "a person's presence", "replace_one": "a person's value
 ROWS_LABEL = "Maximum rows per person"
 AGAINST_LABEL = "Protect"
 SMALLEST_SHOWN = 1e-7  # smaller numbers of a budget are shown as "under 1e-07"
-UNIT = "budget_unit"  # key of the widget
+UNIT = "budget_unit"  # session state key of the chosen unit
 
 
 def unit_of(budget: Budget) -> dict[str, Any]:
-    """Return the privacy unit of a budget, as arguments of the constructors in `MAKERS`."""
+    """Return rows per person and neighbours of a budget, as arguments of the `MAKERS`."""
     return {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
 
 
 def language() -> str:
-    """Return the unit chosen in this session."""
+    """Return the budget unit that the user chose in this session, a key of `MAKERS`."""
     chosen: str = st.session_state.get(UNIT, APPROX)
     return chosen
 
 
 def headline(budget: Budget, unit: str) -> str:
-    """Return a budget in one unit, in short form.
+    """Return a budget as a short text in one unit; a pure budget always as epsilon.
 
     >>> headline(Budget(pcost=1.0), APPROX), headline(Budget.pure(1.0), PCOST)
     ('ε 4.887', 'ε 1')
@@ -72,18 +73,20 @@ def headline(budget: Budget, unit: str) -> str:
 
 
 def _written(value: float) -> str:
-    """Return a number of a budget as text; never 0, which would mean perfect privacy."""
+    """Return a number of a budget as text; a small one as "under 1e-07", not as 0."""
     return cost(value) if value >= SMALLEST_SHOWN else f"under {SMALLEST_SHOWN:g}"
 
 
 @lru_cache(maxsize=256)
 def _epsilon(budget: Budget) -> float:
-    """Epsilon at the delta of the budget; cached because every draw of a page needs this search."""
+    """Return epsilon at the delta of the budget; cached, because it is computed by a search."""
     return budget.epsilon(budget.report_delta)
 
 
 def in_words(budget: Budget) -> str:
-    """Return a budget in the chosen unit, with the privacy unit unless it is the default.
+    """Return a budget as text in the chosen unit, with its privacy unit if that is not standard.
+
+    The standard is one row per person, and the protection of a person's presence.
 
     >>> in_words(Budget(pcost=1.0)), in_words(Budget.pure(1.0, rows_per_person=3))
     ('ε 4.887', 'ε 1, for up to 3 rows per person')
@@ -100,22 +103,22 @@ def in_words(budget: Budget) -> str:
     )
 
 
-def summary(studio: history.RequestState) -> str:
-    """Return one line about schema, workload and budget, as plain text."""
-    if studio.workload is None:
+def summary(request: history.RequestState) -> str:
+    """Return the sizes of schema and workload, and the budget, as one line of plain text."""
+    if request.workload is None:
         return "No project yet. Start by choosing a schema."
-    schema, workload = studio.workload.schema, studio.workload
+    schema, workload = request.workload.schema, request.workload
     counts = (
         f"{pluralize(len(workload.groups), 'table')},"
         f" {pluralize(workload.queries, 'query', 'queries')}"
     )
     centers = (
-        " · Centers: tuned" if studio.options_without_defaults.get("centers") == "tuned" else ""
+        " · Centers: tuned" if request.options_without_defaults.get("centers") == "tuned" else ""
     )
     return (
         f"Schema: {pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')} ·"
         f" Workload: {counts if workload.groups else 'empty'} · Budget:"
-        f" {in_words(studio.budget)}{centers}"
+        f" {in_words(request.budget)}{centers}"
     )
 
 
@@ -138,7 +141,7 @@ def choose_language() -> str:
 
 
 def _use_language() -> None:
-    """Convert the budget if the guarantee changes between pure and approximate."""
+    """Convert the budget when the user changes the unit to or from pure epsilon."""
     current, unit = history.current().budget, st.session_state[UNIT]
     with deferred_errors("budget"):
         if unit == PURE and current.pure_epsilon is None:
@@ -166,7 +169,7 @@ def other_units(budget: Budget) -> str:
 
 
 def numbers_of(budget: Budget, unit: str) -> list[float]:
-    """Return a budget in one unit: the arguments of its constructor in `MAKERS`."""
+    """Return a budget in one unit, as the positional arguments of the function in `MAKERS`."""
     if unit == APPROX:
         return [_epsilon(budget), budget.report_delta]
     if unit == RISK:
@@ -182,6 +185,9 @@ def numbers_of(budget: Budget, unit: str) -> list[float]:
 
 
 def kind_of_total(language: str) -> str | None:
-    """Return the privacy definition of a total in one unit; None for the default of the ledger."""
-    # mu and (epsilon, delta) lie on the privacy curve of Gaussian noise
+    """Return the privacy definition for a total in this unit; None for the ledger's default.
+
+    A total in mu, in (epsilon, delta) or as attacker's success rate is a point on the privacy curve
+    of Gaussian noise, "gdp".
+    """
     return "gdp" if language in (MU, APPROX, RISK) else None

@@ -1,7 +1,8 @@
-"""Buttons that act on the latest values of all fields.
+"""Buttons that use the latest values of all fields.
 
-Streamlit calls a button with the arguments of its last draw.  If a number is typed just before the
-click, both arrive before the page is redrawn, and the button would silently use the old number.
+Streamlit calls the action of a button with the arguments from the time the page was drawn. If the
+user types a number and clicks the button at once, both arrive before the page is redrawn, and the
+action would silently use the old number.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from pages.parts.shell import history
 from pages.parts.shell.streamlit_internals import RerunException, field_values
 
 Action = Callable[..., None]
-# keys of the page state: button clicked with outdated values; action for the next draw
+# keys of the page state: key of a button that was clicked with outdated values; its action with the
+# new arguments, which the next draw of the page calls first
 PRESSED, DUE = "pressed", "due"
-PAGE_STATE = "only_here"  # key of the page state itself
+PAGE_STATE = "only_here"  # session state key of the page state
 VALUES_CHANGED = (
     "A value changed just before your click. Nothing was spent. Check it and try again."
 )
@@ -39,11 +41,17 @@ def button(
     spends: bool = False,
     **looks: Any,
 ) -> None:
-    """Draw a button that calls the action with arguments from the latest field values.
+    """Draw a button that calls an action with arguments from the latest field values.
 
-    If a value has changed since the last draw, the page is redrawn first, and the action gets the
-    new arguments. A button that is ``disabled`` after the redraw does nothing; one that ``spends``
-    budget needs a second click.
+    If a value has changed since the page was drawn, the page is redrawn first, and the action is
+    called with the new arguments, unless the button is then disabled.
+
+    Parameters
+    ----------
+    args : arguments of the action.
+    place : container in which the button is drawn.
+    spends : whether the action spends budget. After a changed value it then needs a second click.
+    looks : further arguments of `st.button`.
     """
     drawn, cache = _DRAWN.get(), history.page_state()
     values = _field_values() if drawn is None else drawn
@@ -69,9 +77,9 @@ def button(
 
 @contextmanager
 def run_pending() -> Iterator[None]:
-    """Call the postponed action of a button, then draw a page in the `with` statement.
+    """Call the postponed action of a button, if any, before the page in the `with` block is drawn.
 
-    A postponed action is dropped if its button is not redrawn.
+    At the end of the block, the values of all fields are stored for comparison at the next click.
     """
     if pending := history.page_state().pop(DUE, None):
         action, args = pending
@@ -80,19 +88,22 @@ def run_pending() -> Iterator[None]:
     token, is_complete = _DRAWN.set(values), True
     try:
         yield
-    except RerunException:  # the page is redrawn, and the button may follow
+    except RerunException:  # the page ends early, possibly before the clicked button
         is_complete = False
         raise
     finally:
         _DRAWN.reset(token)
-        # once for all buttons; later changes count as new for each of them
+        # filled now, because the buttons share this dictionary with fields that are drawn later
         values |= _field_values()
         if is_complete:
             history.page_state().pop(PRESSED, None)
 
 
 def _field_values(except_key: str = PAGE_STATE) -> dict[str, Any]:
-    """Return the values of all fields by key, read in one step so that no click interrupts."""
+    """Return a mapping from the key of each field to its value in comparable form.
+
+    Fields without a comparable value, and the field `except_key`, are left out.
+    """
     values = {
         key: _comparable(value)
         for key, value in field_values().items()
@@ -102,7 +113,7 @@ def _field_values(except_key: str = PAGE_STATE) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value that can be compared; None if it is not the value of a field."""
+    """Return a field's value in a form that == compares, such as a file by its id; else None."""
     if isinstance(value, COMPARABLE):
         return value
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Text on screen: engine messages in the labels of the app, escaped Markdown."""
+"""Messages of the engine on screen: with the labels of the app, and escaped for Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.errors import EngineError
 _ADDRESS = re.compile(r"://|www\.|\w@")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
 
-# Python argument -> label in the app; an argument without a field is described
+# Python argument in engine messages -> label of its field in the app, or a description
 LABELS = {
     "SheetFile": "“Sheet of the workbook”",
     "centers=uniform": "“Split of totals: standard (uniform), as in the paper”",
@@ -48,7 +48,7 @@ LABELS = {
 
 
 def in_labels(message: object) -> str:
-    """Return a message with the labels of the app in place of Python arguments.
+    """Replace Python arguments in a message by the labels of their fields in the app.
 
     >>> in_labels("Plan for rows_per_person=3, or correct rows_per_person.")
     'Plan for “Maximum rows per person: 3”, or correct “Maximum rows per person”.'
@@ -76,7 +76,7 @@ def show_error(message: str) -> None:
 
 
 def error_text(error: Exception) -> str:
-    """Return the message of an engine error, or advice after a MemoryError."""
+    """Return the message of an engine error with the labels of the app; advice for MemoryError."""
     if isinstance(error, EngineError):
         return in_labels(error)
     return (
@@ -96,7 +96,10 @@ def show_errors() -> Iterator[None]:
 
 @contextmanager
 def deferred_errors(place: str) -> Iterator[None]:
-    """Store an engine error of a callback for `show_deferred_error`; success clears it."""
+    """Store an engine error that a callback raises; the page shows it by `show_deferred_error`.
+
+    `place` is the key of the message. If no error occurs, the last message of the key is removed.
+    """
     messages = st.session_state.setdefault("trouble", {})
     messages.pop(place, None)
     try:
@@ -106,6 +109,6 @@ def deferred_errors(place: str) -> Iterator[None]:
 
 
 def show_deferred_error(place: str) -> None:
-    """Show the error of the last callback with this key, if any."""
+    """Show the error that `deferred_errors` stored under this key, if any."""
     if message := st.session_state.get("trouble", {}).get(place):
         show_error(message)

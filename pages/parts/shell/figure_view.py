@@ -58,9 +58,14 @@ EXPORT = {"modeBarButtons": [["toImage"]]}
 def tabs(
     views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()
 ) -> Any:
-    """Draw tabs, compute only the open one, and return its result.
+    """Draw tabs and return the result of the open one; the others are not computed.
 
-    The last open tab is open again after a change of page.
+    When the user returns to the page, the tab that was open last is open again.
+
+    Parameters
+    ----------
+    views : mapping from the label of a tab to the function that draws it.
+    arguments : arguments of these functions.
     """
     result, last = None, st.session_state.setdefault(OPEN, {})
     if key not in st.session_state and last.get(key) in views:
@@ -78,7 +83,13 @@ def tabs(
 def folds(
     views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tuple[Any, ...] = ()
 ) -> None:
-    """Draw one expander per view, key -> (label, function); compute only open ones."""
+    """Draw expanders; only the content of open ones is computed.
+
+    Parameters
+    ----------
+    views : mapping from the key of an expander to its label and the function that draws it.
+    arguments : arguments of these functions.
+    """
     for key, (label, view) in views.items():
         with st.expander(label, key=f"fold_{key}", on_change="rerun") as fold:
             if fold.open:
@@ -87,7 +98,7 @@ def folds(
 
 
 def numbers(*values: tuple[str, str, str]) -> None:
-    """Draw headline numbers in a row, each as (label, value, tooltip)."""
+    """Draw large numbers in a row, each given as (label, value, tooltip)."""
     with st.container(horizontal=True, gap="medium"):
         for label, value, meaning in values:
             st.metric(label, value, help=meaning, width="content")
@@ -100,7 +111,14 @@ def chart(
     config: Mapping[str, Any] | None = None,
     height: int | Literal["content"] = "content",
 ) -> Callable[..., Any]:
-    """Return the function that draws the figure, with a button to save it as SVG."""
+    """Return a function that draws the figure; its arguments are those of `st.plotly_chart`.
+
+    Parameters
+    ----------
+    key : key of the element, and name of the exported SVG file.
+    config : further Plotly configuration.
+    height : height in pixels, or that of the figure.
+    """
     image = {
         "format": "svg",
         "filename": key,
@@ -127,7 +145,14 @@ def picture(
     height: int | Literal["content"] = "content",
     titled: bool = True,
 ) -> None:
-    """Draw a figure with its note, data table and downloads; `on_select` handles selections."""
+    """Draw a figure with its title, note and an expander with data table and downloads.
+
+    Parameters
+    ----------
+    on_select : called when the user selects a box or points in the figure.
+    selects : what the user can select.
+    titled : whether the title is drawn.
+    """
     if titled:
         st.markdown(f"**{escape_markdown(drawing.title)}**")
     draw = chart(drawing, key=key, config=config, height=height)
@@ -151,9 +176,14 @@ def table(
     full_table: Callable[[], Frame] | None = None,
     shares: Collection[str] = (),
 ) -> None:
-    """Draw a table with its downloads; `full_table` returns the download if a part is drawn.
+    """Draw a table with its downloads.
 
-    ``shares`` are further columns in percent.
+    Parameters
+    ----------
+    name : name of the downloaded files.
+    alt : description of the table for screen readers.
+    full_table : returns the table for the downloads, if `frame` is only a part of it.
+    shares : columns that are shown in percent, besides `SHARES`.
     """
     tall: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
     long = (
@@ -200,7 +230,14 @@ def choice(
     pick: Callable[[int], None],
     height: int,
 ) -> None:
-    """Draw a table of groups with selectable rows and bars; `pick` gets the selected row."""
+    """Draw a table of groups of which the user can select one.
+
+    Parameters
+    ----------
+    row : row that is selected at first.
+    bar : column of numbers that is drawn as bars.
+    pick : called with the number of the row that the user selects.
+    """
 
     def on_select() -> None:
         rows = st.session_state[key].selection.rows
@@ -235,7 +272,11 @@ def choice(
 
 
 def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConfig]:
-    """Return the column formats: separators for integers, two to four decimals for others."""
+    """Return a mapping from columns to their number formats.
+
+    Integers have thousands separators, floats two or four decimals, or percent for the columns in
+    `SHARES` and `shares`.
+    """
     formats: dict[str, ColumnConfig] = {}
     labels = {"std": "standard error", "low": "interval from", "high": "interval to"}
     for column, kind in zip(map(str, frame.columns), frame.dtypes, strict=True):

@@ -1,8 +1,8 @@
-"""Request of the session as one frozen value, with undo and redo.
+"""Request of the session, one frozen value with schema, workload, budget and mechanism; undo, redo.
 
-A page never changes the state while it draws: widgets call `commit` from a callback, and the page
-then draws what `current` returns.  Every widget that shows a part of the state has `version()` in
-its key, so that undo, redo and loading a file reset it.
+A page does not change the request while it draws: a widget calls `commit` from a callback, and the
+page then draws what `current` returns. Every widget that shows a part of the request has
+`version()` in its key, so that undo, redo and loading a file reset it to the new value.
 """
 
 from __future__ import annotations
@@ -21,26 +21,38 @@ from pages.parts.shell.request_state import RequestState as RequestState
 
 MAX_UNDO_STEPS = 200
 KEY = "history"
-# option with error targets of single tables; key that says whether a change removed it
+# option of the mechanism with error targets of single tables; session state key, whether the last
+# removal of these targets was caused by a change of the workload
 TARGETS, DROPPED = "targets", "targets_dropped"
 DEFAULT_BUDGET = Budget.approx(1.0, 1e-6)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class History:
-    """Present, past and future states; `version` counts the changes that no widget caused."""
+    """Present request, with the requests for undo and for redo.
+
+    Attributes
+    ----------
+    past : earlier requests, the latest one last.
+    future : undone requests, the next one to redo first.
+    version : number of changes that widgets must show although they did not cause them, such as
+        undo.
+    """
 
     present: RequestState = field(default_factory=lambda: RequestState(budget=DEFAULT_BUDGET))
     past: tuple[RequestState, ...] = ()
     future: tuple[RequestState, ...] = ()
     version: int = 0
 
-    def push(self, studio: RequestState, *, redraw: bool) -> History:
-        """Return the history with one more state, unless it equals the present one."""
-        if studio.key == self.present.key:
+    def push(self, request: RequestState, *, redraw: bool) -> History:
+        """Return the history with a new present request, unless it equals the present one.
+
+        `redraw` increases the version, so that widgets show the new values.
+        """
+        if request.key == self.present.key:
             return self
         past = (*self.past, self.present)[-MAX_UNDO_STEPS:]
-        return History(present=studio, past=past, version=self.version + redraw)
+        return History(present=request, past=past, version=self.version + redraw)
 
     def undo(self) -> History:
         """Return the history one step back."""
@@ -73,44 +85,48 @@ def current() -> RequestState:
 
 
 def version() -> int:
-    """Return the number for the keys of widgets that show a part of the state."""
+    """Return the number that is part of the key of every widget that shows the request."""
     return history().version
 
 
-def commit(studio: RequestState, *, redraw: bool = False) -> None:
-    """Make `studio` the present state; `redraw` resets the widgets that show the state."""
+def commit(request: RequestState, *, redraw: bool = False) -> None:
+    """Make this the present request; `redraw` resets the widgets that show parts of it."""
     before = current()
-    committed = studio.after(before)
+    committed = request.after(before)
     if TARGETS in before.options and TARGETS not in committed.options:
         st.session_state[DROPPED] = committed.workload is not before.workload
     st.session_state[KEY] = history().push(committed, redraw=redraw)
 
 
 def change(*, redraw: bool = False, **fields: Any) -> None:
-    """Commit the present state with some fields replaced."""
+    """Commit the present request with some fields replaced."""
     commit(replace(current(), **fields), redraw=redraw)
 
 
-def start_with(studio: RequestState) -> None:
-    """Start the session with a loaded state."""
-    st.session_state[KEY] = History(present=studio)
+def start_with(request: RequestState) -> None:
+    """Replace the history by a loaded request, without undo."""
+    st.session_state[KEY] = History(present=request)
 
 
 def undo() -> None:
-    """Go one step back and remove messages about the undone step."""
+    """Undo the last change of the request and remove the error messages about it."""
     note_dropped_groups(())
     st.session_state["trouble"] = {}
     st.session_state[KEY] = history().undo()
 
 
 def redo() -> None:
-    """Go one step forward."""
+    """Repeat the change that was undone last."""
     st.session_state["trouble"] = {}
     st.session_state[KEY] = history().redo()
 
 
 def renamed_attributes(old: Schema, new: Schema) -> dict[str, str]:
-    """Return the attributes of which only the name changed, old name -> new name."""
+    """Return a mapping from old to new names of renamed attributes.
+
+    An attribute counts as renamed if the schemas have equally many attributes, its position is
+    unchanged, and neither name is in the other schema.
+    """
     if len(old) != len(new):
         return {}
     pairs = zip(old.names, new.names, strict=True)
@@ -122,7 +138,12 @@ def renamed_attributes(old: Schema, new: Schema) -> dict[str, str]:
 
 
 def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[str, ...]]:
-    """Return the workload on a changed schema, and why groups were removed."""
+    """Return the groups of a workload that are valid on a changed schema.
+
+    Returns
+    -------
+    The workload on the new schema, and for each group that is not valid the reason as text.
+    """
     names = renamed_attributes(workload.schema, schema)
     fitted, reasons = Workload(schema), []
     for group in workload.groups:
@@ -138,9 +159,10 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
 
 
 def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
-    """Commit a schema with the groups that still fit it; the page then lists the removed groups.
+    """Commit a schema, with the groups of the present workload that are valid on it.
 
-    A new maximum of rows per person in the schema also applies to the budget.
+    The page then lists the removed groups. If the schema declares another maximum of rows per
+    person, it also applies to the budget.
     """
     before, budget = current().workload, current().budget
     workload, reasons = (Workload(schema), ()) if before is None else fit_workload(before, schema)
@@ -151,7 +173,7 @@ def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
 
 
 def enter(page: str) -> None:
-    """Store the current page; a change of page deletes the state and uploads of the last page."""
+    """Store the title of the current page; if it is another one, delete page state and uploads."""
     if st.session_state.get("page", page) != page:
         page_state().clear()
         streamlit_internals.remove_uploads()
@@ -159,17 +181,17 @@ def enter(page: str) -> None:
 
 
 def page_state() -> dict[str, Any]:
-    """Return the state of the current page, which another page deletes."""
+    """Return the dictionary of values that are deleted when the user opens another page."""
     values: dict[str, Any] = st.session_state.setdefault("only_here", {})
     return values
 
 
 def note_dropped_groups(reasons: Iterable[str]) -> None:
-    """Store the reasons why groups were removed."""
+    """Store the reasons why a change of the schema removed groups, for `dropped_groups`."""
     st.session_state["lost"] = tuple(reasons)
 
 
 def dropped_groups() -> tuple[str, ...]:
-    """Return why the last change of the schema removed groups."""
+    """Return the reasons why the last change of the schema removed groups."""
     reasons: tuple[str, ...] = st.session_state.get("lost", ())
     return reasons

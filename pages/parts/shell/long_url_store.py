@@ -1,7 +1,7 @@
-"""Store on the server for requests that are too long for an address.
+"""Files on the server for requests that are too long for an address.
 
-A stored request has the public schema, workload, budget and mechanism, as in a short address; never
-data, datasets or ledgers.  The address contains its name, which is random and thus not guessable.
+A stored request contains the public schema, workload, budget and mechanism, as a short address
+does; never data, datasets or ledgers. The address contains the name of the file, a random text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{16}")
 
 
 def keep(text: str) -> str:
-    """Store a request and return its name; empty if it is too long or the folder is read-only."""
+    """Store the text of a request and return its name; empty if it cannot be stored."""
     name = secrets.token_urlsafe(12)
     if len(text) > MAX_TEXT:
         return ""
@@ -41,7 +41,7 @@ def keep(text: str) -> str:
 
 
 def find(name: str) -> bytes:
-    """Return the request with this name; raises PlanError if it does not exist."""
+    """Return the text of the request with this name; raises PlanError if it does not exist."""
     path = _folder() / f"{name}{SUFFIX}"
     with suppress(OSError, zlib.error):
         if _NAME.fullmatch(name):

@@ -80,14 +80,14 @@ def require() -> None:
 
 def sidebar() -> None:
     """Draw the budget, undo and redo, and the switch for explanations."""
-    studio, steps = history.current(), history.history()
+    request, steps = history.current(), history.history()
     with st.sidebar:
         place = st.container()
         with place:
-            if studio.workload is None:
-                st.caption(budgets.summary(studio))
+            if request.workload is None:
+                st.caption(budgets.summary(request))
             elif st.session_state["page"] != BUDGETS:
-                _show_budget(studio)
+                _show_budget(request)
         _PLACE.set(place)
         gauge()
         back, forth = st.columns(2)
@@ -110,13 +110,13 @@ def budget_place() -> DeltaGenerator:
     return _PLACE.get()
 
 
-def _show_budget(studio: history.RequestState) -> None:
+def _show_budget(request: history.RequestState) -> None:
     """Draw the budget in the chosen unit; other units and the summary are in the tooltip."""
-    budget = studio.budget
+    budget = request.budget
     st.metric(
         "Privacy budget",
         budgets.headline(budget, budgets.language()),
-        help=escape_markdown(f"{budgets.other_units(budget)} · {budgets.summary(studio)}"),
+        help=escape_markdown(f"{budgets.other_units(budget)} · {budgets.summary(request)}"),
     )
 
 
@@ -134,10 +134,10 @@ def gauge() -> None:
 
 def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestState:
     """Draw title, path and summary, which opens the explanation; return the current request."""
-    studio = history.current()
+    request = history.current()
     with st.container(horizontal=True, vertical_alignment="center"):
         st.title(f"{info.icon} {info.title}", anchor=False, width="content")
-        st.caption(path(studio, info.title))
+        st.caption(path(request, info.title))
     if tutorial and st.session_state.get("tutorial", True):
         st.expander(lead, icon="💡", type="compact").markdown(tutorial)
     else:
@@ -153,15 +153,15 @@ def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestStat
             for reason in reasons[:5]:
                 st.caption(escape_markdown(in_labels(reason)))
             buttons.button("Dismiss", history.note_dropped_groups, (), key="forget_lost")
-    return studio
+    return request
 
 
-def path(studio: history.RequestState, here: str) -> str:
+def path(request: history.RequestState, here: str) -> str:
     """Return the steps from schema to release, completed steps checked and this page in bold."""
     ready = {
-        "Schema": studio.workload is not None,
-        "Workload": studio.workload is not None and bool(studio.workload.groups),
-        "Preview": st.session_state.get(PREVIEWED) is studio,
+        "Schema": request.workload is not None,
+        "Workload": request.workload is not None and bool(request.workload.groups),
+        "Preview": st.session_state.get(PREVIEWED) is request,
     }
     steps = []
     for step in STEPS:
@@ -170,9 +170,9 @@ def path(studio: history.RequestState, here: str) -> str:
     return " → ".join(steps)
 
 
-def previewed(studio: history.RequestState) -> None:
+def previewed(request: history.RequestState) -> None:
     """Mark the step Preview as completed for this request."""
-    st.session_state[PREVIEWED] = studio
+    st.session_state[PREVIEWED] = request
 
 
 def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:

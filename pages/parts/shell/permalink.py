@@ -23,18 +23,19 @@ NAME = "plan"
 MAX_LENGTH = 12_000  # some browsers and proxies cut longer addresses
 MAX_TEXT = 5_000_000
 MAX_QUESTION = 1_000_000  # characters; more would not fit into an address after compression
+# digest of a request -> its workload, for all sessions of this process
 _WORKLOADS: WeakValueDictionary[str, Workload] = WeakValueDictionary()
 NAMED = "~"  # prefix of names in `long_url_store`
 OURS = (NAME, session_restore.NAME)  # query parameters of every page
 
 
-def packed(studio: RequestState) -> str:
-    """Return the request as text for an address.
+def packed(request: RequestState) -> str:
+    """Return the request as compressed text for an address.
 
     >>> unpacked(packed(RequestState())).budget.pcost
     1.0
     """
-    return _compressed(studio.to_json())
+    return _compressed(request.to_json())
 
 
 def _compressed(text: str) -> str:
@@ -42,7 +43,7 @@ def _compressed(text: str) -> str:
 
 
 def unpacked(text: str) -> RequestState:
-    """Inverse of `packed`; raises PlanError if the text is damaged."""
+    """Return the request of a text from `packed`; raises PlanError if the text is damaged."""
     try:
         unpacker = zlib.decompressobj()
         text_bytes = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)
@@ -51,18 +52,19 @@ def unpacked(text: str) -> RequestState:
     return _shared(RequestState.from_json(text_bytes))
 
 
-def _shared(studio: RequestState) -> RequestState:
-    """Replace the workload by an equal one of another session, to share its caches.
+def _shared(request: RequestState) -> RequestState:
+    """Return the request with the workload object that other sessions use for the same request.
 
-    Workloads contain no data, and are deleted with their last session.
+    A workload caches computed values, so sessions share the computation. It contains no data and is
+    deleted with the last session that uses it.
     """
-    if studio.workload is None:
-        return studio
-    return replace(studio, workload=_WORKLOADS.setdefault(studio.request_key, studio.workload))
+    if request.workload is None:
+        return request
+    return replace(request, workload=_WORKLOADS.setdefault(request.request_key, request.workload))
 
 
 def restore() -> None:
-    """Open the request of the address when a session starts; report damage on the page."""
+    """When a session starts, open the request in its address; store the error if it is damaged."""
     text = st.query_params.get(NAME)
     if history.KEY in st.session_state or not text:
         return
@@ -79,9 +81,12 @@ def restore() -> None:
 
 
 def keep() -> None:
-    """Write the request, or the name of the stored one, into the address, unless it is empty."""
-    studio = history.current()
-    text = "" if studio.workload is None else _packed_once(studio)
+    """Write the present request into the address, or its name in the store if it is too long.
+
+    Without a schema, the address contains no request.
+    """
+    request = history.current()
+    text = "" if request.workload is None else _packed_once(request)
     if not text:
         if NAME in st.query_params:
             del st.query_params[NAME]
@@ -89,13 +94,14 @@ def keep() -> None:
         st.query_params[NAME] = text
 
 
-def _packed_once(studio: RequestState) -> str:
+def _packed_once(request: RequestState) -> str:
+    """Return the text of a request for the address; cached until the request changes."""
     cached = st.session_state.get("packed")
-    if cached is None or cached[0] is not studio:
-        document = studio.to_json()
+    if cached is None or cached[0] is not request:
+        document = request.to_json()
         text = _compressed(document) if len(document) <= MAX_QUESTION else ""
         if not 0 < len(text) <= MAX_LENGTH:
             name = long_url_store.keep(document)
             text = f"{NAMED}{name}" if name else ""
-        cached = st.session_state["packed"] = (studio, text)
+        cached = st.session_state["packed"] = (request, text)
     return cached[1]

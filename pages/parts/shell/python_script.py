@@ -1,4 +1,4 @@
-"""Python scripts that repeat the work of a page with the engine alone."""
+"""Python scripts that do the same as a page with the engine and without the app."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ from engine.workload import Attribute, Custom, Family, Group, Schema, Workload
 from engine.workload.families import default_family
 from pages.parts.shell.history import RequestState
 
-MAX_LINES = 40  # longer schemas and workloads are read from a downloaded file
+# a schema or workload that takes more lines or characters is read from a downloaded file
+MAX_LINES = 40
 MAX_TEXT = 4000
-# families of numeric attributes that a call of `all_ways` can express
+# query families for numeric attributes with which a workload may equal one call of `all_ways`
 DEFAULT_FAMILIES = ("prefix", "marginal", "range")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """Imports as pairs of module and name (empty: the module itself), and lines of code."""
+    """Lines of code with the imports that they need; two scripts can be added.
+
+    Attributes
+    ----------
+    imports : pairs (module, name); an empty name imports the module itself.
+    lines : lines of code.
+    """
 
     imports: frozenset[tuple[str, str]] = frozenset()
     lines: tuple[str, ...] = ()
@@ -48,7 +55,11 @@ class Script:
 
 
 def _script(lines: str, **imports: str) -> Script:
-    """Create a script from lines and module="Name Name" pairs, with "__" for a dot."""
+    """Return a script from code and imports.
+
+    An import is written as module="Name1 Name2", with "__" for a dot in the module, or as module=""
+    for the module itself.
+    """
     pairs = {
         (m.replace("__", "."), name)
         for m, names in imports.items()
@@ -79,16 +90,16 @@ def schema_script(schema: Schema | None) -> Script:
     return _script("\n".join(["schema = Schema([", *lines, f"]{more})"]), engine="Attribute Schema")
 
 
-def workload_script(studio: RequestState) -> Script:
+def workload_script(request: RequestState) -> Script:
     """Return the script that creates `schema` and `workload`."""
-    head = schema_script(studio.schema)
-    if studio.workload is None:
+    head = schema_script(request.schema)
+    if request.workload is None:
         return head
-    ways, numeric, n_leading = _leading_ways(studio.workload)
+    ways, numeric, n_leading = _leading_ways(request.workload)
     each = f'{{a.name: "{numeric}" for a in schema.attributes if a.kind == "numeric"}}'
     family = f", family={each}" if numeric != DEFAULT_FAMILIES[0] else ""
     start = f"Workload.all_ways(schema, ways={ways!r}{family})" if ways else "Workload(schema)"
-    groups = studio.workload.groups[n_leading:]
+    groups = request.workload.groups[n_leading:]
     in_file = len(groups) > MAX_LINES or any(map(_bulky, groups))
     lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in groups]
     if in_file or _long(lines):
@@ -120,28 +131,28 @@ def budget_text(budget: Budget) -> str:
     return f"Budget(pcost={budget.pcost!r}{more}{delta})"
 
 
-def plan_script(studio: RequestState) -> Script:
+def plan_script(request: RequestState) -> Script:
     """Return the script that creates the plan."""
-    args = f"{budget_text(studio.budget)}{mechanism_text(studio)}"
-    return workload_script(studio) + _script(
+    args = f"{budget_text(request.budget)}{mechanism_text(request)}"
+    return workload_script(request) + _script(
         f"workload_plan = plan(workload, {args})", engine="Budget plan"
     )
 
 
-def mechanism_text(studio: RequestState) -> str:
-    """Return mechanism and options as further arguments of `plan`; empty for the defaults."""
+def mechanism_text(request: RequestState) -> str:
+    """Return mechanism and options as text after other arguments of `plan`; empty for defaults."""
     options = "".join(
-        f", {name}={value!r}" for name, value in studio.options_without_defaults.items()
+        f", {name}={value!r}" for name, value in request.options_without_defaults.items()
     )
-    if not options and studio.mechanism == "querysmasher":
+    if not options and request.mechanism == "querysmasher":
         return ""
-    return f', mechanism="{studio.mechanism}"{options}'
+    return f', mechanism="{request.mechanism}"{options}'
 
 
-def plan_code(studio: RequestState) -> str:
+def plan_code(request: RequestState) -> str:
     """Return the code that creates the plan and prints its errors."""
     return (
-        plan_script(studio)
+        plan_script(request)
         + Script(
             lines=(
                 "print(workload_plan.rmse, workload_plan.certificate)",
@@ -152,7 +163,7 @@ def plan_code(studio: RequestState) -> str:
 
 
 def release_code(
-    studio: RequestState,
+    request: RequestState,
     *,
     dataset: str,
     ledger: str,
@@ -168,7 +179,7 @@ def release_code(
         'write_answers(measurement, "answers.parquet")'
     )
     more = records + _script(lines, engine="measure", engine__publish="write_answers")
-    return (plan_script(studio) + more).text()
+    return (plan_script(request) + more).text()
 
 
 def records_script(path: str, name: str, encoding: str = "", sheet: str = "") -> Script:
@@ -186,11 +197,11 @@ def records_script(path: str, name: str, encoding: str = "", sheet: str = "") ->
 
 
 def columns_text(columns: Mapping[str, Any]) -> str:
-    """Return the columns outside the schema as further arguments."""
+    """Return the person, count and ignored columns as text after other arguments of `measure`."""
     return "".join(f", {name}={value!r}" for name, value in columns.items() if value)
 
 
-def rehearsal_code(studio: RequestState, *, rows: int, seed: int) -> str:
+def rehearsal_code(request: RequestState, *, rows: int, seed: int) -> str:
     """Return the code that rehearses the plan on simulated records."""
     lines = (
         f"records = synthetic(schema, rows={rows}, seed={seed})\n"
@@ -198,7 +209,7 @@ def rehearsal_code(studio: RequestState, *, rows: int, seed: int) -> str:
         "print(measurement.answers(0))"
     )
     more = _script(lines, engine="measure", demo_data__make_synthetic="synthetic")
-    return (plan_script(studio) + more).text()
+    return (plan_script(request) + more).text()
 
 
 @lru_cache(maxsize=1)
@@ -238,7 +249,13 @@ def _attribute(attribute: Attribute) -> str:
 
 @cached_on_value
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
-    """Return ways, numeric family and number of the leading groups of one `all_ways` call."""
+    """Return a call of `Workload.all_ways` that creates the first groups of a workload.
+
+    Returns
+    -------
+    Its argument `ways`, its query family for numeric attributes, and how many groups it creates;
+    ((), "prefix", 0) if there is no such call.
+    """
     schema = workload.schema
     for numeric in DEFAULT_FAMILIES:
         families = {
@@ -258,7 +275,7 @@ def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
 
 
 def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
-    """Whether a group equals the group of `Workload.all_ways` on these attributes."""
+    """Return whether a group is the one that `Workload.all_ways` creates on these attributes."""
     is_plain = group.attributes == names and group.weight == 1.0 and group.query_weights is None
     if not is_plain or not isinstance(group.family, Mapping) or len(group.family) != len(names):
         return False
@@ -266,7 +283,7 @@ def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[
 
 
 def _bulky(group: Group) -> bool:
-    """Whether a group has too many numbers for a line of code."""
+    """Return whether a group has too many numbers, such as query weights, for a line of code."""
     families = group.family.values() if isinstance(group.family, Mapping) else [group.family]
     sizes = [
         f.matrix.size

@@ -21,15 +21,20 @@ from engine.mechanisms.registry import DefaultOptions, default_options
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 
-CENTERS, PAPER = "centers", "uniform"  # option with a workload-dependent default; value of `plan`
+# option of a mechanism whose default depends on the workload; its default in `plan`
+CENTERS, PAPER = "centers", "uniform"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestState:
-    """Public schema, workload, budget and mechanism with its options.  It contains no data.
+    """Public schema, workload, budget and mechanism with its options; contains no data.
 
-    `options` are the chosen ones; without centers, the workload determines them, see
-    `default_options`.
+    Attributes
+    ----------
+    workload : workload with its schema; None if no schema is chosen.
+    mechanism : name of the mechanism.
+    options : options of the mechanism that the user chose. If centers are not among them, the
+        workload determines them, see `default_options`.
     """
 
     workload: Workload | None = None
@@ -39,19 +44,19 @@ class RequestState:
 
     @property
     def schema(self) -> Schema | None:
-        """The public schema, None if none is chosen."""
+        """Public schema; None if none is chosen."""
         return self.workload.schema if self.workload is not None else None
 
     @property
     def required_workload(self) -> Workload:
-        """The workload; raises PlanError if no schema is chosen."""
+        """Workload; raises PlanError if no schema is chosen."""
         if self.workload is None:
             raise PlanError("There is no schema yet. Choose one on the Schema page.")
         return self.workload
 
     @property
     def request(self) -> Request:
-        """The arguments of `plan`, for changes by the engine; raises PlanError without a schema."""
+        """Arguments of `plan` as an object of the engine; raises PlanError without a schema."""
         return Request(
             workload=self.required_workload,
             budget=self.budget,
@@ -60,17 +65,20 @@ class RequestState:
         )
 
     def with_request(self, request: Request) -> RequestState:
-        """Return the state of a changed request; equal options keep their default centers."""
-        studio = RequestState(
+        """Return this state with the arguments of `plan` that the engine changed.
+
+        If the options did not change, the workload continues to determine the centers.
+        """
+        state = RequestState(
             workload=request.workload,
             budget=request.budget,
             mechanism=request.mechanism,
             options=self.options,
         )
         return (
-            studio
+            state
             if request.options == self.options_without_defaults
-            else studio.with_options(request.options)
+            else state.with_options(request.options)
         ).after(self)
 
     def with_options(self, options: Mapping[str, Any]) -> RequestState:
@@ -91,7 +99,10 @@ class RequestState:
 
     @property
     def with_uniform_centers(self) -> RequestState:
-        """This state with uniform instead of default centers, so that plans share spaces."""
+        """This state with uniform centers, unless the user chose centers.
+
+        Plans with equal centers have residual spaces in common.
+        """
         if (
             not self.centers_are_open
             or "keep" in self.options
@@ -102,7 +113,7 @@ class RequestState:
 
     @cached_property
     def default_options(self) -> DefaultOptions:
-        """The options with defaults, and the reason for the defaults."""
+        """Options including defaults that depend on the workload, and the reason for these."""
         if self.workload is None or not self.workload.groups:
             return DefaultOptions(options=self.options)
         options = json.dumps(dict(self.options), sort_keys=True)
@@ -110,12 +121,12 @@ class RequestState:
 
     @property
     def options_without_defaults(self) -> Mapping[str, Any]:
-        """The options of `plan`, without its own default centers."""
+        """Options of `plan`, without those that equal the defaults of `plan`."""
         options = self.default_options.options
         return {name: value for name, value in options.items() if (name, value) != (CENTERS, PAPER)}
 
     def after(self, before: RequestState) -> RequestState:
-        """Return this state after `before`, without error targets of changed groups."""
+        """Return this state without the error targets of groups that `before` does not contain."""
         if (
             before.workload is None
             or self.workload is None
@@ -127,13 +138,13 @@ class RequestState:
 
     @property
     def request_json(self) -> str:
-        """Everything but the budget as text; not cached, because undo stores many states."""
+        """Workload, mechanism and options as JSON; not cached, because undo stores many states."""
         workload_json = "null" if self.workload is None else self.workload.to_json()
         return f'{self._rest[:-1]}, "workload": {workload_json}}}'
 
     @cached_property
     def request_key(self) -> str:
-        """Digest of everything but the budget."""
+        """Digest of workload, mechanism and options."""
         digest = "" if self.workload is None else workload_digest(self.workload)
         return hashlib.sha256(f"{self._rest}{digest}".encode()).hexdigest()
 
@@ -165,7 +176,7 @@ class RequestState:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RequestState:
-        """Inverse of `to_json`; raises PlanError for other texts."""
+        """Return the state of a text from `to_json`; raises PlanError for other texts."""
         try:
             document = parse_json(text, constants=True)
             question, budget = document["question"], document["budget"]

@@ -1,7 +1,8 @@
-"""Session state that survives a reload: ledgers, dataset, tab and release.
+"""Session state that is restored after a reload: ledger, dataset, open step and paid release.
 
-The state is in the settings folder of the user, readable by its owner only; never in an address,
-which people share.  An address contains a random name that is valid only in the same browser.
+The state is stored in the settings folder of the user, readable by its owner only, and not in the
+address, which people share. An address contains a random name of the stored state, which only the
+same browser can use.
 """
 
 from __future__ import annotations
@@ -40,13 +41,16 @@ _LOCK = threading.Lock()
 
 
 def browser() -> str:
-    """Return the name of the browser of this session, empty without a cookie."""
+    """Return a digest that identifies the browser of this session; empty without a cookie."""
     cookie = st.context.cookies.get(BROWSER)
     return hashlib.sha256(cookie.encode()).hexdigest()[:32] if isinstance(cookie, str) else ""
 
 
 def restore() -> None:
-    """Restore the state of this address when a session starts, else the last ledger."""
+    """When a session starts, restore the state that its address names.
+
+    Without a stored state, restore only the path of the ledger that this browser opened last.
+    """
     if st.session_state.setdefault("placed", False) or not browser():
         return
     st.session_state["placed"] = True
@@ -63,7 +67,7 @@ def restore() -> None:
 
 
 def keep() -> None:
-    """Store the state of this page if it has changed."""
+    """Store the state of this session under its name, and the name in the address, if changed."""
     if (name := st.session_state.get("place_name")) and st.query_params.get(NAME) != name:
         st.query_params[NAME] = name
     now = {name: st.session_state.get(name) for name in (*SESSION_TEXTS, *SESSION_LISTS)}
@@ -85,6 +89,7 @@ def keep() -> None:
 
 
 def _fits(name: str, value: object) -> bool:
+    """Return whether a value has the type of this key of the session state."""
     if name in SESSION_LISTS:
         return isinstance(value, list) and all(ways in (1, 2, 3) for ways in value)
     return isinstance(value, str)
@@ -105,7 +110,7 @@ def remember_ledger(ledger: str) -> None:
 
 
 def ledgers() -> list[str]:
-    """Return the existing ledgers that this browser has opened, the last one first."""
+    """Return the paths of existing ledgers that this browser has opened, the latest first."""
     return [path for path in _read().get(browser(), {}).get("ledgers", []) if Path(path).exists()]
 
 
@@ -119,7 +124,7 @@ def _file() -> Path:
 
 
 def _read() -> dict[str, Any]:
-    """Return the stored states by browser; empty if the file cannot be read."""
+    """Return a mapping from browsers to stored states; empty if the file cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
         entries = json.loads(_file().read_text(encoding="utf-8"))
         if isinstance(entries, dict):
@@ -128,7 +133,7 @@ def _read() -> dict[str, Any]:
 
 
 def _write(entries: dict[str, Any]) -> None:
-    """Write the states; ignore a settings folder that is read-only."""
+    """Write the mapping from browsers to states; do nothing if the folder is read-only."""
     with suppress(OSError):
         _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with atomic_file(_file(), overwrite=True) as file:

@@ -1,7 +1,7 @@
-"""Private interface of Streamlit: every use in the app, and a check at start.
+"""All uses of Streamlit's private interface in the app, and a check that it exists.
 
-Streamlit may rename these objects in any release. `check` looks up each name when the server
-starts, so that a missing one stops the server instead of silently disabling what depends on it.
+Streamlit may rename private objects in any release. `check` looks up each name when the server
+starts, so that a missing name stops the server instead of silently disabling a function of the app.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check() -> None:
 
 
 def _has_fields(kind: type, *names: str) -> bool:
-    """Return whether a class, or the code of its ``__init__``, names every attribute."""
+    """Return whether a class defines all attributes, by itself or in its ``__init__``."""
     code = kind.__init__.__code__  # type: ignore[misc]
     fields = {*code.co_names, *inspect.get_annotations(kind)}
     return all(name in fields or hasattr(kind, name) for name in names)
@@ -85,7 +85,7 @@ def _context_class() -> type:
 
 
 def skip_timer_reruns_of_running_scripts() -> None:
-    """Ignore reruns that a timer requests while the session's script runs.
+    """Make Streamlit ignore a rerun that a timer requests while the script of the session runs.
 
     A page that follows a job requests a rerun several times per second. If Streamlit accepts such
     a request during another run, or while the last messages of a run are being sent, it drops
