@@ -323,10 +323,7 @@ def _checked_errors(workload: Workload, errors: object, name: str) -> float | tu
 
     ``name`` is the argument in the message of the PlanError.
     """
-    try:
-        values = check_targets(errors)
-    except PlanError as error:
-        raise PlanError(str(error).replace("targets was", f"{name} was")) from None
+    values = check_targets(errors, name)
     if isinstance(values, tuple) and len(values) != len(workload.groups):
         raise PlanError(
             f"{name} has {len(values)} numbers for {len(workload.groups)} groups. Give one per"

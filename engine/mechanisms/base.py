@@ -1,7 +1,7 @@
 """Base class of mechanisms, planning limits and forecasts.
 
-A mechanism has a name, texts, options as dataclass fields, and methods that make and rebuild a
-plan.
+A mechanism has a name, descriptions, options as dataclass fields, and methods that compute a plan
+or rebuild it from a plan file.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Limits:
     time_limit : computing time in seconds, without waits for other programs; None for no limit.
     memory_limit : memory in bytes.
     progress : callback with a fraction and a text; planning stops if it returns False or raises.
-    workers : number of parallel processes, 1 for none; None uses all cores for large problems, or
-        the caller's `joblib.parallel_config`.
-    cache : whether solutions are read from and written to the cache.
+    workers : number of worker processes, 1 to use none; with None, all cores for large problems,
+        or the number in an active `joblib.parallel_config`.
+    cache : whether solved strategies are read from and written to the cache on disk.
     """
 
     time_limit: float | None = None
@@ -56,7 +56,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("time_limit", "memory_limit"):
             value = getattr(self, name)
-            # Memory needs a limit, because the operating system kills a process that exceeds it.
+            # A time limit is optional; without a memory limit the operating system would kill the
+            # process.
             missing = value is None and name == "memory_limit"
             # `not value > 0` also rejects nan.
             if missing or (
@@ -65,20 +66,24 @@ class Limits:
                     isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0
                 )
             ):
-                raise PlanError(f"{name} was {value!r}. Give a number above 0, or leave it out.")
+                raise PlanError(
+                    f"{name} is {value!r}, but must be a number above 0. Give one, or leave the"
+                    " option out."
+                )
         if self.workers is not None and (
             isinstance(self.workers, bool)
             or not isinstance(self.workers, int)
             or not 1 <= self.workers <= 1024
         ):
             raise PlanError(
-                f"workers was {self.workers!r}. Give an integer from 1 to 1024, or leave it out."
+                f"workers is {self.workers!r}, but must be an integer from 1 to 1024. Give one, or"
+                " leave the option out."
             )
         if not isinstance(self.cache, bool):
-            raise PlanError(f"cache was {self.cache!r}. Give True or False.")
+            raise PlanError(f"cache is {self.cache!r}. Give True or False.")
 
     def solve_cache(self) -> SolveCache | None:
-        """Return the cache of solutions, or None."""
+        """Return the cache of solved strategies, or None if it is not used."""
         return default_cache() if self.cache else None
 
     def deadline(self) -> float:
@@ -94,8 +99,8 @@ class Limits:
 class PlanOptions(TypedDict, total=False):
     """Keyword arguments of `plan` and `forecast`.
 
-    The first group is documented in `Mechanism`, the second one in `Limits`, and the last one in
-    the classes of single mechanisms.
+    `Mechanism` documents the first block of keys, `Limits` the second, and the classes of the
+    mechanisms their own options, which are the third.
     """
 
     objective: str
@@ -124,7 +129,14 @@ class PlanOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Predicted time in seconds, upper bound on memory in bytes, and a description of the work."""
+    """Prediction of the resources of planning.
+
+    Attributes
+    ----------
+    seconds : expected computing time in seconds.
+    memory : upper bound on the memory of the process in bytes.
+    text : description of the work, such as the number of residual spaces.
+    """
 
     seconds: float
     memory: float
@@ -140,11 +152,11 @@ class Mechanism(ABC):
     Class attributes
     ----------------
     name, title, meaning : identifier, display name and one-sentence description.
-    variants : combinations of options for comparisons.
-    choices : allowed values of options, for forms; options that are not listed are numbers or have
-        their default.
+    variants : combinations of options that comparisons of mechanisms include.
+    choices : mapping from option to the values that a form offers; an option that is not listed is
+        a number, or is not offered.
     laws : noise distributions; a budget of pure epsilon needs "laplace", all others "gaussian".
-    unsaid : values of options that are missing in plan files.
+    unsaid : mapping from option to the value it has if a plan file does not contain it.
     keeps_invariants : whether the mechanism supports exact totals (public tables) in the schema.
 
     Options
@@ -180,14 +192,14 @@ class Mechanism(ABC):
             or not 1 <= self.power <= LARGEST_POWER
         ):
             raise PlanError(
-                f"power was {self.power!r}. Give a number from 1 to {LARGEST_POWER:g}, or the"
-                " objective 'max'."
+                f"power is {self.power!r}, but must be a number from 1 to {LARGEST_POWER:g}. Give"
+                " one, or choose the objective 'max' for an infinite power."
             )
         if self.targets is not None:
             if self.objective != "max":
                 raise PlanError(
-                    f"targets was {str(self.targets)[:60]}, but only the objective 'max' takes"
-                    " targets."
+                    f"targets is {str(self.targets)[:60]}, but the objective {self.objective!r} has"
+                    " no targets. Choose the objective 'max', or leave out targets."
                 )
             object.__setattr__(self, "targets", check_targets(self.targets))
         if (
@@ -196,14 +208,18 @@ class Mechanism(ABC):
             or not 1 <= self.max_records < 2**50
         ):
             raise PlanError(
-                f"max_records was {self.max_records!r}. Give an integer from 1 to 2^50."
+                f"max_records is {self.max_records!r}. Give an integer from 1 to 2^50 - 1."
             )
 
     def options(self) -> dict[str, Any]:
-        """Return the options as JSON-compatible data, without redundant ones."""
+        """Return the options that identify a plan, as JSON-compatible data.
+
+        Omitted are max_records, which a plan stores separately, options without an effect on the
+        objective, and options with the value in ``unsaid``.
+        """
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
-        # The hash of a plan includes its options.  Options added later are omitted at the value
-        # that older plans imply, so that the hashes of older plans remain valid.
+        # The hash of a plan includes its options.  Plans from before an option existed lack it, so
+        # that an option with the value these plans imply must not change the hash.
         out = {
             name: value
             for name, value in out.items()
@@ -218,11 +234,14 @@ class Mechanism(ABC):
         return out
 
     def goal(self, workload: Workload) -> Objective:
-        """Return the objective for a workload."""
+        """Return the objective that the options select, with targets for the workload's groups."""
         return objective(self.objective, self.power, self.targets, workload)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        """Predict the time and memory of `plan`; here, for a fixed strategy."""
+        """Predict the time and memory of `plan`.
+
+        The base class predicts a mechanism without a search; others override the method.
+        """
         check_size(workload, limits.memory_limit)
         return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
 
@@ -230,72 +249,81 @@ class Mechanism(ABC):
         """Raise NotApplicable if the schema has exact totals and they are not supported."""
         if workload.schema.invariants and not self.keeps_invariants:
             raise NotApplicable(
-                f"The mechanism '{self.name}' does not measure residual spaces separately, which"
-                " the exact totals (invariants) of the schema require. Choose 'querysmasher',"
-                " 'residualplanner' or 'wff', or remove the exact totals."
+                f"The schema has invariants (exact totals), which the mechanism '{self.name}' does"
+                " not support. Choose 'querysmasher', 'residualplanner' or 'wff', or remove the"
+                " invariants from the schema."
             )
 
     @abstractmethod
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
-        """Return a plan; raise NotApplicable if the mechanism does not support the workload."""
+        """Compute a plan; raise NotApplicable if the mechanism does not support the workload."""
 
     @abstractmethod
     def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
-        """Rebuild an earlier result of `plan` from its solver state, without a search."""
+        """Return the plan that an earlier search found, from its stored result ``solved``."""
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
-        """Return the plan for the same request with another budget."""
+        """Return the plan with the same workload, mechanism and options for another budget."""
         return self.rebuild(plan.workload, budget, plan.solved)
 
 
 def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("gaussian",)) -> None:
-    """Check workload and budget.
+    """Check the arguments of a planning call.
+
+    Parameters
+    ----------
+    laws : noise distributions of the mechanism.
 
     Raises
     ------
     PlanError
-        If an argument has the wrong type or no query has a weight.
+        If an argument has the wrong type, or no query has a positive weight.
     NotApplicable
-        If the budget requires another noise distribution.
+        If the budget requires another noise distribution than those of the mechanism.
     """
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):
-        raise PlanError("A plan needs a Workload and a Budget, such as Budget(pcost=1.0).")
+        raise PlanError(
+            f"The arguments are a {type(workload).__name__} and a {type(budget).__name__}. Give a"
+            " Workload and a Budget, such as Budget(pcost=1.0)."
+        )
     if not workload.groups:
         raise PlanError("The workload has no queries. Add at least one group before planning.")
     if not any(g.is_weighted for g in workload.groups):
         raise PlanError("All queries have weight zero. Give at least one group a weight above 0.")
     if budget.law not in laws:
         raise NotApplicable(
-            "This mechanism draws Gaussian noise, which keeps no budget of pure epsilon. Give the"
-            " budget in rho, mu or (epsilon, delta), or choose a mechanism with Laplace noise, such"
-            " as 'hdmm'."
+            "The budget is in pure epsilon, but this mechanism draws Gaussian noise, which never"
+            " satisfies pure epsilon. Give the budget in rho, mu or (epsilon, delta), or choose a"
+            " mechanism with Laplace noise, such as 'hdmm'."
             if budget.law == "laplace"
             else (
-                "This mechanism draws Laplace noise and needs a budget of pure epsilon,"
-                " Budget.pure(epsilon)."
+                "The budget is for Gaussian noise, but this mechanism draws Laplace noise. Give a"
+                " budget of pure epsilon, Budget.pure(epsilon), or choose another mechanism."
             )
         )
 
 
 def check_size(workload: Workload, memory_limit: float, *, closed_form: bool = False) -> None:
-    """Raise LimitExceeded if the decomposition alone would exceed the limits.
+    """Raise LimitExceeded if a group is too large to be split into residual spaces.
 
-    With ``closed_form`` marginals on wide attributes need no matrix.
+    Parameters
+    ----------
+    memory_limit : in bytes.
+    closed_form : whether the mechanism solves marginals without a matrix on their cells.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
         if len(group.attributes) > MAX_ATTRIBUTES:
             raise LimitExceeded(
-                f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)}"
-                f" residual spaces inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Use"
-                " smaller groups."
+                f"A group has {len(group.attributes)} attributes; at most {MAX_ATTRIBUTES} are"
+                " allowed, because every subset of them is planned separately. Use groups on fewer"
+                " attributes."
             )
         for part in group.parts:
             cells, classes = part.cells, math.prod([n - 1 for n in part.sizes])
-            # One attribute needs dense matrices on its cells, several attributes the factor of the
-            # queries.
             if closed_form and has_identity_gram(part, group.query_weights):
                 continue
+            # dense matrices on the cells of one attribute, or query rows on several attributes
             entries = (
                 6 * cells**2
                 if len(part.sizes) == 1
@@ -311,17 +339,16 @@ def check_size(workload: Workload, memory_limit: float, *, closed_form: bool = F
 
 
 def check_tight(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
-    """Raise NotApplicable if a subworkload requires an alternating search.
+    """Raise NotApplicable if the strategy search of a subworkload must alternate between axes.
 
-    Objectives other than the weighted sum adapt query weights to the bounds of the spaces.  Bounds
-    of alternating searches are far from their values, so the search would take minutes and end with
-    a plan without a useful bound.
+    Searches for objectives other than the weighted sum adapt the query weights to lower bounds on
+    the error of each residual space.  Alternating searches give weak bounds, so such a search would
+    take minutes and end with a plan without a useful bound.
     """
     for sub, cost in zip(subs, costs, strict=True):
         if cost.alternates:
             raise NotApplicable(
-                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells is too large for a joint"
-                " search of its attributes, and alternating searches give weak bounds. Choose the"
-                " objective 'sum', merge cells of these attributes, or remove one kind of queries"
-                " on them together."
+                f"The queries on {' x '.join(map(str, sub.sizes))} cells need one strategy on too"
+                " many cells for this objective. Choose the objective 'sum', merge cells of these"
+                " attributes, or remove one query family on all of them together."
             )

@@ -34,7 +34,7 @@ from engine.residuals import Axes, Options, Space, Strategy
 from engine.residuals.strategy import joint_sensitivity
 from engine.workload import Part, Workload, subsets
 
-# Largest number of matrix entries in the rows of one part.
+# Largest number of matrix entries (queries times cells) of one query family in a group.
 MAX_PART_ENTRIES = 4_000_000
 
 
@@ -67,10 +67,9 @@ class GaussianQueries(ExplicitMechanism):
 
     Options
     -------
-    charge : "cell" charges the joint sensitivity of all groups.  "groups" charges every group as
-        if it were released alone and adds up these costs, for comparison with programs that do
-        so; the sum is at least the joint cost and is charged even where it is larger.  Plan files
-        without this option have "groups".
+    charge : "cell" charges the joint sensitivity of all groups.  "groups" charges the sum of the
+        costs of the groups, which is never less, for comparison with programs that do so.  Plan
+        files without this option have "groups".
     """
 
     name: ClassVar[str] = "gaussian"
@@ -95,21 +94,20 @@ class GaussianQueries(ExplicitMechanism):
             for part in group.parts:
                 if part.count * math.prod(part.sizes) > MAX_PART_ENTRIES:
                     raise NotApplicable(
-                        f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells,"
-                        " too many to measure each of them. Use 'querysmasher', or coarser"
-                        " attributes."
+                        f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells;"
+                        f" this mechanism allows at most {MAX_PART_ENTRIES:,} queries times cells."
+                        " Use 'querysmasher', or coarser attributes."
                     )
-                strategy, norm = _rows(part, law)
+                strategy, norm = _normalized_rows(part, law)
                 factors.append((tuple(order.index(a) for a in part.axes), strategy))
                 sensitivity *= norm
             attributes = group.named(order)
             components.append((attributes, tuple(factors), number))
             sensitivities.append(sensitivity)
-        # Groups of zero rows need no noise; a tiny share keeps their noise scale finite.
-        most = max(sensitivities)
+        # A group whose queries are all 0 needs no budget, but its noise must be finite.
+        smallest = 1e-6 * max(sensitivities)
         shares = [
-            max(s, 1e-6 * most) if law == "laplace" else max(s, 1e-6 * most) ** 2
-            for s in sensitivities
+            max(s, smallest) if law == "laplace" else max(s, smallest) ** 2 for s in sensitivities
         ]
         total, joint = math.fsum(shares), self.charge == "cell"
         if joint:
@@ -136,8 +134,8 @@ class LaplaceQueries(GaussianQueries):
 
 
 @lru_cache(maxsize=64)
-def _rows(part: Part, law: str) -> tuple[Strategy, float]:
-    """Return the rows of a part scaled to column norm 1, and their original norm."""
+def _normalized_rows(part: Part, law: str) -> tuple[Strategy, float]:
+    """Return the query rows of a part scaled to largest column norm 1, and the norm before."""
     rows = part.family.rows(part.sizes)
     norm = float(
         abs(rows).sum(axis=0).max() if law == "laplace" else (rows**2).sum(axis=0).max() ** 0.5
@@ -145,7 +143,7 @@ def _rows(part: Part, law: str) -> tuple[Strategy, float]:
     return explicit_strategy(rows, part.sizes, law), norm
 
 
-# For forecasts: floating point operations per second in large eigenvalue problems.
+# For forecasts of time: floating point operations per second in large eigenvalue problems.
 FLOPS_PER_S = 1e10
 
 
@@ -174,7 +172,7 @@ class Optimum(ExplicitMechanism):
             or not isinstance(self.gap, (int, float))
             or not 0 < self.gap < 1
         ):
-            raise PlanError(f"gap was {self.gap!r}. Give a number between 0 and 1, such as 1e-5.")
+            raise PlanError(f"gap is {self.gap!r}. Give a number between 0 and 1, such as 1e-5.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         cells = check_dense(workload, used_attributes(workload), "The global optimum")
@@ -196,15 +194,16 @@ class Optimum(ExplicitMechanism):
             if bases:
                 mass = bases[0]
                 if len(mass) != problem.variables:
-                    raise ValueError("recorded weights do not fit")
+                    raise ValueError("the stored cell weights do not fit the workload")
             else:
                 options = Options(gap=self.gap, deadline=limits.deadline())
-                done = [0]
+                steps = [0]
 
                 def watch(gap: float) -> None:
-                    done[0] += 1
+                    """Report a step of the search, whose number of steps is not known."""
+                    steps[0] += 1
                     limits.tell(
-                        1.0 - math.exp(-done[0] / 40.0), f"Solving {cells:,} cells, gap {gap:.1e}"
+                        1.0 - math.exp(-steps[0] / 40.0), f"Solving {cells:,} cells, gap {gap:.1e}"
                     )
 
                 mass, _ = problem.maximise(options, watch=watch)
@@ -226,7 +225,10 @@ class Optimum(ExplicitMechanism):
 
 
 def marginal_component(workload: Workload, attributes: Space, share: float) -> Component:
-    """Return the component that measures every cell of a marginal table."""
+    """Return the component that measures every cell of a marginal table.
+
+    ``share`` is its share of the budget.
+    """
     factors = tuple(
         ((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes))
     )
@@ -251,9 +253,9 @@ class DataCube(ExplicitMechanism):
             for part in group.parts:
                 if part.family.name not in ("marginal", "total"):
                     raise NotApplicable(
-                        f"DataCube answers marginals only, but a group has '{part.family.name}'"
-                        f" queries on {' x '.join(group.attributes)}. Use 'querysmasher', or"
-                        " marginals only."
+                        f"A group on {' x '.join(group.attributes)} has '{part.family.name}'"
+                        " queries, but DataCube answers only marginals. Choose 'querysmasher', or"
+                        " use only marginals."
                     )
         marginals = [
             tuple(
@@ -284,10 +286,20 @@ def data_cube(
 ) -> tuple[Axes, ...]:
     """Return the marginals to measure, with equal noise, for a workload of marginals.
 
-    A measured marginal covers every marginal of the workload on a subset of its attributes whose
-    cells sum at most ``limit`` of its cells.  Marginals are chosen greedily by the number of newly
-    covered marginals.  Without a limit, every limit is tried and the result with the smallest least
-    squares error is returned.  The published numbers have the size of the workload as the limit.
+    A measured marginal covers a marginal of the workload if each cell of the latter is the sum of
+    at most ``limit`` cells of the former.  Marginals are chosen greedily by the number of newly
+    covered marginals.  Without a limit, several limits are tried, and the choice with the smallest
+    least squares error is returned.  The experiments of the paper use the number of marginals in
+    the workload as the limit.
+
+    Parameters
+    ----------
+    sizes : domain size of every axis.
+    queried_sets : axes of every marginal of the workload.
+
+    Returns
+    -------
+    The axes of every measured marginal.
 
     Source: Ding and others (2011), BMAX by set cover, with candidates from the workload.
 
@@ -314,14 +326,14 @@ def data_cube(
         ]
     )
     limits = np.unique(sums[np.isfinite(sums)]) if limit is None else np.array([max(limit, 1)])
-    # Each limit takes a set cover and an error; neighbouring limits often have the same cover.
+    # Trying a limit takes time, and similar limits often lead to the same choice.
     if len(limits) > 24:
         limits = np.unique(limits[np.linspace(0, len(limits) - 1, 24).astype(int)])
     best: tuple[float, tuple[Axes, ...]] = (math.inf, ())
     for bound in limits:
         covers, uncovered, chosen = sums <= bound, np.ones(len(wanted), dtype=bool), []
         while uncovered.any():
-            # Greedy set cover: within a factor of log n of the smallest cover.
+            # greedy set cover: at most a factor of log n larger than the smallest cover
             most = int(np.argmax(covers[:, uncovered].sum(axis=1)))
             chosen.append(wanted[most])
             uncovered &= ~covers[most]
@@ -332,11 +344,13 @@ def data_cube(
 def marginals_error(
     sizes: Sequence[int], queried_sets: Sequence[Axes], measured: Sequence[Axes], noise: NoiseLaw
 ) -> float:
-    """Return the least squares error of marginals from measured marginals, in counts^2.
+    """Return the sum of the variances of all cells of queried marginals, in counts^2.
 
-    All marginals have weight 1.  Residual spaces are eigenspaces of the workload and the strategy,
-    so the error is the sum over B of dim(B) g_B / l_B, where g_B and l_B sum the number of cells
-    outside the set over the sets of the workload and the measured sets that contain B.
+    The cells are estimated by least squares from the measured marginals, which have equal noise and
+    together spend epsilon 1 (Laplace) or pcost 1 (Gaussian).  Residual spaces B are eigenspaces of
+    the Gram matrices of workload and strategy, so the error is the sum over B of
+    dim(B) g_B / l_B.  The eigenvalue g_B (l_B) is the sum over queried (measured) sets that contain
+    B of the number of cells on the attributes outside the set.
 
     >>> marginals_error((2, 3), [(0,), (1,)], [(0, 1)], "gaussian")
     12.0
@@ -344,6 +358,7 @@ def marginals_error(
     spaces = sorted({B for axes in queried_sets for B in subsets(sorted(axes))})
 
     def eigenvalues(sets: Sequence[Axes]) -> Array:
+        """Return the eigenvalue on every residual space of the marginals on ``sets``."""
         inside = np.array(
             [[i in axes for i in range(len(sizes))] for axes in sets], dtype=float
         ).reshape(len(sets), -1)
@@ -352,8 +367,8 @@ def marginals_error(
         ).reshape(len(spaces), -1)
         # Products of sizes as sums of logarithms, in one matrix product for all sets.
         outside = np.exp((1.0 - inside) @ np.log(np.asarray(sizes, dtype=float)))
-        held = spanned @ (1.0 - inside).T == 0.0
-        out: Array = held @ outside
+        is_contained = spanned @ (1.0 - inside).T == 0.0
+        out: Array = is_contained @ outside
         return out
 
     measured_values, dimensions = (
@@ -366,6 +381,5 @@ def marginals_error(
     total = float(
         np.sum(np.array(dimensions, dtype=float) * eigenvalues(queried_sets) / measured_values)
     )
-    # k tables at budget 1: each has epsilon 1/k and variance k^2 (Laplace), or pcost 1/k and
-    # variance k.
+    # each of k tables has epsilon 1/k and variance k^2 (Laplace), or pcost 1/k and variance k
     return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

@@ -1,10 +1,8 @@
 """Registry of mechanisms, planning and default options.
 
-`MECHANISMS` lists all mechanisms.  `plan` makes a plan, `forecast` predicts its cost, and
-`load_plan` rebuilds a plan from a file.  `default_options` adds default options: tuned centers if
-the predicted additional planning time is small.
-
-Parsing and validation of plan files.
+`MECHANISMS` lists all mechanisms.  `plan` computes a plan, `forecast` predicts its time and memory,
+and `load_plan` parses and validates a plan file and rebuilds its plan.  `default_options` adds
+default options: tuned centers if the predicted additional planning time is small.
 """
 
 from __future__ import annotations
@@ -37,19 +35,24 @@ from engine.progress import check_callback
 from engine.residuals import Complement, Space, Split
 from engine.workload import Workload
 
-# entries of the custom matrices in an untrusted plan file
+# An untrusted plan file may have custom matrices with this many entries, or with this many entries
+# per byte of the file if that is more.
 MAX_ENTRIES = 5_000_000
-# entries of the custom matrices per byte of an untrusted plan file, if that is more
 MAX_ENTRIES_PER_BYTE = 10
 
 
 def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str, Any], SolverState]:
-    """Return the validated JSON document of a plan and the state of its solver.
+    """Parse and validate a plan file.
 
     Parameters
     ----------
     text : content of the plan file.
     untrusted : limit the memory that the document may need in proportion to its size.
+
+    Returns
+    -------
+    data : the JSON document.
+    solved : the result of the strategy search in it.
 
     Raises
     ------
@@ -59,7 +62,8 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         data = parse_json(text, max_memory=MAX_JSON_MEMORY if untrusted else math.inf)
     except ValueError:
         message = (
-            "The plan is not valid JSON. Give the text that to_json wrote, not the name of a file."
+            "The text of the plan is not valid JSON. Give the content of a plan file, as written by"
+            " to_json, not the name of the file."
         )
         raise PlanError(message) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -71,13 +75,17 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         or not isinstance(solved, dict)
         or not isinstance(solved.get("duals"), list)
     ):
-        raise PlanError(f"The plan file lacks one of {', '.join(needed)}, solved. Export it again.")
+        raise PlanError(
+            f"The plan file lacks a required field; these are {', '.join(needed)} and solved."
+            " Export the plan again."
+        )
     if untrusted and (entries := _packed_entries(data["workload"])) > max(
         MAX_ENTRIES, MAX_ENTRIES_PER_BYTE * len(text)
     ):
         raise PlanError(
-            f"The custom matrices of the plan file unfold to {entries:,} numbers; so many are not"
-            " read."
+            f"The custom matrices of the plan file have {entries:,} entries; at most"
+            f" {max(MAX_ENTRIES, MAX_ENTRIES_PER_BYTE * len(text)):,} are read from a file of this"
+            " size. Use smaller custom matrices."
         )
     try:
         duals = [unpack(d) for d in solved["duals"]]
@@ -94,13 +102,15 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         tradeoff = _unpacked_tradeoff(solved.get("tradeoff"))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, binascii.Error):
         raise PlanError(
-            "The solver weights in the plan file are damaged. Export it again."
+            "The search result in the field 'solved' of the plan file is damaged. Export the plan"
+            " again."
         ) from None
     if not all(
         len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals
     ):
         raise PlanError(
-            "The solver weights in the plan file are not probabilities. Export it again."
+            "The field 'duals' of the plan file is damaged: it must have vectors of numbers from 0"
+            " to 1 with sum 1. Export the plan again."
         )
     tuned = [
         *split.centers.values(),
@@ -108,7 +118,8 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     ]
     if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
         raise PlanError(
-            "The centers or matrices in the plan file are not numbers below 1e6. Export it again."
+            "The centers or matrices in the plan file have entries that are not numbers below 1e6."
+            " Export the plan again."
         )
     endings, limit = solved.get("endings"), solved.get("memory_limit")
     if (
@@ -119,12 +130,13 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         or not (limit is None or (type(limit) in (int, float) and limit > 0))
     ):
         raise PlanError(
-            "The endings or the memory limit in the plan file are damaged. Export it again."
+            "The field 'endings' or 'memory_limit' of the plan file is damaged. Export the plan"
+            " again."
         )
     if not isinstance(joint := solved.get("joint", False), bool):
         raise PlanError(
-            "The field 'joint' of the plan file decides how blocks are charged and must be true or"
-            " false. Export it again."
+            "The field 'joint' of the plan file must be true or false; it decides how the privacy"
+            " cost is charged. Export the plan again."
         )
     return data, SolverState(
         duals=tuple(duals),
@@ -138,32 +150,35 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
 
 
 def _packed_entries(workload: Any) -> int:
-    """Return the number of entries that the packed matrices of a workload declare."""
-    total, level = 0, [workload]
-    while level:
-        value = level.pop()
+    """Return the number of matrix entries that the shapes in a workload's JSON data declare."""
+    total, pending = 0, [workload]
+    while pending:
+        value = pending.pop()
         if isinstance(value, dict):
             shape = value.get("shape")
             if isinstance(shape, list) and all(type(n) is int for n in shape):
                 total += math.prod(shape)
-            level += value.values()
+            pending += value.values()
         elif isinstance(value, list):
-            level += value
+            pending += value
     return total
 
 
 def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
-    """Return the plan if it agrees with the document; raise PlanError otherwise."""
+    """Return the rebuilt plan; raise PlanError if its cost, error or hash is not that of the file.
+
+    ``data`` is the JSON document of the plan file.
+    """
     solved = data["solved"]
-    promises = {"pcost": plan.pcost, "weighted_rmse": plan.weighted_rmse}
+    recomputed = {"pcost": plan.pcost, "weighted_rmse": plan.weighted_rmse}
     if plan.tradeoff is not None:
-        promises["achieved"] = plan.achieved
-    for name, mine in promises.items():
+        recomputed["achieved"] = plan.achieved
+    for name, value in recomputed.items():
         stored = solved.get(name)
-        if not isinstance(stored, float) or not math.isclose(stored, mine, rel_tol=1e-6):
+        if not isinstance(stored, float) or not math.isclose(stored, value, rel_tol=1e-6):
             raise PlanError(
-                f"The plan file promises {name} {stored!r}, but its matrices give {mine}. The file"
-                " was changed."
+                f"The plan file states {name} = {stored!r}, but its matrices give {value}: the file"
+                " was changed. Export the plan again."
             )
     if solved.get("hash") != plan.hash:
         raise PlanError(
@@ -174,6 +189,7 @@ def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
 
 
 def _unpacked_complements(packed: Any) -> dict[Space, Complement]:
+    """Return a mapping from attribute pair to complement, from the data of a plan file."""
     out: dict[Space, Complement] = {}
     for item in packed:
         total = unpack(item["by_total"])
@@ -187,6 +203,7 @@ def _unpacked_complements(packed: Any) -> dict[Space, Complement]:
 
 
 def _unpacked_tradeoff(packed: Any) -> Tradeoff | None:
+    """Return the `Tradeoff` in a plan file; None for the objective "sum" without constraints."""
     if packed is None:
         return None
     shares, witness = unpack(packed["shares"]), packed["witness"]
@@ -230,32 +247,47 @@ def mechanism_class(name: str) -> type[Mechanism]:
     if not isinstance(name, str) or name not in by_name:
         near = near_matches(name, by_name)
         raise PlanError(
-            f"There is no mechanism {repr(name)[:60]}{near}. Choose one of {', '.join(by_name)}."
+            f"The mechanism {repr(name)[:60]} does not exist{near}. Choose one of"
+            f" {', '.join(by_name)}."
         )
     return by_name[name]
 
 
 def _mechanism_of(name: str, options: Mapping[str, Any], max_records: int) -> Mechanism:
-    """Return the mechanism of a plan, configured by the options in the plan."""
+    """Return the mechanism with the options of a plan; missing options have their ``unsaid`` value.
+
+    Raises PlanError for an unknown mechanism or option.
+    """
     return _configured(
         name, {**mechanism_class(name).unsaid, **options, "max_records": max_records}
     )
 
 
 def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechanism, Limits]:
-    """Return the configured mechanism and limits; raise PlanError for invalid options."""
+    """Split keyword arguments of `plan` into mechanism options and resource limits.
+
+    Returns
+    -------
+    The mechanism with its options, and the limits.
+
+    Raises
+    ------
+    PlanError
+        If an option is unknown or has an invalid value.
+    """
     limit_options = {k: v for k, v in options.items() if k in LIMITS}
     limits = Limits(**limit_options | {"progress": check_callback(limit_options.get("progress"))})
     return _configured(mechanism, {k: v for k, v in options.items() if k not in LIMITS}), limits
 
 
 def _configured(name: str, options: dict[str, Any]) -> Mechanism:
+    """Return the mechanism of a name with the options; raise PlanError for an invalid option."""
     cls = mechanism_class(name)
     names = [*(f.name for f in fields(cls)), *LIMITS]
     if unknown := [k for k in options if k not in names]:
         near = near_matches(unknown[0], names)
         raise PlanError(
-            f"The mechanism '{name}' has no option {unknown[0]}{near}. Its options are"
+            f"The mechanism '{name}' has no option {unknown[0]}{near}. Choose from"
             f" {', '.join(names)}."
         )
     try:
@@ -314,7 +346,8 @@ def plan(
         configured.check_facts(workload)
     if aim == AIMS[0] and reference is not None:
         raise PlanError(
-            'A reference is for the aim "published" alone. Leave it out, or choose that aim.'
+            'The argument reference is allowed only with aim="published". Leave it out, or choose'
+            " that aim."
         )
     if aim != AIMS[0]:
         # The weights come from simulated releases, in a package above this one; see the import
@@ -343,11 +376,11 @@ def forecast(
     return configured.forecast(workload, limits)
 
 
-def at_budget(made: Plan, budget: Budget) -> Plan:
+def at_budget(base: Plan, budget: Budget) -> Plan:
     """Return a plan for another budget of the same kind, without another search.
 
     Blocks, noise and grids equal those of
-    ``plan(made.workload, budget, made.mechanism, **made.options)``.
+    ``plan(base.workload, budget, base.mechanism, **base.options)``.
 
     Raises
     ------
@@ -362,17 +395,18 @@ def at_budget(made: Plan, budget: Budget) -> Plan:
     >>> round(at_budget(first, Budget(pcost=4.0)).rmse, 6)
     0.5
     """
-    return _mechanism_of(made.mechanism, made.options, made.max_records).at_budget(made, budget)
+    return _mechanism_of(base.mechanism, base.options, base.max_records).at_budget(base, budget)
 
 
 def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
     """Load a plan from the text of `Plan.to_json`.
 
-    The plan is rebuilt from its solver weights and compared with the values in the file.
+    The plan is rebuilt from the search result in the file; its recomputed privacy cost, error and
+    hash must equal those in the file.
 
     Parameters
     ----------
-    untrusted : whether to reject compressed texts that expand to much more memory than their size.
+    untrusted : whether to reject files that need much more memory than their size.
 
     Raises
     ------
@@ -385,19 +419,21 @@ def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
         raise
     # A damaged file may contain values of any type.
     except Exception:
-        raise PlanError("The plan file is damaged. Export it again.") from None
+        raise PlanError("The plan file is damaged. Export the plan again.") from None
 
 
 def _load(text: str | bytes, untrusted: bool) -> Plan:
+    """Return the plan of a file; damaged files may raise other exceptions than PlanError."""
     data, solved = parse_plan(text, untrusted=untrusted)
     if not isinstance(data["options"], dict):
-        raise PlanError("The options in the plan file are damaged. Export it again.")
+        raise PlanError("The field 'options' of the plan file is damaged. Export the plan again.")
     configured = _mechanism_of(data["mechanism"], data["options"], data["max_records"])
     workload, budget = Workload.from_dict(data["workload"]), Budget.from_dict(data["budget"])
     for name, pi in solved.split.centers.items():
         if len(pi) != workload.schema[name].size or abs(pi.sum() - 1.0) > 1e-9:
             raise PlanError(
-                f"The center of '{name}' in the plan file is not a vector on its cells with sum 1."
+                f"The center of '{name}' in the plan file must have one number per cell, with sum"
+                " 1, but does not. Export the plan again."
             )
     configured.check_facts(workload)
     try:
@@ -407,15 +443,16 @@ def _load(text: str | bytes, untrusted: bool) -> Plan:
         if isinstance(error, PlanError):
             raise
         raise PlanError(
-            "The solver weights in the plan file do not fit its workload. Export it again."
+            "The search result in the field 'solved' of the plan file does not fit its workload."
+            " Export the plan again."
         ) from None
     return check_rebuilt(rebuilt, data)
 
 
 def label_of(name: str, options: Mapping[str, Any]) -> str:
-    """Label of a mechanism with options, as in the column ``mechanism``.
+    """Return the label of a mechanism with options, as in tables that compare mechanisms.
 
-    Default options are omitted; different plans have different labels.
+    Options with their default value are omitted; different options give different labels.
 
     >>> label_of("querysmasher", {"objective": "sum", "centers": "tuned"}), label_of("wff", {"embedding": "cells"})
     ('querysmasher (centers=tuned)', 'wff')
@@ -437,7 +474,9 @@ def _is_equal(value: Any, other: Any) -> bool:
 
 
 def title_of(label: str) -> str:
-    """Return the display title of a label; values that are words omit the option name.
+    """Return the display title of a label of `label_of`.
+
+    Values that are words are shown without the name of their option.
 
     >>> title_of("querysmasher (centers=tuned, gap=0.01)"), title_of("identity"), title_of("nonsense")
     ('QuerySmasher, tuned, gap 0.01', 'Identity', 'nonsense')
@@ -450,30 +489,30 @@ def title_of(label: str) -> str:
 
 
 def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return every mechanism with each of its variants as (name, options), by label."""
+    """Return a mapping from label to (mechanism name, options) for all mechanisms and variants."""
     return {
         label_of(m.name, options): (m.name, options) for m in MECHANISMS for options in m.variants
     }
 
 
-# Predicted time in seconds up to which centers are tuned by default.
+# Centers are tuned by default if the predicted planning time is at most this many seconds, or at
+# most this multiple of the time with uniform centers.
 TUNING_TIME_LIMIT_S = 1.0
-# Ratio to the predicted time with uniform centers up to which centers are tuned by default.
 TUNING_TIME_RATIO = 3.0
-# The option with a default that depends on the workload.
+# The only option whose default depends on the workload.
 CENTERS_OPTION = "centers"
 UNIFORM_REASON = "uniform centers, as in the paper"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DefaultOptions:
-    """Options with defaults.
+    """Result of `default_options`.
 
     Attributes
     ----------
-    options : keyword arguments of `plan`, except the mechanism.
-    reason : the chosen centers and the reason; empty without a choice.
-    expected : the forecast for these options, if the choice required it.
+    options : keyword arguments of `plan`, with the default of "centers" added.
+    reason : which centers are the default here, and why; empty if there was nothing to choose.
+    expected : forecast of time and memory for these options; None if none was computed.
     """
 
     options: Mapping[str, Any]
@@ -484,12 +523,12 @@ class DefaultOptions:
 def default_options(
     workload: Workload, mechanism: str, options: Mapping[str, Any]
 ) -> DefaultOptions:
-    """Add the default centers to the options of a mechanism, as the app and the command line do.
+    """Add the default of the option "centers", as the app and the command line do.
 
-    `plan` has uniform centers by default, as in the paper.  This function chooses tuned centers if
-    the predicted planning time is at most one second, or at most three times that with uniform
-    centers, and if accuracy constraints of groups require them.  Other objectives and solvers have
-    uniform centers.
+    `plan` itself has uniform centers by default, as in the paper.  This function chooses tuned
+    centers if the predicted planning time is at most one second, or at most three times that with
+    uniform centers.  It also chooses them if the option ``keep`` requires them.  With objectives
+    other than "sum" and solvers other than "optimal" it chooses uniform centers.
 
     Raises
     ------
@@ -546,7 +585,7 @@ def default_options(
 
 
 def implied_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with those that they imply: ``keep`` requires tuned centers.
+    """Return the options, with tuned centers added if the option ``keep`` requires them.
 
     >>> implied_options({"keep": 0.0})
     {'centers': 'tuned', 'keep': 0.0}
@@ -557,4 +596,5 @@ def implied_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _duration(prediction: Forecast) -> str:
+    """Return the predicted seconds as text, at least 0.1 s."""
     return f"{max(prediction.seconds, 0.1):.{0 if prediction.seconds >= 10.0 else 1}f} s"

@@ -1,7 +1,7 @@
 """Base class of mechanisms with explicit strategies on tables.
 
-A subclass defines the measured components in `ExplicitMechanism.design`; privacy cost, variances
-and release are common to all.
+A component is one strategy on a marginal table with its share of the budget.  A subclass returns
+the components in `ExplicitMechanism.design`; privacy cost, variances and release are common to all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from engine.privacy import Budget
 from engine.residuals import Axes, Space, Strategy
 from engine.workload import Group, Schema, Workload
 
-# Largest number of cells of a strategy in one dense matrix.
+# Largest number of cells of a table for mechanisms with one dense strategy matrix.
 MAX_DENSE_CELLS = 4096
 
 
@@ -43,13 +43,14 @@ class Design:
     Attributes
     ----------
     components : strategies with their shares of the budget.
-    full_tables : whether the components are marginal tables, with least squares over all of them.
-    statement : text about the search, for the certificate.
-    bound : lower bound on all matrix mechanisms in counts^2 at privacy cost 1, if the search proved
-        one.
-    matrices : arrays that rebuild the components from a file.
-    origin : a number defined by the mechanism, stored in files.
-    joint : whether the joint sensitivity of all components is charged; see `ExplicitPlan`.
+    full_tables : whether every component measures all cells of its table, so that queries are
+        answered by least squares over all tables.
+    statement : sentence about the search, for the certificate.
+    bound : lower bound on the weighted squared error of all matrix mechanisms, in counts^2 at
+        privacy cost 1; None if the search proved none.
+    matrices : arrays from which the mechanism rebuilds the components, for plan files.
+    origin : a number that the mechanism stores in plan files, such as that of the operator used.
+    joint : whether the joint privacy cost of all components is charged, see `Plan.joint`.
     """
 
     components: tuple[Component, ...]
@@ -61,13 +62,14 @@ class Design:
     joint: bool = False
 
     def arrays(self, schema: Schema) -> tuple[Array, ...]:
-        """Return the components as arrays for a file.
+        """Return the components as a list of arrays for a plan file.
 
-        Each array has a different shape: the header, then every component with its factors.
+        First a header; then for every component its share, groups and attributes, and for every
+        factor its axes and rows.
         """
         header = [self.origin, len(self.components), float(self.full_tables)]
-        # the fourth number says that the joint sensitivity is charged; plan files without it charge
-        # the sum of the costs of the components
+        # a fourth number means that the joint privacy cost is charged; without it, the sum of the
+        # costs of the components
         out: list[Any] = [[*header, 1.0] if self.joint else header]
         for c in self.components:
             out += [
@@ -81,7 +83,7 @@ class Design:
 
     @classmethod
     def from_arrays(cls, matrices: tuple[Array, ...], workload: Workload, law: str) -> Design:
-        """Rebuild a design from the output of `arrays`; every array has its original shape.
+        """Rebuild a design from the output of `arrays`, with the original shapes.
 
         Raises
         ------
@@ -91,20 +93,22 @@ class Design:
         remaining = list(matrices)
 
         def take() -> Array:
+            """Remove and return the first remaining array."""
             if not remaining:
-                raise ValueError("the recorded strategy ends too early")
+                raise ValueError("the stored design has too few arrays")
             return remaining.pop(0)
 
         def integers(values: Array, below: int) -> tuple[int, ...]:
+            """Return the values as integers from 0 to ``below`` - 1."""
             numbers = tuple(int(v) for v in values.ravel())
             if not all(0 <= n < below for n in numbers):
-                raise ValueError("the recorded strategy has numbers out of range")
+                raise ValueError("the stored design has a number out of range")
             return numbers
 
         strategies: dict[tuple[Axes, bytes], Strategy] = {}
         origin, count, whole_tables, *joint = integers(take(), 10**6)
         if joint not in ([], [1]):
-            raise ValueError("the recorded header does not fit")
+            raise ValueError("the header of the stored design must have 3 numbers, or 4 with a 1")
         names, components = workload.schema.names, []
         for _ in range(count):
             share, factors = take().ravel()
@@ -115,9 +119,9 @@ class Design:
                 axes, rows = integers(take(), len(attributes)), take()
                 axis_sizes = tuple(sizes[a] for a in axes)
                 if rows.ndim != 2 or rows.shape[1] != math.prod(axis_sizes):
-                    raise ValueError("the recorded rows do not fit")
-                # Equal factors share one object, so that least squares runs once and caches
-                # recognise it.
+                    raise ValueError("the stored strategy rows do not fit the attributes")
+                # Equal factors share one object, so that their pseudoinverse is computed once and
+                # caches by identity work.
                 if (axis_sizes, rows.tobytes()) not in strategies:
                     strategies[axis_sizes, rows.tobytes()] = explicit_strategy(
                         rows, axis_sizes, law
@@ -142,7 +146,10 @@ class Design:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplicitMechanism(Mechanism):
-    """Base class of mechanisms with explicit strategies; see the module docstring."""
+    """Base class of mechanisms that measure explicit strategies on marginal tables.
+
+    A subclass implements `design`.
+    """
 
     laws: ClassVar[tuple[str, ...]] = ("gaussian", "laplace")
 
@@ -150,8 +157,9 @@ class ExplicitMechanism(Mechanism):
         super().__post_init__()
         if self.objective != "sum":
             raise PlanError(
-                f"The mechanism '{self.name}' has no objective {self.objective!r}, only 'sum'. Use"
-                " 'querysmasher', 'residualplanner+' or 'wff'."
+                f"The objective is {self.objective!r}, but the mechanism '{self.name}' has only the"
+                " objective 'sum'. Choose that, or the mechanism 'querysmasher',"
+                " 'residualplanner+' or 'wff'."
             )
 
     @abstractmethod
@@ -160,8 +168,11 @@ class ExplicitMechanism(Mechanism):
     ) -> Design:
         """Return the components to measure.
 
-        ``bases`` contains the matrices of an earlier design, with shapes defined by the mechanism,
-        or is empty for a new search.
+        Parameters
+        ----------
+        law : "gaussian" or "laplace".
+        bases : `Design.matrices` of an earlier design, from which it is rebuilt without a search;
+            empty for a new search.
         """
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
@@ -169,7 +180,8 @@ class ExplicitMechanism(Mechanism):
         check_size(workload, limits.memory_limit)
         if not any(g.weight > 0 and _has_nonzero_query(g) for g in workload.groups):
             raise PlanError(
-                "The weighted queries count no records. Add a query that counts records."
+                "All coefficients of the queries with positive weight are 0, so they count no"
+                " records. Add a query with a coefficient other than 0."
             )
         limits.tell(0.0, "Choosing the strategy")
         result = explicit_plan(
@@ -181,12 +193,13 @@ class ExplicitMechanism(Mechanism):
     def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         check_request(workload, budget, self.laws)
         design = self.design(workload, budget.law, Limits(), solved.matrices)
-        bounded = design if solved.bound is None else replace(design, bound=solved.bound)
-        return explicit_plan(self, workload, budget, bounded)
+        if solved.bound is not None:
+            design = replace(design, bound=solved.bound)
+        return explicit_plan(self, workload, budget, design)
 
 
 def explicit_plan(mechanism: Mechanism, workload: Workload, budget: Budget, design: Design) -> Plan:
-    """Return the plan of a mechanism for a design."""
+    """Return the plan that releases the components of a design within the budget."""
     common: dict[str, Any] = {
         "workload": workload,
         "budget": budget,
@@ -212,12 +225,15 @@ def explicit_plan(mechanism: Mechanism, workload: Workload, budget: Budget, desi
 
 @lru_cache(maxsize=64)
 def _cached_bound(workload: Workload, law: str) -> float:
-    """Lower bound on all mechanisms, cached for other mechanisms, other budgets and plan files."""
+    """Return the lower bound on the weighted squared error of all matrix mechanisms.
+
+    In counts^2 at privacy cost 1.  Cached, because all mechanisms and budgets share it.
+    """
     return global_bound(workload, law, steps=0)
 
 
 def _has_nonzero_query(group: Group) -> bool:
-    """Return whether a weighted query of the group has a nonzero coefficient."""
+    """Return whether some query of positive weight has a coefficient other than 0."""
     marks = np.ones(1, dtype=bool)
     for part in group.parts:
         nonzero = np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)])
@@ -238,7 +254,10 @@ def used_attributes(workload: Workload) -> Space:
 def one_component(
     workload: Workload, attributes: Space, factors: tuple[tuple[Axes, Strategy], ...]
 ) -> Design:
-    """Return the design with one strategy for all groups."""
+    """Return the design with one component, which answers all groups.
+
+    Its strategy is the Kronecker product of the (axes, strategy) ``factors``.
+    """
     everything = tuple(range(len(workload.groups)))
     return Design(
         components=(
@@ -249,12 +268,15 @@ def one_component(
 
 @lru_cache(maxsize=256)
 def identity_strategy(n: int) -> Strategy:
-    """Return the identity strategy, which measures every cell."""
+    """Return the strategy that measures each of n cells by itself."""
     return Strategy(sizes=(n,), rows=np.eye(n), pinv=np.eye(n), complete=True)
 
 
 def check_dense(workload: Workload, attributes: Space, what: str) -> int:
-    """Return the number of cells of a dense table; raise NotApplicable above the limit."""
+    """Return the number of cells of the table on attributes.
+
+    Raises NotApplicable if it exceeds `MAX_DENSE_CELLS`; ``what`` is the subject of the message.
+    """
     cells = math.prod(workload.schema.sizes(attributes))
     if cells > MAX_DENSE_CELLS:
         raise NotApplicable(

@@ -114,15 +114,17 @@ def objective(
     values = (targets,) * len(workload.groups) if isinstance(targets, float) else tuple(targets)
     if len(values) != len(workload.groups):
         raise PlanError(
-            f"The option targets has {len(values)} entries for {len(workload.groups)} groups. Give"
-            " one target per group, or one number for all groups."
+            f"targets has {len(values)} numbers for {len(workload.groups)} groups. Give one per"
+            " group, or one number for all groups."
         )
     # users give targets as standard errors; the objective is in terms of variances
     return Objective(power=math.inf, targets=tuple(v * v for v in values))
 
 
-def check_targets(targets: Any) -> float | tuple[float, ...]:
+def check_targets(targets: Any, name: str = "targets") -> float | tuple[float, ...]:
     """Return validated targets: one number, or a tuple with one number per group.
+
+    ``name`` is the name of the argument in the error message.
 
     Raises
     ------
@@ -134,9 +136,8 @@ def check_targets(targets: Any) -> float | tuple[float, ...]:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, real) or not 1e-50 < value < 1e50:
             raise PlanError(
-                f"The option targets is {str(targets)[:60]}, which contains something other than a"
-                " number from 1e-50 to 1e50. Give target standard errors in counts: one number, or"
-                " one per group."
+                f"{name} is {str(targets)[:60]}, but a standard error must be a number from 1e-50"
+                " to 1e50, in counts. Give one number, or one per group."
             )
     return tuple(float(v) for v in values) if several else float(values[0])
 

@@ -40,7 +40,7 @@ def test_compare_in_script_without_guard_runs_once(tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines() == [
         "this script runs",
-        "['ok', 'There is no mecha']",
+        "['ok', \"The mechanism 'no\"]",
     ], done.stderr
     assert done.stderr == ""
 

@@ -92,5 +92,5 @@ def test_compare_views_are_accessible_and_set_mechanism(
     visit.settle()
     visit.expect_text("Mechanism: Weighted Fourier Factorizations")
     visit.pick("Budget unit", "pure epsilon")
-    visit.expect_text("keeps no budget of pure epsilon")
+    visit.expect_text("never satisfies pure epsilon")
     visit.take_picture("compare_pure_epsilon")

@@ -121,7 +121,7 @@ def test_load_plan_exceeded_limits_is_refused() -> None:
     document = json.loads(build_plan(pairs(), centers="tuned", keep=0.0).to_json())
     lower = np.full(len(pairs().groups), 1e-3)
     document["solved"]["tradeoff"]["limits"] = base64.b64encode(lower.tobytes()).decode()
-    with pytest.raises(PlanError, match="do not fit"):
+    with pytest.raises(PlanError, match="fit"):
         load_plan(json.dumps(document))
 
 

@@ -122,7 +122,7 @@ def test_compare_ranks_mechanisms_and_gives_reasons() -> None:
         workload, Budget(pcost=2.0), ["wff", "nonsense", ("wff", {"speed": 3})], memory_limit=1e3
     )
     assert odd["rmse"].isna().all()
-    assert odd["status"].str.contains("GB|no mechanism|no option").all()
+    assert odd["status"].str.contains("GB|does not exist|no option").all()
 
 
 @pytest.mark.parametrize(("n", "printed"), [(20, 62.947), (50, None)])

@@ -161,7 +161,7 @@ def forge(text: str, rng: np.random.Generator) -> str:
             break
         except PlanError as error:
             promise = re.search(
-                r"promises (\w+) .*, but its matrices give ([-+.e0-9]+)\.", str(error)
+                r"states (\w+) = .*, but its matrices give ([-+.e0-9]+):", str(error)
             )
             if promise is None:
                 break

@@ -167,7 +167,7 @@ def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None
     reasons = next(f for f in data_frames(session) if "reason" in f)
     assert reasons["mechanism"].tolist() == ["Toy, large"]
     assert (
-        "There is no mechanism 'toy'" in reasons["reason"][0]
+        "The mechanism 'toy' does not exist" in reasons["reason"][0]
     )  # workers do not have the patched registry
     session.go("preview")
     version = session.app.session_state["history"].version
@@ -181,7 +181,7 @@ def test_pure_epsilon_budget_works_on_pages() -> None:
     session = open_small_workload()
     session.set(budget_unit="pure epsilon")
     assert session.studio.budget == Budget.pure(1.0)
-    assert "keeps no budget of pure epsilon" in session.errors()
+    assert "never satisfies pure epsilon" in session.errors()
     assert session.go("compare", compare_chosen=["laplace"]).metrics()["Privacy budget"] == "ε 1"
     session.go("preview")
     assert "pure epsilon 1" in session.text()
