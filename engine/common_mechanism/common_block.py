@@ -1,21 +1,21 @@
 """Common part and residuals of blocks on one residual space.
 
 A block measures the residual coordinates c of its residual space with precision matrix K = M^T M /
-noise^2, where M holds its strategy rows in residual coordinates.  Blocks on different spaces
-measure independent functionals.  So the largest common part of several plans consists of the
-largest common part of their blocks on each space.  For one space, with K_i the precision of plan i,
-there are three cases:
+noise^2, where M has its strategy rows in residual coordinates.  Blocks on different residual spaces
+are independent, so the largest common part of several plans is computed one residual space at a
+time.  For one space, with K_i the precision of the block of plan i, and K <= K' if K' - K is
+positive semidefinite, there are three cases:
 
-    one K_i below all others   K_i is the common part.  The frequent case: closed form, any size.
+    one K_i <= all others      K_i is the common part.  The frequent case: closed form, any size.
     two product blocks         Coordinates T_1 (x) ... (x) T_k make both precisions diagonal.  The
                                common part has the smaller diagonal entry in every coordinate.
     otherwise                  Up to `MAX_DENSE_COORDINATES`: the dense common mechanism.  Above:
-                               t K_m with the largest t for which it lies below all others; it is
-                               valid, but may not be the largest common part.
+                               t K_m with the largest t such that t K_m <= all K_i; it is valid, but
+                               may not be the largest common part.
 
-The residual of plan i has precision K_i minus the precision of the look.  It is diagonal in
-coordinates T_1 (x) ... (x) T_k that are computed factor by factor, without a matrix on all class
-coordinates.
+The common part is measured first (the look).  What remains for plan i, its residual, has precision
+K_i minus the precision of the look.  It is diagonal in coordinates T_1 (x) ... (x) T_k that are
+computed factor by factor, without a matrix on all residual coordinates.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, definitions 3.9 and 3.10, algorithms 1, 3 and 4, on
 residual spaces.
@@ -58,93 +58,105 @@ MAX_DENSE_COORDINATES = {2: 2_000, 3: 300}
 RANK_TOLERANCE = 1e-10
 # Relative differences of precision up to this value are rounding errors.
 PRECISION_TOLERANCE = 1e-11
-# Rounding errors move a row out of another row space by at most this share of its length.
+# A row lies in a row space if its distance to it is at most this share of its length.
 SPAN_TOLERANCE = 1e-8
-# Finer than the grid of a plan (in bits), so that two steps together round less than one plan
-# alone.
+# Bits of the noise grid of both stages.  It is finer than that of a plan, so that the rounding of
+# two stages together costs less than that of one plan.
 GRID_BITS = 33
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coordinates:
-    """Coordinates T c of some axes: T, shape (r, residual coordinates), right inverse ``back``."""
+    """Linear coordinates T c of the residual coordinates c of some attributes.
+
+    Attributes
+    ----------
+    axes : positions of the attributes in the residual space.
+    rows : T, shape (r, residual coordinates of these attributes).
+    right_inverse : right inverse of T, shape (residual coordinates, r).
+    """
 
     axes: Axes
     rows: Array
-    back: Array
+    right_inverse: Array
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BlockResidual:
-    """Residual of a block after a look at the same space.
+    """What remains to be measured for a plan's block after the first stage (the look).
 
-    In the coordinates `turns` the precisions of the look and of the plan are both diagonal.
+    It is given in coordinates in which the precisions of the look and of the plan's block are both
+    diagonal.
 
     Attributes
     ----------
-    turns : the coordinates, factor by factor.
-    look_precision : precision of the look, 1/counts^2; one axis per turn, or shape () if it is the
-        same in all coordinates.
-    block : the block that must still be measured, in these coordinates; None if the look has all
-        its information.
+    coordinates : the coordinates, one entry per Kronecker factor of the block.
+    look_precision : diagonal of the precision of the look in 1/counts^2, one axis per factor; shape
+        () if it is the same in all coordinates.
+    block : the block that remains to be measured, in these coordinates; None if the look has the
+        full precision already.
     """
 
-    turns: tuple[Coordinates, ...]
+    coordinates: tuple[Coordinates, ...]
     look_precision: Array
     block: Block | None
 
     def combine(self, looked: Array, answers: Array | None) -> Array:
-        """Return the precision-weighted mean of the look and of the answers of `block`, in counts.
+        """Return the precision-weighted mean of both stages: of the look and the answers of `block`.
 
         Parameters
         ----------
-        looked : residual coordinates estimated by the look, shape (n_1 - 1, ..., n_k - 1).
-        answers : answers of `block`, one axis per turn; None if there is no block.
+        looked : residual coordinates estimated by the look, in counts, shape (n_1 - 1, ...,
+            n_k - 1).
+        answers : answers of `block` in counts, one axis per factor; None if there is no block.
 
         Returns
         -------
-        Residual coordinates, shape (n_1 - 1, ..., n_k - 1).
+        Residual coordinates in counts, shape (n_1 - 1, ..., n_k - 1).
 
         Notes
         -----
         Source: algorithm 4.
         """
-        sets = [t.axes for t in self.turns]
-        look_turned = contract(group_axes(looked, sets), [t.rows.T for t in self.turns])
+        sets = [t.axes for t in self.coordinates]
+        look_coordinates = contract(group_axes(looked, sets), [t.rows.T for t in self.coordinates])
         # for two independent unbiased estimates, precision weights have least variance
-        precision, weighted_sum = self.look_precision, self.look_precision * look_turned
+        precision, weighted_sum = self.look_precision, self.look_precision * look_coordinates
         if self.block is not None and answers is not None:
             weights = 1.0 if self.block.weights is None else self.block.weights
             precision = precision + (weights / self.block.noise) ** 2
             weighted_sum = weighted_sum + weights * answers / self.block.noise**2
-        # a coordinate that neither step measures stays 0: no query that the plan answers depends on
-        # it
+        # a coordinate that neither stage measures remains 0, because no query that the plan answers
+        # depends on it
         mean = np.divide(
             weighted_sum,
             precision,
             out=np.zeros_like(weighted_sum),
             where=np.broadcast_to(precision, weighted_sum.shape) > 0,
         )
-        return ungroup_axes(contract(mean, [t.back.T for t in self.turns]), sets, looked.shape)
+        return ungroup_axes(
+            contract(mean, [t.right_inverse.T for t in self.coordinates]), sets, looked.shape
+        )
 
 
 def common_block(
     blocks: Sequence[Block], centers: Sequence[Array | None], complement: Complement | None
 ) -> tuple[Block | None, str]:
-    """Return the common part of blocks on one space, its noise not on a grid, and the method.
+    """Return the common part of several plans' blocks on one residual space.
 
     Parameters
     ----------
     blocks : one block per plan, all on the same residual space.
-    centers : one per attribute, shape (n_i,).
-    complement : of a space of two attributes, where the plans have one.
+    centers : center of each attribute, shape (n_i,), or None for the uniform one.
+    complement : complement of the pair of attributes, or None.
 
     Returns
     -------
-    The common part, or None if there is none, and the method that computed it.
+    The common part, or None if there is none; its noise is not rounded to a grid yet.  And the name
+    of the method that computed it.
     """
-    # every common part lies below all blocks, so a block that itself lies below all others is the
-    # largest one
+    # a common part has at most the precision of every block, so a block with the least precision is
+    # the largest common part
     smallest = _dominated(blocks)
     if smallest is not None:
         return smallest, "closed form"
@@ -160,31 +172,33 @@ def common_block(
 def block_residual(
     look: Block, block: Block, max_records: int, stretch: float = 1.0
 ) -> BlockResidual:
-    """Return the measurement that completes the look's block to the precision of a plan's block.
+    """Return what remains to be measured after the look to reach the precision of a plan's block.
 
     Parameters
     ----------
-    look, block : blocks of the look and of the plan on one space.
-    max_records : largest number of records, for the grid of the noise.
-    stretch : factor of the noise of ``block``.
+    look, block : blocks of the look (the first stage) and of the plan on one residual space.
+    max_records : largest number of records; it determines the grid of the noise.
+    stretch : factor by which the noise of ``block`` is multiplied.
 
     Raises
     ------
     LimitExceeded
-        The blocks are not products on the same sets of axes, and are too large for dense matrices.
+        The blocks are not products on the same sets of attributes, and are too large for dense
+        matrices.
     """
-    # in the coordinates of its own rows a block has the same precision in every direction
+    # in the coordinates M c of its strategy rows a block has this precision in every coordinate
     precision = 1.0 / (block.noise * stretch) ** 2
     products = block.weights is None and _aligned(look, block)
     if look.weights is None and products:
         if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)):
-            turns = tuple(
-                Coordinates(axes=a, rows=_residual_rows(s), back=s.pinv) for a, s in block.factors
+            coordinates = tuple(
+                Coordinates(axes=a, rows=_residual_rows(s), right_inverse=s.pinv)
+                for a, s in block.factors
             )
-            return _rest(
+            return _residual(
                 max_records,
                 block,
-                turns,
+                coordinates,
                 None,
                 np.asarray(1.0 / look.noise**2),
                 np.asarray(precision),
@@ -192,34 +206,40 @@ def block_residual(
         relatives = [
             _relative(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
         ]
-        turns = tuple(
-            Coordinates(axes=a, rows=t, back=b)
+        coordinates = tuple(
+            Coordinates(axes=a, rows=t, right_inverse=b)
             for (a, _), (_, t, b, _) in zip(block.factors, relatives, strict=True)
         )
         look_precision = _outer([g for *_, g in relatives]) / look.noise**2
-        return _rest(
+        return _residual(
             max_records,
             block,
-            turns,
+            coordinates,
             [p for p, *_ in relatives],
             look_precision,
             np.full(look_precision.shape, precision),
         )
     if look.weights is not None and products:
-        # the factors of a weighted look are built so that they make the blocks behind it diagonal
+        # the coordinates of a weighted look usually make the plan's precision diagonal as well,
+        # because `_two_products` computed them from the plans' blocks
         inverses = [s.pinv for _, s in look.factors]
         relative_rows = [
             _residual_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)
         ]
         grams = [m.T @ m for m in relative_rows]
         if all(np.abs(g - np.diag(np.diag(g))).max() <= 1e-9 * np.diag(g).max() for g in grams):
-            turns = tuple(
-                Coordinates(axes=a, rows=_residual_rows(s), back=b)
+            coordinates = tuple(
+                Coordinates(axes=a, rows=_residual_rows(s), right_inverse=b)
                 for (a, s), b in zip(look.factors, inverses, strict=True)
             )
             plan_precision = _outer([np.diag(g) for g in grams]) * precision
-            return _rest(
-                max_records, look, turns, None, (look.weights / look.noise) ** 2, plan_precision
+            return _residual(
+                max_records,
+                look,
+                coordinates,
+                None,
+                (look.weights / look.noise) ** 2,
+                plan_precision,
             )
     look_rows, plan_rows = dense_rows(look), dense_rows(block)
     P, T, right_inverse, look_precision = _relative_rows(look_rows, plan_rows)
@@ -229,10 +249,10 @@ def block_residual(
         sizes=block.sizes, rows=rows, pinv=right_inverse, complete=len(rows) == T.shape[1]
     )
     look_precision = look_precision / look.noise**2
-    return _rest(
+    return _residual(
         max_records,
         replace(block, factors=((axes, merged),), weights=None),
-        (Coordinates(axes=axes, rows=T, back=right_inverse),),
+        (Coordinates(axes=axes, rows=T, right_inverse=right_inverse),),
         None,
         look_precision,
         np.full(look_precision.shape, precision),
@@ -246,63 +266,87 @@ def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
 
 
 def dense_rows(block: Block) -> Array:
-    """Return M of a small block on all residual coordinates, shape (measurements, coordinates)."""
+    """Return the rows M of a block as a dense matrix, shape (measurements, residual coordinates).
+
+    Raises
+    ------
+    LimitExceeded
+        The matrix is too large.
+    """
     dimension = math.prod(n - 1 for n in block.sizes)
     if max(dimension, block.measurements) > 2 * MAX_DENSE_COORDINATES[2]:
         raise LimitExceeded(
-            f"On {set_name(block.attributes)} the plans measure different products of attributes,"
-            f" and the {dimension:,} coordinates are too many to compare them as a whole;"
-            f" {2 * MAX_DENSE_COORDINATES[2]:,} are possible. Ask the same families of these"
-            " attributes in every plan, or leave these attributes out of one."
+            f"The plans measure {set_name(block.attributes)} with different products of"
+            f" strategies, and the residual space has {dimension:,} coordinates. At most"
+            f" {2 * MAX_DENSE_COORDINATES[2]:,} can be compared. Use the same query families on"
+            " these attributes in every plan, or remove the attributes from one plan."
         )
     return _kronecker(
         block, [_residual_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes]
     )
 
 
-def _rest(
+def _residual(
     max_records: int,
     basis_block: Block,
-    turns: tuple[Coordinates, ...],
+    coordinates: tuple[Coordinates, ...],
     P: Sequence[Array] | None,
     look_precision: Array,
     plan_precision: Array,
 ) -> BlockResidual:
-    # where the look has the same precision up to rounding, measuring again would need noise of
-    # infinite deviation
+    """Return the block whose precision is that of the plan minus that of the look.
+
+    Parameters
+    ----------
+    basis_block : block whose strategy rows, after multiplication with ``P``, are the coordinates
+        ``coordinates``.
+    P : one matrix per factor, or None if the rows are the coordinates already.
+    look_precision, plan_precision : diagonals in these coordinates, in 1/counts^2.
+    """
+    # a precision of 0 means no measurement: a positive rounding error would need huge noise
     residual_precision = np.where(
         plan_precision - look_precision > RESIDUAL_TOLERANCE * plan_precision,
         plan_precision - look_precision,
         0.0,
     )
     if not residual_precision.any():
-        return BlockResidual(turns=turns, look_precision=look_precision, block=None)
+        return BlockResidual(coordinates=coordinates, look_precision=look_precision, block=None)
     noise = 1.0 / math.sqrt(float(residual_precision.max()))
     if residual_precision.shape == ():
         return BlockResidual(
-            turns=turns,
+            coordinates=coordinates,
             look_precision=look_precision,
             block=round_noise_up(replace(basis_block, noise=noise), noise, max_records),
         )
     factors = []
-    for k, ((axes, s), turn) in enumerate(zip(basis_block.factors, turns, strict=True)):
+    for k, ((axes, s), factor_coordinates) in enumerate(
+        zip(basis_block.factors, coordinates, strict=True)
+    ):
         rows = s.rows if P is None else P[k].T @ s.rows
         factors.append(
-            (axes, Strategy(sizes=s.sizes, rows=rows, pinv=turn.back, complete=s.complete))
+            (
+                axes,
+                Strategy(
+                    sizes=s.sizes,
+                    rows=rows,
+                    pinv=factor_coordinates.right_inverse,
+                    complete=s.complete,
+                ),
+            )
         )
     residual_block = replace(
         basis_block, factors=tuple(factors), weights=np.sqrt(residual_precision) * noise
     )
     return BlockResidual(
-        turns=turns,
+        coordinates=coordinates,
         look_precision=look_precision,
         block=round_noise_up(residual_block, noise, max_records),
     )
 
 
 def _dominated(blocks: Sequence[Block]) -> Block | None:
-    """Return the first block whose precision is below that of all others, or None."""
-    # the noisiest block first, because it is the most likely one
+    """Return a block whose precision is at most that of every other block, or None."""
+    # the noisiest block is tried first, because it most likely has the least precision
     for block in sorted(blocks, key=lambda b: -b.noise / b.column_norm):
         if all(b is block or _largest(block, b) <= 1.0 + PRECISION_TOLERANCE for b in blocks):
             return block
@@ -310,14 +354,17 @@ def _dominated(blocks: Sequence[Block]) -> Block | None:
 
 
 def _largest(lower: Block, upper: Block) -> float:
-    """Return the least t with K_lower <= t K_upper; infinite if factors do not show one."""
+    """Return the least t with K_lower <= t K_upper, for the precisions K of two product blocks.
+
+    It is infinite if there is none, or if the blocks are not products on the same attributes.
+    """
     if lower.weights is not None or upper.weights is not None or not _aligned(lower, upper):
         return math.inf
     ratio = (upper.noise / lower.noise) ** 2
     for (_, s), (_, t) in zip(lower.factors, upper.factors, strict=True):
         if not _same(s, t):
-            # K_s <= t K_t requires that the span of s lies in the span of t; t is the largest
-            # relative precision
+            # K_s <= t K_t requires that the row space of s lies in that of t; the least t is then
+            # the largest relative precision
             *_, ratios = _relative(s, t)
             if not _inside(s, t):
                 return math.inf
@@ -327,7 +374,10 @@ def _largest(lower: Block, upper: Block) -> float:
 
 
 def _two_products(one: Block, other: Block) -> Block | None:
-    """Return the coordinate-wise minimum of the precisions of two aligned products, or None."""
+    """Return the common part of two product blocks: the smaller precision in every coordinate.
+
+    It is None if the blocks are not products on the same attributes with equal row spaces.
+    """
     if not _aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
     factors, ratios = [], []
@@ -342,7 +392,8 @@ def _two_products(one: Block, other: Block) -> Block | None:
             )
         )
         ratios.append(ratio)
-    # where both are diagonal, A <= B and A <= C hold entry by entry (definition 3.9)
+    # both precisions are diagonal in these coordinates, so the largest precision that is at most
+    # both is their minimum in every coordinate (definition 3.9)
     precision = np.minimum(_outer(ratios) / one.noise**2, 1.0 / other.noise**2)
     noise = 1.0 / math.sqrt(float(precision.max()))
     weights = np.sqrt(precision) * noise
@@ -361,6 +412,7 @@ def _two_products(one: Block, other: Block) -> Block | None:
 def _dense_common(
     blocks: Sequence[Block], centers: Sequence[Array | None], complement: Complement | None
 ) -> Block | None:
+    """Return the common part from dense matrices on all residual coordinates; None if it is empty."""
     common_mechanism = CommonMechanism(*(LinearMechanism(dense_rows(b) / b.noise) for b in blocks))
     if not common_mechanism.common.rank:
         return None
@@ -369,8 +421,7 @@ def _dense_common(
     if complement is not None:
         lift = SplitLift(sizes, centers, ((0, 1),), {(0, 1): complement})
     rows, axes = lift.rows(S), tuple(range(len(sizes)))
-    # the common mechanism has noise 1, but a block has column norm 1 and carries its scale in the
-    # noise
+    # the common mechanism has noise 1; a block has the column norm 1 instead, and other noise
     norm = math.sqrt(float((rows**2).sum(axis=0).max()))
     pinv = common_mechanism.common.right_inverse * norm
     strategy = Strategy(sizes=sizes, rows=rows / norm, pinv=pinv, complete=len(S) == S.shape[1])
@@ -378,16 +429,20 @@ def _dense_common(
 
 
 def _scaled(blocks: Sequence[Block]) -> tuple[Block | None, str]:
+    """Return the block that has most precision after its noise is raised until it is a common part.
+
+    The second value describes the method; the block is None if no block can be compared.
+    """
     largest, largest_precision = None, 0.0
     for block in blocks:
         # the margin of 1e-12 keeps the scaled block below all others in spite of rounding
-        share = 1.0 / max(_largest(block, b) * (1.0 + 1e-12) for b in blocks)
+        factor = 1.0 / max(_largest(block, b) * (1.0 + 1e-12) for b in blocks)
         precision = (
-            share * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
+            factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
         )
         if precision > largest_precision:
             largest, largest_precision = (
-                replace(block, noise=block.noise / math.sqrt(min(1.0, share))),
+                replace(block, noise=block.noise / math.sqrt(min(1.0, factor))),
                 precision,
             )
     return (
@@ -401,6 +456,7 @@ def _scaled(blocks: Sequence[Block]) -> tuple[Block | None, str]:
 
 
 def _aligned(one: Block, other: Block) -> bool:
+    """Return whether the Kronecker factors of two blocks are on the same attributes."""
     return [a for a, _ in one.factors] == [a for a, _ in other.factors]
 
 
@@ -409,7 +465,7 @@ def _same(one: Strategy, other: Strategy) -> bool:
 
 
 def _inside(part: Strategy, outer: Strategy) -> bool:
-    """Return whether the span of one strategy lies in the span of the other."""
+    """Return whether the row space of ``part`` lies in that of ``outer``, in residual coordinates."""
     if outer.complete:
         return True
     rows = _residual_rows(part)
@@ -418,14 +474,19 @@ def _inside(part: Strategy, outer: Strategy) -> bool:
 
 
 def _relative(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array, Array]:
+    """Return `_relative_rows` of the strategies' rows in residual coordinates."""
     return _relative_rows(_residual_rows(part), _residual_rows(reference))
 
 
 def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, Array]:
-    """Return P, T, a right inverse of T, and g; T c are coordinates with diagonal precisions.
+    """Return coordinates T c in which the precisions of two strategies with noise 1 are diagonal.
 
-    T = P^T M for the rows M of ``reference``, which has precision 1 in every coordinate; ``part``
-    has precision diag(g).
+    Returns
+    -------
+    P : orthonormal columns with T = P^T M, for the rows M of ``reference``.
+    T : rows of the coordinates; the precision of ``reference`` is the identity in them.
+    right_inverse : right inverse of T.
+    g : diagonal of the precision of ``part`` in these coordinates.
     """
     # in the singular coordinates of the reference its precision is the identity, and one symmetric
     # eigenproblem then makes the precision of the part diagonal
@@ -439,12 +500,15 @@ def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, 
 
 
 def _residual_rows(strategy: Strategy) -> Array:
-    """Return M, shape (measurements, residual coordinates): rows times N."""
+    """Return the strategy rows in residual coordinates, shape (measurements, coordinates)."""
     return residual_rows(strategy.rows, strategy.sizes)
 
 
 def _kronecker(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) -> Array:
-    """Return the weighted product of one matrix per factor, columns in order of the attributes."""
+    """Return the Kronecker product of one matrix per factor, with rows times the block's weights.
+
+    The columns are in the order of the attributes; ``sizes`` has the number of columns of each.
+    """
     product = np.ones((1, 1))
     for matrix in matrices:
         product = np.asarray(np.kron(product, matrix), dtype=float)
@@ -456,6 +520,7 @@ def _kronecker(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) ->
 
 
 def _outer(vectors: Sequence[Array]) -> Array:
+    """Return the outer product of vectors, with one axis per vector."""
     out = np.ones(())
     for v in vectors:
         out = np.multiply.outer(out, v)

@@ -3,11 +3,12 @@
 A linear Gaussian mechanism is M(x) = B x + N(0, Sigma).  Its privacy cost matrix B^T Sigma^-1 B
 determines both its privacy cost and the queries that it can answer.
 
-Partial order.  Every mechanism has a standard form S x + N(0, I), where the rows of S are
-independent and S^T S is the privacy cost matrix, and a right inverse R with S R = I.  In these
-coordinates the singular values of the rows of another mechanism compare the two: the value 1 means
-equal information in that direction.  So decisions about rank and order do not depend on units or
-noise levels.
+Partial order.  M_1 is answerable from M_2 if the output of M_1 can be computed from that of M_2,
+which means that its privacy cost matrix is the smaller one.  Every mechanism has a standard form S
+x + N(0, I), where the rows of S are independent and S^T S is the privacy cost matrix, and a right
+inverse R with S R = I.  Two mechanisms are compared by the singular values of S_1 R_2; a singular
+value of 1 means equal information in that direction.  So decisions about rank and order do not
+depend on units or noise levels.
 
 Common mechanism.  The common mechanism M* of M_1, ..., M_n is a largest mechanism that is
 answerable from each of them.  The residual M'_i is what remains to be measured if M_i is chosen.
@@ -22,12 +23,12 @@ takes the larger of two eigenvalues and keeps its relative accuracy for ill-cond
 
 Three or more covariances that do not commute have no closed form.  The dual of
 min tr Sigma, Sigma >= C_i  is  max sum_i tr(Y_i C_i) over Y_i >= 0, sum_i Y_i = I.  With
-Y_i = S^-1/2 A_i A_i^T S^-1/2 and S = sum_i A_i A_i^T it has no constraints and takes L-BFGS some
-hundred steps.  Sigma = sum_i C_i Y_i, raised until it is feasible, has a proven gap.
+Y_i = S^-1/2 A_i A_i^T S^-1/2 and S = sum_i A_i A_i^T it has no constraints, and L-BFGS solves it.
+Sigma = sum_i C_i Y_i, increased until Sigma >= C_i for all i, has a proven gap.
 
-Exact split of the cost.  A ledger counts a float as the decimal number that its `repr` shows.  So
-the cost that remains after the first step must be such a decimal number, for every plan that may
-still be chosen; see `exact_split`.
+Exact split of the cost.  A ledger sums the decimal numbers that the `repr` of the costs shows.  So
+`exact_split` rounds the cost of the first stage until, for every mechanism that may be chosen, the
+remaining cost is a float with exactly the decimal digits of the difference.
 
 Source: Xiao, Wang, Zhang and Kifer, "Answering Private Linear Queries Adaptively using the Common
 Mechanism", 2022, algorithms 1 and 3, section 7.5; the choice of basis and the dual are not in the
@@ -49,11 +50,11 @@ import scipy
 from engine._arrays import Array
 from engine.errors import NotAnswerable, PlanError
 
-# Rows of length 1 are linearly dependent if a singular value is below this share of the largest.
+# Rows of length 1 are linearly dependent if a pivot of their QR is below this share of the largest.
 RANK_TOLERANCE = 1e-10
-# A relative excess of information up to this value is a rounding error.
+# In the partial order, a relative excess of information up to this value is a rounding error.
 ORDER_TOLERANCE = 1e-9
-# A residual below this share of the mechanism's information on a direction counts as zero.
+# A residual with less than this share of the mechanism's information in a direction is zero there.
 RESIDUAL_TOLERANCE = 1e-10
 EPS = float(np.finfo(np.float64).eps)
 
@@ -64,9 +65,9 @@ class LinearMechanism:
 
     Attributes
     ----------
-    B : query rows, shape (rows, cells).  Without rows the mechanism has no output.
-    Sigma : positive definite noise covariance, shape (rows, rows), in counts^2; None is the
-        identity.
+    B : query rows, shape (rows, cells); with 0 rows the mechanism has no output.
+    Sigma : positive definite covariance of the noise, shape (rows, rows), in counts^2; None stands
+        for the identity.
 
     Raises
     ------
@@ -89,21 +90,22 @@ class LinearMechanism:
         Sigma = np.eye(len(B)) if self.Sigma is None else _matrix("Sigma", self.Sigma)
         if Sigma.shape != (len(B), len(B)):
             raise PlanError(
-                f"Sigma has shape {Sigma.shape}; for the {len(B)} rows of B it must be"
+                f"Sigma has shape {Sigma.shape}, but B has {len(B)} rows. Give a matrix of shape"
                 f" {(len(B),) * 2}."
             )
         scale = np.sqrt(np.maximum(np.diag(Sigma), 0.0))
         if not (scale > 0).all() or (np.abs(Sigma - Sigma.T) > 1e-9 * np.outer(scale, scale)).any():
             raise PlanError(
-                "Sigma has a variance that is not above 0, or is not symmetric; give a covariance"
-                " matrix."
+                "Sigma is not symmetric, or has a diagonal entry that is not above 0. Give a"
+                " covariance matrix."
             )
         Sigma = (Sigma + Sigma.T) / 2
         if _is_full(Sigma) and not _is_positive(
             _correlation(Sigma) - 8 * EPS * len(B) * np.eye(len(B))
         ):
             raise PlanError(
-                "Sigma is singular or indefinite; drop answers that others determine, or add noise."
+                "Sigma is not positive definite. Remove answers that are determined by other"
+                " answers, or add noise."
             )
         for name, array in (("B", B), ("Sigma", Sigma)):
             array.setflags(write=False)
@@ -121,9 +123,9 @@ class LinearMechanism:
 
     @cached_property
     def pcost(self) -> float:
-        """Largest diagonal entry of B^T Sigma^-1 B, rounded up at the 12th digit; rho = pcost / 2.
+        """Privacy cost: the largest diagonal entry of B^T Sigma^-1 B, rounded up at the 12th digit.
 
-        Digits past 1e-13 are rounding errors of the sum, not cost, so they are not rounded up.
+        An excess below 1e-13 of the value is a rounding error of the sum and is not rounded up.
         Source: lemma 2.4.
 
         >>> LinearMechanism([[0.1]] * 10, np.eye(10) * 0.1).pcost
@@ -142,10 +144,10 @@ class LinearMechanism:
     def answers(self, other: LinearMechanism) -> bool:
         """Return whether the output of `other` can be computed from the output of this mechanism.
 
-        This is so if the privacy cost matrix of `other` is the smaller one.
+        The condition is B_o^T Sigma_o^-1 B_o <= B^T Sigma^-1 B, with index o for `other`.
 
-        Guarantee: the test is relative in every direction, so that large noise in one direction
-        does not hide a difference in another.  Source: theorem 3.5.
+        Guarantee: the tolerance is relative to the information in each direction, so that little
+        noise in one direction does not hide a difference in another.  Source: theorem 3.5.
 
         >>> identity, total = LinearMechanism(np.eye(3)), LinearMechanism(np.ones((1, 3)), [[3]])
         >>> identity.answers(total), total.answers(identity)
@@ -160,7 +162,7 @@ class LinearMechanism:
         slack = ORDER_TOLERANCE + 8 * EPS * float(
             np.linalg.norm(other.standard_rows) * np.linalg.norm(self.right_inverse)
         )
-        # both products have the same eigenvalues up to zeros; the smaller one is factored
+        # G G^T and G^T G have the same positive eigenvalues, so the smaller matrix is factored
         gram = G @ G.T if len(G) < self.rank else G.T @ G
         return _is_positive((1 + slack) ** 2 * np.eye(len(gram)) - gram)
 
@@ -169,7 +171,9 @@ class LinearMechanism:
         return self.answers(other) and other.answers(self)
 
     def estimates(self, queries: npt.ArrayLike) -> Array:
-        """Return the map from the output to the best unbiased answers, shape (queries, rows).
+        """Return the matrix E such that E times the output has the best unbiased query answers.
+
+        Shape (queries, rows of B).
 
         Raises
         ------
@@ -179,9 +183,9 @@ class LinearMechanism:
         return self.whiten(self._factors[0] @ self._coordinates(queries).T, transpose=True).T
 
     def covariance(self, queries: npt.ArrayLike) -> Array:
-        """Return the covariance of the best unbiased answers, in counts^2.
+        """Return the covariance of the best unbiased answers to the queries, in counts^2.
 
-        Shape (queries, queries).
+        ``queries`` has shape (queries, cells), the result (queries, queries).
 
         Raises
         ------
@@ -196,9 +200,10 @@ class LinearMechanism:
 
     @cached_property
     def _directions(self) -> tuple[Array, float]:
+        """Orthonormal basis of the row space, and the smallest pivot of the scaled query rows."""
         lengths = np.linalg.norm(self.B, axis=1)
         unit = self.B[lengths > 0] / lengths[lengths > 0, None]
-        # one histogram: its rows are orthogonal
+        # rows that have no cell in common are orthogonal, such as those of a marginal
         if np.count_nonzero(unit, axis=0).max() <= 1:
             return unit, 1.0
         # with rows of length 1 and pivoting, small pivots show dependence at any scale of the
@@ -215,28 +220,30 @@ class LinearMechanism:
 
     @cached_property
     def _factors(self) -> tuple[Array, Array]:
+        """U with orthonormal columns and T, such that L^-1 B = U T times the basis of the row space."""
         F = self.whiten(self.B) @ self.row_space.T
         U, T = np.linalg.qr(F) if len(F) > self.rank or _is_full(F) else (np.eye(self.rank), F)
         return U, T
 
     @cached_property
     def standard_rows(self) -> Array:
-        """S, shape (rank, cells): with unit noise an equivalent mechanism.
+        """S of the standard form S x + N(0, I), which is equivalent to this mechanism.
 
-        Source: algorithm 2, lemma 5.1.
+        Shape (rank, cells).  Source: algorithm 2, lemma 5.1.
         """
         return np.asarray(self._factors[1] @ self.row_space)
 
     @cached_property
     def right_inverse(self) -> Array:
-        """R, shape (cells, rank)."""
+        """Right inverse R of S, the rows of the standard form: S R = I.  Shape (cells, rank)."""
         return np.asarray(
             scipy.linalg.solve_triangular(self._factors[1], self.row_space, trans="T").T
         )
 
     @cached_property
     def _lower(self) -> Array:
-        # the correlation is factored, not the covariance: variances may differ by sixteen digits
+        """L with Sigma = L L^T; only its diagonal, shape (rows,), if Sigma is diagonal."""
+        # factoring the correlation remains accurate if variances differ by many orders of magnitude
         scale = np.sqrt(np.diag(self.Sigma))
         return (
             scale[:, None] * np.linalg.cholesky(_correlation(self.Sigma))
@@ -245,9 +252,9 @@ class LinearMechanism:
         )
 
     def whiten(self, answers: Array, *, transpose: bool = False) -> Array:
-        """Return L^-1 times a matrix with one row per answer, or L^-T times it; Sigma = L L^T.
+        """Return L^-1 times ``answers``, with Sigma = L L^T; with ``transpose``, L^-T times it.
 
-        The shape (answers, columns) does not change.
+        ``answers`` and the result have shape (rows of B, columns).
         """
         if self._lower.ndim == 1:
             return answers / self._lower[:, None]
@@ -255,16 +262,20 @@ class LinearMechanism:
         return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
 
     def blur(self, other: LinearMechanism) -> float:
-        """Return the sine of an angle between the two row spaces that counts as rounding."""
+        """Return the sine of the angle to the row space of `other` below which a row lies in it.
+
+        It bounds the rounding errors of both row spaces.
+        """
         return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (
             1 / self._directions[1] + 1 / other._directions[1]
         )
 
     def _outside(self, rows: Array) -> Array:
-        """Return the distance of every row to the row space, shape (k,)."""
+        """Return the distance of every row of a matrix to the row space of B, shape (k,)."""
         return np.asarray(np.linalg.norm(rows - (rows @ self.row_space.T) @ self.row_space, axis=1))
 
     def _coordinates(self, queries: npt.ArrayLike) -> Array:
+        """Return H with queries = H S, S the rows of the standard form; shape (queries, rank)."""
         rows = _matrix("queries", queries)
         if rows.shape[1] != self.cells:
             raise PlanError(
@@ -273,23 +284,23 @@ class LinearMechanism:
         outside = self._outside(rows) > self.blur(self) * np.linalg.norm(rows, axis=1)
         if outside.any():
             raise NotAnswerable(
-                f"Query row {int(np.argmax(outside))} is no combination of the {len(self.B)} rows"
-                " of the mechanism; ask for queries within its row space."
+                f"Row {int(np.argmax(outside))} of the queries, counted from 0, is not a linear"
+                f" combination of the {len(self.B)} rows of B. Give queries in the row space of B."
             )
         return np.asarray(rows @ self.right_inverse)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recreation:
-    """Linear maps that combine the outputs of several mechanisms into the output of one.
+    """Matrices that compute the output of a mechanism from those of its common part and residual.
 
     Attributes
     ----------
-    maps : one matrix per part, shape (rows of the combined mechanism, rows of the part).
-    extra : covariance of additional noise that does not depend on data, shape (rows, rows), in
-        counts^2.  With it the output has exactly the distribution of the combined mechanism.  It is
-        zero unless rows of that mechanism are linearly dependent; without it the output is more
-        accurate.
+    maps : one matrix per part, shape (rows of the mechanism, rows of the part); the sum of the
+        matrices times the outputs of the parts is the output of the mechanism.
+    extra : covariance of noise that must be added for exactly the output distribution of the
+        mechanism, shape (rows, rows), in counts^2.  It is zero unless rows of the mechanism are
+        linearly dependent.  Without this noise the output is more accurate.
     """
 
     maps: tuple[Array, ...]
@@ -297,15 +308,15 @@ class Recreation:
 
 
 def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
-    """Return the mechanism that must be run after `part` to have the information of `whole`.
+    """Return what must be measured after `part` to have the information of `mechanism`.
 
-    Guarantee: the cost matrices of part and residual add up to that of `whole`, to 1e-9 of its
-    cost.
+    Guarantee: the privacy cost matrices of part and residual sum to that of `mechanism`, up to a
+    relative error of 1e-9.
 
     Raises
     ------
     PlanError
-        `part` is not answerable from `whole`.
+        `part` is not answerable from `mechanism`.
 
     Notes
     -----
@@ -317,8 +328,8 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
     """
     if not mechanism.answers(part):
         raise PlanError(
-            "The part is not answerable from the whole, so there is no residual; choose a noisier"
-            " part."
+            "The part is not answerable from the mechanism, so there is no residual. Give a part"
+            " with more noise or fewer queries."
         )
     return unchecked_residual(mechanism, part)
 
@@ -326,7 +337,8 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
 def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
     """Return `residual` without the check that the part is answerable."""
     G = part.whiten(part.B) @ mechanism.right_inverse
-    # the information of the part in standard coordinates, G^T G, has its spectrum in [0, 1]
+    # G^T G is the privacy cost matrix of the part in the coordinates S x of the mechanism; its
+    # eigenvalues are from 0 to 1, and the residual has I - G^T G
     Q, T = (
         np.linalg.qr(G.T, mode="complete")
         if len(G) < mechanism.rank
@@ -334,7 +346,8 @@ def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> Lin
     )
     T = T[: len(G)]
     residual_information, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
-    # where the part has no information, off the rows of G, the residual is the full mechanism
+    # in directions orthogonal to the rows of G the part has no information, and the residual has
+    # all of the mechanism's
     rows = Q.T @ mechanism.standard_rows
     scaled_rows = np.sqrt(residual_information[residual_information > RESIDUAL_TOLERANCE])[
         :, None
@@ -343,15 +356,15 @@ def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> Lin
 
 
 def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreation:
-    """Return the matrices that compute the output of `whole` from the outputs of `parts`.
+    """Return the matrices that compute the output of `mechanism` from the outputs of `parts`.
 
     Guarantee: the sum of maps[p] times output p is unbiased; with additional noise N(0, extra) it
-    has the output distribution of `whole`.
+    has the output distribution of `mechanism`.
 
     Raises
     ------
     PlanError
-        The cost matrices of the parts do not sum to the cost matrix of `whole`.
+        The privacy cost matrices of the parts do not sum to that of `mechanism`.
 
     Notes
     -----
@@ -376,7 +389,8 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
         or max(distances, default=0.0) > 1e-7
     ):
         raise PlanError(
-            "The parts do not add up to the whole; run every part, and each of them once."
+            "The privacy cost matrices of the parts do not sum to that of the mechanism. Give every"
+            " part exactly once."
         )
     root = (
         mechanism._factors[0] * mechanism._lower[:, None]
@@ -393,9 +407,9 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
 
 
 def round_up(cost: float) -> float:
-    """Return a cost as a decimal number of 12 digits, rounded up.
+    """Return a privacy cost rounded up to 12 significant digits.
 
-    A relative excess below 1e-13 counts as rounding error and is dropped first.
+    A relative excess below 1e-13 is a rounding error and does not round up.
 
     >>> round_up(0.1 + 0.2), round_up(1 / 3)
     (0.3, 0.333333333334)
@@ -413,16 +427,19 @@ def _matrix(name: str, values: npt.ArrayLike) -> Array:
     try:
         matrix = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise PlanError(f"{name} is no matrix of numbers; give rows of equal length.") from None
+        raise PlanError(
+            f"{name} is not a matrix of numbers. Give rows of numbers, all of one length."
+        ) from None
     if matrix.ndim != 2 or matrix.shape[1] == 0 or not np.isfinite(matrix).all():
         raise PlanError(
-            f"{name} has shape {matrix.shape}; it must be a matrix of finite numbers, a column or"
-            " more."
+            f"{name} has shape {matrix.shape} or entries that are not finite. Give a matrix of"
+            " finite numbers with at least one column."
         )
     return matrix
 
 
 def _is_positive(matrix: Array) -> bool:
+    """Return whether a symmetric matrix is positive definite."""
     try:
         np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
@@ -431,6 +448,7 @@ def _is_positive(matrix: Array) -> bool:
 
 
 def _is_full(Sigma: Array) -> bool:
+    """Return whether a covariance matrix is not diagonal."""
     return bool(np.count_nonzero(Sigma) > np.count_nonzero(np.diag(Sigma)))
 
 
@@ -442,7 +460,8 @@ def _correlation(Sigma: Array) -> Array:
 def _same_cells(one: LinearMechanism, other: LinearMechanism) -> None:
     if one.cells != other.cells:
         raise PlanError(
-            f"The mechanisms have {one.cells} and {other.cells} cells; write them on one domain."
+            f"The mechanisms have {one.cells} and {other.cells} cells. Define both on the same"
+            " domain."
         )
 
 
@@ -452,25 +471,30 @@ MAX_SPLIT_STEPS = 20_000
 def exact_split(
     look: float, totals: Sequence[float], *, own: Sequence[bool]
 ) -> tuple[tuple[float, float], ...]:
-    """Return (look, residual) for every total: floats whose decimals sum exactly to the total.
+    """Split the cost of every option into the cost of the first stage (the look) and the rest.
 
-    The cost of the look is rounded up in its 12th digit, and further until every difference is a
-    decimal number that a float shows exactly.
+    The two floats of a pair, read as the decimal numbers that `repr` shows, sum exactly to the
+    total.  For this, the cost of the look is rounded up at its 12th digit, and raised further until
+    every difference is a float's decimal number.
 
     Parameters
     ----------
-    look : cost of the look.
-    totals : cost of every option.
-    own : whether each option has a residual to measure.  If not, the option is the look itself, and
-        its residual costs 0, or one unit past the 12th digit that keeps the sums exact.
+    look : cost of the look, in pcost.
+    totals : cost of every option, in pcost.
+    own : for every option, whether a residual must be measured after the look.  Without one the
+        cost of the residual may be 0.
+
+    Returns
+    -------
+    Pair (cost of the look, cost of the residual) for every option; the first is the same in all.
 
     >>> exact_split(0.4, [1.0, 0.9999999999999998], own=[True, True])
     ((0.4, 0.6), (0.4, 0.5999999999999998))
     """
     exact_totals = [Decimal(repr(total)) for total in totals]
     cost = Decimal(repr(look))
-    # one step is the 12th digit of the look, or the 17th of the largest total, where floats get
-    # sparse
+    # one step is a unit in the 12th digit of the look, but at least one in the 17th digit of the
+    # largest total, because a float has about 17 decimal digits
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
     without_residual = [
@@ -490,9 +514,9 @@ def exact_split(
         ):
             return tuple((float(spent), float(x)) for x in residuals)
     raise PlanError(
-        f"The costs {list(totals)} cannot be split exactly after a look of {look!r}: they are too"
-        " close to it, or too far from each other. Give the options budgets that are closer"
-        " together, or leave out the cheapest."
+        f"The costs {list(totals)} of the options cannot be split exactly after a look that costs"
+        f" {look!r}: one is too close to it, or they are too different. Give the options more"
+        " similar budgets, or remove the cheapest option."
     )
 
 
@@ -538,11 +562,11 @@ class CommonMechanism:
     ----------
     mechanisms : the original mechanisms.
     common : M*, in standard form.
-    gap : relative gap of its trace: no common mechanism that answers `common` has a trace smaller
-        by more than this share.  It is 0 up to rounding.
+    gap : proven relative gap of the trace of the covariance of `common` above its minimum; 0 up to
+        rounding.
 
-    Guarantee: common <= M_i and common + residual_i = M_i, for privacy cost matrices, to 1e-9 of
-    the cost of M_i.
+    Guarantee: the privacy cost matrices satisfy common <= M_i and common + residual_i = M_i, up to
+    1e-9 of the cost of M_i.
 
     Raises
     ------
@@ -566,11 +590,14 @@ class CommonMechanism:
     def __init__(self, *mechanisms: LinearMechanism) -> None:
         if len(mechanisms) < 2 or not all(isinstance(M, LinearMechanism) for M in mechanisms):
             raise PlanError(
-                f"{len(mechanisms)} arguments were given; give at least two LinearMechanism."
+                f"There are {len(mechanisms)} arguments, or one is not a LinearMechanism. Give at"
+                " least two LinearMechanism."
             )
         cells = sorted({M.cells for M in mechanisms})
         if len(cells) > 1:
-            raise PlanError(f"The mechanisms have {cells} cells; write them all on one domain.")
+            raise PlanError(
+                f"The mechanisms have {cells} cells. Define all of them on the same domain."
+            )
         rows, gap = _common_rows(mechanisms)
         for name, value in (
             ("mechanisms", mechanisms),
@@ -581,24 +608,23 @@ class CommonMechanism:
 
     @cached_property
     def residuals(self) -> tuple[LinearMechanism, ...]:
-        """M'_i for every i, in standard form; run only the one that is chosen."""
+        """Residual M'_i of every mechanism, in standard form; only that of the choice is run."""
         return tuple(unchecked_residual(M, self.common) for M in self.mechanisms)
 
     @property
     def saved(self) -> float:
-        """Cost (pcost) of a separate look, as a share of the largest pcost of a mechanism.
+        """Pcost of M* divided by the largest pcost of a mechanism: the paper's "%PLB Saved".
 
-        This is the cost of M* itself, the paper's "%PLB Saved" (section 7.2).  The cheapest look of
-        equal variances costs a little less.
+        A look that is not part of the chosen mechanism is paid in addition to it; as the common
+        mechanism it costs nothing more.  Source: section 7.2.
         """
-        # a separate look is paid in addition to the chosen mechanism, the common one is part of it
         return self.common.pcost / max(M.pcost for M in self.mechanisms)
 
     @cached_property
     def spends(self) -> tuple[tuple[float, float], ...]:
-        """Pairs (look, residual) of costs, one per choice, whose decimals sum exactly to its pcost.
+        """Pair (pcost of the common mechanism, pcost of the residual) for every mechanism.
 
-        The cost of a residual may be 0.
+        The decimal numbers of a pair sum exactly to the mechanism's pcost.  The second may be 0.
         """
         has_residual = [len(residual.B) > 0 for residual in self.residuals]
         return exact_split(self.common.pcost, [M.pcost for M in self.mechanisms], own=has_residual)
@@ -613,36 +639,34 @@ class CommonMechanism:
 
 
 def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
-    """Return the standard rows of the common mechanism, and its gap."""
+    """Return the standard rows of the common mechanism, and its relative gap to the least trace."""
     V = _intersection(mechanisms)
     if not len(V):
         return V, 0.0
     H = [V @ M.right_inverse for M in mechanisms]
     while True:
-        # sum H_i H_i^T is never formed: the QR of its root retains the accuracy of small variances
+        # QR of the root of sum H_i H_i^T, because the sum itself loses the digits of small variances
         Q, T = np.linalg.qr(np.hstack(H).T)
         blocks = np.split(Q, np.cumsum([h.shape[1] for h in H])[:-1])
         # in the coordinates T all C_i add up to the identity, so they are of comparable size
         C = [block.T @ block for block in blocks]
-        # a covariance below another one adds no constraint; for two there is a closed form
+        # C_i <= C_j makes the constraint Sigma >= C_i redundant; two have a closed form anyway
         maximal = _undominated(C) if len(C) > 2 else list(range(len(C)))
         if len(maximal) == len(C):
             break
         H = [H[i] for i in maximal]
-    sizes, P, gap = upper_bound(C)
+    eigenvalues, P, gap = upper_bound(C)
     basis = scipy.linalg.solve_triangular(T, V, trans="T")
-    return (P.T @ basis) / np.sqrt(sizes)[:, None], gap
+    return (P.T @ basis) / np.sqrt(eigenvalues)[:, None], gap
 
 
 def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
-    """Return an orthonormal basis of the queries that all mechanisms answer, shape (queries,
-    cells).
-    """
+    """Return an orthonormal basis of the queries that all mechanisms answer, shape (k, cells)."""
     first, *rest = sorted(mechanisms, key=lambda M: M.rank)
     V = first.row_space
     for M in rest:
-        # sines of principal angles: near 0 cosines lose half their digits, and so do squared sines
-        # unless large ones are removed first
+        # a query is in both row spaces if the sine of its angle to the second one is 0; squared
+        # sines near 0 are accurate only after those above 1e-6 are removed
         for limit in (1e-6, first.blur(M)):
             outside = V - (V @ M.row_space.T) @ M.row_space
             if np.linalg.norm(outside) > limit:
@@ -652,9 +676,9 @@ def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
 
 
 def _undominated(C: Sequence[Array]) -> list[int]:
-    """Return the constraints that no other one implies; of equal ones the first."""
+    """Return the positions of the C_i with C_i <= C_j for no other j; of equal ones the first."""
     maximal = list(range(len(C)))
-    # backwards, so that the first of equal ones remains
+    # in reverse order, so that the first of equal matrices remains
     for i in reversed(range(len(C))):
         if any(np.linalg.eigvalsh(C[j] - C[i])[0] >= -1e-13 for j in maximal if j != i):
             maximal.remove(i)
@@ -662,15 +686,20 @@ def _undominated(C: Sequence[Array]) -> list[int]:
 
 
 def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
-    """Return eigenvalues, eigenvectors (columns) and gap of a least-trace Sigma >= C_i, all (k, k).
+    """Return the matrix Sigma of least trace with Sigma >= C_i for all i, by its eigenvectors.
 
-    The gap is relative and proven by a dual solution.
+    ``C`` has symmetric matrices of shape (k, k).
+
+    Returns
+    -------
+    Eigenvalues, shape (k,); eigenvectors as columns, shape (k, k); and the relative gap of the
+    trace above its minimum, proven by a dual solution.
 
     >>> sizes, _, gap = upper_bound([np.diag([1.0, 3.0]), np.diag([2.0, 1.0])])
     >>> sizes.tolist(), gap < 1e-12
     ([2.0, 3.0], True)
     """
-    # the eigenvectors of a weighted sum without repeated eigenvalues are the common ones, if any
+    # matrices that commute have common eigenvectors; these are the eigenvectors of a weighted sum
     _, P = np.linalg.eigh(np.sum([np.sqrt(i + 2.0) * c for i, c in enumerate(C)], axis=0))
     rotated = [P.T @ c @ P for c in C]
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:
@@ -683,8 +712,8 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
         product = np.sum([c @ y for c, y in zip(C, _dual(C), strict=True)], axis=0)
         Sigma, bound = (product + product.T) / 2, float(np.trace(product))
         for c in C:
-            # the dual point is only nearly optimal: adding the deficit makes Sigma feasible, so the
-            # bound holds for any dual point
+            # the dual solution is only nearly optimal: adding the positive part of C_i - Sigma
+            # makes Sigma feasible, and its gap is measured below
             Sigma = Sigma + _positive(c - Sigma)
     eigenvalues, P = np.linalg.eigh(Sigma)
     return eigenvalues, P, max(0.0, 1 - bound / float(np.trace(Sigma))) if bound else 0.0
@@ -707,7 +736,8 @@ def _dual(C: Sequence[Array]) -> list[Array]:
         A, squares, root, V, r = factors(point)
         transformed = [root @ c @ root for c in C]
         mixed = sum(s @ root @ c for s, c in zip(squares, C, strict=True))
-        # the derivative of S^-1/2 is a divided difference in the eigenbasis of S
+        # in the eigenbasis of S, the derivative of S^-1/2 multiplies the entries by divided
+        # differences
         rotated = V.T @ (mixed + mixed.T) @ V * (-np.outer(r, r) / np.add.outer(1 / r, 1 / r))
         derivative = V @ rotated @ V.T
         gradient = np.array([2 * (p + derivative) @ a for p, a in zip(transformed, A, strict=True)])
@@ -731,6 +761,6 @@ def _dual(C: Sequence[Array]) -> list[Array]:
 
 
 def _positive(matrix: Array, power: float = 1.0) -> Array:
-    """Return the positive part of a symmetric matrix, to a power."""
+    """Return a symmetric matrix with its eigenvalues replaced by max(eigenvalue, 0)^power."""
     eigenvalues, V = np.linalg.eigh(matrix)
     return np.asarray((V * np.maximum(eigenvalues, 0.0) ** power) @ V.T)

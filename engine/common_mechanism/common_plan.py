@@ -1,19 +1,19 @@
 """Common part of several plans, with the residual of each.
 
-`coarse_or_fine` splits plans on one schema, residual space by residual space, into a look (the
-common part, which every plan would release) and one residual per plan.  The look is measured first,
-and the choice between the plans is made from its answers.  Look and residual together have exactly
-the output distribution and the cost of the chosen plan, so the choice itself costs nothing.
+`coarse_or_fine` splits several plans on one schema into a look (the common part of the plans, which
+is measured first) and one residual per plan (what remains to be measured if that plan is chosen).
+The choice between the plans is made from the answers of the look.  Look and residual together have
+exactly the output distribution and the cost of the chosen plan, so the choice itself costs nothing.
 `nested_choices` makes a chain of such choices.
 
-The functionals of a residual space must be the same in every plan.  This is so for plans with
-uniform centers; for tuned centers and complements it is so if plans on the same attributes have the
-same ones.  Plans that measure several spaces with one strategy, such as tuned plans on small
-domains, are refused.
+The common part is computed one residual space at a time, so all plans must have the same residual
+spaces.  Plans with uniform centers have; plans with tuned centers and complements have if these are
+equal for every attribute.  Plans that measure several residual spaces with one strategy, such as
+tuned plans on small domains, are refused.
 
-Two steps round twice.  Their grid is finer than that of a plan, so that the rounding of both steps
-together is smaller than that of the plan alone.  Where it is not, the noise of all blocks is raised
-by one factor, `stretch`.
+Answers are rounded to a noise grid in both stages, and rounding costs privacy.  The grid of both is
+finer than that of a plan, so that two roundings usually cost less than the one of the plan.
+Otherwise the noise of all blocks is multiplied by one factor, `stretch`.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, sections 3 and 5, on the blocks of `engine.plans.plan`.
 """
@@ -56,9 +56,10 @@ MECHANISM = "common part"
 
 
 def option_cost(option: Plan) -> float:
-    """Return the cost of an option, in pcost.
+    """Return what the ledger is charged for an option, in pcost.
 
-    For the look of a later choice this is its spend, otherwise the pcost of the plan.
+    An option may be the look of a later choice, whose charge is rounded and stored in its budget;
+    for all other options it is the pcost of the plan.
     """
     return option.budget.pcost if option.mechanism == MECHANISM else option.pcost
 
@@ -71,21 +72,23 @@ def look_plan(
     split: Split,
     joint: bool,
 ) -> Plan:
-    """Return the look as a plan, for the groups of the options that it answers in full.
+    """Return the look as a plan whose workload has the groups of the options that it answers.
+
+    A group is answered if all its queries have finite variance.
 
     Parameters
     ----------
     options : the plans to choose from.
-    blocks : the common part, by residual space.
+    blocks : mapping from residual space to the common part of the plans' blocks.
     spend : cost of the look, in pcost.
-    max_records : largest number of records.
+    max_records : largest number of records whose rounding the cost includes.
     split : centers, of shape (n_i,), and complements of all plans.
-    joint : as in `Plan`.
+    joint : whether the joint sensitivity of the blocks is charged, as in `Plan`.
     """
     groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
     used = {name for space in blocks for name in space}
     full_plan = Plan(
-        # groups that the look does not answer are removed below; until then all weights are zero
+        # with weight 0 a plan may contain groups that it does not answer; they are removed below
         workload=Workload(
             options[0].schema, tuple(replace(g, weight=0.0) for g in groups.values())
         ),
@@ -116,24 +119,31 @@ def look_plan(
 
 
 def _answers(plan: Plan, group: int) -> bool:
+    """Return whether a plan determines all queries of a group."""
     return math.isfinite(plan.group_variance(group).total())
 
 
 def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
-    """Return the split of all plans together; refuse plans that measure different functionals."""
+    """Return the centers and complements of all plans.
+
+    Raises
+    ------
+    PlanError
+        The plans do not have the same residual spaces, so that they have no common part by spaces.
+    """
     full_table_mechanisms = [p.mechanism for p in options if type(p) is not Plan]
     if full_table_mechanisms:
         raise PlanError(
-            f"A plan by {full_table_mechanisms[0]!r} measures full tables, not residual spaces, so"
-            " its common part with other plans is not available block by block. Plan with"
-            " 'querysmasher', 'residualplanner' or 'wff'."
+            f"The mechanism {full_table_mechanisms[0]!r} measures full tables. Coarse or fine is"
+            " possible for mechanisms that measure residual spaces. Plan with 'querysmasher',"
+            " 'residualplanner' or 'wff'."
         )
     united = [name for name, p in zip(names, options, strict=True) if p.split.unions]
     if united:
         raise PlanError(
-            f"'{united[0]}' measures several residual spaces with one strategy, so its common part"
-            " with other plans is not available space by space. Plan all options with"
-            ' centers="uniform".'
+            f"The plan '{united[0]}' measures several residual spaces with one strategy. Coarse or"
+            " fine is possible for plans that measure each residual space separately. Plan all"
+            ' options with centers="uniform".'
         )
     centers, complements = dict[str, Array](), dict[Space, Complement]()
     for plan in options:
@@ -142,8 +152,8 @@ def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
             sharing = [p for p in options if any(name in space for space in p.blocks)]
             if any(digest(plan_centers) != digest(p.split.centers.get(name)) for p in sharing):
                 raise PlanError(
-                    f"The plans split '{name}' at different centers, so that its residual spaces"
-                    ' are not the same. Plan all options with centers="uniform".'
+                    f"The plans have different centers for '{name}', so that their residual spaces"
+                    ' differ. Plan all options with centers="uniform".'
                 )
             if plan_centers is not None:
                 centers[name] = plan_centers
@@ -156,8 +166,8 @@ def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
             }
             if len(keys) > 1:
                 raise PlanError(
-                    f"The plans split {set_name(pair)} in different ways, so that its residual"
-                    ' spaces are not the same. Plan all options with centers="uniform".'
+                    f"The plans have different complements for {set_name(pair)}, so that their"
+                    ' residual spaces differ. Plan all options with centers="uniform".'
                 )
             if complement is not None:
                 complements[pair] = complement
@@ -171,15 +181,17 @@ MAX_STRETCH_STEPS = 20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Residual:
-    """Residual of one plan: what must be measured after the look to have the plan's information.
+    """What remains to be measured after the look if one plan is chosen.
 
     Attributes
     ----------
-    schema, max_records : as in the plan.
-    blocks : residual space -> strategy, noise and grid; without the spaces that the look covers.
-    rests : for the spaces that the look measures, the residual that combines both steps.
-    spend : cost of this step, in pcost; 0 if there is nothing to measure.
-    rows_per_person : largest number of rows of one person that are counted.
+    schema, max_records : schema of the plan, and number of records up to which rounding is charged.
+    blocks : mapping from residual space to the block that remains to be measured; spaces whose full
+        precision the look has are absent.
+    rests : mapping from each residual space that the look measures to the object that combines the
+        answers of both stages.
+    spend : cost of this stage on the ledger, in pcost; 0 if there is nothing to measure.
+    rows_per_person : number of rows of one person that the cost protects.
     """
 
     schema: Schema
@@ -191,7 +203,11 @@ class Residual:
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost of these blocks alone, rounded up; with the look, the two spends cover it."""
+        """Privacy cost of these blocks without the look, rounded up.
+
+        It can exceed `spend`, because the costs of look and residual are at most the plan's cost in
+        every cell of the domain, but their maxima may be in different cells.
+        """
         return Budget(pcost=1.0, rows_per_person=self.rows_per_person).of_person(
             total_pcost(self.blocks, self.max_records)
         )
@@ -204,13 +220,14 @@ class CommonPlan:
     Attributes
     ----------
     options, names : the plans to choose from, and their names on screen.
-    look : plan of the common part; its workload has the groups of the options that it answers in
-        full.
-    residuals : the residual of each plan.
-    matches : residual space -> method that computed its common part, as text.
-    stretch : factor of all noise against the plans alone; above 1 only if rounding would exceed the
-        budget.
-    following : the next choice of a chain; its look is the last option here; see `nested_choices`.
+    look : plan of the common part, which is measured first; its workload has the groups of the
+        options that it answers.
+    residuals : what remains to be measured after the look, for each plan.
+    matches : mapping from residual space to the method that computed the common part, as text.
+    stretch : factor by which all noise is multiplied; above 1 only if the cost of rounding twice
+        would otherwise exceed the cost of a plan.
+    following : the next choice of a chain, whose look is the last option of this choice; None if
+        there is none.  See `nested_choices`.
     """
 
     options: tuple[Plan, ...]
@@ -223,35 +240,41 @@ class CommonPlan:
 
     @property
     def analyses(self) -> tuple[tuple[str, Plan], ...]:
-        """Names and plans of all analyses that can be reached, including those of later choices."""
+        """Names and plans of all analyses that can be chosen here or in later choices of a chain."""
         direct = tuple(zip(self.names, self.options, strict=True))
         return direct if self.following is None else (*direct[:-1], *self.following.analyses)
 
     @property
     def spends(self) -> tuple[tuple[float, float], ...]:
-        """Costs (look, residual) of every choice; their decimals sum exactly to the plan's pcost."""
+        """Pair (pcost of the look, pcost of the residual) of every option.
+
+        Their decimal numbers sum exactly to the pcost of the option's plan.
+        """
         return tuple((self.look.budget.pcost, r.spend) for r in self.residuals)
 
     @property
     def saved(self) -> float:
-        """Cost (pcost) of a separate look, as a share of the largest pcost of a plan."""
+        """Pcost of the look divided by the largest pcost of an option.
+
+        A look that is not part of the chosen plan would cost this much more.
+        """
         return self.look.budget.pcost / max(option_cost(p) for p in self.options)
 
     @property
     def maximal(self) -> bool:
-        """Whether no larger common part exists, up to the dense solver's proven gap."""
+        """Whether the common part is the largest one, up to the proven gap of the dense solver."""
         return all(text in ("closed form", "dense") for text in self.matches.values())
 
     @cached_property
     def hash(self) -> str:
-        """Identity of the options, in their order."""
+        """Hash of the options' plans in their order, including those of later choices."""
         following_hash = "" if self.following is None else self.following.hash
         return hashlib.sha256(
             "|".join([FORMAT, following_hash, *(p.hash for p in self.options)]).encode()
         ).hexdigest()
 
     def position(self, option: int | str) -> int:
-        """Return the position of an option, by its position or name.
+        """Return the position of the option that is given by its name or its position.
 
         Raises
         ------
@@ -267,13 +290,14 @@ class CommonPlan:
         ):
             return option
         raise PlanError(
-            f"There is no option {option!r}; there are {', '.join(map(repr, self.names))}."
+            f"There is no option {option!r}. Choose one of {', '.join(map(repr, self.names))}."
         )
 
     def budget_shares(self) -> pd.DataFrame:
-        """Return one row per option for a bar chart: costs of look, residual and both.
+        """Return the costs of every option as a table, one row per option.
 
-        Columns: option, shared, own and total, in pcost; total is exactly the sum of the other two.
+        Columns: option (name), shared (pcost of the look), own (pcost of the residual) and total,
+        their exact sum.
         """
         import pandas as pd
 
@@ -284,10 +308,11 @@ class CommonPlan:
         return pd.DataFrame(rows, columns=["option", "shared", "own", "total"])
 
     def by_space(self) -> pd.DataFrame:
-        """Return one row per residual space and option, with the pcost of its block.
+        """Return one row per option and residual space, with the pcost of its blocks.
 
-        Columns: attributes, option, total (the plan's block), shared (the look's block) and found
-        (the method that computed the common part).
+        Columns: attributes (of the residual space), option (name), total (pcost of the plan's
+        block), shared (pcost of the look's block, 0 without one) and found (the method that
+        computed the common part).
         """
         import pandas as pd
 
@@ -310,13 +335,19 @@ class CommonPlan:
     def combine(
         self, option: int, look: Mapping[Space, Array], answers: Mapping[Space, Array]
     ) -> dict[Space, Array]:
-        """Return the residual coordinates of every space of an option, estimated from both steps.
+        """Return the estimates of an option from both stages, for every residual space.
 
         Parameters
         ----------
         option : position of the option.
-        look : residual coordinates estimated by the look, shape (n_1 - 1, ..., n_k - 1) per space.
-        answers : answers of the option's residual, in counts, one axis per factor of the block.
+        look : mapping from residual space to its coordinates estimated by the look, in counts, shape
+            (n_1 - 1, ..., n_k - 1).
+        answers : mapping from residual space to the answers of the option's residual, in counts, one
+            axis per factor of the block.
+
+        Returns
+        -------
+        Mapping from residual space to its residual coordinates, in counts.
 
         Guarantee: the estimates are unbiased and have the plan's covariance.
         """
@@ -331,7 +362,7 @@ class CommonPlan:
         return coordinates
 
     def to_json(self) -> str:
-        """Return the options as JSON text; `from_json` computes the same split from them."""
+        """Return the plans of all options as JSON; `from_json` computes look and residuals again."""
         plans = [json.loads(p.to_json()) for _, p in self.analyses]
         names, chain = [name for name, _ in self.analyses], self.following is not None
         data = {
@@ -355,23 +386,30 @@ class CommonPlan:
         try:
             data = parse_json(text)
         except ValueError:
-            raise PlanError("The file of options is not valid JSON. Export it again.") from None
+            raise PlanError(
+                "The file of options is damaged: it is not JSON. Restore it from a copy."
+            ) from None
         if (
             not isinstance(data, dict)
             or data.get("format") != FORMAT
             or not isinstance(data.get("options"), list)
         ):
-            raise PlanError(f'This is no file of options. Give JSON with "format": "{FORMAT}".')
+            raise PlanError(
+                f'This is not a file of options. Give the JSON that to_json() wrote ("{FORMAT}").'
+            )
         names = data.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise PlanError("The names in the file of options are damaged. Export it again.")
+            raise PlanError(
+                "The file of options is damaged: the names are not a list of texts. Restore it from"
+                " a copy."
+            )
         split = nested_choices if data.get("chain") else coarse_or_fine
         common = split(*(load_plan(json.dumps(p)) for p in data["options"]), names=names)
-        # the file stores requests only: the split is computed again, so a changed file has no
-        # effect
+        # look and residuals are computed from the plans and not stored, so the file cannot declare
+        # a smaller cost; the hash shows changed plans
         if common.hash != data.get("hash"):
             raise PlanError(
-                "The file of options was changed after it was written. Export it again."
+                "The file of options was changed after it was written. Restore it from a copy."
             )
         return common
 
@@ -379,20 +417,23 @@ class CommonPlan:
 def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
     """Split plans into their common part (the look) and one residual per plan; reads no records.
 
+    The look is measured first.  If a plan is then chosen, its residual is what remains to be
+    measured.
+
     Parameters
     ----------
-    options : two plans or more on one schema; their budgets may differ.
-    names : names of the options on screen.
+    options : two plans or more on one schema, coarse to fine; their budgets may differ.
+    names : names of the options on screen, by default "option 1", "option 2", ...
 
-    Guarantee: for every option, look and residual have the plan's output distribution; their spends
-    sum to the plan's pcost to the last digit; and the privacy cost of both, computed again from the
-    rounded blocks that will be released, is at most that.
+    Guarantee: for every option, the answers of look and residual together have the output
+    distribution of its plan; their charges sum to the plan's pcost to the last digit; and the
+    privacy cost of both, computed from the blocks with their rounded noise, is at most this sum.
 
     Raises
     ------
     PlanError
-        There are fewer than two plans; they have different schemas or splits, measure several
-        spaces with one strategy, or have no common part.
+        There are fewer than two plans; they have different schemas, centers or complements; one
+        measures several residual spaces with one strategy; or they have no common part.
     LimitExceeded
         Blocks are too large to be compared in memory.
 
@@ -406,7 +447,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     names = _checked_names(options, names)
     unit = _agreed_unit(options)
     split = joint_split(options, names)
-    # rounding is charged for this number of records, so the look is valid up to the smallest limit
+    # the look belongs to every plan, so its rounding is charged up to the smallest limit of a plan
     max_records = min(p.max_records for p in options)
     # only a space that every option measures can have a common part
     spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
@@ -420,12 +461,12 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             ungridded[space] = block
     if not ungridded:
         raise PlanError(
-            "These plans share nothing, so there is nothing to look at. Choose plans with a query"
-            " in common, such as the total, or tables on some of the same attributes."
+            "These plans have no common part, so there is nothing to measure first. Give plans"
+            " with a query in common, such as the total, or with tables on the same attributes."
         )
     stretch = 1.0
     for _ in range(MAX_STRETCH_STEPS):
-        # the look is rounded to its grid first, and the residuals are those of the rounded look
+        # the noise of the look is rounded to its grid before the residuals are computed from it
         look = {
             space: round_noise_up(block, block.noise * stretch, max_records)
             for space, block in ungridded.items()
@@ -447,13 +488,14 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         ]
         if max(costs) <= 1.0:
             break
-        # costs fall with the square of the noise; one more grid step, because noise is rounded up
-        # to the grid
+        # costs are inversely proportional to the squared noise; the last factor allows for rounding
+        # of the noise to its grid
         stretch *= math.sqrt(max(costs)) * (1.0 + 2.0**-GRID_BITS)
     else:
         raise PlanError(
-            f"Look and residual together cost {max(costs)} times what a plan alone costs. The split"
-            " is refused; lower max_records, or ask fewer queries."
+            f"Look and residual together would cost {max(costs)} times as much as a plan alone,"
+            " because answers are rounded twice. Plan with a smaller max_records, or with fewer"
+            " queries."
         )
     # the cost of the look does not depend on the later choice, because it is spent before it
     joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(
@@ -489,16 +531,16 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
 
 
 def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
-    """Split plans from coarse to fine into a chain of choices: take the coarsest plan, or go on.
+    """Split plans, coarse to fine, into a chain of choices between one plan and a closer look.
 
-    The last choice is between the last two plans.  Each choice before it is between one plan and
-    the look of the next choice: to go on is to measure the residual of that look after the present
-    one.  Every path through the chain costs what the plan at its end costs alone.  Arguments and
-    errors are those of `coarse_or_fine`.
+    Each choice but the last is between its coarsest plan and the look (first stage) of the next
+    choice, which is measured as the residual after the present look.  The last choice is between
+    the last two plans.  Every sequence of choices costs what the plan at its end costs alone.
+    Arguments and errors are those of `coarse_or_fine`.
 
     Notes
     -----
-    Source: section 7.5.3.  A look here is the common part of its plan and the next look.  For
+    Source: section 7.5.3.  A look is the common part of the coarsest plan and the next look.  For
     nested analyses, as in that section, it is the common part of all remaining analyses.
 
     >>> from engine import Attribute, Budget, plan, Workload
@@ -511,17 +553,20 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     names = _checked_names(options, names)
     if CLOSER_LOOK_NAME in names:
         raise PlanError(
-            f"{CLOSER_LOOK_NAME!r} stands for the next choice; give the option another name."
+            f"The name {CLOSER_LOOK_NAME!r} is reserved for the next choice of a chain. Give the"
+            " option another name."
         )
-    # from the finest plan backwards, because a look must lie below the look that may follow it
+    # from the last choice to the first, because the look of a choice is an option of the previous
+    # one
     chain = coarse_or_fine(*options[-2:], names=names[-2:])
-    # to go on is an option whose plan is the look of the next choice
+    # the second option of each choice is the look of the next one
     for option, name in zip(reversed(options[:-2]), reversed(names[:-2]), strict=True):
         previous = coarse_or_fine(option, chain.look, names=[name, CLOSER_LOOK_NAME])
         if not previous.residuals[1].blocks:
             raise PlanError(
-                f"A closer look than '{name}' would measure nothing new. Leave this option out, or"
-                " choose between all of them at once with coarse_or_fine."
+                f"After the look for '{name}', the next look of the chain has nothing to measure."
+                " Leave this option out, or choose between all options at once with"
+                " coarse_or_fine()."
             )
         chain = replace(previous, following=chain)
     _check_paths(chain)
@@ -529,9 +574,9 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
 
 
 def _joint_cost(steps: Sequence[Mapping[Space, Block]], max_records: int, joint: bool) -> float:
-    """Return the cost of several steps on the same records.
+    """Return the privacy cost of the blocks of several stages on the same records.
 
-    Where ``joint``, it is at most the maximum over cells of the cost of all blocks.
+    With ``joint`` the tighter maximum over cells of the summed costs is computed as well.
     """
     cost = joint_pcost(steps, max_records)
     if not joint:
@@ -543,7 +588,7 @@ def _joint_cost(steps: Sequence[Mapping[Space, Block]], max_records: int, joint:
 
 
 def _check_paths(chain: CommonPlan) -> None:
-    """Refuse a chain in which all that is released on a way together passes what its end costs."""
+    """Raise PlanError if the stages to an option of a chain cost more than its plan alone."""
     released: list[Mapping[Space, Block]] = [chain.look.blocks]
     choice: CommonPlan | None = chain
     while choice is not None:
@@ -554,22 +599,22 @@ def _check_paths(chain: CommonPlan) -> None:
             cost = option.budget.of_person(joint_cost)
             if cost > option_cost(option):
                 raise PlanError(
-                    f"The steps to '{choice.names[i]}' round so often that together they cost"
-                    f" {cost}, over the {option_cost(option)} of the plan. Lower max_records, or"
-                    " use coarse_or_fine."
+                    f"The stages up to '{choice.names[i]}' would cost {cost}, because answers are"
+                    f" rounded in each of them; the plan alone costs {option_cost(option)}. Lower"
+                    " max_records, or use coarse_or_fine()."
                 )
-        # going on measures the last residual, whichever option is reached in the end
+        # a closer look measures the last residual, whatever is chosen after it
         released.append(choice.residuals[-1].blocks)
         choice = choice.following
 
 
 def _agreed_unit(options: Sequence[Plan]) -> Budget:
-    """Return a budget with the rows per person of all options.
+    """Return the budget of the first option, after a check that all have the same privacy unit.
 
     Raises
     ------
     PlanError
-        The options protect differently, or their neighbours or invariants have no common part.
+        Rows per person or neighbours differ, or records are replaced, or the schema has invariants.
     """
     unit = options[0].budget
     if any(
@@ -577,20 +622,20 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
         for p in options
     ):
         raise PlanError(
-            "The plans protect different things: their rows per person or neighbours differ. Give"
-            " all of them budgets of one kind."
+            "The plans have different rows_per_person or neighbours. They must protect the same"
+            " unit. Give all of them budgets with equal rows_per_person and neighbours."
         )
     if options[0].schema.invariants:
         raise PlanError(
-            "The common part of plans is not available with exact totals. Use a schema without"
-            " invariants, or release one plan alone."
+            "Coarse or fine is not possible with exact totals (invariants). Remove them from the"
+            " schema, or release one plan alone."
         )
-    # replacing a record changes two cells, and the largest sum over pairs of cells is not a sum
-    # over spaces
+    # replacing a record changes two cells, and the maximum over pairs of cells is not a sum over
+    # residual spaces
     if unit.neighbours == REPLACE_ONE:
         raise PlanError(
-            "The common part of plans is available for neighbours that add or remove a record, not"
-            ' for those that replace one. Plan with neighbours="add_remove".'
+            "Coarse or fine is not possible for neighbours that replace a record. Plan all options"
+            ' with neighbours="add_remove".'
         )
     return unit
 
@@ -598,11 +643,15 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
 def _residual_blocks(
     option: Plan, rests: Mapping[Space, BlockResidual], max_records: int, stretch: float
 ) -> dict[Space, Block]:
-    """Return the blocks that remain for an option; without a look it is the plan's block."""
+    """Return a mapping from residual space to the block that remains to be measured for an option.
+
+    ``rests`` has the residual spaces that the look measures; for other spaces it is the plan's
+    block, with the noise multiplied by ``stretch``.
+    """
     blocks = {}
     for space, block in option.blocks.items():
         if space not in rests:
-            # one factor for all noise, so that the shares of the blocks remain optimal
+            # with one factor for all noise, the budget remains divided optimally between blocks
             blocks[space] = (
                 block
                 if stretch == 1.0
@@ -614,8 +663,11 @@ def _residual_blocks(
 
 
 def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of the options; raise PlanError unless plans and names are valid."""
     if len(options) < 2 or not all(isinstance(p, Plan) for p in options):
-        raise PlanError(f"There are {len(options)} arguments; give at least two plans.")
+        raise PlanError(
+            f"There are {len(options)} arguments, or one is not a Plan. Give at least two plans."
+        )
     check_type(
         "names",
         names,
@@ -640,7 +692,8 @@ def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple
         or "stop" in chosen
     ):
         raise PlanError(
-            f"There are {len(chosen)} names for {len(options)} plans; give one name per plan:"
-            " different lines of 1 to 80 characters, none of them 'stop'."
+            f"There are {len(chosen)} names for {len(options)} plans, or a name is not allowed. Give"
+            " one name per plan: different texts of 1 to 80 characters in one line, none of them"
+            " 'stop'."
         )
     return chosen

@@ -1,10 +1,11 @@
 """Selection rule between coarse and fine analyses.
 
-A selection rule chooses between analyses from the answers of a look.  `nested_decision` is the rule
-on arrays, and `NestedPlanRule` applies it to plans.  The rule takes the finest analysis in which
-enough cells of the primary analysis exceed the noise.  It uses noisy answers only, so it is
-post-processing and costs no privacy.  A plan has the variance of every query of the primary
-analysis, so no table of the full domain is needed.
+A selection rule chooses between analyses from the answers of the look, the part that all analyses
+have in common and that is measured first.  `nested_decision` is the rule on arrays, and
+`NestedPlanRule` applies it to plans.  The rule takes the finest analysis in which enough cells of
+one coarse analysis, the primary one, exceed the noise.  It uses noisy answers only, so it is
+post-processing and costs no privacy.  The standard errors are computed from the plans, without a
+table on the full domain.
 
 `workloads_by_way`, `coarse_and_fine` and `census_ages` return sets of analyses to choose from,
 coarse first: a mapping from name to workload, all on one schema.
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Relative rounding error of a ratio that an integer count meets exactly.
+# A ratio that is below its limit by at most this share is equal to it up to rounding.
 ROUNDING = 1e-9
 Flags = npt.NDArray[np.bool_]
 
@@ -51,9 +52,11 @@ class Decision:
     Attributes
     ----------
     choice : position of the analysis to run, or None to stop.
-    certain : whether the confidence bounds all give this choice; if not, `choice` is the safe one.
-    shares : shares of cells that the choice is based on, by name.
-    sentence : the result as text.
+    certain : whether the lower and the upper confidence bounds of the cells give the same choice;
+        otherwise `choice` is the finest analysis that the lower bounds allow.
+    shares : mapping from "{analysis}, lower" or "{analysis}, upper" to the share of cells that
+        exceed the noise by these bounds.
+    sentence : the choice and its reason as text.
     """
 
     choice: int | None
@@ -71,7 +74,10 @@ def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
 
 
 def exceeds_noise(counts: Array, errors: Array, snr: float) -> Flags:
-    """Return whether counts are at least ``snr`` standard errors; all of one shape, in counts."""
+    """Return for each cell whether its count is at least ``snr`` standard errors.
+
+    ``counts`` and ``errors`` are in counts and have the same shape, as has the result.
+    """
     return np.asarray(counts / errors >= snr * (1 - ROUNDING))
 
 
@@ -84,22 +90,22 @@ def nested_decision(
     share: float,
     snr: float,
 ) -> Decision:
-    """Take the finest analysis in which a share of the cells of the first exceeds the noise.
+    """Return the finest analysis in which enough cells of the first analysis exceed the noise.
 
     Parameters
     ----------
-    low, high : confidence bounds of the cells of the first analysis by a look, shape (cells,), in
-        counts.
+    low, high : confidence bounds of the cells of the first analysis from the look (the first
+        measurement), shape (cells,), in counts.
     errors : standard errors of these cells in each analysis, coarse to fine, shape (cells,), in
         counts.
     names : names of the analyses.
-    share, snr : x and y of the paper: the share of cells, in (0, 1], and the signal-to-noise ratio,
-        above 0, that they must reach.
+    share : x of the paper: share of the cells that must exceed the noise, above 0 and at most 1.
+    snr : y of the paper: a cell exceeds the noise if its count is at least ``snr`` standard errors.
 
     Returns
     -------
-    `choice` counts from the first analysis.  `shares` has, for every finer analysis, the shares of
-    cells that reach the ratio at the lower and at the upper bound.
+    Decision whose `choice` is a position in ``errors``, or None if the first analysis is too noisy
+    by the upper bounds as well.
 
     Notes
     -----
@@ -151,27 +157,28 @@ def nested_decision(
     return decision(0, False, text)
 
 
-# Limit of queries of the primary analysis.
+# Limit of queries of the primary analysis, the one whose cells the rule counts.
 MOST_QUERIES = 20_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NestedPlanRule:
-    """Take the finest plan in which at least a share of the primary analysis exceeds the noise.
+    """Rule that takes the finest plan in which enough cells of the primary analysis exceed the noise.
 
-    A cell stands out (exceeds the noise) if its count is at least `snr` standard errors of the
+    A cell exceeds the noise (stands out) if its count is at least `snr` standard errors of the
     plan's answer.
 
     Attributes
     ----------
-    common : the options; those after `primary`, in their order, are the finer ones.
-    primary : position or name of the option whose queries must be accurate.
-    share, snr : x and y of the paper: the share of cells, in (0, 1], and the signal-to-noise ratio,
-        above 0, that they must reach.
-    sigmas : half width of the confidence bounds, in standard errors of the look; 0 uses the
-        estimate alone.
+    common : the options, coarse to fine.
+    primary : position or name of the option whose cells the rule counts; the options after it are
+        the finer ones.
+    share : x of the paper: share of these cells that must exceed the noise, above 0 and at most 1.
+    snr : y of the paper: number of standard errors.
+    sigmas : half width of the confidence bounds of the cells, in standard errors of the look; with
+        0 both bounds are the estimate.
 
-    In a chain of choices, the option to look closer has the errors of the next analysis.
+    In a chain of choices, the option to look closer has the standard errors of the next analysis.
 
     Raises
     ------
@@ -197,9 +204,9 @@ class NestedPlanRule:
         check_nested_options(share=self.share, snr=self.snr, sigmas=self.sigmas)
         if not self.finer:
             raise NotApplicable(
-                f"'{self.common.names[self._primary]}' is the last option, so no option is finer."
-                " Put the options in order from coarse to fine, or take an earlier one as the"
-                " primary analysis."
+                f"The primary analysis '{self.common.names[self._primary]}' is the last option, so"
+                " no option is finer. Order the options from coarse to fine, or choose an earlier"
+                " one as the primary analysis."
             )
         if self.queries > MOST_QUERIES:
             raise NotApplicable(
@@ -224,7 +231,7 @@ class NestedPlanRule:
 
     @property
     def queries(self) -> int:
-        """Number of cells that the rule uses."""
+        """Number of queries (cells) of the primary analysis."""
         return sum(g.count for g in self.groups)
 
     @property
@@ -241,7 +248,7 @@ class NestedPlanRule:
 
     @cached_property
     def _errors(self) -> Mapping[Plan, Array]:
-        """Return standard errors of all primary queries by plan, in counts, shape (queries,)."""
+        """Mapping from plan to its standard errors of all primary queries, shape (queries,)."""
         plan_names = {p: f"option '{name}'" for name, p in self.common.analyses}
         errors = {}
         for plan in (self.common.look, *map(self._error_plan, (self._primary, *self.finer))):
@@ -253,14 +260,14 @@ class NestedPlanRule:
                     raise NotApplicable(
                         f"The analyses are not nested: {plan_name} does not answer the"
                         f" {group.family_text} queries on {set_name(group.attributes)} of the"
-                        " primary analysis. Choose plans that do."
+                        " primary analysis. Choose plans that answer them."
                     )
                 group_errors.append(np.sqrt(variances))
             errors[plan] = np.concatenate(group_errors)
         return errors
 
     def _error_plan(self, option: int) -> Plan:
-        """Return the plan with the errors of an option; of a closer look, the next plan."""
+        """Return the plan of an option; for a closer look, that of the next choice's first option."""
         following = self.common.following
         return (
             self.common.options[option]
@@ -269,9 +276,9 @@ class NestedPlanRule:
         )
 
     def errors(self, option: int | str | None = None) -> Array:
-        """Return standard errors of the primary queries by an option, or by the look.
+        """Return the standard errors of the primary queries in the plan of an option, in counts.
 
-        Shape (queries,), in counts.
+        None stands for the look.  Shape (queries,).
         """
         plan = (
             self.common.look if option is None else self._error_plan(self.common.position(option))
@@ -289,16 +296,16 @@ class NestedPlanRule:
         )
         if looked.plan.hash != self.common.look.hash:
             raise PlanError(
-                "This measurement is of another look. Give the measurement that look() returned."
+                "This is not a measurement of this rule's look. Give the measurement that"
+                " stepwise.look() returned for these options."
             )
         primary_answers = replace(looked, plan=self._look_plan)
         return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])
 
     def decide(self, looked: Measurement) -> Decision:
-        """Apply the rule to a look; `choice` is the position of an option, or None to stop.
+        """Return the decision of the rule for a measured look.
 
-        `shares` has, for every finer option, the shares of cells that reach the ratio at the lower
-        and at the upper bound.
+        `Decision.choice` is the position of an option, or None to stop.
         """
         estimates, width = self.estimates(looked), self.sigmas * self.errors()
         options = (self._primary, *self.finer)
@@ -317,7 +324,11 @@ class NestedPlanRule:
         )
 
     def even_totals(self) -> list[float]:
-        """Return, per finer option, the number of evenly spread records that just meets the rule."""
+        """Return for each finer option how many records the rule needs if all cells are equal.
+
+        With this number of records, spread evenly over the domain, the required share of the
+        primary cells just exceeds the noise of the option.
+        """
         schema = self.common.look.schema
         group_answers = []
         for group in self.groups:
@@ -337,17 +348,18 @@ class NestedPlanRule:
         return list(np.maximum.accumulate(totals))
 
     def signal_to_noise(self, looked: Measurement, group: int, option: int | str) -> pd.DataFrame:
-        """Return one row per query of a primary group: its signal-to-noise ratio in an option.
+        """Return the ratio of count to standard error for each query of a primary group.
 
-        Columns: query (words), answer, low, high (counts), snr, snr_low, snr_high, stands_out (by
-        the lower bound).
+        Columns: query (text); answer, low and high (estimate and confidence bounds of the look, in
+        counts); snr, snr_low and snr_high (these divided by the standard error of the option); and
+        stands_out (whether the lower bound exceeds the noise).
         """
         import pandas as pd
 
         if not 0 <= group < len(self.groups):
             raise PlanError(
-                f"There is no group {group!r}; the primary analysis has groups 0 to"
-                f" {len(self.groups) - 1}."
+                f"There is no group {group!r}. The primary analysis has the groups 0 to"
+                f" {len(self.groups) - 1}; give one of them."
             )
         start = sum(g.count for g in self.groups[:group])
         group_rows = slice(start, start + self.groups[group].count)
@@ -371,7 +383,9 @@ Analyses = Mapping[str, Workload]
 
 
 def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
-    """Return the workload of all k-way tables for each k, in increasing order of k.
+    """Return one analysis per number k of attributes: the workload of all tables on k attributes.
+
+    They are in increasing order of k, named "1-way", "2-way", ...
 
     Raises
     ------
@@ -388,8 +402,8 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
         check_int("way", k, 1, len(schema))
     if len(distinct_ways) < 2:
         raise WorkloadError(
-            f"There are fewer than two ways: {distinct_ways}. Give at least two numbers from 1 to"
-            f" {len(schema)}."
+            f"Two analyses or more are needed, but ways has the numbers {distinct_ways}. Give at"
+            f" least two different numbers of attributes from 1 to {len(schema)}."
         )
     return {
         f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in distinct_ways
@@ -397,10 +411,10 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
 
 
 def coarse_and_fine(workload: Workload) -> Analyses:
-    """Return a coarser workload, with one attribute fewer in every group, and the workload itself.
+    """Return two analyses: a coarser workload with one attribute fewer per group, and the workload.
 
-    The coarser groups have the group's families on their attributes; attributes of a joint family
-    are asked as marginals.
+    Every group is replaced by one group per subset with one attribute fewer.  An attribute has its
+    query family of the group, or marginal queries if its family is on several attributes.
 
     Raises
     ------
@@ -431,7 +445,7 @@ def coarse_and_fine(workload: Workload) -> Analyses:
 
 
 def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyses:
-    """Return the four workloads age by sex of a census cascade: one, 4, 9 and 23 bins of age.
+    """Return four analyses of age by sex from the 2020 census: with one, 4, 9 and 23 bins of age.
 
     Parameters
     ----------
@@ -450,8 +464,8 @@ def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyse
     years = max(CENSUS_AGES["Total"])
     if age not in schema or by not in schema or schema[age].size != years:
         raise WorkloadError(
-            f"The census example needs '{by}' and '{age}' with {years} cells, one per year. Use the"
-            " demo schema of the census."
+            f"The census analyses need the attribute '{by}', and '{age}' with {years} cells, one per"
+            " year. Use the demo schema of the census."
         )
     analyses = {"Total": Workload(schema).add((by,), "marginal")}
     for name, edges in CENSUS_AGES.items():
@@ -466,6 +480,7 @@ def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyse
 
 
 def _bin(age: str, first: int, stop: int, years: int) -> str:
+    """Return the label of the ages from ``first`` to ``stop`` - 1; the last bin is open."""
     return (
         f"{age} {first} and over"
         if stop == years

@@ -1,18 +1,19 @@
 """Two-stage release: look, decide, finish.
 
-    look      spend -> draw -> save the common part, under the key of the look
-    decide    one note on the ledger: rule, result, option chosen, and who chose it if not the rule
-    finish    spend -> draw -> save the residual of the chosen plan; the answers are those of the plan
+    look      measure the common part of all options: spend, draw noise, save under the look's key
+    decide    write a note to the ledger: the rule, its result, the option chosen, and who chose it
+              if it is not the option of the rule
+    finish    measure the residual of the chosen option (what remains after the look), and combine
+              both into the answers of its plan
 
-All state is in the ledger and its saved results: the file of a look stores the options as well.  To
-continue after a killed step, call it again.  As for any release, the result of a step that was
-killed between its spend and its save may be lost; a new attempt, which spends again, repeats it.
+All state is in the ledger and its result files: the file of a look contains the options as well.
+If a step was interrupted, the same call continues it.
 
-To stop is a decision too: only the answers of the look are released.  It is the only decision that
-another one may follow, which then spends the residual of its option.
+"stop" is a decision as well: only the answers of the look are released.  It can be followed by the
+decision for an option; any other decision is final.
 
 Privacy: look and residual together cost each record at most what the chosen plan costs, and the
-choice between the options uses released answers only.  So each look is finished with one option.
+choice between the options depends on released answers only.  This holds for one option per look.
 """
 
 from __future__ import annotations
@@ -91,17 +92,17 @@ def look(
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Measurement:
-    """Measure the common part of all options.
+    """Measure the common part of all options (the look), and return its measurement.
 
-    Arguments and errors are those of `engine.release.measure.measure`.  The plan of the returned
-    measurement is `common.look`; its `key` identifies the look in `decide`, `finish` and `resume`.
+    Arguments and errors are those of `engine.release.measure.measure`.  The plan of the measurement
+    is `common.look`; its `key` identifies the look in `decide`, `finish` and `resume`.
 
     The tables of all options are counted, but only those of the look are measured.  The ledger
-    stores a keyed digest of all tables, with which `finish` recognises the records.  With a
-    ``person`` column both steps use the same rows of each person.
+    stores a keyed digest of all counted tables, by which `finish` checks that it gets the same
+    records.  With a ``person`` column the look and `finish` use the same rows of each person.
 
-    Guarantee: spends `common.look.budget.pcost` exactly once.  The same attempt on the same records
-    returns the stored result.
+    Guarantee: `common.look.budget.pcost` is spent exactly once.  The same attempt on the same
+    records returns the stored result.
     """
     give = "what coarse_or_fine() or nested_choices() returns"
     check_type("analyses", common, CommonPlan, give=give, error=PlanError)
@@ -123,7 +124,8 @@ def look(
     refuse_seed(seed)
     if not dataset or ledger is None:
         raise PlanError(
-            "A look is a release: it needs the dataset's name and a ledger. Or use rehearsal=True."
+            "A look is a release, so it needs the dataset's name and a ledger. Give both, or use"
+            " rehearsal=True."
         )
     book, key = Ledger.at(ledger), look_key(common, dataset=dataset, attempt=attempt)
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
@@ -131,8 +133,8 @@ def look(
     def check(is_paid: bool) -> None:
         if CommonPlan.from_json(common.to_json()).spends != common.spends:
             raise PlanError(
-                "These options change when they are stored in a file. Nothing was spent; please"
-                " report."
+                "These options cost something else after they are stored in a file and read again."
+                " Nothing was spent. Please report this error."
             )
         book.status(dataset).definition.check_unit(common.look.budget)
         _check_remaining_budget(
@@ -180,11 +182,11 @@ def decide(
     Parameters
     ----------
     key : key of the look.
-    option : position or name of the option to take, or "stop"; None takes the option of the
-        verdict.
-    verdict, rule : result of a rule, and its name and options, such as
-        {"rule": "nested", "share": 0.5, "snr": 5}.
-    by, reason : who decides, and why; required without a verdict, or for another option.
+    option : position or name of the option to take, or "stop"; None takes that of ``verdict``.
+    verdict : decision of a rule.
+    rule : name and options of the rule, such as {"rule": "nested", "share": 0.5, "snr": 5}.
+    by : who decides; required without a verdict, or if the option is not that of the verdict.
+    reason : why the person decides so.
 
     Guarantee: of two decisions at the same time one is refused; only "stop" can be followed by
     another decision.
@@ -200,8 +202,8 @@ def decide(
     steps = resume(book, key)
     if steps.choice is not None and steps.choice.option != STOP:
         raise LedgerError(
-            f"'{steps.choice.option}' was chosen for this look in row {steps.choice.seq}; a choice"
-            " is final. Finish it, or start a new look, which spends again."
+            f"'{steps.choice.option}' was chosen for this look in row {steps.choice.seq} of the"
+            " ledger; a choice is final. Call finish(), or start a new look, which spends again."
         )
     rule_option = (
         None
@@ -220,7 +222,10 @@ def decide(
         else steps.common.names[steps.common.position(option)]
     )
     if steps.choice is not None and chosen_option == STOP:
-        raise LedgerError("To stop was decided already; only an option can follow.")
+        raise LedgerError(
+            "The decision to stop is on the ledger already. Only an option can follow it; give one,"
+            " or leave the decision as it is."
+        )
     if chosen_option != rule_option and not by.strip():
         raise PlanError(
             (
@@ -266,27 +271,27 @@ def finish(
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Measurement:
-    """Measure the residual of the option that was chosen for a look, and return its measurement.
+    """Measure what remains after the look for the chosen option, and return the final measurement.
 
-    Its `answers_on_grid` are those of this step; its estimates combine both steps, weighted by
-    precision.  If the option was to look closer, the result is the look of the next choice: decide
-    and finish again under its `key`.
+    Its `answers_on_grid` are those of this stage; its estimates combine both stages, weighted by
+    precision.  If a closer look was chosen in a chain, the result is the look of the next choice:
+    call `decide` and `finish` again with its `key`.
 
     Parameters
     ----------
     key : key of the look.
+    data : the records of the look; None returns the stored result without reading records.
     attempt : the same attempt returns the stored result; a new number draws again and spends the
-        full cost of this step again.
-    person, count_column, ignore : the same as for the look; otherwise these are other records.
-    on_changed : what to do if the records are not those of the look, or if this is not certain:
-        "refuse", or "charge" this step alone, because a record may then be in the cell of largest
-        cost in each step.
+        full cost of this stage again.
+    person, count_column, ignore : as for the look; other arguments count other records.
+    on_changed : what to do if the records cannot be shown to be those of the look: "refuse", or
+        "charge" the cost of this stage alone, which is larger, because a record may then be in the
+        most expensive cell of both stages.
 
     Guarantee: the answers have the distribution of the chosen plan measured alone.  For the same
-    records, look and this step together spend its pcost to the last digit.  The same attempt on the
-    records of this step returns the stored result and never draws twice.  With ``data=None`` the
-    stored result is returned without a comparison of records.  Any additional charge is recorded in
-    a note on the ledger and reported to `intake`.
+    records, look and this stage together spend its pcost to the last digit.  The same attempt on
+    the same records returns the stored result, and noise is never drawn twice.  An additional
+    charge is written in a note to the ledger and reported to `intake`.
 
     Raises
     ------
@@ -298,9 +303,10 @@ def finish(
     steps = resume(book, key)
     choice = steps.choice
     if choice is None or choice.option == STOP:
-        state = "Nothing was decided" if choice is None else "To stop was decided"
+        state = "No decision" if choice is None else "The decision to stop"
         raise LedgerError(
-            f"{state} about this look. Decide for one of {', '.join(steps.common.names)} first."
+            f"{state} is on the ledger for this look. Call decide() with one of the options"
+            f" {', '.join(steps.common.names)} first."
         )
     common, i = steps.common, steps.common.names.index(choice.option)
     residual, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
@@ -318,7 +324,7 @@ def finish(
     )
 
     def check_stored(step_key: str, step_tables: list[Space]) -> None:
-        """Raise OtherRecords unless ``data`` has the records of a stored step."""
+        """Raise OtherRecords unless ``data``, if given, has the records of the stored step."""
         if data is not None:
             counts = step_counts(common, residual, data, replace(options, on_refused="drop"))
             check_repeat(book, book.spent(step_key), counts, step_tables, intake, remedy=_REMEDY)
@@ -334,7 +340,7 @@ def finish(
             f" attempt={attempt} would return the same answers. Leave out attempt, or start a new"
             " look with another attempt, which spends again."
         )
-    # without blocks the answers are those of the look
+    # without blocks to measure the answers are those of the look, whose digest is compared
     if not residual.blocks and on_changed == "refuse":
         check_stored(key, step_sets(common))
     if not residual.blocks and cost == 0:
@@ -375,7 +381,7 @@ def finish(
         )
 
     def accept_records(counts: Counts) -> tuple[float, Fingerprint]:
-        """Return the cost of the step for these records, and their fingerprint."""
+        """Return the cost of this stage for the counted records, in pcost, and their fingerprint."""
         look_spend = book.find(key)
         changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)
         if changed and on_changed == "refuse":
@@ -397,10 +403,9 @@ def finish(
                 text=f"{changed} This step is charged alone.",
                 key=key,
             )
-        # later steps can no longer rely on one cell per record in all steps
+        # the prefix makes a later stage charge its full cost as well
         records = replace(records, tables=f"{OTHER}{records.tables}")
-        # a record of other data may be in any cell of each step, so this step costs what it
-        # would alone
+        # a changed record may be in the most expensive cell of both stages, so that their costs add
         return max(cost, residual.pcost), records
 
     release = Release(
@@ -427,13 +432,14 @@ def rehearse_finish(
     seed: int | None = None,
     **keywords: Unpack[RecordKeywords],
 ) -> Measurement:
-    """Run the last step after a rehearsed look, on simulated or public data; spends nothing.
+    """Return the final measurement of an option after a rehearsed look, on simulated or public data.
 
-    The result must not be published.  ``seed`` is as in `engine.release.measure.measure`.
+    It spends nothing and must not be published.  ``seed`` is that of `engine.release.measure`.
     """
     if not looked.rehearsal:
         raise PlanError(
-            "This look was released, so its next step is a release too. Use decide and finish."
+            "This look was a release, so what follows it is a release too. Use decide() and"
+            " finish(), or rehearse the look first."
         )
     i = common.position(option)
     bits = rehearsal_bits(seed, "finish", common.hash, str(i))
@@ -449,7 +455,9 @@ def rehearse_finish(
 
 
 def resume(ledger: Book, key: str) -> Steps:
-    """Return the state of a look: everything done so far; reads no records and spends nothing.
+    """Return the options, measurement, decisions and result of a look from the ledger.
+
+    It reads no records and spends nothing.
 
     Raises
     ------
@@ -465,7 +473,7 @@ def resume(ledger: Book, key: str) -> Steps:
         i, attempt = common.names.index(choices[-1].option), 1
         if not common.residuals[i].blocks and _remaining_cost(common, i, paid, attempt) == 0:
             finished = chosen_measurement(common, i, look_result, {}, key=key, utc=look_result.utc)
-        # a spend whose result was never saved is paid for; only a new attempt may draw again
+        # find the first attempt with a result; an attempt without one is interrupted or lost
         while finished is None and book.find(_rest_key(common, i, key, attempt)) is not None:
             try:
                 finished = stored_rest(book, common, i, _rest_key(common, i, key, attempt))
@@ -486,7 +494,7 @@ def resume(ledger: Book, key: str) -> Steps:
 
 
 def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[RecordKeywords]) -> Steps:
-    """Return the state of a look if ``data`` are the records of all its steps; spends nothing.
+    """Return `resume` of a look if ``data`` are the records of all its stages; spends nothing.
 
     Raises
     ------
@@ -502,13 +510,13 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
         common, finished = current.common, current.finished
         counts = step_counts(common, common.look, data, options)
         check_repeat(book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY)
-        # a last step without blocks has the key of its look
+        # if nothing remained to be measured and paid, the result has the key of the look
         if finished is None or finished.key == step_key:
             return steps
         step_key = finished.key
         chosen = common.names.index(current.choice.option) if current.choice is not None else 0
         if not has_next_choice(common, chosen):
-            # a last step without blocks measures nothing, so it has no digest
+            # a stage without blocks to measure reads no records, so it stores no digest
             if common.residuals[chosen].blocks:
                 check_repeat(
                     book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY
@@ -528,17 +536,19 @@ def looks(ledger: Book, dataset: str) -> list[str]:
 
 
 def look_key(common: CommonPlan, *, dataset: str, attempt: int = 1) -> str:
-    """Return the key of a look: one per options, dataset and attempt."""
+    """Return the key of the look for these options, dataset and attempt."""
     return release_key(dataset=dataset, plan_hash=_hash(common, LOOK), attempt=attempt)
 
 
 def _hash(common: CommonPlan, step: str) -> str:
+    """Return the plan hash of a step on the ledger: its name and the hash of the options."""
     return f"{step}:{common.hash}"
 
 
 def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
+    """Return the key of the second stage for option i after the look with ``key``."""
     dataset, *_ = key.rsplit("|", 2)
-    # the key of the look is part of the key, so two looks never share a residual
+    # with the key of the look in it, the second stages of two looks have different keys
     look_hash = hashlib.sha256(key.encode()).hexdigest()[:16]
     return release_key(
         dataset=dataset, plan_hash=f"{REST}{i}:{look_hash}:{common.hash}", attempt=attempt
@@ -546,25 +556,28 @@ def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
 
 
 def _remaining_cost(common: CommonPlan, i: int, paid: Paid, attempt: int) -> float:
-    """Return the cost of the last step: the plan's remaining pcost, or more in a new attempt.
+    """Return the cost of the second stage for option i, in pcost.
 
-    A new attempt draws the residual once more, so it costs at least the residual alone.
+    The first attempt costs what remains of the plan's pcost after the look.  A new attempt measures
+    the residual again, so it costs at least as much as the residual alone.
     """
     remaining_cost = paid.left(i)
     return remaining_cost if attempt == 1 else max(remaining_cost, common.residuals[i].pcost)
 
 
 def _check_remaining_budget(book: Ledger, dataset: str, cost: float) -> None:
-    """Raise BudgetExceeded before any record is read; the ledger would refuse only later."""
+    """Raise BudgetExceeded, before any record is read, if the dataset cannot pay ``cost``."""
     remaining = book.status(dataset).left
     if cost > remaining:
         raise BudgetExceeded(
-            f"Dataset {dataset!r} has pcost {remaining!r} left; to finish takes at least {cost!r}."
-            " Nothing was spent. Plan the options with a budget of at most what is left."
+            f"Dataset {dataset!r} has pcost {remaining!r} left, but this release needs at least"
+            f" {cost!r} until it is finished. Nothing was spent. Plan the options with a budget of"
+            " at most what is left."
         )
 
 
 def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:
+    """Return the decisions about a look in the notes of the ledger, oldest first."""
     choices = []
     for row in book.notes(kind="decision", key=key):
         try:
@@ -572,7 +585,8 @@ def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:
             fields = {name: data[name] for name in ("option", "verdict", "rule", "by", "reason")}
         except (ValueError, KeyError, TypeError):
             raise LedgerError(
-                f"The decision in row {row.seq} cannot be read; it was not written by decide()."
+                f"The decision in row {row.seq} of the ledger cannot be read, because it was not"
+                " written by decide(). Start a new look, which spends again."
             ) from None
         choices.append(Choice(**fields, seq=row.seq, utc=row.utc))
     return tuple(choices)

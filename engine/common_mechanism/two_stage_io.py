@@ -1,8 +1,10 @@
 """Files and ledger entries of two-stage releases.
 
-A record is in one cell in both stages.  So the cost of both stages together is the maximum over
+The first stage is the look, the common part of all options; the second is the residual of the
+chosen option.  A record is in the same cell in both stages, so together they cost the maximum over
 cells of their summed costs.  This holds for the same records only: both stages count the same
-tables, and the ledger stores a keyed digest of the tables of the first stage.
+tables, and the ledger stores a keyed digest of the tables of the first stage, by which the second
+stage recognises the records.
 """
 
 from __future__ import annotations
@@ -31,33 +33,34 @@ from engine.release.measure import Answers
 from engine.release.measurement import Archive, Drawn, estimate, write_archive
 from engine.residuals import Space
 
-# Prefix of the digest of a step that was measured on other records than its look.
+# Prefix of the stored digest of a second stage that was measured on other records than its look.
 OTHER = "other:"
 
 
 def step_counts(
     common: CommonPlan, part: Plan | Residual, data: Any, options: RecordOptions
 ) -> Counts:
-    """Return the tables of all options, so that every step uses the same rows and the same tables.
+    """Return the exact tables of all options, whichever stage is measured.
 
-    With a ``person`` column, at most as many rows of each person as the budgets protect are used.
+    So both stages use the same rows and have comparable digests.  ``part`` is what is measured: the
+    look or a residual.  Of each person, as many rows are counted as the budget protects.
     """
     options = replace(options, rows_per_person=common.look.budget.rows_per_person)
     return count(part, data, options, step_checks(common), step_sets(common))
 
 
 def counts_for_steps(common: CommonPlan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
-    """Count a part of the records for a look and its last step; private, for the sum of all parts.
+    """Count the exact tables of both stages on a part of the records; private.
 
-    Guarantee: that of `engine.release.ingest.counts_for`; a sum of parts equals the records of the
-    first stage.
+    The sum of the counts of all parts can be passed to `look` and `finish` in place of the records;
+    see `engine.release.ingest.counts_for`.
     """
     options = RecordOptions(on_refused="drop", **keywords)
     return step_counts(common, common.look, data, options)
 
 
 def no_counts(common: CommonPlan) -> Counts:
-    """Return counts without tables, for a step that measures nothing."""
+    """Return counts without tables, for a second stage that has nothing to measure."""
     return Counts(schema=common.look.schema, tables={}, records=0)
 
 
@@ -71,28 +74,34 @@ def step_sets(common: CommonPlan) -> list[Space]:
 
 
 def step_checks(common: CommonPlan) -> list[str]:
-    """Return the one-cell attributes whose cell a row must have in every step."""
+    """Return the attributes of all options with one cell; a row with another value is dropped."""
     return one_cell_attributes(*(plan.workload for _, plan in common.analyses))
 
 
 def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPlan) -> str:
-    """Return why the records of a step are not those of its look, or "" if they are the same."""
+    """Return why the counted records are not those of the look, or "" if they are the same.
+
+    ``digest`` is the digest of the look's tables on the ledger.
+    """
     if digest.startswith(OTHER):
-        return "The look itself was measured on other records than the one before it."
+        return "This look was measured on other records than the look before it in the chain."
     same = hmac.compare_digest(
         digest, table_digest(counts, step_sets(common), book.secret("records"))
     )
     return (
         ""
         if same
-        else "These are not the records that were looked at, or the ledger's key file was replaced."
+        else "These are not the records of the look, or the ledger's key file was replaced."
     )
 
 
 def report_separate_charges(
     intake: Callable[[Intake], object] | None, changed: str, cost: float
 ) -> Callable[[Intake], object] | None:
-    """Return an intake callback that also reports why a step is charged alone."""
+    """Return ``intake`` with a warning added to its report if the records have changed.
+
+    ``changed`` is the reason, or "" if they have not; ``cost`` is the charge in pcost.
+    """
     if intake is None or not changed:
         return intake
     text = f"{changed} This step is charged alone: pcost {cost!r}."
@@ -101,15 +110,15 @@ def report_separate_charges(
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A decision on the ledger.
+    """Decision for an option after a look, as it is written on the ledger.
 
     Attributes
     ----------
-    option : name of the option taken, or "stop".
-    verdict : option of the rule, or None without a rule.
+    option : name of the option that was chosen, or "stop".
+    verdict : name of the option that the rule chose, or "stop"; None without a rule.
     rule : name and options of the rule.
-    by, reason : who decided, and why, if it was not the rule; otherwise empty.
-    seq, utc : row of the ledger and its time.
+    by, reason : who decided, and why; "" if the rule decided.
+    seq, utc : number and time of the row on the ledger.
     """
 
     option: str
@@ -123,28 +132,28 @@ class Choice:
 
 @dataclass(frozen=True)
 class Paid:
-    """Costs of a look and of the options, in pcost, as the decimal texts on the ledger.
+    """Costs of a look and of its options in pcost, as decimal texts from the file of the look.
 
-    They were computed on the machine of the look; another machine may differ in the last digit.
+    They are stored because another machine may compute them with another last digit.
 
     Attributes
     ----------
-    spent : cost of this look and of all looks before it.
-    prices : total cost of each option.
+    spent : cost of this look and of all looks before it in a chain.
+    prices : total cost of each option, including `spent`.
     """
 
     spent: str
     prices: tuple[str, ...]
 
     def left(self, i: int) -> float:
-        """Return the remaining cost of option i in decimal arithmetic, as the ledger sums.
+        """Return the cost that remains for option i after the look, in pcost.
 
-        Binary arithmetic would miss the last digit.
+        The difference is exact in decimal arithmetic, in which the ledger sums.
 
         Raises
         ------
         LedgerError
-            The cost of the look does not match this option.
+            The difference is negative or not a float, so the file was changed.
 
         >>> Paid("0.4", ("0.9999999999999998",)).left(0)
         0.5999999999999998
@@ -152,24 +161,26 @@ class Paid:
         exact = Decimal(self.prices[i]) - Decimal(self.spent)
         if exact < 0 or Decimal(repr(float(exact))) != exact:
             raise LedgerError(
-                "What the look spent does not fit these options; the file of the look was changed."
+                "The result file of the look was changed: its costs do not match its options."
+                " Restore the file from a copy."
             )
         return float(exact)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Steps:
-    """State of a look: everything done so far, for a page that is opened again.
+    """State of a two-stage release, read from the ledger and its result files.
 
     Attributes
     ----------
     common : the options.
-    look : the measured common part.
-    choices : the decisions so far, oldest first; only a "stop" can be followed by another one.
-    finished : measurement of the chosen plan, or None before it is finished.
-    paid : cost of this look and of all looks before it, and the total cost of each option.
-    lost : attempts at the last step that were spent but not saved; one may still be running.
-    is_interrupted : whether the next attempt is spent and was interrupted.  `finish` completes it
+    look : measurement of the common part.
+    choices : the decisions, oldest first; only "stop" can be followed by another decision.
+    finished : measurement of the chosen option, or None before the second stage.
+    paid : cost of the look, and total cost of each option.
+    lost : numbers of the attempts at the second stage that were spent but have no result; the last
+        one may still be running.
+    is_interrupted : whether the second stage was spent and then interrupted; `finish` completes it
         from the same records and spends nothing.
     """
 
@@ -183,7 +194,7 @@ class Steps:
 
     @property
     def choice(self) -> Choice | None:
-        """The decision in force, or None."""
+        """The latest decision, or None."""
         return self.choices[-1] if self.choices else None
 
 
@@ -210,7 +221,10 @@ def look_measurement(
 def chosen_measurement(
     common: CommonPlan, i: int, looked: Measurement, answers: Answers, *, key: str, utc: str
 ) -> Measurement:
-    """Return the measurement of option i from a look and the released answers of the residual."""
+    """Return the measurement of option i, which combines the look with the residual's answers.
+
+    ``answers`` maps residual spaces to the released answers of the residual in grid steps.
+    """
     blocks = common.residuals[i].blocks
     in_counts: dict[Space, Array] = {
         s: (
@@ -231,7 +245,7 @@ def chosen_measurement(
 
 
 def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Drawn) -> None:
-    """Write a look with all options; to finish it takes this file and the ledger only."""
+    """Write the result file of a look, with all options, so that `finish` needs no other file."""
     measurement = look_measurement(common, dict(drawn), key="", dataset="", utc="", rehearsal=False)
     texts = _next_step_texts(common, receipt.pcost)
     _write(file, receipt, LOOK, measurement, texts)
@@ -240,10 +254,10 @@ def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Draw
 def write_rest(
     file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, receipt: Receipt, drawn: Drawn
 ) -> None:
-    """Write the second stage: the chosen option with the combined estimates.
+    """Write the result file of the second stage: the chosen option i with the combined estimates.
 
-    If a further choice follows in the chain, this measurement is the look (first stage) of that
-    choice, and is written as such.
+    If the option is a closer look, its measurement is the first stage of the next choice in the
+    chain, and the file is written as that of a look.
     """
     measurement = chosen_measurement(common, i, looked, dict(drawn), key="", utc="")
     if has_next_choice(common, i) and common.following is not None:
@@ -260,7 +274,7 @@ def write_rest(
 
 
 def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
-    """Return the texts for the next step: the options, the cost so far and each option's total."""
+    """Return a mapping from file name to text: the options, the cost so far, and the total costs."""
     prices = [repr(option_cost(option)) for option in common.options]
     return {
         "common.json": common.to_json(),
@@ -270,7 +284,7 @@ def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
 
 
 def has_next_choice(common: CommonPlan, i: int) -> bool:
-    """Return whether an option is the look of the next choice of a chain."""
+    """Return whether option i is a closer look, after which a chain has another choice."""
     return common.following is not None and i == len(common.options) - 1
 
 
@@ -283,21 +297,21 @@ def _write(
 
 
 def _answer_shapes(blocks: Mapping[Space, Block]) -> dict[Space, tuple[int, ...]]:
-    """Return the shapes of the drawn answers of blocks."""
+    """Return a mapping from residual space to the shape of its block's answers."""
     return {space: (block.measurements,) for space, block in blocks.items()}
 
 
 def _coordinate_shapes(plan: Plan) -> dict[Space, tuple[int, ...]]:
-    """Return the shapes of the residual coordinates of a plan's spaces."""
+    """Return a mapping from residual space to the shape of its residual coordinates."""
     return {space: tuple(n - 1 for n in plan.schema.sizes(space)) for space in plan.blocks}
 
 
 def stored_look(
     book: Ledger, key: str, common: CommonPlan | None = None
 ) -> tuple[CommonPlan, Measurement, Paid]:
-    """Return the options, the measurement of a look, and the costs up to it.
+    """Return the options, the measurement and the costs from the result file of a look.
 
-    ``common`` are the options, if the caller has them; otherwise they are read from the file.
+    ``common`` has the options; if it is None, they are read from the file.
 
     Raises
     ------
@@ -310,8 +324,8 @@ def stored_look(
         header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
         paid = _stored_costs(archive, common)
-        # the answers of a closer look are those of the previous residual; its estimates include
-        # them
+        # a closer look is measured as the residual of the look before it: its answers have other
+        # shapes, but its estimates are complete
         answers = archive.answers(
             {} if "look.txt" in archive else _answer_shapes(common.look.blocks)
         )
@@ -329,24 +343,20 @@ def stored_look(
 
 
 def _stored_costs(archive: Archive, common: CommonPlan) -> Paid:
-    """Return the costs in a file."""
-    spent, prices = (
-        archive.text("spent.txt").decode(),
-        [repr(option_cost(option)) for option in common.options],
-    )
-    told = [str(one) for one in parse_json(archive.text("prices.json"))]
+    """Return the costs in the file of a look; raise ValueError if they are those of other options."""
+    stored_prices = [str(price) for price in parse_json(archive.text("prices.json"))]
     if not np.allclose(
-        [float(one) for one in told],
-        [float(one) for one in prices],
+        [float(price) for price in stored_prices],
+        [option_cost(option) for option in common.options],
         rtol=ROUNDING_FACTOR - 1.0,
         atol=0.0,
     ):
-        raise ValueError("these are the prices of other plans")
-    return Paid(spent, tuple(told))
+        raise ValueError("the prices are not those of the options")
+    return Paid(archive.text("spent.txt").decode(), tuple(stored_prices))
 
 
 def stored_rest(book: Ledger, common: CommonPlan, i: int, key: str) -> Measurement:
-    """Return the measurement of option i that is stored under the key of its last step.
+    """Return the measurement of option i from the result file of its second stage.
 
     Raises the errors of `stored_look`.
     """

@@ -1,8 +1,8 @@
-"""Ingest records: count the required marginals and build the curator's report.
+"""Ingest records: count the marginals that a plan measures and report to the curator.
 
-Keyed fingerprints of exact tables.
-
-Curator's report: how the columns of records fit the schema.
+The module has three parts: `records_fit` counts how the values of each column fit the schema;
+`fingerprint` computes keyed digests that recognise equal records; `check_records` and `count`
+count the tables that a release measures.  All results are private.
 """
 
 from __future__ import annotations
@@ -45,28 +45,30 @@ from engine.records.encoding import MAX_VALUES, Hints
 from engine.residuals import Space
 from engine.workload import Attribute, Schema, Workload, subsets
 
-# Number of the most frequent unknown values that are shown.
+# Limit of values outside the domain that the report lists per column, most frequent first.
 MAX_SHOWN_VALUES = 5
-# Limit of distinct unknown values per column in memory.
+# Limit of distinct values outside the domain that are held in memory per column.
 MAX_UNKNOWN_VALUES = 10_000
-# Limit of characters of a shown value.
+# Limit of characters to which a value in the report is cut.
 MAX_SHOWN_CHARACTERS = 40
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ColumnFit:
-    """Numbers of rows by how one column fits its attribute; private, each row by this column alone.
+    """Numbers of rows whose value of one column is in the domain, missing or unknown; private.
+
+    The values of other columns do not matter.
 
     Attributes
     ----------
     column : name of the column.
     there : whether the records have the column.
-    in_domain : rows with a value in the domain.
-    missing : rows without a value.
-    unknown : all other rows.
-    refused : missing and unknown rows that would be left out, because the attribute has no cell
-        that collects them.
-    values : the most frequent unknown values, with their numbers of rows.
+    in_domain : number of rows with a value in the domain of the attribute.
+    missing : number of rows without a value.
+    unknown : number of rows with a value outside the domain.
+    refused : number of missing and unknown rows that a release drops, because the attribute has no
+        cell for missing or unlisted values.
+    values : mapping from the most frequent unknown values to their numbers of rows.
     """
 
     column: str
@@ -84,10 +86,10 @@ class ColumnFit:
 def records_fit(
     schema: Schema, data: Any, *, progress: Progress | None = None
 ) -> tuple[ColumnFit, ...]:
-    """Return how the column of each attribute fits; spends nothing and is not a release.
+    """Return for each attribute how its column of the records fits the domain; spends nothing.
 
-    Ibis tables are counted in their database, other records are read once.  The numbers are exact
-    and the values are those of records, so the report is for the curator only.
+    Ibis tables are counted in their database; all other records are read once.  The report is for
+    the curator only: it contains exact numbers of rows and values of records.
 
     Raises
     ------
@@ -95,7 +97,7 @@ def records_fit(
         The records cannot be read.
     """
     report_progress = progress_reporter(
-        progress, "The look at columns and values was cancelled; it spent nothing."
+        progress, "The check of columns and values was cancelled. It spent nothing."
     )
     columns = column_names(data)
     names = [name for name in schema if not columns or name in columns]
@@ -114,7 +116,10 @@ def records_fit(
 
 
 def _strict(attribute: Attribute) -> Attribute:
-    """Return the attribute without collecting cells, so that codes show what would be collected."""
+    """Return the attribute without its cells for missing, unlisted and out-of-range values.
+
+    Its encoder then gives such values a negative code instead of the cell that collects them.
+    """
     return replace(
         attribute,
         other=None,
@@ -125,11 +130,16 @@ def _strict(attribute: Attribute) -> Attribute:
 
 
 def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int]) -> ColumnFit:
-    """Return the fit of a column from its rows by strict code (cells as one) and unknown values."""
-    missing, unknown = (
-        rows.get(MISSING, 0),
-        sum(number for code, number in rows.items() if code < MISSING),
-    )
+    """Return the fit of a column.
+
+    Parameters
+    ----------
+    rows : mapping from code to number of rows; the code is 0 for every value in the domain, and
+        negative for a missing value or the reason why a value is outside the domain.
+    values : mapping from unknown value to number of rows.
+    """
+    missing = rows.get(MISSING, 0)
+    unknown = sum(number for code, number in rows.items() if code < MISSING)
     collected = missing if attribute.missing is not None else 0
     if attribute.other is not None or attribute.clip:
         collected += rows.get(OUTSIDE, 0)
@@ -148,6 +158,7 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
 def _fit_here(
     data: Any, names: list[str], encoders: list[Encoder], report_progress: Any
 ) -> list[tuple[Any, Any]]:
+    """Read the records once; return for each column its rows by code, and by unknown value."""
     rows: list[Counter[int]] = [Counter() for _ in names]
     values: list[Counter[Any]] = [Counter() for _ in names]
     read = 0
@@ -157,23 +168,26 @@ def _fit_here(
         ):
             unknown_values = values[i]
             codes = encoder.column(column, batch.clocks.get(encoder.attribute.name))
-            numbers = np.bincount(
+            rows_by_code = np.bincount(
                 -np.minimum(codes, 0).astype(np.int64), minlength=1 + len(REASONS)
             )
-            row_counts.update({-code: int(number) for code, number in enumerate(numbers) if number})
+            row_counts.update({-code: int(n) for code, n in enumerate(rows_by_code) if n})
             unknown_values.update(_unknown(column, codes < MISSING))
             if len(unknown_values) > MAX_UNKNOWN_VALUES:
                 values[i] = Counter(dict(unknown_values.most_common(MAX_UNKNOWN_VALUES // 2)))
         read += batch.rows
         report_progress(
             read / (read + 1e6) if batch.fraction is None else batch.fraction,
-            "looking at columns and values",
+            "Checking columns and values",
         )
     return list(zip(rows, values, strict=True))
 
 
 def _unknown(column: Any, selection: np.ndarray) -> dict[Any, int]:
-    """Return the selected values of a column as texts, with their numbers of rows."""
+    """Return a mapping from the text of each selected value of a column to its number of rows.
+
+    ``selection`` is a mask of rows, shape (rows,).
+    """
     if not selection.any():
         return {}
     if isinstance(column, list):
@@ -188,27 +202,30 @@ def _unknown(column: Any, selection: np.ndarray) -> dict[Any, int]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is shown, cut to `MAX_SHOWN_CHARACTERS` characters."""
+    """Return the text of a value, cut to `MAX_SHOWN_CHARACTERS` characters."""
     text = str(value)
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 1]}…"
 
 
-# the digests of all columns are one line of the ledger, of at most 2,000 characters
+# Limit of columns with a digest: a line of the ledger has at most 2,000 characters.
 MAX_DIGEST_COLUMNS = 80
 
 
 def fingerprint(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: bytes) -> Fingerprint:
-    """Return the fingerprint of counted records: digests of the measured tables and of all columns."""
+    """Return the keyed digest of the measured tables, and one digest per counted column.
+
+    The ledger compares it with stored fingerprints, to recognise records released before.
+    """
     return Fingerprint(
         tables=table_digest(counts, attribute_sets, key), columns=column_digests(counts, key)
     )
 
 
 def table_digest(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: bytes) -> str:
-    """Return one keyed digest of the exact tables on some attribute sets, in hexadecimal.
+    """Return one keyed digest of the exact tables on ``attribute_sets``, in hexadecimal.
 
-    Guarantee: equal tables on equal domains have equal digests, whatever the order and storage of
-    the records.
+    Guarantee: equal tables on equal domains have equal digests, whatever the order of the records
+    and their file format.
     """
     sets = sorted({tuple(names) for names in attribute_sets})
     tables = count_marginals(counts, counts.schema, sets, memory_limit=10**15)
@@ -219,7 +236,10 @@ def table_digest(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: b
 
 
 def column_digests(counts: Counts, key: bytes) -> dict[str, str]:
-    """Return short domain digest -> keyed table digest, for counted attributes with >= 2 cells."""
+    """Return one keyed digest of the exact one-way table per counted attribute with two cells or more.
+
+    The keys are the first 8 hexadecimal digits of the digests of the domains.
+    """
     names = sorted({name for names in counts for name in names if counts.schema[name].size > 1})[
         :MAX_DIGEST_COLUMNS
     ]
@@ -235,11 +255,15 @@ def column_digests(counts: Counts, key: bytes) -> dict[str, str]:
 
 
 def _domain_json(schema: Schema, names: Sequence[str]) -> bytes:
+    """Return names and cells of some attributes as JSON; no attributes are an empty list."""
     return Schema([schema[name] for name in names]).to_json().encode() if names else b"[]"
 
 
 def _table_bytes(schema: Schema, names: Sequence[str], table: np.ndarray) -> bytes:
-    """Return an unambiguous encoding of domain and counts: length-prefixed domain, then counts."""
+    """Return domain and counts of a table as bytes: length of the domain, domain, counts.
+
+    The length makes the bytes of different tables different.
+    """
     domain = _domain_json(schema, names)
     return len(domain).to_bytes(8, "big") + domain + np.ascontiguousarray(table, "<i8").tobytes()
 
@@ -249,7 +273,7 @@ MOST_CELLS = 2**27
 
 
 class Measurable(Protocol):
-    """A plan, or a part of one: blocks on a schema."""
+    """What can be measured: a plan, or the residual of a plan after the look of two stages."""
 
     @property
     def schema(self) -> Schema: ...
@@ -265,13 +289,14 @@ class Intake:
 
     Attributes
     ----------
-    rows_in, counted, refused : numbers of rows read, counted, and left out.
-    reasons : attribute -> reason -> number of rows.
-    warnings : texts, for example where the same records were released under another name or
-        rehearsed as public ones.
-    people : number of persons, with a person column.
-    over_cap : rows left out because of the cap of rows per person.
-    people_over_cap : persons who have such rows.
+    rows_in, counted, refused : number of rows read, of rows counted, and of rows dropped because
+        they do not fit the schema.
+    reasons : mapping from attribute to reason of dropping to number of rows.
+    warnings : sentences for the curator, for example that the same records were released under
+        another dataset name.
+    people : number of persons; None without a person column.
+    over_cap : number of rows dropped because their person has more rows than are counted.
+    people_over_cap : number of persons with such rows.
     """
 
     rows_in: int
@@ -285,7 +310,7 @@ class Intake:
 
     @classmethod
     def of(cls, counts: Counts, warnings: Sequence[str] = ()) -> Intake:
-        """Return the report of the rows behind some counts."""
+        """Return the report of the rows that were read for ``counts``."""
         return cls(
             rows_in=counts.rows_in,
             counted=counts.records,
@@ -298,7 +323,7 @@ class Intake:
         )
 
     def describe(self) -> str:
-        """Return the report as text.
+        """Return the numbers of rows as one sentence.
 
         >>> rows = {"rows_in": 9, "counted": 6, "refused": 1, "reasons": {}}
         >>> intake = Intake(**rows, people=4, over_cap=2, people_over_cap=1)
@@ -318,21 +343,22 @@ class Intake:
 
 
 def left_out(on_refused: str | None) -> None:
-    """Raise PlanError if a release is to refuse a table because of its rows."""
+    """Raise PlanError unless ``on_refused`` drops rows outside the schema, as a release must."""
     if on_refused not in (None, "drop"):
         raise PlanError(
-            f"on_refused={on_refused!r} is not possible for a release. It leaves out each row that"
-            " does not fit the schema by the row's values alone; to refuse the table would reveal"
-            " such rows. Use check_records first; its report is for you only."
+            f"on_refused={on_refused!r} is not possible for a release, because an error would"
+            " reveal that some row does not fit the schema. Leave out on_refused: such rows are"
+            " dropped. check_records() reports them to you only."
         )
 
 
 def disagreements(counts: Counts, schema: Schema) -> str:
-    """Return as text which public tables the counted records disagree with, or "" if with none.
+    """Return a warning that names the exact totals (invariants) which the records contradict.
 
-    The text does not contain the cells or the differences.  It is for the curator only.
+    It is "" if the records agree with all of them.  It names neither cells nor differences, and
+    is for the curator only.
     """
-    public_sets = [one.attributes for one in schema.invariants]
+    public_sets = [invariant.attributes for invariant in schema.invariants]
     differing = [
         names
         for names in public_sets
@@ -347,7 +373,7 @@ def disagreements(counts: Counts, schema: Schema) -> str:
 
 
 def check_invariants(counts: Counts, schema: Schema) -> None:
-    """Raise DataError unless counted records agree with the public tables of a schema."""
+    """Raise DataError if counted records contradict an exact total (invariant) of the schema."""
     if text := disagreements(counts, schema):
         raise DataError(f"{text} Nothing was spent.")
 
@@ -359,7 +385,10 @@ def fingerprint_of(
     sets: Iterable[Space],
     intake: Callable[[Intake], object] | None,
 ) -> Fingerprint:
-    """Return the fingerprint of counted records, after calling `intake` with their report."""
+    """Return the fingerprint of counted records, after `intake` received the curator's report.
+
+    The report has a warning for every release of the same records under another dataset name.
+    """
     records = fingerprint(counts, sets, book.secret("records"))
     warnings = [_warning(row) for row in book.same_records(records, dataset=dataset)]
     if intake is not None:
@@ -376,12 +405,12 @@ def check_repeat(
     *,
     remedy: str,
 ) -> None:
-    """Raise OtherRecords if a stored release was measured on other records than those counted.
+    """Raise OtherRecords if the release with ``receipt`` was measured on other records.
 
-    Records are compared by a keyed digest of the counted tables, so their order and format do not
-    matter.  If they are the same, `intake` is called.
+    Records are compared by a keyed digest of the tables on ``sets``, so their order and file format
+    do not matter.  If the digests are equal, `intake` receives the report of the counted rows.
     """
-    # the digest of a step that was charged alone has a prefix
+    # the second stage of a two-stage release on other records than the first is stored with a prefix
     stored = receipt.digest.rpartition(":")[2]
     if not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
         raise OtherRecords(
@@ -395,6 +424,7 @@ def check_repeat(
 
 
 def _warning(row: Row) -> str:
+    """Return the warning that a row of the ledger has the fingerprint of the same records."""
     if row.kind == REHEARSAL_NOTE_KIND:
         return (
             f"The same records were rehearsed as public ones, under {row.dataset!r} at {row.utc}."
@@ -414,11 +444,11 @@ def check_records(
     ledger: Ledger | None = None,
     **keywords: Unpack[RecordKeywords],
 ) -> Intake:
-    """Return an exact report of how records fit a plan, for the curator only; spends nothing.
+    """Return the numbers of rows that a release of the plan would count and drop; spends nothing.
 
-    The report depends on single records, so it must not be published, nor decide in public whether
-    to release.  With a ledger it contains a warning if the same records were released under another
-    name than ``dataset``.
+    The report depends on single records.  It is for the curator only: do not publish it, and do not
+    publish a decision that depends on it.  With a ledger it contains a warning if the same records
+    were released under another name than ``dataset``.
 
     Raises
     ------
@@ -427,7 +457,8 @@ def check_records(
     """
     counts = counts_for(plan, data, **keywords)
     warnings = [text] if (text := disagreements(counts, plan.schema)) else []
-    # the values of a database table were not read while counting
+    # a database counted its table without showing values, so some are read for hints such as a
+    # date format that the schema does not declare
     if is_table(data):
         hints, names = Hints(), {name for names in maximal_sets(plan) for name in names}
         for name, values in some_values(
@@ -455,24 +486,25 @@ def declare_public(
     why: str,
     **keywords: Unpack[RecordKeywords],
 ) -> None:
-    """Note on a ledger that records are public, so that they may be rehearsed.
+    """Declare on a ledger that records are public, which allows a rehearsal on them.
 
-    A later release of the same records gets a warning.
+    A later release of the same records as confidential ones is reported as a warning.
 
     Raises
     ------
     DataError
-        The same records were released as confidential ones under some name.  A rehearsal would then
-        be a release without a charge.
+        The ledger has a release of the same records, so they are confidential: a rehearsal, whose
+        seed may be known, would be a release without a charge.
     """
-    # count with the same rows of every person as a release, so that the digests agree
+    # rows per person are limited as in a release, so that equal records have equal digests
     counts = counts_for(plan, data, **keywords)
     records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(records):
         if row.kind != REHEARSAL_NOTE_KIND:
             raise DataError(
                 f"The same records were released under the name {row.dataset!r} at {row.utc}, so"
-                " they are not public. Rehearse simulated records."
+                " they are confidential. Only public records can be declared public. Rehearse on"
+                " simulated records."
             )
     ledger.note(
         dataset=dataset,
@@ -483,11 +515,12 @@ def declare_public(
 
 
 def counts_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
-    """Return the exact tables that a release of a plan counts: private, for `measure` on their sum.
+    """Count the exact tables that a release of the plan measures, on a part of the records; private.
 
-    Guarantee: every row is counted by the same rules as in a release of all records.  So the sum
-    over disjoint parts has the same counts and the same digest as that release; with a cap of rows
-    per person, this requires that no person has rows in two parts.
+    The sum of the counts of all parts can be passed to `measure` in place of the records.
+
+    Guarantee: the sum over disjoint parts of the records equals the counts of all records, and has
+    the same digest.  If rows per person are limited, no person may have rows in two parts.
 
     Raises the errors of `count_marginals`.
     """
@@ -495,13 +528,13 @@ def counts_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Cou
 
 
 def count_for(plan: Plan, data: Any, options: RecordOptions) -> Counts:
-    """Return the exact tables that a release of a plan counts; see `counts_for`."""
+    """Return the exact tables that a release of the plan measures, and those of its invariants."""
     return count(
         plan,
         data,
         replace(options, rows_per_person=plan.budget.rows_per_person),
         one_cell_attributes(plan.workload),
-        also=[one.attributes for one in plan.schema.invariants],
+        also=[invariant.attributes for invariant in plan.schema.invariants],
     )
 
 
@@ -512,14 +545,15 @@ def count(
     checked: Iterable[str] = (),
     also: Iterable[Space] = (),
 ) -> Counts:
-    """Return the exact tables on which a part is measured; nothing is released.
+    """Return the exact tables on which the blocks of ``part`` are measured; nothing is released.
 
     Parameters
     ----------
-    part : the plan, or the part of one, that will be measured.
-    options : at most ``rows_per_person`` rows of each person are counted, by default one.
-    checked : attributes whose domain a row must fit, in addition to those of the blocks.
-    also : further attribute sets to count; a row must fit their domains as well.
+    part : the plan that will be measured, or its residual after the first stage.
+    options : how to read the records; at most ``rows_per_person`` rows of each person are counted,
+        one if it is None.
+    checked : attributes without a block; a row with a value outside their domain is dropped too.
+    also : further attribute sets whose tables are counted.
 
     Raises
     ------
@@ -531,23 +565,23 @@ def count(
     for block in part.blocks.values():
         if (cells := math.prod(part.schema.sizes(block.attributes))) > MOST_CELLS:
             raise LimitExceeded(
-                f"This plan measures the table on {len(block.attributes)} attributes, which has"
-                f" {cells:.2e} cells; a release holds at most {MOST_CELLS:,}. Its errors are exact,"
-                " but it cannot be released: choose a mechanism that measures smaller tables, such"
-                " as 'querysmasher'."
+                f"This plan measures a table of {len(block.attributes)} attributes with"
+                f" {cells:.2e} cells. A table of a release has at most {MOST_CELLS:,} cells. Choose"
+                " a mechanism that measures smaller tables, such as 'querysmasher'."
             )
     data, rows_per_person = read_counts(data), options.rows_per_person or 1
     if isinstance(data, Counts):
         if data.cap is not None and data.cap > rows_per_person:
             raise DataError(
-                f"These counts hold up to {data.cap:,} rows of a person, and the budget protects"
-                f" {rows_per_person:,}. Count the records again with"
+                f"These counts include up to {data.cap:,} rows per person, but the budget protects"
+                f" only {rows_per_person:,}. Count the records again with"
                 f" rows_per_person={rows_per_person}."
             )
         if data.cap is None and part.schema.person is not None:
             raise DataError(
-                "These counts have no person column, but the schema declares"
-                f" {quote_public(part.schema.person)}. Count the records again."
+                "These counts were made without a person column, but the schema declares the person"
+                f" column {quote_public(part.schema.person)}. Count the records again with this"
+                " schema."
             )
         capped = data.cap is not None
     else:
@@ -564,9 +598,9 @@ def count(
 
 
 def one_cell_attributes(*workloads: Workload) -> list[str]:
-    """Return the attributes of one cell in some workloads.
+    """Return the attributes of the workloads that have a single cell.
 
-    No block measures them, but a row must fit them to be counted.
+    No block measures them, but a row with another value is dropped like any row outside the schema.
     """
     sizes = {
         name: w.schema[name].size
@@ -578,7 +612,10 @@ def one_cell_attributes(*workloads: Workload) -> list[str]:
 
 
 def maximal_sets(part: Measurable) -> list[Space]:
-    """Return the maximal attribute sets of the blocks of a part: the tables that are counted."""
+    """Return the attribute sets of the blocks that are not subsets of another one.
+
+    Only their tables are counted; all smaller tables are their margins.
+    """
     spaces = sorted({b.attributes for b in part.blocks.values()}, key=len, reverse=True)
     covered: set[Space] = set()
     maximal = []
@@ -590,4 +627,5 @@ def maximal_sets(part: Measurable) -> list[Space]:
 
 
 def status_reporter(progress: Progress | None) -> Callable[[float, str], None]:
+    """Return a function that reports progress and raises an error when the caller cancels."""
     return progress_reporter(progress, "The measurement was cancelled. This run has spent nothing.")

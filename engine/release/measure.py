@@ -1,9 +1,10 @@
-"""Measure: count, spend, draw noise and save, in this order.
+"""Measure the strategy of a plan on records: count, spend, draw noise and save, in this order.
 
-The order is the same under any crash: count (which releases nothing), write the noise journal,
-spend durably, draw, save under the same key, delete the journal, return.  One key always returns
-the stored result and never draws twice.  After a crash between spend and save, the same call on the
-same records draws the same noise from the journal, saves the result, and spends nothing more.
+A release counts the records (which reveals nothing), writes the random bits of its noise to the
+noise journal, spends on the ledger, draws, saves the result under the key of the spend, and deletes
+the journal.  A second call with the same key returns the saved result.  After a crash between spend
+and save, the same call on the same records draws the same noise from the journal and saves it
+without a second spend.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
 from engine.residuals import Space
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
+# The longest possible receipt: a result file with it shows how much disk space to reserve.
 _EMPTY = Receipt(
     dataset="-" * 200,
     key="-" * 500,
@@ -87,8 +89,8 @@ def measure(
     ----------
     plan : the plan to measure.
     data : a DataFrame, a path to CSV or parquet, an Arrow or Ibis table, or Counts; see
-        `count_marginals`.  None returns the stored result of an earlier release without a
-        comparison of records.
+        `count_marginals`.  With None, the stored result of an earlier release is returned, and no
+        records are compared.
     dataset : name of the dataset on the ledger whose budget pays.
     ledger : the ledger, or the path of an existing one.
     attempt : the same attempt returns the stored result if the counted records are the same, in any
@@ -106,12 +108,12 @@ def measure(
     intake : called before anything is spent, with the numbers of rows and the curator's warnings.
 
     Guarantee: the complete procedure, also if it stops early, is ``plan.pcost / 2``-zCDP for the
-    rows of one person, added, removed or replaced as in ``plan.budget``: the noise is exact and
-    discrete, rounding is charged, and the guarantee holds for every table that can be read.  Budget
-    is spent before noise is drawn; one key never draws twice; no number of records makes a release
-    fail.  If the schema has invariants, the release contains these public tables and not those of
-    the records, and has subspace differential privacy with respect to them.  A release fails if the
-    records disagree with an invariant, so success shows that they agree.
+    rows of one person, added, removed or replaced as in ``plan.budget``.  The noise is exact and
+    discrete, and the cost includes the rounding of floating-point numbers.  Budget is spent before
+    noise is drawn; no key has noise drawn twice; no number of records makes a release fail.  If
+    the schema has invariants, the release contains the declared totals and not those of the
+    records, and has subspace differential privacy with respect to them.  A release fails if the
+    records contradict an invariant, so success shows that they agree.
 
     Memory: the exact tables, and the answers and estimates of one block at a time, which are
     written to the result file and read from there.  A rehearsal has no file and holds all of them.
@@ -121,12 +123,13 @@ def measure(
     OtherRecords
         This plan was released for the dataset from other records; nothing was spent.
     DataError
-        The records cannot be read, lack a column, or disagree with an invariant; nothing was spent.
-        Or they are not those of the interrupted release; then nothing is drawn.
+        The records cannot be read, lack a column, or contradict an invariant; nothing was spent.
+        Or an interrupted release is continued with other records; then no noise is drawn.
     LedgerError, BudgetExceeded
         The ledger refuses, or another run is working on this release; nothing was spent.
     ResultLost
-        The key was spent, its result was not saved, and there is no journal or another run has it.
+        Budget was spent for this release, but its result was not saved, and its noise cannot be
+        drawn again, because the journal is missing or in use by another run.
     """
     check_type(
         "plan", plan, Plan, give="a Plan, as plan() and load_plan() return it", error=PlanError
@@ -187,21 +190,22 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A release under one key: the plan, or one step of a two-stage release.
+    """Functions and data of one release: of a plan, or of one stage of a two-stage release.
 
     Attributes
     ----------
-    part : blocks to measure.
-    ledger, key : ledger that pays, and key of the result.
-    sets : attribute sets in the digest of the records; None if no records are used.
-    remedy : returns the advice for records that are not those of the stored result.
-    check : raises an error, before records are read, if the release is refused; its argument is
-        whether the release is paid already.
+    part : the plan or residual whose blocks are measured.
+    ledger, key : ledger on which the release spends, and key of its spend and of its result file.
+    sets : attribute sets of the tables in the digest of the records; None if no records are read.
+    remedy : returns what to do if the records are not those of the stored result.
+    check : function of whether the release is already paid; raises an error, before records are
+        read, if the release is not allowed.
     count : counts the records.
-    accept : checks the counted records, and returns the function that spends for them.
-    write : writes the result; it gets the answers block by block.
+    accept : function of the counts; raises an error if they are not allowed, and returns the
+        function that spends.
+    write : writes the result file; receives the answers block by block.
     load : returns the stored result.
-    done : text of the last report of progress.
+    done : text of the last progress report.
     """
 
     part: Measurable
@@ -223,9 +227,10 @@ class Release:
         *,
         stored_only: bool = False,
     ) -> Measurement:
-        """Count, spend, draw and save; return the stored result, also of an earlier run.
+        """Count, spend, draw and save the release unless a stored result exists; return the result.
 
-        With ``stored_only`` an earlier result is returned without a comparison of records.
+        With ``stored_only`` a stored result is returned without reading records; otherwise they are
+        compared with the records of the stored result.
         """
         is_paid = self.ledger.find(self.key) is not None
         is_finished = is_paid and not is_unfinished(self.ledger, self.key)
@@ -248,7 +253,8 @@ class Release:
         if saved:
             status_reporter(options.progress)(1.0, self.done)
         else:
-            # another run has released under this key in the meantime, perhaps other records
+            # another run has released under this key since the check above, perhaps on other
+            # records
             self._check_repeat(counts, None)
         return self.load()
 
@@ -266,7 +272,14 @@ def rehearse(
     options: RecordOptions,
     intake: Callable[[Intake], object] | None = None,
 ) -> Answers:
-    """Draw the answers of a part on simulated or public records, without a ledger."""
+    """Return noisy answers on simulated or public records, without a ledger.
+
+    Parameters
+    ----------
+    part : the plan or residual whose blocks are measured.
+    bits : source of the random bits; None for the operating system.
+    count : counts the records.
+    """
     counts = count()
     check_invariants(counts, part.schema)
     check_blocks(part)
@@ -279,8 +292,8 @@ def check_intake(intake: object) -> None:
     """Raise PlanError unless ``intake`` is a function or None."""
     if intake is not None and not callable(intake):
         raise PlanError(
-            f"intake has type {type(intake).__name__}. Give a function of an Intake, or leave it"
-            " out."
+            f"intake has type {type(intake).__name__}. Give a function with one argument, the"
+            " Intake, or leave it out."
         )
 
 
@@ -288,25 +301,33 @@ def refuse_ledger(dataset: str, ledger: object) -> None:
     """Raise PlanError if a rehearsal has a dataset or a ledger."""
     if dataset or ledger is not None:
         raise PlanError(
-            "A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False."
+            "A rehearsal spends nothing, so it has no dataset and no ledger. Leave them out, or use"
+            " rehearsal=False."
         )
 
 
 def check_curve(
     ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float
 ) -> None:
-    """Raise LedgerError if a total in mu or epsilon would pay for noise off the Gaussian curve."""
+    """Raise LedgerError if the dataset's total is in mu or epsilon, and the noise grid too coarse.
+
+    Such a total is the privacy curve of Gaussian noise.  With a coarse grid, the curve of a
+    release can exceed the Gaussian curve of cost ``pcost``.
+    """
     if ledger.status(dataset).definition.kind == "gdp" and not is_on_curve(parts, pcost):
         raise LedgerError(
-            "The total of this dataset is a number on the curve of Gaussian noise. The plan is not"
-            " on this curve: it releases too many answers at too small a budget, or allows too many"
-            " records. Nothing was spent. Ask fewer queries, lower max_records or raise the plan's"
-            " budget."
+            "The total budget of this dataset is in mu or (epsilon, delta), which requires that the"
+            " rounding of the noise is negligible. This plan has too many answers or too large a"
+            " max_records for its budget. Nothing was spent. Remove queries, lower max_records, or"
+            " raise the plan's budget."
         )
 
 
 def _remedy(book: Ledger, plan: Plan, key: str) -> str:
-    """Return how to release records that are not those of the stored result under a key."""
+    """Return what to do if the records are not those of the stored result under ``key``.
+
+    The sentence contains the first attempt number that has not been spent.
+    """
     dataset, _, number = key.rsplit("|", 2)
     attempt = int(number)
     while book.find(release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)) is not None:
@@ -341,7 +362,10 @@ def compare_records(
 
 
 def _spend(book: Ledger, plan: Plan, *, dataset: str, key: str, **cost: Any) -> Receipt:
-    """Note the exact totals of the schema, then spend, so that every spend has the note."""
+    """Write a note with the exact totals of the schema, then spend; return the receipt.
+
+    In this order a crash cannot leave a spend without its note.
+    """
     kind = INVARIANTS_NOTE_KIND.removeprefix("note:")
     if (exact := plan.schema.exact_text) and not book.notes(kind=kind, key=key):
         book.note(dataset=dataset, kind=kind, text=exact[:MAX_NOTE_CHARS].strip(), key=key)
@@ -357,23 +381,22 @@ def spend_draw_save(
     spend: Callable[[], Receipt],
     write: Callable[[BinaryIO, Receipt, Drawn], object],
 ) -> bool:
-    """Draw and save the answers of a part after ``spend`` has spent durably for them.
+    """Spend, then draw the noisy answers of ``part`` and save them under ``key``.
 
     Parameters
     ----------
-    part : the plan, or the part of one, to measure.
+    part : the plan or residual whose blocks are measured.
     counts : exact tables of the records.
-    spend : spends for the part and returns the receipt.
-    write : writes the result; it gets the answers block by block, each drawn when it is requested,
-        so that memory holds only one of them.
+    spend : writes the spend durably to the ledger and returns its receipt.
+    write : writes the result file from the receipt and the answers of the blocks; each block is
+        drawn when it is requested, so that memory holds one of them.
 
     Returns
     -------
-    False if the key was spent and drawn before.
+    True if this call saved the result; False if an earlier call with the same key did.
 
-    Guarantee: of all calls with one key exactly one draws, or after a crash another one the same
-    noise, and returns only after the result is saved.  Disk space for the result is reserved before
-    the spend.
+    Guarantee: of all calls with one key exactly one draws noise; if it crashes, the next one draws
+    the same noise.  Disk space for the result is reserved before the spend.
     """
 
     def digest(seed: bytes) -> str:
@@ -404,8 +427,8 @@ def spend_draw_save(
             return False
         # the journal holder owns the spend and reproduces the same noise from its seed
         receipt = replace(receipt, fresh=True)
-        # until the result is saved nothing may interrupt: no callback, no cancellation, no Ctrl-C;
-        # if the file is written twice, the same noise is drawn twice
+        # no callback, cancellation or Ctrl-C may interrupt before the result is saved; a second
+        # write of the file draws the same noise again
         bits = partial(own.bits, receipt.hash)
         drawn = partial(draw, part, counts, _silent)
         ledger.save_result(
@@ -417,14 +440,15 @@ def spend_draw_save(
 
 
 def is_unfinished(ledger: Ledger, key: str) -> bool:
-    """Return whether a spend has no saved result, and no run is working on it.
+    """Return whether the spend under ``key`` has no saved result and no running process.
 
-    The same call on the same records then completes it.
+    A call with the same arguments and records then completes the release without a second spend.
     """
     return is_interrupted(ledger.path, key) and _unsaved(ledger, key)
 
 
 def _unsaved(ledger: Ledger, key: str) -> bool:
+    """Return whether no result is stored under ``key``."""
     try:
         ledger.result_path(key)
     except ResultLost:
@@ -433,9 +457,9 @@ def _unsaved(ledger: Ledger, key: str) -> bool:
 
 
 def releases(ledger: Ledger, dataset: str) -> list[Receipt]:
-    """Return the receipts of the releases of a dataset, oldest first, for `load_measurement`.
+    """Return the receipts of the releases of a dataset, oldest first; `load_measurement` reads them.
 
-    Looks and last steps of two-stage releases are excluded; see `engine.common_mechanism.stepwise`.
+    Two-stage releases are excluded; `engine.common_mechanism.stepwise` lists them.
     """
     rows = ledger.rows()
     return [
@@ -460,7 +484,7 @@ def load_measurement(ledger: Ledger | str | os.PathLike[str], key: str) -> Measu
 
 
 def _stored(book: Ledger, key: str, plan: Plan | None = None) -> Measurement:
-    """Return the stored release under a key; its plan is read from the file by default."""
+    """Return the stored release under ``key``; without ``plan`` the plan is read from its file."""
     with Archive(path=book.result_path(key)) as archive:
         if plan is None:
             plan = load_plan(archive.text("plan.json"))
@@ -480,7 +504,7 @@ def _stored(book: Ledger, key: str, plan: Plan | None = None) -> Measurement:
 
 
 def save_rehearsal(measurement: Measurement, path: str | os.PathLike[str]) -> None:
-    """Write the arrays of a rehearsal, without its plan, to a file for `load_rehearsal`."""
+    """Write answers and estimates of a rehearsal, without its plan, for `load_rehearsal`."""
     with open(path, "wb") as file:
         answers, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
         write_archive(
@@ -489,7 +513,7 @@ def save_rehearsal(measurement: Measurement, path: str | os.PathLike[str]) -> No
 
 
 def load_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
-    """Return the rehearsal of a plan from its file; arrays are read on access.
+    """Return the rehearsal of ``plan`` that `save_rehearsal` wrote; arrays are read on access.
 
     Raises
     ------
@@ -511,7 +535,8 @@ def load_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
 
 
 def _write(file: BinaryIO, plan: Plan, receipt: Receipt, drawn: Drawn) -> None:
-    # the placeholder only reserves disk space
+    """Write the result file of a release; the estimates are computed from the drawn answers."""
+    # a file with this receipt only reserves disk space, so its estimates need no computation
     estimator = _zero_estimate if receipt is _EMPTY else estimate
     texts = {"plan.json": plan.to_json()}
     estimates = lambda space, answers: estimator(plan.blocks[space], answers)  # noqa: E731
@@ -533,7 +558,11 @@ def measurement_of(
     utc: str,
     rehearsal: bool,
 ) -> Measurement:
-    """Return a measurement from the released integers of a plan's blocks, shape (measurements,)."""
+    """Return the measurement with the estimates that follow from released answers of the blocks.
+
+    ``answers`` maps each residual space to the answers of its block in grid steps, shape
+    (measurements,).
+    """
     estimates = plan.combine({s: estimate(plan.blocks[s], a) for s, a in answers.items()})
     return Measurement(
         plan=plan,

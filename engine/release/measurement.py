@@ -1,20 +1,17 @@
 """Measurements: noisy answers with covariances and confidence intervals.
 
 Every residual space B has an unbiased estimate y_B of its residual coordinates.  The noisy table on
-attributes A is
+the attributes A is
 
-    sum over B subset of A of (N y_B on the attributes in B) (x) (pi on the others),
+    sum over B subset of A of (N y_B on the attributes in B) (x) (pi on the attributes in A \\ B),
 
-computed as one linear map per attribute, applied to a tensor with pi's coordinate first and the
-residual coordinates after it.  Every space belongs to exactly one block, which may measure several
-spaces, so each answer has one source and tables of overlapping attribute sets are consistent.
+with the cosine basis N and the center pi of each attribute.  It is computed as one linear map per
+attribute.  Every residual space is measured by exactly one block, so tables on overlapping
+attribute sets are consistent.
 
-Result files of measurements.
-
-A result file is a zip archive of a JSON header, texts, int64 answers and float64 estimates.  It
-contains the estimates as well as the answers, so that later versions of libraries cannot change
-them.  Arrays are named by the attributes of their residual space.  `save_measurement` writes a
-measurement to a separate file, without a ledger.
+The second half of the module reads and writes result files.  A result file is a zip archive of a
+JSON header, texts, int64 answers and float64 estimates, with one array per residual space.  It
+stores the estimates as well as the answers, so that later versions of libraries cannot change them.
 """
 
 from __future__ import annotations
@@ -73,12 +70,15 @@ class Measurement(FrozenValue):
     Attributes
     ----------
     plan : the plan that was measured.
-    dataset, key, utc : identity of this release on the ledger; empty for a rehearsal.
+    dataset, key, utc : dataset name, key and time of this release on the ledger; empty for a
+        rehearsal.
     rehearsal : True if nothing was spent, so that the result must not be published.
-    answers_on_grid : released strategy answers of every block, in integer grid steps.
-    estimates : residual coordinates, in counts: one axis per attribute of a residual space in schema
-        order; one axis for a union of spaces, in sequence; or cells of the tables that explicit
-        strategies measure.
+    answers_on_grid : mapping from residual space to the released answers of its block, in integer
+        grid steps.
+    estimates : mapping from residual space to its estimated residual coordinates, in counts, with
+        one axis per attribute in schema order.  Residual spaces that are measured jointly (a
+        union) have one axis with the coordinates of all spaces in sequence.  A strategy on full
+        tables has the cells of its table.
 
     Guarantee: answers are unbiased, with exactly the variances that the plan predicts; all tables
     are consistent.
@@ -130,7 +130,7 @@ class Measurement(FrozenValue):
         )
 
     def marginal(self, attributes: str | Sequence[str]) -> Array:
-        """Return the noisy table on ``attributes``, in counts, with axes in their order.
+        """Return the noisy table on ``attributes``, in counts, with one axis per attribute.
 
         Shape (n_1, ..., n_k).
 
@@ -144,9 +144,10 @@ class Measurement(FrozenValue):
     def answer(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike, confidence: float = 0.95
     ) -> Estimate:
-        """Return the answer to any query on ``attributes``, in the workload or not, with its error.
+        """Return the answer to any linear query on ``attributes``, also outside the workload.
 
-        ``query_tensor`` has the shape of the table on ``attributes``, with axes in their order.
+        ``query_tensor`` has one weight per cell of the table on ``attributes``, with the axes in
+        the order of ``attributes``.
 
         Raises
         ------
@@ -169,7 +170,7 @@ class Measurement(FrozenValue):
             "queries",
             queries,
             Sequence,
-            give="a list of pairs of attributes and a table on them",
+            give="a list of pairs (attributes, tensor with one weight per cell)",
             error=PlanError,
         )
         try:
@@ -181,7 +182,8 @@ class Measurement(FrozenValue):
             ) from None
         if weights.shape != (len(queries),) or not np.isfinite(weights).all():
             raise PlanError(
-                f"{len(queries)} queries need as many finite coefficients, not {weights.shape}."
+                f"The coefficients have shape {weights.shape} or are not finite. Give"
+                f" {len(queries)} finite numbers, one per query."
             )
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         value = math.fsum(
@@ -192,12 +194,12 @@ class Measurement(FrozenValue):
         return Estimate(answer=value, std=std, low=value - half_width, high=value + half_width)
 
     def publish(self, fit: str = "shrunk", **options: Any) -> Any:
-        """Return consistent tables of nonnegative numbers, without cost; see `engine.postprocess`.
+        """Return consistent tables of nonnegative numbers; costs no budget.
 
-        They are biased, and the intervals of the measurement do not apply to them.  For sums, tests
-        and further analysis use the answers.
+        `engine.postprocess.publish` has the options.  The tables are biased, and the intervals of
+        the measurement do not apply to them.  For sums, tests and further analysis use `answers`.
         """
-        # an upward import, for convenience; see the layers in pyproject.toml
+        # imported here because `postprocess` is a higher layer, which imports this module
         from engine.postprocess import publish
 
         return publish(self, fit, **options)
@@ -205,20 +207,20 @@ class Measurement(FrozenValue):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the measurement and its plan to a file that `load` reads without the ledger.
 
-        Guarantee: the file contains released numbers only; a rehearsal remains marked as one.  The
-        file appears under its name when it is complete, and no existing file is overwritten.
+        Guarantee: the file contains released numbers only; that of a rehearsal is marked as one.
+        No existing file is overwritten, and an interrupted call leaves no incomplete file.
 
         Raises
         ------
         PlanError
-            The plan is that of a look, which is saved with its ledger, or the file cannot be
-            written.
+            The file cannot be written, or the measurement is the first stage (look) of a two-stage
+            release, which is stored with its ledger only.
         """
         save_measurement(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Measurement:
-        """Return the measurement that `save` wrote; its plan is checked against its guarantees.
+        """Return the measurement that `save` wrote, after checking its plan like any plan file.
 
         Raises
         ------
@@ -228,7 +230,7 @@ class Measurement(FrozenValue):
         return cls(**saved_measurement(path))
 
     def headline(self) -> dict[str, str]:
-        """Return the records measured, the accuracy and the cost, as texts by name."""
+        """Return dataset, time, accuracy and cost as a mapping from their name to their text."""
         plan = self.plan.headline()
         if self.rehearsal:
             return {"REHEARSAL": "not for publication"} | plan
@@ -259,16 +261,17 @@ class Measurement(FrozenValue):
 
 
 def _same(one: Mapping[Space, npt.NDArray[Any]], other: Mapping[Space, npt.NDArray[Any]]) -> bool:
+    """Return whether two mappings have the same residual spaces with equal arrays."""
     return one.keys() == other.keys() and all(
         np.array_equal(one[space], other[space]) for space in one
     )
 
 
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
-    """Return the coordinates estimated from noisy strategy answers, in counts.
+    """Return the least-squares estimate from the noisy answers of a block, in counts.
 
-    They are residual coordinates of a residual space, or cells of the table of an explicit
-    strategy, with the shape `Block.coordinates`.
+    It consists of residual coordinates, or of cells for a strategy on full tables; its shape is
+    ``block.coordinates``.  ``answers_on_grid`` has shape (measurements,), in grid steps.
     """
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
     with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
@@ -276,18 +279,18 @@ def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
 
 
 def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
-    """Return the exact strategy answers B x of a marginal table, in counts, one axis per factor.
+    """Return the answers B x of a block to an exact marginal table x, without noise, in counts.
 
-    Shape (rows_1, ..., rows_k).
+    Shape (rows_1, ..., rows_k), one axis per Kronecker factor of the strategy B.
     """
     exact: Array = apply_factors(block, table.astype(float), lambda s: s.rows)
     return exact if block.weights is None else exact * block.weights
 
 
 def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
-    """Return queries ``start:stop`` of a group on a table whose axes are the group's attributes.
+    """Return the answers of a table to the queries ``start:stop`` of a group, in counts.
 
-    Shape (stop - start,).
+    The axes of the table are the group's attributes.  Shape (stop - start,).
     """
     if not group.parts:
         return np.full(stop - start, float(table))
@@ -323,7 +326,7 @@ def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
         texts, some_empty = _part_texts(part.family, attributes, part.count)
         columns.insert(0, texts.take(pa.array(row)))
         has_empty_text |= some_empty
-    # for most workloads one pass takes a third of the time of writing the answers
+    # one join is several times faster than the loop below, which omits empty texts
     if not has_empty_text:
         return pc.binary_join_element_wise(*columns, " and ")
     joined = columns.pop()
@@ -338,7 +341,10 @@ def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
 
 @lru_cache(maxsize=64)
 def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> tuple[pa.Array, bool]:
-    """Return the text of each query of a part, and whether one is empty: that of all records."""
+    """Return the texts of the queries of one family, and whether one is empty.
+
+    The text of a query that counts all records is empty.
+    """
     texts = [family.text(attributes, i) for i in range(count)]
     return pa.array(texts, pa.string()), "" in texts
 
@@ -346,8 +352,8 @@ def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> tuple[p
 def quantile(confidence: float, law: str = "gaussian") -> float:
     """Return the half width of a two-sided confidence interval, in standard errors.
 
-    For Laplace noise it is the larger of the normal and the Laplace quantile: a single answer needs
-    the Laplace quantile, a sum of many answers the normal one.
+    With ``law`` "laplace" it is the larger of the normal and the Laplace quantile: the error of one
+    answer has a Laplace distribution, that of a sum of many answers is nearly normal.
 
     >>> round(quantile(0.95), 4), round(quantile(0.95, "laplace"), 4)
     (1.96, 2.1183)
@@ -357,11 +363,12 @@ def quantile(confidence: float, law: str = "gaussian") -> float:
     return normal if law == "gaussian" else max(normal, -math.log1p(-confidence) / math.sqrt(2.0))
 
 
-# Limit in bytes of the header of an array.
+# Bytes that are read for the NumPy header of a stored array.
 MAX_ARRAY_HEADER_BYTES = 4096
 HEAD_TEXTS = ("format", "key", "dataset", "utc")
 Shapes = Mapping[Space, tuple[int, ...]]
-# Answers in grid steps, each drawn when it is requested.
+# Pairs of a residual space and the noisy answers of its block in grid steps; the answers of a block
+# are drawn when the pair is requested.
 Drawn = Iterable[tuple[Space, npt.NDArray[np.int64]]]
 
 
@@ -374,14 +381,16 @@ def write_archive(
     answers: Drawn,
     estimates: Iterable[tuple[Space, Array]] | Callable[[Space, npt.NDArray[np.int64]], Array],
 ) -> None:
-    """Write answers and estimates, arrays of any shape, one after the other as they are produced.
+    """Write a result file: header, texts, answers and estimates, one array at a time.
 
     Parameters
     ----------
-    head : fields of the header; key, dataset, time and cost of the receipt are added.
-    estimates : pairs of space and array, or a function of the space and its answers.  For a
-        function, the answers are read back from the file one at a time, so that memory never holds
-        all.
+    head : fields of the JSON header.
+    receipt : receipt whose key, dataset, time and cost are added to the header; None adds nothing.
+    texts : mapping from file name in the archive to text.
+    estimates : pairs of residual space and array, or a function that returns the array for a space
+        and its answers.  For a function, the answers are read back from the file one space at a
+        time, so that memory holds those of one space.
     """
     spent = (
         {}
@@ -400,7 +409,7 @@ def write_archive(
                 positions.setdefault(space, (file.tell() - array.nbytes, array.nbytes))
 
         def read(space: Space) -> npt.NDArray[np.int64]:
-            # the archive moves to its end before it writes
+            # moving the position is harmless: the archive returns to its end before it writes
             file.seek(positions[space][0])
             return np.frombuffer(file.read(positions[space][1]), np.int64)
 
@@ -417,11 +426,11 @@ def write_archive(
 
 @dataclass(kw_only=True)
 class Archive:
-    """Reader of a result file, as a context manager; any damage raises LedgerError.
+    """Context manager that reads a result file; raises LedgerError if the file is damaged.
 
-    Arrays must have exactly the expected type and shape.  They are read-only views of the
-    memory-mapped file, so their data are read on access; the file stays open until the last view is
-    deleted.
+    An array of another type or shape than requested counts as damage.  Arrays are read-only views
+    of the memory-mapped file: their data are read on access, and the file stays open until the last
+    view is deleted.
     """
 
     path: Path
@@ -449,7 +458,8 @@ class Archive:
         trace: TracebackType | None,
     ) -> None:
         self._opened.__exit__(None, None, None)
-        # a damaged file raises errors of many types; a PlanError already explains what is wrong
+        # a damaged file raises errors of many types; LedgerError and PlanError already explain what
+        # is wrong
         if isinstance(error, Exception) and (
             not isinstance(error, EngineError)
             or (isinstance(error, ValueError) and not isinstance(error, PlanError))
@@ -460,28 +470,29 @@ class Archive:
         return name in self._zip.namelist()
 
     def head(self, **expected: str) -> dict[str, Any]:
-        """Return the header.
+        """Return the fields of the header.
 
         Raises
         ------
         LedgerError
-            The header does not have the expected values.
+            A field named in ``expected`` has another value, so this is the file of another step.
         """
         header = parse_json(self.text("release.json"))
         if not isinstance(header, dict) or not all(
             type(header.get(name, "")) is str for name in HEAD_TEXTS
         ):
-            raise ValueError("the head has other fields")
+            raise ValueError("a field of the header is not a text")
         if any(header.get(name) != value for name, value in expected.items()):
             raise LedgerError(
-                f"The result {self.path.name} is not this step. Give the key of a look to continue"
-                " from it; restore the file of a release from a copy."
+                f"The result file {self.path.name} belongs to another kind of release. To continue"
+                " a two-stage release, give the key of its look. Otherwise restore the file from a"
+                " copy."
             )
         return header
 
     def text(self, name: str) -> bytes:
-        """Return the bytes of a text."""
-        # texts are stored without compression, so no text is larger than the file
+        """Return the text stored under ``name``, as bytes."""
+        # without compression no text is larger than the file, which gives the limit of a read
         return read_member(self._zip, name, self.path.stat().st_size)
 
     def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
@@ -504,7 +515,7 @@ class Archive:
         if not all(
             isinstance(s, list) and all(isinstance(a, str) for a in s) for s in spaces.values()
         ):
-            raise ValueError("an array has another name")
+            raise ValueError("the name of an array is not a list of attributes")
         return {tuple(space): self._window(name) for name, space in spaces.items()}
 
     def _array(
@@ -513,21 +524,21 @@ class Archive:
         name = _member(folder, space)
         array = self._window(name)
         if array.dtype != dtype or array.shape != tuple(shape):
-            raise ValueError(f"{name} has another shape")
+            raise ValueError(f"{name} has another type or shape than expected")
         return array
 
     def _window(self, name: str) -> npt.NDArray[Any]:
         """Return a view of an array in the file, without reading it."""
         member = self._zip.getinfo(name)
         if member.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{name} is packed")
+            raise ValueError(f"{name} is compressed")
         lengths = self._content[member.header_offset + 26 : member.header_offset + 30].view("<u2")
         start = member.header_offset + 30 + int(lengths.sum())
         stored = self._content[start : start + member.file_size]
         head = io.BytesIO(stored[:MAX_ARRAY_HEADER_BYTES].tobytes())
         shape, by_columns, dtype = array_header(head)
         if by_columns:
-            raise ValueError(f"{name} is no array of ours")
+            raise ValueError(f"{name} is stored in Fortran order")
         return stored[head.tell() :].view(dtype).reshape(shape)
 
     def _damaged(self) -> LedgerError:
@@ -537,7 +548,7 @@ class Archive:
 
 
 def _member(folder: str, space: Space) -> str:
-    """Return the name of the member for a residual space: JSON of its attributes, for any names."""
+    """Return the file name in the archive for a residual space: the JSON list of its attributes."""
     return f"{folder}/{json.dumps(list(space), ensure_ascii=True)}.npy"
 
 
@@ -547,7 +558,8 @@ NAMES = ("dataset", "key", "utc", "rehearsal")
 
 def save_measurement(measurement: Measurement, path: str | os.PathLike[str]) -> None:
     """Write a measurement with its plan; see `Measurement.save`."""
-    # a mechanism that cannot be planned could not be loaded
+    # raises for the look of a two-stage release: its mechanism is not in the registry, so `load`
+    # could not read its plan
     mechanism_class(measurement.plan.mechanism)
     head = {"format": FORMAT} | {name: getattr(measurement, name) for name in NAMES}
     answers, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
@@ -568,7 +580,7 @@ def saved_measurement(path: str | os.PathLike[str]) -> dict[str, Any]:
         plan = load_plan(archive.text("plan.json"))
         answers, estimates = archive.everything("answers"), archive.everything("estimates")
         if estimates.keys() != plan.answering.keys():
-            raise ValueError("these are estimates of another plan")
+            raise ValueError("the estimates are not those of the plan in the file")
         return {name: head[name] for name in NAMES} | {
             "plan": plan,
             "answers_on_grid": answers,

@@ -1,11 +1,12 @@
 """Exact discrete Gaussian and discrete Laplace noise; the only module that draws randomness.
 
-The samplers use rejection from a histogram, with one 64-bit random word per proposal.  Write
-f(m) = exp(-gamma(m)), m = |k|, with gamma(m) rational: m^2 / (2 variance) or m / scale.  From low
-to high, the bits of a word are
+The samplers draw k with probability proportional to f(|k|), f(m) = exp(-gamma(m)), with gamma(m)
+rational: m^2 / (2 variance) or m / scale.  They reject proposals from a histogram above f, with one
+64-bit random word per proposal.  The table of the histogram has 2^14 entries; bin j has the
+integers m from j w to (j + 1) w - 1, w = 2^b, and c_j of the entries.  From the lowest bit, a word
+has
 
-    14 bits   a table entry, which selects a bin: bin j has the w = 2^b integers from j w on, and c_j
-              of the entries
+    14 bits   the number of a table entry, which selects the bin
      1 bit    the sign; minus zero is rejected, because zero would otherwise occur twice
      b bits   the position in the bin, which determines m
      r bits   the leading bits of a uniform u in [0, 1): the proposal is accepted if
@@ -13,23 +14,23 @@ to high, the bits of a word are
 
 The output distribution is exact:
     * c_j >= height f(j w), the maximum of the bin.  So the right side is a probability, and
-      P(propose m and accept it) = 2^-14 (height / w) f(m) for every bin.  Only this inequality
-      matters, so the c_j may be computed in floating point.
-    * The last entry represents all integers after the bins: half of it the first 16 w integers, a
-      quarter the next 16 w, and so on without end.  There f falls by more than half over 16 w, so
-      this is an envelope too, and the distribution is not truncated.
-    * "u < p" is decided in float64 only if the interval of width 2^-r that contains u is farther
-    than
-      2^-30 from the computed p, whose error is below 2^-45.  Otherwise, and always after the bins,
-      integers decide: exp(-gamma) is enclosed more and more tightly, and u gets further bits after
-      its first r, until the two intervals are disjoint.
+      P(propose m and accept it) = 2^-14 (height / w) f(m) for every bin.  Any c_j with this
+      inequality gives the exact distribution, so they may be computed in floating point.
+    * The last entry of the table represents all integers after the bins: with probability 1/2 the
+      first 16 w of them, with probability 1/4 the next 16 w, and so on without end.  There f falls
+      by more than half over 16 w, so the histogram lies above f and the distribution is not
+      truncated.
+    * "u < p" is decided in float64 only if the computed p, whose error is below 2^-45, is farther
+      than 2^-30 from the interval of width 2^-r that contains u.  Otherwise, and always after the
+      bins, integers decide: exp(-gamma) is enclosed in a smaller and smaller interval, and u gets
+      further bits after its first r, until the two intervals are disjoint.
     * Products that could exceed int64 are computed in float64 (covered by the margin) or in Python
       integers.  A value beyond int64 (more than 2^22 scales away at the largest scale) raises
       OverflowError; it never wraps.
 
-The random bits come from the operating system, anew for every call: there is no seed, and no state
-that a fork could copy.  Only a release passes another source: a stream with a key of 256 bits from
-the operating system, which is used for one spend.
+The random bits come from the operating system in every call: there is no seed, and no state that a
+fork could copy.  Only a release passes another source: a stream with a key of 256 bits from the
+operating system, which is used for one spend.
 """
 
 from __future__ import annotations
@@ -51,14 +52,16 @@ from engine.errors import PlanError
 
 ENTRY_BITS = 14
 TABLE_ENTRIES = 1 << ENTRY_BITS
-WORDS_PER_PASS = (
-    1 << 15
-)  # words per pass: the temporaries stay in the processor's cache, and memory stays bounded
+# Random words per call of the entropy source: arrays of this length fit in the processor's cache.
+WORDS_PER_PASS = 1 << 15
+# Distance from the threshold of acceptance below which integers decide in place of float64.
 MARGIN = 2.0**-30
-MAX_VARIANCE = 1 << 80  # of a variance; the square of the largest Laplace scale
+# Limit of the variance parameter; its root is the limit of the Laplace scale.
+MAX_VARIANCE = 1 << 80
 MAX_DRAWS = 1 << 31
 
-Entropy = Callable[[int], bytes]  # number of bytes -> that many independent uniform bytes
+# Function of a number of bytes that returns as many independent uniform bytes.
+Entropy = Callable[[int], bytes]
 
 
 def discrete_gaussian(
@@ -137,7 +140,7 @@ def fresh_seed() -> bytes:
 
 
 def _rational(value: object, *, name: str, largest: int) -> Fraction:
-    """Return the exact value; raise PlanError with the allowed range otherwise."""
+    """Return ``value`` as a Fraction; raise PlanError unless it is from 1/``largest`` to it."""
     allowed = (
         f"an int or fractions.Fraction from 2**-{largest.bit_length() - 1} to"
         f" 2**{largest.bit_length() - 1}"
@@ -145,17 +148,16 @@ def _rational(value: object, *, name: str, largest: int) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, Rational):
         description = f"{name} is {short(value)} ({type(value).__name__})"
         raise PlanError(
-            f"{description}, but exact noise needs {allowed}; Fraction(x) is the exact value of a"
-            " float x."
+            f"{description}, but exact noise needs {allowed}. Give Fraction(x) for a float x."
         )
     # NumPy integers have fixed-width parts, which would wrap silently in the arithmetic below
     exact = Fraction(int(value.numerator), int(value.denominator))
     if exact <= 0:
-        raise PlanError(f"{name} is zero or negative; pass {allowed}.")
+        raise PlanError(f"{name} is zero or negative. Give {allowed}.")
     if not 1 <= largest * exact <= largest * largest:
         power = exact.numerator.bit_length() - exact.denominator.bit_length()
         raise PlanError(
-            f"{name} is about 2**{power}; pass {allowed}, or choose another grid for the noise."
+            f"{name} is about 2**{power}. Give {allowed}, or choose another grid for the noise."
         )
     return exact
 
@@ -167,36 +169,45 @@ def _checked_size(size: object) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Envelope:
-    """Histogram above height exp(-gamma(m)) for m = 0, 1, 2, ..., with gamma(m) = rate m^power."""
+    """Histogram above height exp(-rate m^power) for m = 0, 1, 2, ...
+
+    Attributes
+    ----------
+    power, rate : exponent and factor of gamma(m) = rate m^power.
+    height : factor of the density, so that the bins fill the table.
+    width_bits : b; every bin has 2^b integers.
+    counts : number of table entries of each bin, shape (bins,); at least the density at the first
+        integer of the bin.
+    bin_of : bin of each table entry, shape (TABLE_ENTRIES,); that of the last entry is ``bins``, all
+        integers after the bins.
+    """
 
     power: int
     rate: Fraction
     height: int
     width_bits: int
-    counts: NDArray[
-        np.int64
-    ]  # (bins,) table entries of each bin, at least height exp(-gamma(its first integer))
-    bin_of: NDArray[
-        np.int64
-    ]  # (TABLE_ENTRIES,) the bin of each entry; the last entry is the tail's, numbered `bins`
+    counts: NDArray[np.int64]
+    bin_of: NDArray[np.int64]
 
     @property
     def head_bits(self) -> int:
-        """Number of bits of a word for the uniform: 12 at the largest scale, 49 at the smallest."""
+        """Number of bits of a word for the uniform u: 12 at the largest scale, 49 at the smallest."""
         return 63 - ENTRY_BITS - self.width_bits
 
 
 def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
-    """Return bins of 1/16 to 1/8 of the scale (or 1) in width, as far as height exp(-gamma) > 2^-5."""
-    width_bits = max(
-        0, floor_scale.bit_length() - 4
-    )  # so 16 w > scale, and f falls by more than half over 16 w
+    """Return the histogram; its bins are 1/16 to 1/8 of the scale wide, but at least one integer.
+
+    ``floor_scale`` is the scale rounded down.  The bins end where height exp(-gamma) falls below
+    2^-5.
+    """
+    # 16 w exceeds the scale, so that f falls by more than half over 16 w
+    width_bits = max(0, floor_scale.bit_length() - 4)
     starts = np.arange(256, dtype=np.int64) << width_bits
     at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
     height = int((TABLE_ENTRIES - 1 - len(starts)) / at_starts.sum())
-    upper = (
-        height * at_starts * (1 + MARGIN)
-    )  # the slack makes these upper bounds in spite of float error
+    # the factor 1 + MARGIN makes these upper bounds in spite of float errors
+    upper = height * at_starts * (1 + MARGIN)
     bins = int(np.count_nonzero(upper > 2.0**-5))
     counts = np.ceil(upper[:bins]).astype(np.int64)
     counts[0] += TABLE_ENTRIES - 1 - counts.sum()
@@ -209,10 +220,10 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
 def _draw(
     envelope: _Envelope, *, size: int, entropy: Entropy, margin: float = MARGIN
 ) -> NDArray[np.int64]:
-    """Return the first `size` accepted proposals.
+    """Return the first ``size`` accepted proposals, shape (size,).
 
-    Each word is an independent trial, so stopping at a number of draws does not change their
-    distribution.
+    Each random word is an independent trial, so that discarding accepted proposals after the first
+    ``size`` does not change the distribution.
     """
     draws = np.empty(size, dtype=np.int64)
     filled = 0
@@ -231,7 +242,7 @@ def _draw(
 def _propose(
     envelope: _Envelope, words: NDArray[np.uint64], *, entropy: Entropy, margin: float
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return signed proposals for n words, shape (n,), and which of them are accepted."""
+    """Return one signed proposal per random word, shape (n,), and the mask of accepted ones."""
     width_bits, head_bits = envelope.width_bits, envelope.head_bits
     signed = words.view(np.int64)
     bin_ = envelope.bin_of[signed & (TABLE_ENTRIES - 1)]
@@ -239,7 +250,7 @@ def _propose(
     values = (bin_ << width_bits) | ((signed >> (ENTRY_BITS + 1)) & ((1 << width_bits) - 1))
     head = (words >> np.uint64(64 - head_bits)).view(np.int64)
 
-    # in units of 2^-head_bits, so that scaling adds no error
+    # the factor 2^head_bits is a power of two, so it adds no rounding error
     ratio = np.append(envelope.height / envelope.counts, 0.0) * 2.0**head_bits
     gap = (
         ratio[bin_] * np.exp(-float(envelope.rate) * values.astype(float) ** envelope.power) - head
@@ -261,9 +272,10 @@ def _propose(
 
 
 def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fraction]:
-    """Return a proposal after the last bin, and height over its envelope there.
+    """Return a proposal m after the last bin, and the factor of f(m) in its acceptance probability.
 
-    The envelope has 2^-(level + 5) table entries per bin width.
+    The factor is height over the histogram at m, which has 2^-(level + 5) table entries per bin
+    width.
     """
     level = 0
     while _random_bits(1, entropy=entropy):
@@ -278,7 +290,10 @@ def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fractio
 def _uniform_below(
     bound: Fraction, gamma: Fraction, *, head: int, head_bits: int, entropy: Entropy
 ) -> bool:
-    """Return whether u < bound exp(-gamma), for the uniform u with leading bits `head`."""
+    """Return whether u < bound exp(-gamma) for a uniform u, of which ``head`` has the first bits.
+
+    Further bits of u are drawn until an interval that contains exp(-gamma) decides.
+    """
     while True:
         low, high = _exp_enclosure(gamma, bits=head_bits + 16)
         if (head + 1) * bound.denominator << 16 <= bound.numerator * low:
@@ -289,12 +304,11 @@ def _uniform_below(
 
 
 def _exp_enclosure(gamma: Fraction, *, bits: int) -> tuple[int, int]:
-    """Return integers below and above 2^bits exp(-gamma), with a difference of at most 3."""
+    """Return a lower and an upper integer bound of 2^bits exp(-gamma) that differ by at most 3."""
     if gamma >= bits:
         return 0, 1
-    # 10^-digits is below 2^-(bits + 29), and gamma below bits.  The library promises correct
-    # rounding; even an error of 1,000 units in the last place of exp() would stay within the one
-    # unit allowed here.
+    # with these digits the relative error is below 2^-(bits + 29).  `decimal` promises correct
+    # rounding, but even an error of 1,000 units in the last place stays within the bounds below
     digits = bits // 3 + 10
     context = Context(prec=digits, rounding=ROUND_HALF_EVEN)
     exponent = context.divide(Decimal(-gamma.numerator), Decimal(gamma.denominator))
@@ -303,5 +317,5 @@ def _exp_enclosure(gamma: Fraction, *, bits: int) -> tuple[int, int]:
 
 
 def _random_bits(count: int, *, entropy: Entropy) -> int:
-    """Return a uniform integer of `count` bits."""
+    """Return a uniform random integer from 0 to 2^count - 1."""
     return int.from_bytes(entropy((count + 7) // 8), "big") >> (-count % 8)

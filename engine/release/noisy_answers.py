@@ -27,20 +27,21 @@ from engine.release.noise import MAX_DRAWS, Entropy, discrete_gaussian, discrete
 from engine.residuals import Space
 from engine.residuals.operators import ReflectedRows
 
-# Limit of the bits of an answer before noise, which leaves room for the noise in 64 bits.
+# Limit of the bits of an answer in grid steps before noise, so that answer and noise fit in int64.
 MOST_BITS = 62
-# Limit of the bits of the noise scale in grid steps.  Noise up to 2^22 scales fits; more is never
-# drawn.
+# Limit of the bits of the noise scale in grid steps, so that noise of 2^22 scales fits in int64.
 MOST_NOISE_BITS = 36
 
 
 def check_blocks(part: Measurable) -> None:
-    """Measure each distinct block on an empty table, so that no error occurs after the spend.
+    """Check before the spend that every block of ``part`` can be measured.
+
+    Each distinct block is measured on a table of zeros, and its noise and grid are checked.
 
     Raises
     ------
     PlanError
-        The strategy, noise or grid of a block cannot be measured on its attributes.
+        A block cannot be measured, or the estimates cannot be combined.
     """
     seen = set[tuple[object, ...]]()
     for block in part.blocks.values():
@@ -58,15 +59,15 @@ def check_blocks(part: Measurable) -> None:
             _check_grid(block)
             _check_on_zeros(block, sizes, estimated=isinstance(part, Plan))
             if not block.column_norm * part.max_records / block.grid < 2.0**MOST_BITS:
-                raise PlanError(_refused(block, "has answers that do not fit its grid"))
+                raise PlanError(_refused(block, "has answers too large for its grid"))
     if isinstance(part, Plan):
         try:
-            # broadcast zeros take no memory in any shape
+            # a broadcast array of zeros takes no memory, whatever its shape
             part.combine(
                 {key: np.broadcast_to(0.0, b.coordinates) for key, b in part.blocks.items()}
             )
         except Exception:
-            raise PlanError(_refused(None, "gives no estimates")) from None
+            raise PlanError(_refused(None, "does not determine the answers")) from None
 
 
 def _check_grid(block: Block) -> None:
@@ -86,7 +87,10 @@ def _check_grid(block: Block) -> None:
 
 
 def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) -> None:
-    """Raise PlanError unless an empty table has zero answers and, if ``estimated``, estimates."""
+    """Raise PlanError unless a table of zeros gives answers of zero in the right shape.
+
+    With ``estimated`` the residual coordinates computed from these answers are checked as well.
+    """
     try:
         finite = all(s.is_finite for _, s in block.factors)
         finite = finite and (block.weights is None or bool(np.isfinite(block.weights).all()))
@@ -98,7 +102,7 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
             and not answers.any()
         )
         if is_valid and estimated:
-            # coordinates of weight zero have no estimate
+            # coordinates with weight 0 are not measured, and their estimate is nan
             with np.errstate(invalid="ignore"):
                 estimates = estimate(block, answers)
             is_valid = (
@@ -106,7 +110,7 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
                 and estimates.dtype == np.float64
                 and not np.nan_to_num(estimates).any()
             )
-    # matrices of wrong shapes raise errors of many types
+    # a damaged plan can raise any error in matrix products
     except Exception:
         is_valid = False
     if not is_valid:
@@ -114,6 +118,7 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
 
 
 def _refused(block: Block | None, reason: str) -> str:
+    """Return the error message; ``reason`` continues the sentence, None is the complete strategy."""
     subject = "its strategy" if block is None else f"the block on {set_name(block.attributes)}"
     return f"The plan is refused: {subject} {reason}. Nothing was spent. Plan again."
 
@@ -124,10 +129,10 @@ def draw(
     tell: Callable[[float, str], None],
     entropy: Entropy | None = None,
 ) -> Iterator[tuple[Space, npt.NDArray[np.int64]]]:
-    """Yield the noisy answers of every block, z = rint(B x / grid) + exact discrete noise.
+    """Yield every residual space with its noisy answers z = rint(B x / grid) + discrete noise.
 
-    Each is drawn when it is requested, with shape (measurements,).  Memory holds all exact tables,
-    but the answers of one block at a time.
+    The answers have shape (measurements,), in grid steps, and are drawn when they are requested, so
+    that memory holds those of one block.  ``tell`` receives the progress.
     """
     spaces = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
     tables = count_marginals(counts, part.schema, spaces, memory_limit=10**15)
@@ -144,14 +149,14 @@ def draw(
 
 
 def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.NDArray[np.int64]:
-    """Return rint(B x / grid).
+    """Return the strategy answers before noise, rint(B x / grid), shape (measurements,).
 
     Parameters
     ----------
-    within : whether there are at most ``max_records`` records.  The privacy cost includes
-        floating-point rounding only up to that number.  With more records B x is computed exactly,
-        in integers, and clipped to 62 bits; clipping never increases the difference between the
-        answers of neighbours.
+    within : whether there are at most ``max_records`` records.  The privacy cost includes the
+        rounding errors of floating point only up to that number.  With more records, B x is
+        computed exactly in integers and clipped to 62 bits; clipping never increases the difference
+        between the answers of neighbours.
     """
     if within:
         return np.rint(strategy_answers(block, table).ravel() / block.grid).astype(np.int64)
@@ -176,13 +181,13 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
 
 
 def _fraction_bits(matrix: Array | ReflectedRows) -> int:
-    """Return the number of binary digits after the point that every entry fits in."""
+    """Return a number of binary digits after the point that suffices to write every entry."""
     matrix = matrix.entries if isinstance(matrix, ReflectedRows) else matrix
     return max(0, int(53 - np.frexp(matrix[matrix != 0])[1].min(initial=53)))
 
 
 def _scaled_integers(matrix: Array | ReflectedRows, bits: int) -> Any:
-    """Return matrix * 2^bits exactly, as Python integers."""
+    """Return ``matrix`` times 2^bits, exactly, as Python integers in the same shape."""
     if isinstance(matrix, ReflectedRows):
         one, others, last = _scaled_integers(matrix.entries, bits).tolist()
         return replace(matrix, one=one, others=others, last=last)

@@ -1,10 +1,11 @@
-"""Schema draft from records that are declared public.
+"""Schema drafts from public records, and public tables as invariants.
 
-Each column becomes an attribute whose cells contain all of its values except the missing ones, or
-is left to the user, with the reason.  There are two passes: the first summarizes the distinct
-values, the second encodes all rows with the draft.
+`draft_of_public` turns each column of public records into an attribute whose cells contain all
+values of the column, or reports why it cannot.  It reads the records twice: the first pass collects
+the distinct values, the second checks that the drafted attributes encode all rows.
 
-Public tables for invariants and schema drafts.
+`public_table` and `public_tables` read tables of exact counts that are public already, for the
+invariants of a schema.
 """
 
 from __future__ import annotations
@@ -47,20 +48,23 @@ from engine.workload.calendar import cell_number, read_period
 from engine.workload.schema_draft import decimal_bins, integer_range, no_attribute
 from engine.workload.schema_io import MAX_FILE
 
+# Attributes of a public table, and its exact counts with one axis per attribute.
 PublicTable = tuple[tuple[str, ...], Index]
 
 
 def public_table(data: Any, schema: Schema) -> PublicTable:
-    """Return attributes and exact counts of a public table, for `Schema.with_facts`.
+    """Return the attributes and exact counts of a public table, for `Schema.with_facts`.
 
-    ``data`` is anything with column names that `count_marginals` accepts, such as the path of a CSV
-    file: columns of attributes, with values as in records, and one column of counts.  Cells without
-    a row have the count 0.
+    Parameters
+    ----------
+    data : anything with column names that `count_marginals` accepts, such as the path of a CSV
+        file.  Each row has the values of some attributes, as in records, and one count.  Cells
+        without a row have the count 0.
 
     Raises
     ------
     DataError
-        There are other columns, or a value is outside the domain.
+        There is not exactly one column besides attributes, or a value is outside the domain.
 
     >>> import pandas as pd
     >>> schema = Schema([Attribute.categorical("region", ["north", "south"])])
@@ -68,14 +72,12 @@ def public_table(data: Any, schema: Schema) -> PublicTable:
     [310, 242]
     """
     columns = list(column_names(data))
-    names, others = (
-        tuple(c for c in columns if c in schema),
-        [c for c in columns if c not in schema],
-    )
+    names = tuple(c for c in columns if c in schema)
+    others = [c for c in columns if c not in schema]
     if len(others) != 1:
         raise DataError(
             f"the public table has {len(columns):,} columns, of which {len(names)} are attributes"
-            " of the schema; give those of its attributes, and one of exact counts"
+            " of the schema; give columns of attributes, and one column of exact counts"
         )
     plain_schema = replace(schema, person=None, rows_per_person=None, impossible=(), invariants=())
     return names, count_marginals(data, plain_schema, [names], count_column=others[0])[names]
@@ -90,7 +92,10 @@ def public_tables(text: str, schema: Schema) -> list[PublicTable]:
         The text is too long, or does not contain such tables.
     """
     if len(text) > MAX_FILE:
-        raise DataError(f"public tables of {len(text):,} characters; at most {MAX_FILE:,} are read")
+        raise DataError(
+            f"the public tables have {len(text):,} characters; at most {MAX_FILE:,} are allowed;"
+            " give smaller tables"
+        )
     return [
         public_table(_columns(block), schema)
         for block in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n").replace("\r", "\n").strip())
@@ -105,7 +110,8 @@ def _columns(block: str) -> pa.Table:
     if len(set(header)) < len(header) or any(len(row) != len(header) for row in rows):
         raise DataError(
             f"the public table that begins with {quote_public(block.splitlines()[0])} has rows of"
-            " different lengths, or a column twice; give a header, and one field for every column"
+            " different lengths, or two columns with one name; give a header with distinct names,"
+            " and one field per column in every row"
         )
     columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(header)
     return pa.table(
@@ -137,7 +143,7 @@ def public_text(schema: Schema) -> str:
 
 
 def _values(attribute: Attribute) -> Sequence[str]:
-    """Return one value of every cell, as in records."""
+    """Return for every cell one value that records in this cell may have."""
     if attribute.labels is not None:
         return attribute.labels
     if attribute.edges is not None:
@@ -146,24 +152,25 @@ def _values(attribute: Attribute) -> Sequence[str]:
 
 
 def _written(number: float, attribute: Attribute) -> str:
-    """Return a number as text, with the decimal sign of the schema."""
+    """Return a number as text, with the decimal sign of the attribute."""
     return shortest_text(number).replace(".", attribute.decimal or ".")
 
 
-# Limit of distinct texts of a column.
+# Limit of distinct texts of a column from which an attribute is drafted.
 MAX_LABELS = 200
-# Limit of distinct integers of a column with one cell each.
+# A column with at most this many distinct integers has one cell per integer, otherwise bins.
 MAX_INTEGER_LABELS = 12
+# Number of values that a reason quotes.
 MAX_EXAMPLES = 3
-# Floats, and so edges, represent every integer up to this value.
+# Bin edges are floats, which represent every integer up to this value.
 MAX_EXACT = 2**53
-# A range of fractions with fewer integers has decimal bins.
+# Fractions with a shorter range, in units, have bins with decimal edges, otherwise integer edges.
 FEW_INTEGER_CELLS = 10
-# Limit of days from the first to the last date with one cell each.
+# Dates within fewer days have one cell per day.
 MAX_DAYS = 60
-# Limit of months from the first to the last date with one cell each.
+# Dates within at most this many months have one cell per month, otherwise one per year.
 MAX_MONTHS = 36
-# pandas names a column of row numbers like the last two.
+# Names of columns of row numbers; pandas writes the last two.
 UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")
 
 MISSING_TEXTS = frozenset(
@@ -183,25 +190,24 @@ _GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
 _LEADING_ZERO = re.compile(r"[-+]?0\d")
 
 SEPARATORS = (
-    "it holds numbers with a decimal comma or thousands separators, such as {}. Say by hand how"
-    " they are read"
+    "it contains numbers with a decimal comma or thousands separators, such as {}. Declare the"
+    " decimal sign of the attribute by hand"
 )
 MAYBE_MISSING = (
-    "it holds texts that may mean missing, such as {}. Say by hand which texts mean missing, "
-    "or write them as empty fields"
+    "it contains texts that may mean missing, such as {}. Declare by hand which texts mean missing,"
+    " or replace them by empty fields"
 )
 
 
 def draft_of_public(data: Any) -> DraftSchema:
     """Return a schema draft from public records, such as a published sample.
 
-    The user confirms every attribute.  Up to 200 texts, or up to 12 integers, have one cell each;
-    other numbers have bins.  Dates (ISO dates in texts) have one cell per day, month or year, from
-    the first to the last.  Texts such as NA among numbers or dates mean missing;
-    `DraftSchema.notes` lists them, and the range of dates.  A column without an attribute that
-    contains all of its values is left to the user; `DraftSchema.reasons` has the reason.  Use this
-    function for public records only: in confidential ones, a value that occurs once identifies a
-    person.
+    Use it for public records only: in confidential records a value that occurs once identifies a
+    person.  Up to 200 distinct texts, or up to 12 distinct integers, have one cell each; other
+    numbers have bins.  Dates (ISO dates in texts) have one cell per day, month or year, from the
+    first to the last date.  Texts such as NA among numbers or dates are missing values;
+    `DraftSchema.notes` lists them and the range of dates.  A column for which no attribute is
+    drafted has its reason in `DraftSchema.reasons`.
 
     Raises
     ------
@@ -216,9 +222,8 @@ def draft_of_public(data: Any) -> DraftSchema:
     ([('sex', 2), ('age', 3)], {'name': 'it has one value only'})
     """
     data = as_source(data)
-    if isinstance(
-        data, pa.RecordBatchReader
-    ):  # which gives its rows once, and two passes are needed
+    # such a reader yields its rows once, and two passes are needed
+    if isinstance(data, pa.RecordBatchReader):
         data = data.read_all()
     columns = list(column_names(data))
     reasons = {
@@ -258,54 +263,70 @@ def draft_of_public(data: Any) -> DraftSchema:
 
 
 def _unreadable(data: Any, names: Sequence[str]) -> dict[str, str]:
-    """Return the columns that cannot be read, such as nested or duplicate ones, with the reasons.
+    """Return a mapping from each column that cannot be read to the reason, by bisection.
 
     Raises
     ------
     DataError
-        The file cannot be read at all.
+        The file cannot be read, whatever columns are selected.
     """
 
-    def problem(some: Sequence[str]) -> str:
+    def read_error(columns: Sequence[str]) -> str:
         try:
-            next(read_batches(data, some), None)
+            next(read_batches(data, columns), None)
         except DataError as error:
             return str(error)
         return ""
 
-    def search(some: Sequence[str]) -> dict[str, str]:
-        text = problem(some)
-        if not text or len(some) == 1:
-            return {some[0]: text} if text else {}
-        half = len(some) // 2
-        return search(some[:half]) | search(some[half:])
+    def search(columns: Sequence[str]) -> dict[str, str]:
+        text = read_error(columns)
+        if not text or len(columns) == 1:
+            return {columns[0]: text} if text else {}
+        half = len(columns) // 2
+        return search(columns[:half]) | search(columns[half:])
 
-    if not names or not problem(names):
+    if not names or not read_error(names):
         return {}
-    next(read_batches(data, []), None)  # raises where the problem is not one of single columns
+    # raises if the file cannot be read even without columns
+    next(read_batches(data, []), None)
     return search(names)
 
 
 class _Summary:
-    """Distinct values of a column, in the forms that the encoder compares with labels and edges."""
+    """Distinct values of one column, collected batch by batch, from which an attribute is drafted.
+
+    Attributes
+    ----------
+    labels : mapping from text to its number, or None if it is not a number; at most
+        ``MAX_LABELS + 1`` entries.
+    kinds : mapping from kind of text (see `_kind`) to its number of distinct values.
+    examples : mapping from kind to a few of its texts.
+    reason : why no attribute can have the values of the column; "" if none is known.
+    low, high : smallest and largest number.
+    is_integer : whether all numbers are integers.
+    missing : the texts of `DEFAULT_MISSING_TEXTS` that occur.
+    days : first and last date.
+    only_usual_missing : whether all texts that may mean missing are in `DEFAULT_MISSING_TEXTS`.
+    only_iso_dates : whether all dates are ISO dates.
+    leading_zeros, ends_blank, points, decimals : whether a text has leading zeros, blanks at an
+        end, points as thousands separators, or a decimal point.
+    """
 
     def __init__(self) -> None:
-        self.labels: dict[
-            str, Any
-        ] = {}  # text of a label, with its number or None; at most MAX_LABELS + 1
-        self.kinds: Counter[str] = Counter()  # distinct values by kind
+        self.labels: dict[str, Any] = {}
+        self.kinds: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
-        self.reason = ""  # of a column that no attribute can take
+        self.reason = ""
         self.low: Any = math.inf
         self.high: Any = -math.inf
         self.is_integer = True
-        self.missing: set[str] = set()  # those of the texts in USUAL_MISSING that occur
-        self.days: set[datetime.date] = set()  # the first and the last one
+        self.missing: set[str] = set()
+        self.days: set[datetime.date] = set()
         self.only_usual_missing = self.only_iso_dates = True
         self.leading_zeros = self.ends_blank = self.points = self.decimals = False
 
     def add(self, column: pa.Array | list[Any]) -> None:
-        """Take the values of one batch."""
+        """Add the values of one batch of rows to the summary."""
         if self.reason:
             return
         if not isinstance(column, list) and (reason := _type_reason(column.type)):
@@ -320,14 +341,14 @@ class _Summary:
             except TypeError:
                 dated = hasattr(value, "year") or hasattr(value, "hour")
                 self.reason = (
-                    DATES if dated else "it holds values that are neither text nor numbers"
+                    DATES if dated else "it contains values that are neither text nor numbers"
                 )
                 return
             if value is not None:
                 self._take(value)
 
     def _take_days(self, column: pa.Array) -> None:
-        """Take a batch of dates or times."""
+        """Add the first and last date of a batch to the summary."""
         import pyarrow.compute as pc
 
         if column.null_count == len(column):
@@ -339,7 +360,7 @@ class _Summary:
                 *(_EPOCH + datetime.timedelta(extent[end].as_py()) for end in ("min", "max"))
             )
         except OverflowError:
-            self.reason = "it holds dates beyond the years 1 to 9999. Correct them"
+            self.reason = "it contains dates outside the years 1 to 9999. Correct them"
 
     def _extend(self, *days: datetime.date) -> None:
         self.days = (
@@ -384,7 +405,7 @@ class _Summary:
             self.decimals |= "." in text and not by_points
 
     def attribute(self, name: str) -> Attribute:
-        """Return the attribute for the values; raise SchemaError with the reason if there is none."""
+        """Return the drafted attribute; raise SchemaError with the reason if none can be drafted."""
         if self.reason:
             raise SchemaError(self.reason)
         kinds = set(self.kinds)
@@ -407,6 +428,7 @@ class _Summary:
         return self._categorical(name, list(self.labels))
 
     def _dates(self, name: str) -> Attribute:
+        """Return an attribute with one cell per day, month or year, depending on the range."""
         if not self.only_iso_dates:
             raise SchemaError(DATES)
         if not self.only_usual_missing:
@@ -420,15 +442,16 @@ class _Summary:
         return Attribute.dates(name, first, last, unit, missing_values=sorted(self.missing))
 
     def _numeric(self, name: str) -> Attribute:
+        """Return an attribute of numbers: one cell per integer if there are few, otherwise bins."""
         labels = [text for text, number in self.labels.items() if number is not None]
         if len(labels) < 2:
             raise SchemaError("it has one value only")
         if not (_is_finite(self.low) and _is_finite(self.high)):
             raise SchemaError(
-                "it holds numbers that are not finite. Correct them, or declare bins by hand"
+                "it contains numbers that are not finite. Correct them, or declare bins by hand"
             )
         if self.low == self.high:
-            raise SchemaError("it has one number only, spelled in several ways")
+            raise SchemaError("it has one number only, written in several ways")
         missing = tuple(sorted(self.missing))
         if (
             self.is_integer
@@ -437,7 +460,7 @@ class _Summary:
             return replace(self._categorical(name, labels), missing_values=missing)
         if max(-self.low, self.high) > MAX_EXACT:
             raise SchemaError(
-                f"it holds numbers beyond {MAX_EXACT:,}. Declare bins by hand, or give codes as"
+                f"it contains numbers beyond {MAX_EXACT:,}. Declare bins by hand, or write codes as"
                 " text"
             )
         low, high = math.floor(self.low), math.ceil(self.high)
@@ -450,16 +473,18 @@ class _Summary:
         )
 
     def _categorical(self, name: str, labels: Sequence[str]) -> Attribute:
+        """Return an attribute with one cell per label; numbers first, in their order."""
         if len(labels) < 2:
             raise SchemaError("it has one value only")
         if len(labels) > MAX_LABELS:
             what = "codes with leading zeros" if self.leading_zeros else "texts"
             raise SchemaError(
-                f"it has more than {MAX_LABELS} {what}. Write by hand those that have a cell"
+                f"it has more than {MAX_LABELS} {what}. Declare by hand which of them get a cell"
             )
         if any(text.isspace() for text in labels):
             raise SchemaError(
-                "it has a value that consists of blanks. Write it as an empty field, or correct it"
+                "it has a value that consists of blanks only. Replace it by an empty field, or"
+                " correct it"
             )
         if len({text.strip() for text in labels}) < len(labels):
             raise SchemaError(
@@ -468,16 +493,18 @@ class _Summary:
         return Attribute.categorical(name, sorted(labels, key=self._order))
 
     def _order(self, text: str) -> tuple[bool, Any, str]:
+        """Return the sort key of a label: numbers in increasing order before other texts."""
         number = self.labels[text]
         return (True, 0, text) if number is None else (False, number, text)
 
     def _listed(self, kind: str) -> str:
+        """Return the example texts of a kind, quoted and separated by commas."""
         return ", ".join(map(quote_public, self.examples[kind]))
 
     def notes(self, attribute: Attribute | None) -> Iterator[str]:
         """Yield notes on the values, and on the attribute if one was drafted."""
         if self.ends_blank and not self.reason:
-            yield "values begin or end with blanks, which count"
+            yield "values begin or end with blanks, which are part of the labels"
         if attribute is None:
             return
         if attribute.missing_values:
@@ -495,16 +522,15 @@ class _Summary:
 def _distinct(column: pa.Array | list[Any]) -> Iterable[Any]:
     if isinstance(column, list):
         return column
-    with suppress(pa.ArrowException):  # of some types Arrow finds no distinct values
+    # Arrow has no `unique` for some types, so equal values then remain
+    with suppress(pa.ArrowException):
         column = column.unique()
     values: list[Any] = column.to_pylist()
     return values
 
 
 def _type_reason(kind: pa.DataType) -> str:
-    """Return why no attribute can have values of an Arrow type, or "" for text, number and date
-    types.
-    """
+    """Return why no attribute can have values of an Arrow type; "" for texts, numbers and dates."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return DATES if pa.types.is_temporal(kind.value_type) else _type_reason(kind.value_type)
     if pa.types.is_temporal(kind):
@@ -529,7 +555,11 @@ def _means_missing(text: str) -> bool:
 
 
 def _kind(text: str, number: Any) -> str:
-    """Return the kind of a text: "missing", "number", "date", "grouped" (separators), or "text"."""
+    """Return the kind of a text: "missing", "number", "date", "grouped" or "text".
+
+    "grouped" is a number with thousands separators or a decimal comma.  ``number`` is the number
+    that was read from the text, or None.
+    """
     if _means_missing(text):
         return "missing"
     if number is not None:
@@ -545,7 +575,7 @@ def _kind(text: str, number: Any) -> str:
 
 
 def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
-    """Return the columns of drafted attributes with values that do not fit and are not missing."""
+    """Return a mapping from column to text, for columns with values outside the drafted attribute."""
     encoders = [Encoder(attribute=attribute) for attribute in attributes]
     refused: dict[str, Counter[int]] = {attribute.name: Counter() for attribute in attributes}
     for batch in read_batches(data, list(refused)) if attributes else ():

@@ -14,10 +14,11 @@ MAX_SEED = 2**63 - 1
 
 
 def rehearsal_bits(seed: int | None, *purpose: str) -> Entropy | None:
-    """Return the source of random bits of a rehearsal; None (the operating system) without a seed.
+    """Return the source of the random bits of a rehearsal with a seed; None without a seed.
 
-    The bits are SHAKE-256 of the seed, of ``purpose`` and of the number of the request: the same in
-    every process, and independent for every plan and step.
+    None stands for the operating system.  The bits are SHAKE-256 of the seed, of ``purpose`` (such
+    as the step and the hash of the plan) and of the number of the request.  So they are the same
+    in every process, and independent for different purposes.
 
     Raises
     ------
@@ -48,6 +49,6 @@ def refuse_seed(seed: Any) -> None:
     """Raise PlanError if a release has a seed."""
     if seed is not None:
         raise PlanError(
-            "A release has no seed, because noise from a known seed does not protect anybody. Leave"
-            " the seed out; it is for rehearsals."
+            "A release takes no seed, because noise from a known seed does not protect the records."
+            " Leave out the seed, or use it in a rehearsal."
         )

@@ -302,7 +302,7 @@ def test_release_of_counted_table_requires_count_column(
     ]
     where = ["--ledger", files["ledger"], "--dataset", "people", "--out", str(tmp_path / "b.csv")]
     assert main([*public, *where, *named]) == 1
-    assert "so they are not public" in capsys.readouterr().err
+    assert "so they are confidential" in capsys.readouterr().err
 
 
 def test_count_column_that_is_attribute_is_refused(
@@ -478,7 +478,7 @@ def test_two_stage_release_with_persons_completes(
     assert "'ways2', recorded" in capsys.readouterr().out
     finish = ["finish", *read, "--look", key, "--out", str(tmp_path / "answers.csv")]
     assert main([*finish, "--data", str(other)]) == 1
-    assert "not the records that were looked at" in capsys.readouterr().err
+    assert "not the records of the look" in capsys.readouterr().err
     assert Ledger(ledger).status("panel").spent < 0.5
     assert main([*finish, "--data", str(other), "--on-changed", "charge"]) == 0
     assert "charged alone" in capsys.readouterr().err

@@ -332,7 +332,7 @@ def test_large_blocks_of_different_products_share_nothing(monkeypatch):
     assert not split.maximal
     assert ("a", "b") not in split.look.blocks
     test_look_and_residual_costs_sum_to_plan_cost(split)
-    with pytest.raises(LimitExceeded, match="6 coordinates are too many"):
+    with pytest.raises(LimitExceeded, match="6 coordinates"):
         block_residual(options[0].blocks["a", "b"], options[1].blocks["a", "b"], RECORDS)
 
 
@@ -356,9 +356,9 @@ def test_incompatible_plans_are_refused():
         ((one, other), None, "different schemas"),
         ((one, tuned), None, "different centers"),
         ((one, united), None, "several residual spaces with one strategy"),
-        (disjoint, None, "share nothing"),
+        (disjoint, None, "no common part"),
         ((one, two), ["a"], "1 names"),
-        ((one, two), ["a", "a"], "different lines"),
+        ((one, two), ["a", "a"], "different texts"),
         ((one, two), ["a", "stop"], "none of them 'stop'"),
     ):
         with pytest.raises(PlanError, match=words):
@@ -371,7 +371,7 @@ def test_common_plan_json_round_trips():
     assert (again.hash, again.names, again.spends) == (split.hash, split.names, split.spends)
     assert again.hash != coarse_or_fine(*reversed(CASES["another family"])).hash
     for text in ("[]", "{", split.to_json().replace('"coarse-or-fine/1"', '"plan/1"')):
-        with pytest.raises(PlanError, match=r"Export|no file of options"):
+        with pytest.raises(PlanError, match="file of options"):
             CommonPlan.from_json(text)
     assert (split.position("fine"), split.position(0)) == (1, 0)
     for option in ("none", 2, True):

@@ -24,15 +24,15 @@ SEEDS = st.integers(0, 2**32 - 1)
 @pytest.mark.parametrize(
     ("B", "Sigma", "words"),
     [
-        ([1, 2], None, "must be a matrix"),
-        ([[1, 2], [3]], None, "equal length"),
+        ([1, 2], None, "shape"),
+        ([[1, 2], [3]], None, "one length"),
         ([[1, math.nan]], None, "finite"),
-        (np.zeros((2, 0)), None, "a column or more"),
-        ([[1, 2]], np.eye(2), r"must be \(1, 1\)"),
+        (np.zeros((2, 0)), None, "at least one column"),
+        ([[1, 2]], np.eye(2), r"shape \(1, 1\)"),
         ([[1, 2]], [[0.0]], "not above 0"),
         (np.eye(2), [[1, 0.5], [0.4, 1]], "not symmetric"),
-        (np.eye(2), [[1, 1], [1, 1]], "singular or indefinite"),
-        (np.eye(2), [[1, 2], [2, 1]], "singular or indefinite"),
+        (np.eye(2), [[1, 1], [1, 1]], "positive definite"),
+        (np.eye(2), [[1, 2], [2, 1]], "positive definite"),
     ],
 )
 def test_linear_mechanism_with_bad_matrices_is_refused(B, Sigma, words):
@@ -68,7 +68,7 @@ def test_answers_requires_row_space_and_precision():
     assert IDENTITY.answers(mechanism(TOTAL.B, 3))
     assert not IDENTITY.answers(mechanism(TOTAL.B, 3 - 1e-6))
     assert not TOTAL.answers(mechanism([[1, 1, 1 + 1e-5]], 1e9))
-    with pytest.raises(NotAnswerable, match="row 1 is no combination of the 1 rows"):
+    with pytest.raises(NotAnswerable, match="Row 1"):
         TOTAL.covariance([[2, 2, 2], [1, 1, 1 + 1e-6]])
     for wrong in (lambda: TOTAL.estimates([[1, 1]]), lambda: TOTAL.answers(mechanism(np.eye(2)))):
         with pytest.raises(PlanError, match=r"2 columns, but the domain has 3|3 and 2 cells"):
@@ -81,9 +81,9 @@ def test_residual_or_recreation_of_wrong_parts_is_refused():
     with pytest.raises(PlanError, match="not answerable"):
         residual(IDENTITY, TOTAL)
     for parts in ((), (total,), (rest,), (total, rest, total), (TOTAL, rest)):
-        with pytest.raises(PlanError, match="do not add up"):
+        with pytest.raises(PlanError, match="privacy cost matrices"):
             recreation(IDENTITY, *parts)
-    with pytest.raises(PlanError, match="do not add up"):
+    with pytest.raises(PlanError, match="privacy cost matrices"):
         recreation(total, total, mechanism([[1, -1, 0]]))
 
 

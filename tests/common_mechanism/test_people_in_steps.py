@@ -99,7 +99,7 @@ def test_look_with_smaller_row_bound_spends_nothing(ledger):
 def test_counts_above_the_row_bound_are_refused():
     sets = [("a", "b"), ("a",)]
     counts = count_marginals(panel(), SCHEMA, sets, person="pid", rows_per_person=CAP + 1)
-    with pytest.raises(DataError, match="up to 4 rows of a person"):
+    with pytest.raises(DataError, match="up to 4 rows per person"):
         look(common(), counts, rehearsal=True)
     table = count_marginals(counts, SCHEMA, [("a",)])
     assert (table.cap, table.people, table.people_over_cap) == (

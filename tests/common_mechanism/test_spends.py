@@ -93,5 +93,5 @@ def test_chain_whose_costs_round_up_is_refused(costlier):
     options = [make_plan(ways((3, 2, 2), k)) for k in (1, 2, 3)]
     assert nested_choices(*options).following is not None
     costlier(3)
-    with pytest.raises(PlanError, match="round so often"):
+    with pytest.raises(PlanError, match="rounded in each"):
         nested_choices(*options)

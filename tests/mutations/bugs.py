@@ -713,8 +713,8 @@ BUGS = (
     Bug(
         name="costs in a first-stage file trusted",
         file="engine/common_mechanism/two_stage_io.py",
-        old="    if not np.allclose(\n        [float(one) for one in told]",
-        new="    if False and not np.allclose(\n        [float(one) for one in told]",
+        old="    if not np.allclose(\n        [float(price) for price in stored_prices]",
+        new="    if False and not np.allclose(\n        [float(price) for price in stored_prices]",
         tests=(
             "tests/common_mechanism/test_stepwise.py::test_resume_look_file_with_other_costs_is_refused",
         ),

@@ -43,7 +43,9 @@ def test_every_program_counts_equal_tables(records: Path) -> None:
     )
 
 
-def test_agree_with_other_tables_raises(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_equal_with_other_tables_raises(
+    records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     true, count = counting.count_here(records, COLUMNS, 2)[2], counting.count_with_pandas
     less = [
         (a, b, n - (n > 1))

@@ -357,7 +357,7 @@ def test_exp_enclosure(gamma, bits):
 @pytest.mark.parametrize("gamma", [Fraction(0), Fraction(1, 3), Fraction(35, 4)])
 @pytest.mark.parametrize("head_bits", [12, 49])
 @pytest.mark.parametrize("above", [False, True])
-def test_integers_go_on_from_the_bits_already_drawn(gamma, head_bits, above):
+def test_uniform_below_extends_its_leading_bits(gamma, head_bits, above):
     bound = Fraction(2, 3)
     digits = (
         int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above
@@ -422,7 +422,7 @@ TOO_LONG_TO_PRINT = pytest.param(10**9999, id="huge")
 )
 def test_bad_scales_are_refused(value):
     for draw, name in ((discrete_gaussian, "variance"), (discrete_laplace, "scale")):
-        with pytest.raises(PlanError, match=rf"{name} is .*pass|{name} is .*Fraction\(x\)"):
+        with pytest.raises(PlanError, match=rf"{name} is .*Give"):
             draw(**{name: value}, size=1)
 
 

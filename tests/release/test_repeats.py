@@ -163,7 +163,7 @@ def test_repeat_checks_options_and_columns_again(small: Plan, ledger: Ledger) ->
         release(small, ledger, RECORDS.drop(columns="a"))
 
 
-def test_repeat_ignores_rows_that_do_not_count(small: Plan, ledger: Ledger) -> None:
+def test_repeat_ignores_dropped_rows(small: Plan, ledger: Ledger) -> None:
     first = release(small, ledger)
     assert (
         release(small, ledger, pd.concat([RECORDS, pd.DataFrame({"a": [9], "b": [1], "c": ["x"]})]))
