@@ -172,7 +172,7 @@ def test_sum_of_capped_shards_needs_split_by_person(tmp_path: Path) -> None:
     assert have_equal_counts(Counts.load(out), expected)
     # the cap limits a release of the sum like a release of the records
     one_row = plan(WORKLOAD, Budget(pcost=1.0))
-    with pytest.raises(DataError, match="up to 2 rows of a person"):
+    with pytest.raises(DataError, match="up to 2 rows per person"):
         measure(one_row, out, rehearsal=True)
     assert check_records(CAPPED, out).over_cap == expected.rows_over_cap
 
