@@ -376,7 +376,7 @@ class CommonPlan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> CommonPlan:
-        """Return what `to_json` wrote.
+        """Return the options that `to_json` wrote, with look and residuals computed again.
 
         Raises
         ------

@@ -494,7 +494,9 @@ def resume(ledger: Book, key: str) -> Steps:
 
 
 def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[RecordKeywords]) -> Steps:
-    """Return `resume` of a look if ``data`` are the records of all its stages; spends nothing.
+    """Return the state of a look (see `resume`) if all its stages were measured on ``data``.
+
+    It spends nothing.
 
     Raises
     ------

@@ -130,7 +130,7 @@ def _strict(attribute: Attribute) -> Attribute:
 
 
 def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int]) -> ColumnFit:
-    """Return the fit of a column.
+    """Return how many rows of a column are in the domain, missing, unknown or dropped.
 
     Parameters
     ----------

@@ -294,6 +294,7 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
     """
     if not group.parts:
         return np.full(stop - start, float(table))
+    # the families of the parts are applied one after the other, in slabs that limit the memory
     order = [a for part in group.parts for a in part.axes]
     remaining = table.transpose(order).reshape([math.prod(part.sizes) for part in group.parts])
     head = group.parts[0]

@@ -56,7 +56,7 @@ TABLE_ENTRIES = 1 << ENTRY_BITS
 WORDS_PER_PASS = 1 << 15
 # Distance from the threshold of acceptance below which integers decide in place of float64.
 MARGIN = 2.0**-30
-# Limit of the variance parameter; its root is the limit of the Laplace scale.
+# Limit of the variance parameter; the limit of the Laplace scale is its square root, 2^40.
 MAX_VARIANCE = 1 << 80
 MAX_DRAWS = 1 << 31
 

@@ -164,7 +164,8 @@ MAX_INTEGER_LABELS = 12
 MAX_EXAMPLES = 3
 # Bin edges are floats, which represent every integer up to this value.
 MAX_EXACT = 2**53
-# Fractions with a shorter range, in units, have bins with decimal edges, otherwise integer edges.
+# Bins of fractions have integer edges if highest minus lowest value is at least this, otherwise
+# decimal edges.
 FEW_INTEGER_CELLS = 10
 # Dates within fewer days have one cell per day.
 MAX_DAYS = 60
@@ -575,7 +576,10 @@ def _kind(text: str, number: Any) -> str:
 
 
 def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
-    """Return a mapping from column to text, for columns with values outside the drafted attribute."""
+    """Return a mapping from column to reason, for columns whose attribute lacks some of its values.
+
+    All rows are encoded with the drafted attributes; missing values are allowed.
+    """
     encoders = [Encoder(attribute=attribute) for attribute in attributes]
     refused: dict[str, Counter[int]] = {attribute.name: Counter() for attribute in attributes}
     for batch in read_batches(data, list(refused)) if attributes else ():
