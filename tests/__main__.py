@@ -2,9 +2,9 @@
 [pytest options]`.
 
 Checks are the linter, the formatter, the import layers and the type checker; each prints one line,
-and its whole output when it fails.  pytest runs even after a failed check, and the type checker,
-which takes most of a minute on one core, runs beside it and is reported after it.  --changed runs,
-without the checks, the tests that belong to what changed since a git revision, by default since the
+and its complete output when it fails.  pytest runs even after a failed check; the type checker
+takes most of a minute, so it runs at the same time as pytest and is reported at the end.  --changed
+runs, without the checks, the tests of files that changed since a git revision, by default since the
 branch left main.  The exit code is 0 only when everything passed.
 
 Checks and tests whose programs or packages (`tests/requirements.py`) are missing are left out; the
@@ -53,7 +53,7 @@ def run_check(command: list[str | Path]) -> Result:
 
 
 def report(checks: Mapping[str, Future[Result]]) -> bool:
-    """Print a line for each check as it ends; return whether all passed."""
+    """Wait for each check and print its result in one line; return whether all passed."""
     for name, check in checks.items():
         passed, seconds, output = check.result()
         print(f"{name:<14} {'ok' if passed else 'FAILED'} ({seconds:.1f} s)", flush=True)
@@ -82,7 +82,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.full:
         for_pytest = ["-m", "", *for_pytest]
     if options.checks and for_pytest:
-        parser.error(f"--checks runs no pytest, so {' '.join(for_pytest)} has no meaning")
+        parser.error(
+            f"--checks does not run pytest, and {' '.join(for_pytest)} is for pytest. Leave one"
+            " out."
+        )
     if options.changed is not None:
         files = selection(changed_files(options.changed or None))
         print("\n".join(files) or "Nothing changed.", flush=True)
@@ -91,10 +94,11 @@ def main(arguments: list[str] | None = None) -> int:
         for_pytest += files
     notice = requirements.notice()
     if notice and os.environ.get("CI"):
-        print(f"CI is set, so nothing may be missing.  {notice}", flush=True)
+        print(f"The environment sets CI, so nothing may be missing.  {notice}", flush=True)
         return 1
     chosen = {} if options.only_tests or options.changed is not None else CHECKS
-    if not options.checks:  # a check that is asked for by name fails without its program
+    # without its program a check is left out, and with --checks it fails
+    if not options.checks:
         chosen = {name: command for name, command in chosen.items() if Path(command[0]).exists()}
     with ThreadPoolExecutor() as pool:
         checks = {name: pool.submit(run_check, command) for name, command in chosen.items()}
@@ -102,14 +106,9 @@ def main(arguments: list[str] | None = None) -> int:
         passed = report(checks)
         if options.checks:
             return 0 if report(slow) and passed else 1
-        # more workers than cores: some tests wait for other processes
-        workers = [
-            "-n",
-            "3",
-            "--dist",
-            "loadfile",
-            "--no-loadscope-reorder",
-        ]  # in the order of tests.conftest
+        # more workers than the usual two cores, because some tests wait for other processes;
+        # without reordering, the files start in the order of tests.conftest
+        workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
         tests = subprocess.run([sys.executable, "-m", "pytest", *workers, *for_pytest], cwd=ROOT)
         passed = report(slow) and passed
     if notice:

@@ -1,8 +1,9 @@
-"""Test files that belong to a change: `python -m tests --changed [REVISION]`.
+"""Selection of the test files for changed files: `python -m tests --changed [REVISION]`.
 
-A changed module selects the test files that import it, those of its package that reach it through
-other imports, and those named after it or after a module that imports it. A changed test helper
-selects the tests that import it, a conftest those below it, and any other file those that name it.
+For a changed module these are the test files that import it, the test files of its package that
+import it indirectly, and test files with the name of the module or of a module that imports it. For
+a test helper they are the tests that import it, for a conftest the tests in its folder, and for any
+other file the tests in whose text its name occurs.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ RULES = "tests/test_architecture.py"
 
 
 def git(*arguments: str) -> list[str]:
+    """Run git and return the lines of its output."""
     run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     return run.stdout.splitlines()
 
 
 def changed_files(revision: str | None = None) -> list[str]:
-    """Return the changed and new files since a revision, by default since the branch left main."""
+    """Return files that differ from a revision, by default the one at which the branch left main.
+
+    New files that git does not ignore are included.
+    """
     if revision is None:
         has_main = git("branch", "--list", "main")
         revision = git("merge-base", "HEAD", "main")[0] if has_main else "HEAD"
@@ -37,7 +42,7 @@ def changed_files(revision: str | None = None) -> list[str]:
 
 @cache
 def modules() -> dict[str, str]:
-    """Return the file of every module, by the name of the module."""
+    """Return a mapping from the name of every module to the path of its file."""
     files = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     return {
         ".".join(file.with_suffix("").parts).removesuffix(".__init__"): file.as_posix()
@@ -47,7 +52,7 @@ def modules() -> dict[str, str]:
 
 @cache
 def imported_names(module: str) -> dict[str, str]:
-    """Return the full name of each object that a module imports, by its name there."""
+    """Return a mapping from each name that a module imports to the full name of the object."""
     names: dict[str, str] = {}
     for node in ast.walk(ast.parse((ROOT / modules()[module]).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -60,7 +65,7 @@ def imported_names(module: str) -> dict[str, str]:
 
 
 def defining_module(name: str) -> str | None:
-    """Return the module in which a name is defined, through packages that export it again."""
+    """Return the module in which a name is defined, also if a package exports it again, or None."""
     if name in modules():
         return name
     parent, _, last = name.rpartition(".")
@@ -71,11 +76,15 @@ def defining_module(name: str) -> str | None:
 
 @cache
 def imports(module: str) -> frozenset[str]:
+    """Return the modules of this project that define the names which a module imports."""
     return frozenset(filter(None, map(defining_module, imported_names(module).values())))
 
 
 def importers(targets: Iterable[str], prefixes: tuple[str, ...]) -> set[str]:
-    """Return the targets and all modules with the prefixes that import them, also indirectly."""
+    """Return the targets, and all modules that import them directly or indirectly.
+
+    Only modules whose names start with one of the prefixes are followed.
+    """
     reached, waiting = set(targets), set(targets)
     while waiting:
         waiting = {
@@ -86,7 +95,7 @@ def importers(targets: Iterable[str], prefixes: tuple[str, ...]) -> set[str]:
 
 
 def tests_of(file: str) -> set[str]:
-    """Return the test files that belong to one changed file; doctests are in the file itself."""
+    """Return the test files for one changed file, and a module of the engine for its doctests."""
     tests = {path for path in modules().values() if Path(path).name.startswith("test_")}
     module = next((name for name, path in modules().items() if path == file), None)
     folder, stem = file.rpartition("/")[0], Path(file).stem

@@ -1,4 +1,4 @@
-"""Test session settings, noise seeded per test, and deselected tests."""
+"""Settings of a test session: environment, seeded noise, order of tests and their requirements."""
 
 import gc
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from tests import requirements
 
-# assertions of shared helper modules report their values, too
+# pytest rewrites assertions, so that a failure shows the compared values, also in helper modules
 HELPER_PACKAGES = {
     f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir()
 }
@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # without bytecode files every process of a test would compile the engine and its libraries
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# imports and collection create no garbage
+# collecting tests creates no garbage; `pytest_collection_finish` enables the collector again
 gc.disable()
 # set before NumPy is imported: in many small tests several threads cost more than they save
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -40,10 +40,8 @@ SETTINGS = tempfile.TemporaryDirectory(prefix="test-settings-", ignore_cleanup_e
 os.environ["DP_WORKBENCH_SETTINGS"] = SETTINGS.name
 
 
-# files with a few slow tests start first, so that parallel workers finish together
+# folders with slow tests start first, so that parallel workers finish at about the same time
 SLOW_FOLDERS = ("tests/browser/", "tests/server/", "tests/app/", "tests/residuals/")
-
-
 MISSING = requirements.missing()
 collect_ignore = [file for file, names in requirements.FILES.items() if MISSING & {*names}]
 
@@ -76,17 +74,20 @@ def in_process_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess_readers, "worker_messages", messages)
 
 
-def seed_noise(place: str) -> None:
-    """Draw noise from bits that depend only on this test, so that results are reproducible."""
-    if not place.startswith("tests/"):
+def seed_noise(name: str) -> None:
+    """Let releases draw noise from random bits that depend only on the name of a test or file.
+
+    Doctests of the engine keep the noise of the operating system.
+    """
+    if not name.startswith("tests/"):
         return
     import engine.release.noise
 
-    engine.release.noise.os = Bits(place)
+    engine.release.noise.os = Bits(name)
 
 
 class Bits:
-    """Bits that depend only on a name; the generator is created on first use."""
+    """Replacement of the module `os` in `engine.release.noise`: random bits seeded by a name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -99,18 +100,18 @@ class Bits:
 
 
 def restore_noise() -> None:
-    """Draw noise from the operating system again."""
+    """Let releases draw noise from the operating system again."""
     if noise := sys.modules.get("engine.release.noise"):
         noise.os = os
 
 
-# two children must not draw the same noise
+# forked processes must not all draw the noise of their parent
 os.register_at_fork(after_in_child=restore_noise)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     if isinstance(collector, pytest.Module):
-        # some modules draw noise at import
+        # some test modules draw noise when they are imported
         seed_noise(collector.nodeid)
 
 
@@ -123,7 +124,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Skip garbage collection at the end of the process."""
+    """Exclude all objects from the garbage collection at the end of the process, which is slow."""
     gc.freeze()
 
 
@@ -133,7 +134,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 class DeselectedFullTests:
-    """Count the deselected tests marked full, in this process or in parallel workers."""
+    """Plugin that counts the tests marked full that were left out, and prints their number."""
 
     def __init__(self):
         self.count = 0
@@ -147,7 +148,7 @@ class DeselectedFullTests:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
-        # all workers collect the same tests
+        # every worker collects all tests, so the counts are equal and are not added
         self.count = max(self.count, getattr(node, "workeroutput", {}).get("left_out", 0))
 
     def pytest_terminal_summary(self, terminalreporter):
@@ -159,7 +160,7 @@ class DeselectedFullTests:
 
 def pytest_configure(config):
     config.pluginmanager.register(DeselectedFullTests())
-    # a plugin applies to doctests of the engine, too, which are outside this folder
+    # a fixture of a plugin, unlike one of this file, also applies to doctests of the engine
     plugin = ModuleType("separate_search_cache")
     plugin.separate_search_cache = separate_search_cache
     config.pluginmanager.register(plugin)

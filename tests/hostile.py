@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-# replaced in the text, because JSON writers cannot nest so deeply
 NESTED = "@nested@"
+# placeholder -> JSON text that replaces it, because JSON writers cannot write such texts
 RAW = {
     NESTED: "[" * 100_000 + "]" * 100_000,
     "@nested objects@": '{"a":' * 100_000 + "1" + "}" * 100_000,
@@ -42,7 +42,10 @@ VALUES: tuple[Any, ...] = (
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every value, the document first; of lists only three items."""
+    """Yield the path (keys and positions) of every value in a JSON document.
+
+    The first path is (), the document itself; of a list only the first three items are included.
+    """
     yield path
     if isinstance(document, dict):
         for key, value in document.items():
@@ -53,7 +56,7 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 def with_value(document: Any, path: tuple[Any, ...], value: Any) -> bytes:
-    """Return the text of a JSON document with another value at one place."""
+    """Return the text of a JSON document in which ``value`` replaces the value at ``path``."""
     if not path:
         changed = value
     else:

@@ -1,6 +1,7 @@
-"""Excel, Stata, SPSS and SAS files read in this process, for tests of the values that are read.
+"""Reader of Excel, Stata, SPSS and SAS files that runs in the process of the test.
 
-The subprocess costs 0.25 CPU seconds per read; `tests/records/subprocess_readers` tests it.
+The engine reads these files in a subprocess, which costs 0.25 CPU seconds per file. Tests of the
+values in a file use this reader instead; `tests/records/subprocess_readers` tests the subprocess.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from engine.records import subprocess_worker
 def messages(
     path: Path, library: str, kind: str, too_large: str, **arguments: Any
 ) -> Generator[Any]:
-    """Yield the messages that the worker process sends about a file."""
+    """Yield the messages that the subprocess would send while it reads a file."""
     sent: list[Any] = []
 
     def send(value: Any, *payloads: bytes) -> None:

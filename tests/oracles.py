@@ -1,8 +1,9 @@
 """Brute-force oracles on the full domain, independent of the engine's formulas.
 
-Notation: N cells of the full domain in row-major order of the schema, W query rows (queries, N), B
-strategy rows (measurements, N) with independent noise. Queries are evaluated cell by cell from the
-definition of their family; rows of families, Gram matrices and plan formulas are not used.
+Notation: the full domain has N cells, in row-major order of the schema's attributes. W are query
+rows, shape (queries, N), and B strategy rows with independent noise, shape (measurements, N).
+Queries are evaluated cell by cell from the definition of their family, without the rows, Gram
+matrices and formulas of the engine.
 """
 
 import functools
@@ -15,19 +16,22 @@ import numpy as np
 
 from engine.workload.families import family
 
-# singular values below this share of the largest count as zero
+# singular values below this fraction of the largest one count as zero
 RANK = 1e-9
 
 
 def codes(sizes):
-    """Cell numbers of all attributes for every cell of the full domain, shape (N, attributes)."""
+    """Return the codes of all attributes for every cell of the domain, shape (N, attributes)."""
     return np.array(list(itertools.product(*(range(n) for n in sizes))), dtype=int).reshape(
         -1, len(sizes)
     )
 
 
 def conditions(query_family, attributes):
-    """Predicates of a family's queries in order: codes of the attributes -> counted or not."""
+    """Return one predicate per query of a family, in order.
+
+    A predicate takes the code of each attribute in a cell and returns whether the query counts it.
+    """
     sizes = [a.size for a in attributes]
     n, m = sizes[0], sizes[-1]
     match query_family.name:
@@ -73,6 +77,7 @@ def conditions(query_family, attributes):
 
 
 def _entry(row, sizes, *cell):
+    """Return the entry of a query row for a cell, which is given by its codes."""
     position = 0
     for n, c in zip(sizes, cell, strict=True):
         position = position * n + c
@@ -80,7 +85,7 @@ def _entry(row, sizes, *cell):
 
 
 def _predicate(text, attributes, *cell):
-    """Evaluate the text as Python, on the middle of each cell."""
+    """Evaluate a predicate text as Python; a numeric cell has the value amid its edges."""
     values = {}
     for a, c in zip(attributes, cell, strict=True):
         if a.labels is not None:
@@ -91,7 +96,7 @@ def _predicate(text, attributes, *cell):
 
 
 def family_rows(query_family, attributes):
-    """Query rows of a family on its attributes, shape (count, product of sizes)."""
+    """Return the query rows of a family on its attributes, shape (queries, product of sizes)."""
     cells = codes([a.size for a in attributes])
     return np.array(
         [[float(holds(*cell)) for cell in cells] for holds in conditions(query_family, attributes)]
@@ -99,7 +104,7 @@ def family_rows(query_family, attributes):
 
 
 def group_rows(schema, group):
-    """Query rows of a group on the full domain, shape (count, N)."""
+    """Return the query rows of a group on the full domain, shape (queries, N)."""
     cells, names = codes([a.size for a in schema.attributes]), list(schema.names)
 
     def factor(query_family, chosen):
@@ -128,7 +133,7 @@ def group_rows(schema, group):
 
 @functools.lru_cache(maxsize=64)
 def workload_rows(workload):
-    """Query rows of every group, list of (count, N); cached across mechanisms."""
+    """Return the query rows of every group, each of shape (queries, N); cached per workload."""
     groups = [group_rows(workload.schema, g) for g in workload.groups]
     for rows in groups:
         rows.flags.writeable = False
@@ -136,7 +141,7 @@ def workload_rows(workload):
 
 
 def query_weights(workload):
-    """Weight of every query of every group, list of (count,)."""
+    """Return the weights of all queries of every group, each of shape (queries,)."""
     out = []
     for group, rows in zip(workload.groups, workload_rows(workload), strict=True):
         weights = np.ones(len(rows)) if group.query_weights is None else group.query_weights
@@ -145,7 +150,7 @@ def query_weights(workload):
 
 
 def block_rows(schema, block):
-    """Strategy rows of a block on the full domain, shape (measurements, N)."""
+    """Return the strategy rows of a block on the full domain, shape (measurements, N)."""
     sizes, names = [a.size for a in schema.attributes], list(schema.names)
     cells, out = codes(sizes), np.ones((1, math.prod(sizes)))
     for axes, strategy in block.factors:
@@ -158,7 +163,7 @@ def block_rows(schema, block):
 
 
 class Explicit:
-    """Plan as one matrix: all strategy rows on the full domain, divided by their noise."""
+    """Plan as one matrix: strategy rows on the full domain, divided by their noise scale."""
 
     def __init__(self, plan):
         self.law = plan.budget.law
@@ -172,8 +177,9 @@ class Explicit:
 
     @property
     def pcost(self):
-        """Privacy cost by definition: largest diagonal entry of B^T Sigma^-1 B, or the squared
-        epsilon of Laplace.
+        """Privacy cost by definition: the largest diagonal entry of B^T Sigma^-1 B.
+
+        For Laplace noise it is the squared epsilon.
         """
         return self._cost(self.rows)
 
@@ -183,12 +189,12 @@ class Explicit:
 
     def _cost(self, rows):
         if self.law == "laplace":
-            # rows are divided by sqrt(2) times the scale
+            # the rows are divided by the standard deviation, sqrt(2) times the Laplace scale
             return float(np.max(np.sum(np.abs(rows), axis=0))) ** 2 * 2
         return float(np.max(np.sum(rows**2, axis=0)))
 
     def of_group(self, number):
-        """Matrices that answer a group."""
+        """Return the matrices from which the plan answers a group: all of them."""
         return self
 
     def covariance(self, W):
@@ -208,14 +214,14 @@ class Explicit:
 
 
 class Nothing:
-    """Variances of a zero-weight group that no component measures."""
+    """Replacement of `Explicit` for a zero-weight group that no component of a plan measures."""
 
     def variances(self, W):
         return np.where(W.any(axis=1), math.inf, 0.0)
 
 
 class LocalExplicit(Explicit):
-    """Plan of components that answer separately: local least squares."""
+    """Plan whose components are estimated separately; each query is answered by one component."""
 
     def __init__(self, plan):
         super().__init__(plan)
@@ -233,7 +239,11 @@ class LocalExplicit(Explicit):
         return self.parts[self.answered_by[number]] if self.answered_by[number] >= 0 else Nothing()
 
     def _each(self, W):
-        """Variances by part, shape (parts, queries), and the first part of least variance."""
+        """Return the variances of all components, and the component that answers each query.
+
+        The shapes are (components, queries) and (queries,). A query is answered by the first
+        component of smallest variance.
+        """
         each = np.array([part.variances(W) for part in self.parts])
         return each, np.argmax(each <= each.min(axis=0) * (1 + 1e-6), axis=0)
 
@@ -255,12 +265,12 @@ class LocalExplicit(Explicit):
 
 
 def explicit(plan):
-    """Explicit matrices of a plan of either kind."""
+    """Return the explicit matrices of a plan, with or without separate components."""
     return LocalExplicit(plan) if hasattr(plan, "answered_by") else Explicit(plan)
 
 
 def residual_projector(sizes, inside):
-    """Orthogonal projector of the full domain onto one residual space, shape (N, N)."""
+    """Return the projector onto the residual space of the axes ``inside``, shape (N, N)."""
     out = np.ones((1, 1))
     for axis, n in enumerate(sizes):
         mean = np.full((n, n), 1.0 / n)
@@ -269,24 +279,24 @@ def residual_projector(sizes, inside):
 
 
 def weighted_gram(workload):
-    """W^T diag(weights) W on the full domain, shape (N, N)."""
+    """Return W^T diag(weights) W on the full domain, shape (N, N)."""
     pairs = zip(workload_rows(workload), query_weights(workload), strict=True)
     return sum((rows * weights[:, None]).T @ rows for rows, weights in pairs)
 
 
 def optimum(gram, tolerance=2e-6, steps=20_000):
-    """Certified interval (low, high) of min tr(G X^-1) over X with diag X <= 1, on explicit cells.
+    """Return bounds (low, high) on min tr(G X^-1) over all X with diag X <= 1.
 
-    Plain multiplicative updates of one weight per cell: with D = diag(mu), the strategy
-    X = D^-1/2 (D^1/2 G D^1/2)^1/2 D^-1/2 is optimal when its diagonal is 1 wherever mu > 0 and at
-    most 1 elsewhere.
+    The method are multiplicative updates of one dual weight mu per cell. With D = diag(mu), the
+    strategy X = D^-1/2 (D^1/2 G D^1/2)^1/2 D^-1/2 is optimal if its diagonal is 1 wherever mu > 0
+    and at most 1 elsewhere. The bounds hold in every step.
     """
     mu = np.full(len(gram), 1.0 / len(gram))
     low, high = 0.0, math.inf
     for _ in range(steps):
         root = np.sqrt(mu)
         values, U = np.linalg.eigh(root[:, None] * gram * root)
-        # roots would enlarge rounding errors
+        # the square root would enlarge the rounding errors of eigenvalues near 0
         half = np.sqrt(np.where(values > 1e-14 * values[-1], values, 0.0))
         T = float(half.sum())
         diagonal = np.einsum("ck,k,ck->c", U, half, U) / mu
@@ -299,7 +309,7 @@ def optimum(gram, tolerance=2e-6, steps=20_000):
 
 
 def class_optimum(workload, budget, tolerance=2e-6):
-    """Certified interval of the best weighted RMSE with separate residual spaces."""
+    """Return bounds (low, high) on the smallest weighted RMSE with separate residual spaces."""
     sizes, low, high = [a.size for a in workload.schema.attributes], 0.0, 0.0
     gram, cells = weighted_gram(workload), codes(sizes)
     for inside in itertools.chain.from_iterable(
@@ -309,7 +319,8 @@ def class_optimum(workload, budget, tolerance=2e-6):
         space_gram = P @ gram @ P
         if np.trace(space_gram) <= 1e-12 * np.trace(gram):
             continue
-        # the projection does not depend on other attributes, so their first cell is enough
+        # the Gram matrix does not depend on attributes outside the space, so one of their cells is
+        # enough
         first = [
             i
             for i, cell in enumerate(cells)
@@ -322,14 +333,14 @@ def class_optimum(workload, budget, tolerance=2e-6):
 
 
 def svd_bound(workload, budget):
-    """Lower bound on the weighted RMSE of every matrix mechanism."""
+    """Return the singular value bound: a lower bound on the weighted RMSE of every mechanism."""
     cells = math.prod(a.size for a in workload.schema.attributes)
     return singular_sum(workload) / math.sqrt(cells * budget * workload.queries)
 
 
 @functools.lru_cache(maxsize=64)
 def singular_sum(workload):
-    """Sum of the singular values of all queries, each times the root of its weight."""
+    """Return the sum of singular values of the query rows, each times the root of its weight."""
     pairs = zip(workload_rows(workload), query_weights(workload), strict=True)
     W = np.concatenate([np.sqrt(w)[:, None] * r for r, w in pairs])
     return float(np.linalg.svd(W, compute_uv=False).sum())

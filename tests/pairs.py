@@ -8,13 +8,13 @@ from typing import Any
 
 
 def pairwise(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Rows with one value per factor that contain every pair of values of two factors.
+    """Return rows with one value per factor; every pair of values of two factors is in some row.
 
-    All pairs of the two longest factors form the rows. Each further factor takes, in every row, the
-    value with most missing pairs, or its first value; rows are added for pairs that are still
-    missing. The same factors give the same rows in the same order.
+    The rows start with all pairs of the two longest factors. Each further factor takes, in every
+    row, the value with which most pairs are still missing; then rows are added for the pairs that
+    no row contains. The same factors give the same rows in the same order.
     """
-    # stable: factors of equal length stay in order
+    # sorting is stable, so factors of equal length stay in order
     order = sorted(range(len(factors)), key=lambda f: -len(factors[f]))
     first, more = order[:2], order[2:]
     numbers = itertools.product(*(range(len(factors[f])) for f in first))

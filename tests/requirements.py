@@ -10,7 +10,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-# one program of each requirement, and the Debian packages that install it
+# requirement -> one of its programs, and the Debian packages that install it
 PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Chromium": (
         "/usr/bin/chromium",
@@ -21,7 +21,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "R": ("Rscript", ("r-base-core",)),
     "LaTeX": ("pdflatex", ("texlive-latex-base", "texlive-latex-recommended")),
 }
-# packages of the extra "dev" beyond "test", by the name under which they are imported
+# name of an imported module -> package of the extra "dev" that is not in the extra "test"
 PACKAGES = {
     "axe_playwright_python": "axe-playwright-python",
     "importlinter": "import-linter",
@@ -31,7 +31,8 @@ PACKAGES = {
     "pyspark": "pyspark",
     "ruff": "ruff",
 }
-# files and folders that are not collected without a requirement; single tests have the mark "needs"
+# test file or folder -> requirements without which pytest does not collect it; single tests have
+# the mark "needs" instead
 FILES = {
     "browser": ("Chromium", "playwright", "axe_playwright_python"),
     "databases/test_postgres.py": ("PostgreSQL",),
@@ -40,7 +41,10 @@ FILES = {
 
 
 def program_path(program: str) -> str | None:
-    """Return the path of a program; those of PostgreSQL are not on Debian's PATH."""
+    """Return the path of a program, or None.
+
+    Debian installs the programs of PostgreSQL outside PATH, so their folders are searched as well.
+    """
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     return shutil.which(program, path=os.pathsep.join([os.environ["PATH"], *map(str, folders)]))
 
@@ -64,7 +68,7 @@ def debian_packages() -> list[str]:
 
 
 def notice() -> str:
-    """Return one line that names what is missing and the commands that install it, or nothing."""
+    """Return one line with the missing requirements and the commands that install them, or ""."""
     packages = missing_packages()
     names = missing_programs() + [PACKAGES[name] for name in packages]
     commands = []

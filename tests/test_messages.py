@@ -1,4 +1,4 @@
-"""Engine messages name Python arguments; command line and app translate all of them."""
+"""Messages of the engine name Python arguments; command line and app replace all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODE = {"PRAGMA", "return", "import", "python check.py"}
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Strings of a module without docstrings, with the values of f-strings as 0."""
+    """Yield the strings of a module except docstrings; values in f-strings are replaced by 0."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     bodies = [
         node.body
@@ -52,7 +52,7 @@ def texts(path: Path) -> Iterator[str]:
 
 
 def messages() -> list[str]:
-    """Sentences of the engine, outside the command line, that name an argument."""
+    """Return the messages of the engine, without its command line, that name a Python argument."""
     engine = ROOT / "engine"
     modules = [p for p in sorted(engine.rglob("*.py")) if "cli" not in p.relative_to(engine).parts]
     sentences = [
@@ -66,6 +66,7 @@ def messages() -> list[str]:
 
 
 def arguments(text: str) -> set[str]:
+    """Return the names of the Python arguments in a message."""
     return {match[1] or match[3] for match in ARGUMENT.finditer(text)}
 
 

@@ -8,7 +8,7 @@ from tests.pairs import pairwise
 
 
 def unmet(rows, factors):
-    """Pairs of values that no row contains."""
+    """Return the pairs of values of two factors that no row contains."""
     return [
         (one, two)
         for (i, first), (j, second) in itertools.combinations(enumerate(factors), 2)

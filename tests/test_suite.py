@@ -28,7 +28,7 @@ def test_small():
 
 
 def run(tmp_path, *options):
-    """Output of a test run on a file with three tests marked full and one other test."""
+    """Run the suite on a file with three tests marked full and one other; return the output."""
     (tmp_path / "test_marked.py").write_text(MARKED, encoding="utf-8")
     command = [sys.executable, "-m", "tests", "--only-tests", "-p", "no:cacheprovider", "-v"]
     command += [

@@ -32,6 +32,7 @@ SAMPLE = 40
 
 
 def cases(document, seed, count=SAMPLE):
+    """Return a random sample of pairs (path in a document, hostile value to put there)."""
     combinations = [(where, value) for where in places(document) for value in VALUES]
     return random.Random(seed).sample(combinations, min(count, len(combinations)))
 
@@ -66,6 +67,7 @@ def test_load_plan_hostile_values_raise_named_error(path) -> None:
 
 
 def document_readers():
+    """Yield pairs (function that reads a JSON text, valid document)."""
     plans = [
         plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform")
         for k in (1, 2)
@@ -85,6 +87,7 @@ def test_read_hostile_values_raises_named_error(read, document) -> None:
 
 
 def changed_zip(path: Path, name: str, content: bytes, target: Path) -> Path:
+    """Write a copy of a zip file in which one member has another content; return its path."""
     with zipfile.ZipFile(path) as before, zipfile.ZipFile(target, "w") as after:
         for info in before.infolist():
             after.writestr(info, content if info.filename == name else before.read(info))
@@ -92,7 +95,11 @@ def changed_zip(path: Path, name: str, content: bytes, target: Path) -> Path:
 
 
 def check_zip(path: Path, head: str, read, error, target: Path) -> None:
-    """Read a zip with every change of its head, with damaged members, and with damaged bytes."""
+    """Read damaged copies of a zip file; assert that each is read or raises ``error``.
+
+    The damage is a hostile value in the JSON member ``head``, another content of a member, a
+    changed byte, or a cut-off end.
+    """
     with zipfile.ZipFile(path) as archive:
         document, names = json.loads(archive.read(head)), archive.namelist()
         contents = {name: archive.read(name) for name in names}
@@ -197,6 +204,7 @@ def test_open_zip_accepts_names_differing_in_case(tmp_path) -> None:
 
 
 def npy(array) -> bytes:
+    """Return the content of a ``.npy`` file with this array."""
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()

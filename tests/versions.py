@@ -49,7 +49,7 @@ MORE = (
 
 
 def lowest(dependencies: list[str]) -> list[str]:
-    """Requirements of exactly the lowest version of each dependency.
+    """Return requirements that pin each dependency to the lowest version that it allows.
 
     >>> lowest(["numpy>=2.0", "joblib>=1.4,<2"])
     ['numpy==2.0', 'joblib==1.4']
@@ -60,7 +60,7 @@ def lowest(dependencies: list[str]) -> list[str]:
 
 
 def unbounded(dependencies: list[str]) -> list[str]:
-    """Requirements without upper bounds.
+    """Return requirements without their upper bounds.
 
     >>> unbounded(["numpy>=2.0", "ibis-framework[duckdb]>=12,<13"])
     ['numpy>=2.0', 'ibis-framework[duckdb]>=12']
@@ -69,7 +69,7 @@ def unbounded(dependencies: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Install and test; return the exit code of pytest."""
+    """Install the versions in a new environment, run the tests, return the exit code of pytest."""
     more = "--more" in arguments
     newest = "--newest" in arguments
     options = [text for text in arguments if text not in ("--more", "--newest")]

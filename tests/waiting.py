@@ -16,9 +16,13 @@ def until(
     words: object = "",
     pause: float = 0.02,
 ) -> None:
-    """Return as soon as `ready()` is true; call `step` before each check; fail with `words`.
+    """Wait until ``ready()`` is true; fail after `CEILING` seconds.
 
-    ``pause`` is the time between two checks in seconds; longer if a check is slow.
+    Parameters
+    ----------
+    step : function that is called before each check.
+    words : message of the failure, or a function that returns it.
+    pause : seconds between two checks.
     """
     end = time.monotonic() + CEILING
     while True:

@@ -19,8 +19,9 @@ from tests.audit.auditing import BUGS, SCHEMA, audit, audited_plan
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the bound of every release; return 1 unless exactly those with a bug exceed the stated
-    rho.
+    """Audit releases without and with each bug, and print the bounds on rho.
+
+    Returns 1 unless the bound exceeds the stated rho exactly for the releases with a bug.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="releases of each of the two tables")

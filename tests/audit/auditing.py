@@ -29,13 +29,13 @@ Release = Callable[[pd.DataFrame], Measurement]
 
 
 def audited_plan(workload: Workload) -> Plan:
-    """Plan with mu = 2."""
+    """Return a plan for the workload with mu = 2."""
     return plan(workload, Budget(pcost=4.0))
 
 
 @contextmanager
-def halved() -> Iterator[None]:
-    """Noise of half the scale."""
+def halve_noise_scale() -> Iterator[None]:
+    """Plant a bug: releases draw noise of half the stated scale."""
     real = grid.discrete_gaussian
     with patch.object(
         grid, "discrete_gaussian", lambda *, variance, size: real(variance=variance // 4, size=size)
@@ -44,24 +44,25 @@ def halved() -> Iterator[None]:
 
 
 @contextmanager
-def reused() -> Iterator[None]:
-    """Two blocks of equal size share their noise, rescaled."""
-    real, unused = grid.discrete_gaussian, dict[int, tuple[float, Array]]()
+def reuse_noise_of_block() -> Iterator[None]:
+    """Plant a bug: a block of the same size as an earlier one gets its noise, rescaled."""
+    # number of measurements -> variance and noise of a block, which the next block reuses
+    real, earlier = grid.discrete_gaussian, dict[int, tuple[float, Array]]()
 
-    def draw_twice(*, variance: int, size: int) -> Array:
-        if size in unused:
-            before, noise = unused.pop(size)
-            return np.rint(noise * (variance / before) ** 0.5).astype(np.int64)
-        unused[size] = (float(variance), real(variance=variance, size=size))
-        return unused[size][1]
+    def draw_or_reuse(*, variance: int, size: int) -> Array:
+        if size in earlier:
+            earlier_variance, noise = earlier.pop(size)
+            return np.rint(noise * (variance / earlier_variance) ** 0.5).astype(np.int64)
+        earlier[size] = (float(variance), real(variance=variance, size=size))
+        return earlier[size][1]
 
-    with patch.object(grid, "discrete_gaussian", draw_twice):
+    with patch.object(grid, "discrete_gaussian", draw_or_reuse):
         yield
 
 
 @contextmanager
-def counted_twice() -> Iterator[None]:
-    """The last record of every table counts twice."""
+def count_last_record_twice() -> Iterator[None]:
+    """Plant a bug: the last record of every table is counted twice."""
     real = _Tally._accepted
 
     def repeat_last(self: _Tally, columns: list[Array], rows: int) -> list[Array]:
@@ -73,9 +74,9 @@ def counted_twice() -> Iterator[None]:
 
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "no bug": nullcontext,
-    "noise of half the scale": halved,
-    "noise of a block used again": reused,
-    "a record counted twice": counted_twice,
+    "noise of half the scale": halve_noise_scale,
+    "noise of a block used again": reuse_noise_of_block,
+    "a record counted twice": count_last_record_twice,
 }
 
 
@@ -93,7 +94,7 @@ class Audit:
 
 
 def audit(audited: Plan, release: Release, *, runs: int, confidence: float = CONFIDENCE) -> Audit:
-    """Release each table `runs` times, and compare the lower bound with the plan's rho."""
+    """Release two neighbouring tables ``runs`` times each and bound rho by their answers."""
     answers = [
         np.array([_answers(release(table)) for _ in range(runs)]) for table in (WITHOUT, WITH)
     ]
@@ -101,13 +102,20 @@ def audit(audited: Plan, release: Release, *, runs: int, confidence: float = CON
 
 
 def _answers(measurement: Measurement) -> Array:
+    """Return the answers to all queries of the workload, shape (queries,)."""
     return np.concatenate(
         [measurement.values(i) for i in range(len(measurement.plan.workload.groups))]
     )
 
 
 def shown_rho(without: Array, with_: Array, *, confidence: float = CONFIDENCE) -> float:
-    """Lower bound on rho from answers on two tables, each of shape (runs, queries)."""
+    """Return a lower bound on rho from released answers of two neighbouring tables.
+
+    Parameters
+    ----------
+    without, with_ : answers of the table without and with one record, shape (runs, queries).
+    confidence : probability with which the bound holds.
+    """
     half = len(without) // 2
     gap = with_[:half].mean(axis=0) - without[:half].mean(axis=0)
     spread = np.cov(without[:half].T) + np.cov(with_[:half].T)
@@ -123,7 +131,10 @@ def shown_rho(without: Array, with_: Array, *, confidence: float = CONFIDENCE) -
 
 
 def _mu(without: Array, with_: Array, confidence: float, limit: float) -> float:
-    """Lower bound on mu from the scores of two tables above a limit."""
+    """Return a lower bound on mu from a test that says "with the record" for scores above a limit.
+
+    ``without`` and ``with_`` are the scores of releases of the two tables, shape (runs,).
+    """
     risk = (1 - confidence) / 2
     alarms, hits = int((without > limit).sum()), int((with_ > limit).sum())
     highest = (

@@ -54,11 +54,15 @@ def campaign(plan: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:
             yield f"different noise on {space}"
     kinds = [row.kind for row in book.rows()]
     if kinds.count("spend") != 1 or kinds.count("saved") != 1 or book.verify():
-        yield f"the ledger holds {kinds}"
+        yield f"the ledger has rows of the kinds {kinds}"
 
 
 def _run_and_kill(work: Callable[[], object], step: int) -> None:
-    """Run in a process that kills itself at a step; all blocks are drawn, then estimated."""
+    """Run a release in a process that kills itself at a step.
+
+    The steps are the calls of the functions in `STEPS`: noise is drawn for every block, then every
+    block is estimated.
+    """
 
     def run() -> None:
         steps_left = step

@@ -48,7 +48,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def run_release(release_plan: Plan, ledger: Ledger, data: object = RECORDS):
-    # by path, as the next program would open it
+    # the path makes `measure` open the ledger anew, as another program would
     return measure(release_plan, data, dataset="survey", ledger=ledger.path)
 
 
@@ -57,7 +57,7 @@ def journals(ledger: Ledger) -> list[Path]:
 
 
 def run_and_kill(work: Callable[[], object], owner: object, name: str, *, after: bool) -> None:
-    """Run in a process that kills itself before or after it calls a function."""
+    """Run work in a process that kills itself before or after it calls the function ``name``."""
 
     def run() -> None:
         real = getattr(owner, name)
@@ -76,7 +76,8 @@ def run_and_kill(work: Callable[[], object], owner: object, name: str, *, after:
     assert process.exitcode == -signal.SIGKILL
 
 
-# owner and name of a function, kill after its call, budget spent, journal on disk
+# moment -> owner and name of a function, whether the kill follows its call, whether budget is spent
+# then, whether a journal is on the disk then
 MOMENTS = {
     "before the journal": (os, "link", False, False, False),
     "journal written, nothing spent": (Ledger, "spend", False, False, True),

@@ -1,4 +1,4 @@
-"""Modules that `import engine` loads, and limits of threads."""
+"""Modules that `import engine` loads, thread limits and the version."""
 
 from __future__ import annotations
 

@@ -192,7 +192,14 @@ PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input", "ins
 
 
 def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> None:
-    """Start the app of these packages, open a page and run a task in a worker."""
+    """Start the installed app in ``folder`` and check that its pages and workers use ``packages``.
+
+    Parameters
+    ----------
+    packages : folder in which the app and the engine are installed.
+    start : command that starts the app; by default that of the checkout.
+    environment : further environment variables of the server.
+    """
     schema = Schema.from_json((ROOT / "demo_data" / "survey.json").read_bytes())
     studio = RequestState(workload=Workload.all_ways(schema, (1,)), budget=Budget(pcost=1.0))
     with run_server(folder, start=start, **environment) as server:

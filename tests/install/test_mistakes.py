@@ -46,7 +46,7 @@ def new_ledger() -> Ledger:
 
 # mistake -> parts of the message: value | allowed or similar values | what to do
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
-    "an attribute that is not there": (lambda: M.marginal(["foo"]), "'foo'|2 of this schema"),
+    "an attribute that is not there": (lambda: M.marginal(["foo"]), "'foo'|2 attributes"),
     "a misspelt attribute": (lambda: M.marginal(["agee"]), "'agee'|'age'"),
     "a number for a name": (lambda: M.marginal(3), "int|Give a name, or a list"),
     "numbers for names": (lambda: M.marginal([3]), "int|schema"),
@@ -55,7 +55,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a query on an unknown attribute": (lambda: M.answer(["foo"], [1, 2]), "'foo'|schema"),
     "a query of another shape": (lambda: M.answer(["age"], [1, 2]), "(2,)|(4,)"),
     "a text for a query": (lambda: M.answer(["age"], "x"), "numbers|(4,)"),
-    "a query that is no pair": (lambda: P.covariance([3]), "int|Give a pair"),
+    "a query that is no pair": (lambda: P.covariance([3]), "int|pair (attributes, table)"),
     "coefficients of another number": (
         lambda: M.combination([("age", [1, 0, 0, 0])], [1, 2]),
         "(2,)|1 queries",
@@ -180,7 +180,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "no time": (lambda: compare(W, B, ["wff"], time_limit=0), "0|above 0"),
     "fewer than no jobs": (lambda: compare(W, B, ["wff"], jobs=-1), "-1|from 1"),
     "a workload for its plan": (lambda: tolerance_for(W), "Workload|plan()"),
-    "a negative tolerance": (lambda: share_within(P, -1), "-1|above 0"),
+    "a negative tolerance": (lambda: share_within(P, -1), "-1|Give"),
     "a set of labels": (lambda: Attribute.categorical("sex", {"F", "M"}), "set|list"),
     "one column to ignore": (lambda: measure(P, D, rehearsal=True, ignore="n"), "str|['n']"),
     "no columns to ignore": (lambda: measure(P, D, rehearsal=True, ignore=3), "int|['n']"),

@@ -41,7 +41,7 @@ BLOCKS = re.findall(r"```(python|sh)\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
 def run_shell(block: str, folder: Path) -> None:
-    """Run the lines of a shell block in this process, without starting programs."""
+    """Run the commands of a shell block of the README in this process, with $work as ``folder``."""
     first, *lines = block.strip().splitlines()
     assert first == "work=$(mktemp -d)"
     for line in lines:

@@ -11,22 +11,23 @@ def spend(ledger, attempt=1, pcost=0.25, dataset="adult", plan_hash="1f3a"):
 
 
 def in_child(work) -> str:
-    """Return the result or error of `work()` in a forked process, or its exit code if it dies."""
-    box = FORK.SimpleQueue()
+    """Run a function in a forked process; return its result, its error or its exit code as text."""
+    queue = FORK.SimpleQueue()
 
     def run():
         try:
-            box.put(str(work()))
+            queue.put(str(work()))
         except Exception as error:
-            box.put(f"{type(error).__name__}: {error}")
+            queue.put(f"{type(error).__name__}: {error}")
 
     process = FORK.Process(target=run)
     process.start()
     process.join(CEILING)
-    return f"died with {process.exitcode}" if box.empty() else box.get()
+    return f"died with {process.exitcode}" if queue.empty() else queue.get()
 
 
 def fill(ledger):
+    """Add three spends with results and a note to a ledger, and return it."""
     for attempt in (1, 2, 3):
         receipt = spend(ledger, attempt=attempt)
         ledger.save_result(receipt=receipt, content=b"noisy")

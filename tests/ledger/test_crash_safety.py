@@ -15,7 +15,7 @@ from tests.release.ledger_worker import campaign
 
 
 def record_syncs(monkeypatch):
-    """Record the names of files and folders in the order of their syncs and renames."""
+    """Return a list to which all later syncs and renames of files and folders are appended."""
     order, sync, rename = [], os.fsync, os.replace
 
     def fsync(handle):

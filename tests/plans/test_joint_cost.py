@@ -172,7 +172,7 @@ def test_replace_one_joint_cost_holds_for_pairs() -> None:
 
 
 def test_replay_joint_plans_reach_their_charge() -> None:
-    with campaign.silent():
+    with campaign.no_noise():
         for budget in (Budget(1.0), Budget(1.0, rows_per_person=2)):
             result = plan(custom(), budget, cache=False)
             for one in campaign.replay(
@@ -200,7 +200,7 @@ def test_choice_joint_plans_costs_the_plan_alone() -> None:
     assert plans[0].joint
     assert common.stretch == pytest.approx(1.0, abs=1e-6)
     assert CommonPlan.from_json(common.to_json()).spends == common.spends
-    with campaign.silent():
+    with campaign.no_noise():
         for left, result in zip(common.residuals, common.options, strict=True):
             for one in campaign.replay(
                 "choice",
@@ -260,7 +260,7 @@ def test_hdmm_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch, budget: B
 
 def test_hdmm_union_replace_one_is_not_undercharged(monkeypatch: pytest.MonkeyPatch) -> None:
     result = union_plan(monkeypatch, Budget(1.0, neighbours="replace_one"))
-    with campaign.silent():
+    with campaign.no_noise():
         for one in campaign.replay("union", [result], result, result.pcost, tight=False, rng=RNG):
             assert not one.wrong, one
 

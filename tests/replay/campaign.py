@@ -2,13 +2,14 @@
 
     python -m tests.replay [--plans 700] [--seed 0]
 
-Plans of every mechanism and option are random, computed or read back from their files; choices have
-two or three steps.  The released integers are computed for tables that differ in one record or one
-person.  Their distance divided by the noise scale is the true privacy cost.  It may not exceed the
-charge, and for some cell it must reach the charge within 1e-4.  The lower limit does not apply to
-steps of a choice, nor to plans with charge="groups", which by definition add the costs of the
-groups as if each were released separately.  The table shows the largest and smallest ratio of cost
-to charge of each kind of plan.  The exit code is 1 if any charge is wrong.
+A campaign replays random plans of every mechanism and option, some of them read back from their
+files, and multi-stage releases of two or three stages.  It computes the released integers, with the
+noise replaced by zeros, for tables that differ in one record or one person.  Their squared distance
+in units of the noise scale is the true privacy cost.  It may not exceed the charge (the cost that
+the ledger is charged), and for some cell it must reach the charge within 1e-4.  The lower limit
+does not apply to stages of a release, nor to plans with charge="groups", which by definition add
+the costs of the groups as if each were released separately.  The table shows the largest and smallest
+ratio of cost to charge of each kind of plan.  The exit code is 1 if any charge is wrong.
 """
 
 from __future__ import annotations
@@ -46,7 +47,14 @@ Answers = Mapping[Any, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """Largest true cost over neighbours of one plan or one path through a choice, and its charge."""
+    """Result of one replay: the largest true privacy cost over neighbouring tables, and the charge.
+
+    Attributes
+    ----------
+    kind : mechanism with its options, or the stages of a multi-stage release.
+    neighbours : how the compared tables differ.
+    tight : whether the cost must also reach the charge within `TIGHT`.
+    """
 
     kind: str
     neighbours: str
@@ -61,29 +69,33 @@ class Replayed:
 
     @property
     def wrong(self) -> bool:
-        """Whether the charge is too small, or too large for a plan that charges its costliest cell."""
+        """Whether the cost exceeds the charge, or does not reach it although it must."""
         return self.ratio > 1.0 or (self.tight and self.ratio < 1.0 - TIGHT)
 
 
 @contextmanager
-def silent() -> Iterator[None]:
-    """Replace noise by zeros."""
-    no_noise = {"side_effect": lambda *, size, **_scale: np.zeros(size, np.int64)}
+def no_noise() -> Iterator[None]:
+    """Replace the noise of releases by zeros inside the ``with`` block."""
+    zeros = {"side_effect": lambda *, size, **_scale: np.zeros(size, np.int64)}
     names = (
         "engine.release.noisy_answers.discrete_gaussian",
         "engine.release.noisy_answers.discrete_laplace",
     )
-    with mock.patch(names[0], **no_noise), mock.patch(names[1], **no_noise):
+    with mock.patch(names[0], **zeros), mock.patch(names[1], **zeros):
         yield
 
 
 def released(parts: Sequence[Any], counts: Counts) -> list[Answers]:
-    """Released integers of every part."""
+    """Return the released integers of a table for every part: a plan, or a stage of a release."""
     return [dict(draw(part, counts, lambda _fraction, _text: None)) for part in parts]
 
 
 def cost(parts: Sequence[Any], one: Sequence[Answers], other: Sequence[Answers]) -> float:
-    """True pcost of a pair of outputs: the distance of their integers in units of the noise."""
+    """Return the true pcost of two tables from their released integers ``one`` and ``other``.
+
+    It is the squared distance in units of the noise scale; for Laplace noise the squared sum of
+    absolute differences, that is, epsilon squared.
+    """
     squares, epsilon, laplace = 0.0, 0.0, False
     for part, a, b in zip(parts, one, other, strict=True):
         for key, block in part.blocks.items():
@@ -114,7 +126,19 @@ def replay(
     tight: bool,
     rng: np.random.Generator,
 ) -> Iterator[Replayed]:
-    """Yield the largest cost over cells, pairs of cells, and persons of a random panel."""
+    """Yield the largest true cost for each way in which neighbouring tables may differ.
+
+    The ways are: one more record, in any cell; one record in another cell; and all rows of one
+    person in a random panel (a table with several rows per person).
+
+    Parameters
+    ----------
+    kind : label of the results.
+    parts : the plan, or the stages of a multi-stage release, whose integers are released.
+    final_plan : plan whose budget defines the privacy unit.
+    charged : pcost that the ledger is charged for all parts together.
+    tight : whether the cost of adding a record must reach the charge.
+    """
     budget, schema = final_plan.budget, final_plan.schema
     k = budget.rows_per_person
     base, *extended = (released(parts, counts) for counts in neighbours(schema, rng, k))
@@ -150,10 +174,10 @@ def replay(
 
 
 def random_workload(rng: np.random.Generator) -> Workload:
-    """One to three groups of any families, on up to three attributes of at most 48 cells together.
+    """Return one to three random groups on up to three attributes with at most 48 cells together.
 
-    Some schemas have exact totals; they affect the plan only, and the records of a replay may
-    differ from them.
+    Some schemas have exact totals. They affect only the plan; the tables of a replay need not
+    satisfy them.
     """
     while True:
         sizes = [int(n) for n in rng.integers(1, 7, int(rng.integers(1, 4)))]
@@ -178,7 +202,7 @@ def random_workload(rng: np.random.Generator) -> Workload:
 
 
 def random_union(rng: np.random.Generator) -> Workload:
-    """Custom queries on every pair of three attributes, so that OPT_plus has several strategies."""
+    """Return custom queries on all pairs of three attributes, which OPT_plus measures separately."""
     schema = Schema([Attribute.of_size(name, int(rng.integers(3, 5))) for name in "abc"])
     workload = Workload(schema)
     for pair in itertools.combinations(schema.names, 2):
@@ -189,7 +213,7 @@ def random_union(rng: np.random.Generator) -> Workload:
 
 
 def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
-    """One to four rows of zeros and ones, integers, or real numbers; shape (queries, cells)."""
+    """Return one to four random query rows, shape (queries, cells)."""
     shape = (int(rng.integers(1, 5)), cells)
     kind = rng.integers(3)
     if kind == 0:
@@ -200,7 +224,7 @@ def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
 
 
 def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
-    """Random budget that one of the noise laws supports."""
+    """Return a random budget that one of the noise laws supports."""
     unit: dict[str, Any] = {"rows_per_person": int(rng.choice([1, 1, 2, 3]))}
     unit["neighbours"] = str(rng.choice(["add_remove", "add_remove", "replace_one"]))
     size = float(rng.choice([0.02, 0.7, 3.0]))
@@ -210,7 +234,7 @@ def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
 
 
 def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) -> Iterator[Replayed]:
-    """Replay a plan of one mechanism on a random workload that it supports."""
+    """Replay a plan of the mechanism ``name`` on the first random workload that it supports."""
     laws = next(m.laws for m in MECHANISMS if m.name == name)
     for attempt in range(20):
         workload = random_union(rng) if options == UNION else random_workload(rng)
@@ -241,7 +265,11 @@ def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) ->
 
 
 def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
-    """Replay every path through a choice between random plans, charged the cost of its last plan."""
+    """Replay multi-stage releases: a look at the common part of random plans, then each final plan.
+
+    With ``chain`` there are three plans and up to three stages, otherwise two. The charge of all
+    stages together is the cost of the final plan.
+    """
     unit = {"rows_per_person": int(rng.choice([1, 3]))}
     schema = Schema(
         [Attribute.of_size(name, int(rng.integers(2, 5))) for name in "abc"[: 3 if chain else 2]]
@@ -289,7 +317,7 @@ def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
 
 
 def replays(plans: int, seed: int) -> Iterator[Replayed]:
-    """Replay a number of plans; mechanisms, options and kinds of choices take turns."""
+    """Replay random plans, cycling through all mechanisms, options and kinds of releases."""
     variants: list[tuple[str, Mapping[str, Any]]] = [
         (m.name, o) for m in MECHANISMS for o in m.variants
     ]
@@ -299,19 +327,18 @@ def replays(plans: int, seed: int) -> Iterator[Replayed]:
     variants += [(name, {"charge": "groups"}) for name in ("gaussian", "laplace")]
     variants += [("hdmm", UNION)]
     rng = np.random.default_rng(seed)
-    with silent():
+    with no_noise():
         for number in range(plans):
-            turn = number % (len(variants) + 2)
-            if turn < len(variants):
-                yield from one_step(*variants[turn], rng)
+            # the last two positions of the cycle are multi-stage releases
+            position = number % (len(variants) + 2)
+            if position < len(variants):
+                yield from one_step(*variants[position], rng)
             else:
-                yield from in_steps(rng, chain=turn > len(variants))
+                yield from in_steps(rng, chain=position > len(variants))
 
 
 def table(results: Sequence[Replayed]) -> pd.DataFrame:
-    """One row per kind and neighbours: number of plans, largest and smallest ratio of cost to
-    charge.
-    """
+    """Return one row per kind and neighbours, with the extreme ratios of cost to charge."""
     rows = pd.DataFrame([(f.kind, f.neighbours, f.ratio, f.tight, f.wrong) for f in results])
     rows.columns = pd.Index(["kind", "neighbours", "ratio", "tight", "wrong"])
     grouped = rows.groupby(["kind", "neighbours"])

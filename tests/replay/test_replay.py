@@ -21,7 +21,7 @@ def test_replays_never_cost_more_than_their_charge() -> None:
 def test_replay_detects_wrong_charges(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     honest = Block.sensitivity
     monkeypatch.setattr(Block, "sensitivity", lambda self, records: factor * honest(self, records))
-    with campaign.silent():
+    with campaign.no_noise():
         rng = np.random.default_rng(0)
         results = [f for _ in range(3) for f in campaign.one_step("querysmasher", {}, rng)]
     assert any(f.wrong for f in results)

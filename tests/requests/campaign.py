@@ -48,7 +48,10 @@ TIME_LIMITS = (5.0, 5.0, 5.0, 0.5, 1e-3, 1e-9)
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Outcome of one request; the texts of refusal and failure are empty for a plan."""
+    """Outcome of one request: a valid plan, a refusal or a failure.
+
+    ``refusal`` is the text of an `EngineError`, ``failure`` a traceback; for a plan both are empty.
+    """
 
     seed: int
     mechanism: str
@@ -57,14 +60,14 @@ class Outcome:
 
 
 class BrokenPromiseError(AssertionError):
-    """A check of a plan failed."""
+    """A plan violates a property that every plan must have."""
 
 
 def random_schema(rng: np.random.Generator, *, exact: float) -> tuple[Schema, np.ndarray]:
-    """Random schema of up to three attributes, with exact totals at the rate `exact`, and a table
-    of counts.
+    """Return a random schema of up to three attributes and a table of counts that satisfies it.
 
-    Counts have shape (n_1, ..., n_k).
+    The counts have shape (n_1, ..., n_k). ``exact`` is the probability that the schema has exact
+    totals.
     """
     while True:
         sizes = [int(n) for n in rng.integers(1, 9, int(rng.integers(1, 4)))]
@@ -94,14 +97,14 @@ def random_schema(rng: np.random.Generator, *, exact: float) -> tuple[Schema, np
 
 
 def _matches(rule: str, sizes: Sequence[int]) -> np.ndarray:
-    """Cells that satisfy a conjunction of equalities, shape (n_1, ..., n_k)."""
+    """Return which cells satisfy a rule such as ``a == 1 and b == 0``, shape (n_1, ..., n_k)."""
     values = dict(condition.split(" == ") for condition in rule.split(" and "))
     index = np.indices(sizes)
     return np.all([index[NAMES.index(name)] == int(v) for name, v in values.items()], axis=0)
 
 
 def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
-    """Rows of zeros and ones, integers or real numbers of any scale; shape (queries, cells)."""
+    """Return random rows of zeros and ones, integers, or real numbers, shape (queries, cells)."""
     count = int(rng.integers(1, 7))
     kind = rng.integers(4)
     if kind == 0:
@@ -116,7 +119,7 @@ def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
 
 
 def random_workload(rng: np.random.Generator, schema: Schema) -> Workload:
-    """One to four groups of any families and weights."""
+    """Return a workload of one to four random groups."""
     workload = Workload(schema)
     for _ in range(int(rng.integers(1, 5))):
         names = [n for n in schema.names if rng.random() < 0.6]
@@ -155,7 +158,7 @@ def _one_family(rng: np.random.Generator, cells: int) -> Any:
 
 
 def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
-    """Random budget, at times one that the noise of the mechanism does not support."""
+    """Return a random budget; sometimes it requires a noise law that the mechanism lacks."""
     unit: dict[str, Any] = {"rows_per_person": int(rng.choice([1, 1, 2, 3, 50]))}
     unit["neighbours"] = str(rng.choice(["add_remove", "add_remove", "replace_one"]))
     size = float(rng.choice(SIZES))
@@ -167,7 +170,7 @@ def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
 
 
 def random_options(rng: np.random.Generator, mechanism: type, workload: Workload) -> dict[str, Any]:
-    """Random options of a mechanism."""
+    """Return random options of a mechanism."""
     options: dict[str, Any] = {
         "time_limit": float(rng.choice(TIME_LIMITS)),
         "workers": 1,
@@ -199,7 +202,14 @@ def random_options(rng: np.random.Generator, mechanism: type, workload: Workload
 
 
 def check_plan(candidate: Plan, table: np.ndarray, *, rehearse: bool, search: bool) -> None:
-    """Raise BrokenPromiseError if a check of a plan fails; counts have shape (n_1, ..., n_k)."""
+    """Raise BrokenPromiseError if a plan violates a property that every plan must have.
+
+    Parameters
+    ----------
+    table : counts of all cells, shape (n_1, ..., n_k), for the rehearsal.
+    rehearse : also run a rehearsal and read all answers.
+    search : also compute the global lower bound, which is slow.
+    """
     schema = candidate.schema
     fine = candidate.max_records <= 10**8 and candidate.budget.pcost <= 100.0
     promises = {
@@ -266,7 +276,7 @@ def request(seed: int) -> Outcome:
 
 
 def requests(count: int, seed: int) -> Iterator[Outcome]:
-    """Outcomes of `count` requests with consecutive seeds."""
+    """Yield the outcomes of ``count`` requests with the seeds ``seed``, ``seed`` + 1, ..."""
     for number in range(count):
         yield request(seed + number)
 

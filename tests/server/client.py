@@ -18,7 +18,18 @@ from tests.waiting import CEILING, until
 
 @dataclass(kw_only=True)
 class Client:
-    """One session: state of its widgets, and messages since its last action."""
+    """One session of the app.
+
+    Attributes
+    ----------
+    states : id of a widget -> value that was set.
+    messages : messages of the server since the last action.
+    elements : id of a drawn element -> its message.
+    received : all messages as bytes.
+    pages : name of a page -> hash of its script.
+    seconds, first_seconds : duration of the last action, and time until its first element.
+    size : bytes received during the last action.
+    """
 
     connector: AbstractContextManager[ClientConnection]
     connection: ClientConnection
@@ -29,17 +40,20 @@ class Client:
     messages: list[ForwardMsg] = field(default_factory=list)
     elements: dict[str, Any] = field(default_factory=dict)
     received: list[bytes] = field(default_factory=list)
-    pages: dict[str, str] = field(default_factory=dict)  # script hash by page
+    pages: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    first_seconds: float = 0.0  # until the first element
-    size: int = 0  # received bytes
+    first_seconds: float = 0.0
+    size: int = 0
 
     def run(self, **trigger: Any) -> Client:
-        """Run the script with the present widgets and receive its messages."""
+        """Run the script of the page with the current widget values and receive its messages."""
         return self.send(self.message(**trigger))
 
     def message(self, **trigger: Any) -> BackMsg:
-        """Return the message that requests a run with the present widgets."""
+        """Return the message that requests a run with the current widget values.
+
+        ``trigger`` maps the key of a button to its value for this run only.
+        """
         message = BackMsg()
         state = message.rerun_script
         state.query_string, state.page_name = self.query, self.page
@@ -51,7 +65,7 @@ class Client:
         return message
 
     def send(self, message: BackMsg, *at_once: BackMsg) -> Client:
-        """Send messages without delay and receive the messages of one run."""
+        """Send messages without a pause, and receive messages until a run has finished."""
         start = time.monotonic()
         self.messages, self.size, self.first_seconds = [], 0, 0.0
         for one in (message, *at_once):
@@ -84,7 +98,7 @@ class Client:
         return self
 
     def receive(self, kind: str) -> Any:
-        """Wait for one kind of message."""
+        """Wait for a message of a kind and return its content; other messages are discarded."""
         while True:
             reply = ForwardMsg.FromString(self.connection.recv(timeout=CEILING))
             if reply.WhichOneof("type") == kind:
@@ -131,7 +145,7 @@ class Client:
         return any(name.endswith(f"-{key}") for name in self.elements)
 
     def wait_for_widget(self, key: str) -> Client:
-        """Run until a widget with this key is drawn; plans may arrive after their page."""
+        """Run until a widget with this key is drawn: results of jobs may come after their page."""
         if not self.has(key):
             until(lambda: self.has(key), step=self.run, words=lambda: self.text[-3000:])
         return self
@@ -157,7 +171,7 @@ class Client:
         ).replace("\\", "")
 
     def until(self, word: str, seconds: float = CEILING) -> Client:
-        """Run until a text is drawn."""
+        """Run until the drawn elements contain a text; fail after some seconds."""
         end = time.monotonic() + seconds
         while word not in self.text:
             assert time.monotonic() < end, self.text[-3000:]

@@ -24,8 +24,8 @@ from tests.waiting import CEILING, until
 
 ROOT = Path(__file__).resolve().parents[2]
 START_COMMAND = (sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"))
-# Python runs this in the server and its workers: it logs the addresses of outside connections and
-# lookups
+# Code that Python runs at the start of the server and its workers. It writes every connection to
+# another machine, and every look-up of its name, to the file SINK_FILE.
 AUDIT_HOOK = """
 import os, sys
 def note(event, arguments):
@@ -41,7 +41,15 @@ sys.addaudithook(note)
 
 @dataclass(frozen=True, kw_only=True)
 class RunningServer:
-    """A running server: URL, printed address, process, output and connection log."""
+    """A running server of the app.
+
+    Attributes
+    ----------
+    url : URL without the access key.
+    address : printed address, which contains the access key.
+    lines : output so far.
+    sink : file to which `AUDIT_HOOK` writes connections to other machines.
+    """
 
     url: str
     address: str
@@ -66,7 +74,7 @@ class RunningServer:
 
 
 def free_port() -> int:
-    """Return an unused port."""
+    """Return a port of this machine that no program uses at present."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -76,7 +84,14 @@ def free_port() -> int:
 def run_server(
     folder: Path, *options: str, start: Sequence[str] = START_COMMAND, **environment: str
 ) -> Iterator[RunningServer]:
-    """Start the app in `folder`, wait for its printed address, and stop it at the end."""
+    """Start the app with ``folder`` as working folder, wait until it serves, stop it at the end.
+
+    Parameters
+    ----------
+    options : further options of the command.
+    start : command that starts the app.
+    environment : further environment variables.
+    """
     port, sink = free_port(), folder / "sink.txt"
     (folder / "sitecustomize.py").write_text(AUDIT_HOOK, encoding="utf-8")
     variables = {

@@ -58,6 +58,7 @@ def send_request(
 def opens_websocket(
     server: RunningServer, *, origin: str | None, cookie: str = "", host: str = ""
 ) -> bool:
+    """Return whether the server accepts a WebSocket with these headers."""
     place = server.url.replace("http", "ws") + "/_stcore/stream"
     headers = {"Cookie": cookie} if cookie else {}
     if host:  # another host needs a raw request

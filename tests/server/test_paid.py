@@ -92,6 +92,7 @@ def released(office: RunningServer, folder: Path) -> Client:
 
 
 def read_files(folder: Path) -> dict[Path, bytes]:
+    """Return the content of every file that the server must not change, by its path."""
     return {
         f: f.read_bytes()
         for f in folder.parent.rglob("*")

@@ -22,10 +22,12 @@ from tests.waiting import CEILING, until
 
 
 def private_files(folder: Path) -> list[Path]:
+    """Return the files in the temporary folders of sessions, without lock files."""
     return [f for f in folder.glob("dp-workbench-*/**/*") if f.is_file() and f.name != "lock"]
 
 
 def read_metric(server: RunningServer, name: str) -> float:
+    """Return the bytes that Streamlit reports for a cache or store in memory."""
     line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
     line.request("GET", "/_stcore/metrics", headers={"Cookie": server.cookie})
     text = line.getresponse().read().decode()
@@ -33,7 +35,7 @@ def read_metric(server: RunningServer, name: str) -> float:
 
 
 def wait_for_freed_uploads(server: RunningServer, words: str) -> None:
-    """Wait until no upload is in memory; polls rarely, since each poll is slow."""
+    """Wait until the server has no upload in memory; fail with ``words``."""
     until(lambda: read_metric(server, "UploadedFileManager") < 1_000_000, words=words, pause=0.25)
 
 

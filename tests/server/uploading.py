@@ -12,7 +12,7 @@ from tests.waiting import CEILING
 
 
 def upload(server: RunningServer, page: Client, content: bytes) -> None:
-    """Send a file as the uploader of a page does."""
+    """Upload a file named records.csv to the session of ``page``, as its browser would."""
     ask = BackMsg()
     ask.file_urls_request.request_id = "r"
     ask.file_urls_request.file_names.append("records.csv")
