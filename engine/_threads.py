@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 # Matrices up to this order use one thread.
 MAX_SINGLE_THREAD_ORDER = 2500
-# Arrays from this length on are worth a separate thread.
+# Arrays of at least this length are processed in separate threads.
 MIN_LENGTH_PER_THREAD = 100
 
 _SINGLE_THREADED = ContextVar("single_threaded", default=False)

@@ -636,21 +636,20 @@ class Ledger:
     def same_records(self, fingerprint: Fingerprint, *, dataset: str = "") -> list[Row]:
         """Return rows about the same records: spends of other datasets, and all rehearsals."""
         with self._transaction(write=False) as (book, _):
-            rehearsed = (
-                r
+            rehearsals = [
+                row
                 for (kind, _), rows in book.notes.items()
                 if kind == REHEARSAL_NOTE_KIND
-                for r in rows
-            )
-            rows = [*book.spends.values(), *rehearsed]
-        texts = (
-            (row, row.sha256 if row.kind == "spend" else row.note.partition(": ")[0])
-            for row in rows
-        )
+                for row in rows
+            ]
+            spends = list(book.spends.values())
+        # pairs of a row and the stored text of its fingerprint
+        fingerprints = [(row, row.sha256) for row in spends]
+        fingerprints += [(row, row.note.partition(": ")[0]) for row in rehearsals]
         # columns are compared one by one, because a schema with other attributes may have been used
         matches = {
-            (r.kind, r.dataset): r
-            for r, text in texts
+            (row.kind, row.dataset): row
+            for row, text in fingerprints
             if fingerprint.same_columns(Fingerprint.from_text(text))
         }
         return [

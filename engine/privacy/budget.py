@@ -136,8 +136,8 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
         value = log_phi + math.log(mu) + math.log(float(_QUADRATURE_WEIGHTS @ (1 - x * _mills(x))))
     elif a >= 0:
         value = log_phi + math.log(float(_mills(a) - _mills(a + mu)))
-    # 1 - delta = phi(a) (M(-a) + M(b)) is accurate also where delta is near 1
     else:
+        # delta may be near 1, so 1 - delta = phi(a) (M(-a) + M(b)) is computed
         complement = math.exp(log_phi) * float(_mills(-a) + _mills(a + mu))
         return min(math.log1p(-complement * (1 - _LOG_DELTA_MARGIN)) + slack * (abs(a) + 2), 0.0)
     return min(value + _LOG_DELTA_MARGIN + slack * (abs(a) + 2), 0.0)
