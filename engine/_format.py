@@ -211,6 +211,25 @@ def cost(value: float) -> str:
     return "0" if abs(value) < 1e-7 else rounded_up(value)
 
 
+def duration_text(seconds: float) -> str:
+    """Return a time in the unit that people would use.
+
+    >>> duration_text(0.02), duration_text(3.04), duration_text(42.3), duration_text(600.0)
+    ('under 0.1 s', '3.0 s', '42 s', '10 min')
+    >>> duration_text(9000.0), duration_text(math.nan)
+    ('2.5 h', 'unknown')
+    """
+    if math.isnan(seconds):
+        return "unknown"
+    if seconds < 0.1:
+        return "under 0.1 s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def remaining_text(value: float) -> str:
     """Return the text of a remaining privacy budget, rounded down to 4 significant digits.
 

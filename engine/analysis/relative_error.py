@@ -207,15 +207,15 @@ def budget_for_quality(
 def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False) -> pd.DataFrame:
     """Add the coefficient of variation and the quality class to a table of answers.
 
-    Answers of 0 or below are noise unless their standard error is 0.  ``hide`` replaces the values
-    of answers classified as noise by NaN.
+    Answers of 0 or below have no relative error (NaN) and are noise, unless their standard error is
+    0.  ``hide`` replaces the values of answers classified as noise by NaN.
     """
     positive_part = answers["answer"].where(answers["answer"] > 0.0, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         variation = np.where(answers["std"] > 0.0, answers["std"] / positive_part, 0.0)
     words = [scale.quality(float(value)) for value in variation]
     table, position = answers.copy(), list(answers).index("std") + 1
-    table.insert(position, "relative error", variation)
+    table.insert(position, "relative error", np.where(np.isfinite(variation), variation, np.nan))
     table.insert(position + 1, "quality", words)
     if hide:
         hidden = [name for name in ("answer", "low", "high", "relative error") if name in table]

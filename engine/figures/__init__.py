@@ -2,6 +2,7 @@
 
 from engine.figures.base import Picture
 from engine.figures.compare import (
+    all_tied,
     budgets_picture,
     comparison_page,
     costs,
@@ -52,6 +53,7 @@ from engine.figures.two_stage import (
 
 __all__ = [
     "Picture",
+    "all_tied",
     "answers_picture",
     "block_names",
     "breakdown_picture",

@@ -23,6 +23,7 @@ from engine.mechanisms import registry, variants
 from engine.privacy import Budget
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
+PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
 PERCENT = "~%"  # tick format without trailing zeros: 0.5%, 1%, 1.5%
 MAX_LABEL_CHARS, MAX_LINE_CHARS = 40, 24  # longer axis labels are cut, or wrapped
 
@@ -88,25 +89,38 @@ def wrap_label(text: str) -> str:
     return f"{text[:middle]}<br>{text[middle + 1 :]}"
 
 
-MAX_LOG_TICKS = 9
+MIN_LOG_TICKS, MAX_LOG_TICKS = 3, 9
+
+
+def tick_text(value: float) -> str:
+    """Return the text of a tick, without an exponent.
+
+    >>> tick_text(0.05), tick_text(20.0), tick_text(1e6)
+    ('0.05', '20', '1,000,000')
+    """
+    return f"{value:,.12f}".rstrip("0").rstrip(".")
 
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Return ticks of a logarithmic axis: 1, 2, 5 times powers of ten, or powers of ten only.
 
-    A range with fewer than two such values gets the nearest values below and above it.
+    A range with fewer than three such values gets equidistant ticks.
 
     >>> log_ticks(0.4, 12.0), log_ticks(1.0, 1e6)
     ([0.5, 1.0, 2.0, 5.0, 10.0], [1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0, 1000000.0])
-    >>> log_ticks(2.1, 4.0)
-    [2.0, 5.0]
+    >>> log_ticks(2.1, 4.0), log_ticks(3.0, 3.0)
+    ([2.5, 3.0, 3.5, 4.0], [3.0])
     """
     exponents = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
     steps = [float(f"{digit}e{exponent}") for exponent in exponents for digit in (1, 2, 5)]
     ticks = [step for step in steps if low <= step <= high]
-    if len(ticks) < 2:
-        steps.append(10.0 * steps[-3])
-        return [max(s for s in steps if s <= low), min(s for s in steps if s >= high)]
+    if low == high:
+        return [low]
+    if len(ticks) < MIN_LOG_TICKS:
+        size = 10.0 ** math.floor(math.log10(high - low))
+        step = next(size * d for d in (2.0, 1.0, 0.5, 0.2) if (high - low) / (size * d) >= 3.0)
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        return [float(f"{step * k:.12g}") for k in range(first, last + 1)]
     powers = [float(f"1e{exponent}") for exponent in exponents]
     return ticks if len(ticks) <= MAX_LOG_TICKS else [p for p in powers if low <= p <= high]
 
@@ -114,10 +128,77 @@ def log_ticks(low: float, high: float) -> list[float]:
 def log_axis(low: float, high: float) -> dict[str, Any]:
     """Return the properties of a logarithmic axis with ticks at 1, 2, 5 times powers of ten."""
     ticks = log_ticks(low, high)
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.6g}" for tick in ticks]}
+    texts = [tick_text(tick) for tick in ticks]
+    return {"type": "log", "tickvals": ticks, "ticktext": texts, "autotickangles": [0, 90]}
+
+
+def category_axis(title: str | None = None) -> dict[str, Any]:
+    """Return the properties of an axis of labels, which are horizontal or vertical."""
+    axis: dict[str, Any] = {"type": "category", "automargin": True, "autotickangles": [0, 90]}
+    return axis if title is None else axis | {"title": {"text": title}}
+
+
+def shared_ending(texts: Sequence[str]) -> str:
+    """Return the words with which all texts end.
+
+    >>> shared_ending(["1 pcost", "2 pcost"]), shared_ending(["ε 1", "ε 2"]), shared_ending(["ε 1"])
+    (' pcost', '', '')
+    """
+    if len(texts) < 2:
+        return ""
+    words = [text.split(" ") for text in texts]
+    shortest, count = min(map(len, words)), 0
+    while count < shortest - 1 and len({row[-1 - count] for row in words}) == 1:
+        count += 1
+    return "".join(f" {word}" for word in words[0][len(words[0]) - count :])
+
+
+def budget_axis(pcosts: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
+    """Return a logarithmic axis of budgets; words that all texts share are in the title only.
+
+    >>> budget_axis([1.0, 4.0], ["1 pcost", "4 pcost"])["title"]["text"]
+    'budget (pcost)'
+    """
+    ending = shared_ending(texts)
+    words = ending.strip(" ,")
+    return {
+        "type": "log",
+        "tickvals": list(pcosts),
+        "ticktext": [text.removesuffix(ending).rstrip(",") for text in texts],
+        "title": {"text": f"budget ({words})" if words else "budget"},
+        "autotickangles": [0, 90],
+    }
+
+
+# Above the plot and never on data; a taller legend extends upwards.
+LEGEND = {"orientation": "h", "x": 0.0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+RIBBON_HEIGHT_PX = 20
+MIN_PLOT_SHARE = 0.5  # of the height of a figure; the rest are labels
+
+
+def mark_rehearsal(figure: go.Figure) -> None:
+    """Draw a ribbon with the word REHEARSAL above the plot, and move the legend above it.
+
+    The ribbon is above the titles of panels, which are annotations.
+    """
+    bottom = 3 if not figure.layout.annotations else 24
+    ribbon = {"x0": 0, "x1": 1, "xref": "paper", "yref": "paper", "ysizemode": "pixel"}
+    figure.add_shape(
+        ribbon
+        | {"type": "rect", "yanchor": 1, "y0": bottom, "y1": bottom + RIBBON_HEIGHT_PX}
+        | {"fillcolor": ORANGE, "line": {"width": 0}}
+    )
+    text = {"text": "REHEARSAL", "font": {"size": 12, "color": "#000000"}, "showarrow": False}
+    place = {"x": 0.5, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom"}
+    figure.add_annotation(text | place | {"yshift": bottom})
+    height = float(figure.layout.height or DEFAULT_HEIGHT_PX)
+    top = bottom + RIBBON_HEIGHT_PX + 10
+    figure.update_layout(legend_y=1.0 + top / (MIN_PLOT_SHARE * height))
+    figure.update_layout(margin_t=max(float(figure.layout.margin.t or 0), top))
 
 
 TOOLBAR_HEIGHT_PX = 40  # space above a heat map for the plotly mode bar
+DEFAULT_HEIGHT_PX = 450  # of plotly
 
 
 # Frequently drawn figures pass all properties to `go.Figure` at once, because every later update
@@ -248,7 +329,7 @@ def line(
     }
     x_title, y_title = axes
     layout = {
-        "xaxis": {"type": "category", "title": {"text": axis_labels([x_title])[0]}, "nticks": 20},
+        "xaxis": category_axis(axis_labels([x_title])[0]) | {"nticks": 20},
         "yaxis": {"title": {"text": y_title}, "rangemode": "tozero"},
     }
     return set_margins(go.Figure([trace], layout))
@@ -287,11 +368,10 @@ def heat_map(
         {"text": axis_labels([axes[1]])[0]},
         {"text": wrap_label(axis_labels([axes[0]])[0])},
     )
-    category_axis = {"type": "category", "automargin": True}
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),
-        "xaxis": {"title": x_title, "nticks": 10} | category_axis,
-        "yaxis": {"title": y_title, "nticks": 10, "autorange": "reversed"} | category_axis,
+        "xaxis": {"title": x_title, "nticks": 10} | category_axis(),
+        "yaxis": {"title": y_title, "nticks": 10, "autorange": "reversed"} | category_axis(),
     }
     return set_margins(go.Figure([heat | properties], layout))
 

@@ -18,14 +18,18 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine._format import format_number, number, pluralize, set_name
+from engine._format import duration_text, format_number, number, pluralize, set_name
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import ErrorDistribution
 from engine.analysis.plan_comparison import check_same_queries, ratios
 from engine.figures.base import (
     GREY,
+    LEGEND,
+    PERCENT,
     Picture,
     axis_labels,
+    budget_axis,
+    category_axis,
     heat_map,
     in_pcost,
     label_places,
@@ -46,8 +50,10 @@ MARKERS_PER_LINE = 12
 # Blue: better, pale: equal, vermilion: worse; suitable for color vision deficiencies.
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
 EQUAL_ERROR_TOLERANCE = 1e-4  # relative; closer mechanisms are reported as equally accurate
-MAX_DRAWN_RATIO, MAX_NAMED_RATIO = 2.0, 5.0  # multiples of the bound
-MAX_MAP_GROUPS = 30
+# Mechanisms above the first multiple of the bound are not drawn, above the second not named.
+MAX_DRAWN_RATIO, MAX_NAMED_RATIO = 2.0, 5.0
+MAX_MAP_GROUPS = 20
+BUDGET_FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # multiples of the current pcost
 TIE_TOLERANCE = 1e-6
 COLUMN_TITLES = {
     "rmse": "RMSE",
@@ -73,11 +79,11 @@ def refusals(comparison: Comparison) -> pd.DataFrame:
 
 
 def costs(comparison: Comparison) -> dict[str, str]:
-    """Return the error, planning time and memory of every mechanism with a result, as text."""
+    """Return a mapping from labels to error and planning time as text, best first."""
     return {
         str(
             row["mechanism"]
-        ): f"{format_number(row['rmse'])} counts, {row['seconds']:.1f} s, {row['peak_mb']:,.0f} MB"
+        ): f"{format_number(row['rmse'])} counts, {duration_text(row['seconds'])}"
         for _, row in comparison.frame[comparison.frame["status"] == "ok"].iterrows()
     }
 
@@ -98,181 +104,200 @@ def gap_words(gap: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _RelativeErrors:
-    """Errors of the mechanisms of a comparison, relative to the bound, or to the best mechanism.
+class _Gaps:
+    """Errors of the mechanisms of a comparison above a reference.
 
-    The best mechanism is the reference if there is no bound above 0.
+    The reference is the lower bound, or the smallest error if there is no bound above 0.
 
     Attributes
     ----------
-    near : labels of the mechanisms that are drawn, best first.
-    far : labels of the mechanisms whose errors are too large to be drawn.
-    over : maps a label to its error relative to the reference.
-    sizes : maps a label to its error in counts.
-    axis : axis title of relative errors.
+    drawn : labels of the mechanisms that are drawn, best first; equally accurate mechanisms, for
+        every table, are in one tuple.
+    omitted : labels of the mechanisms whose errors are too large to be drawn.
+    gaps : maps a label to its error divided by the reference, minus 1.
+    errors : maps a label to its error in counts.
+    axis : axis title of the gaps.
     """
 
-    near: tuple[str, ...]
-    far: tuple[str, ...]
-    over: Mapping[str, float]
-    sizes: Mapping[str, float]
+    drawn: tuple[tuple[str, ...], ...]
+    omitted: tuple[str, ...]
+    gaps: Mapping[str, float]
+    errors: Mapping[str, float]
     axis: str
 
     @property
-    def reach(self) -> float:
-        return max([1.1, *(1.02 * self.over[label] for label in self.near)])
+    def labels(self) -> list[str]:
+        """Labels of all drawn mechanisms, best first."""
+        return [label for tied in self.drawn for label in tied]
 
-    def folded(self) -> str:
+    @property
+    def largest(self) -> float:
+        """Largest gap on the axis."""
+        return max([0.02, *(1.05 * self.gaps[label] for label in self.labels)])
+
+    def omitted_text(self) -> str:
         """Return sentences about the mechanisms that are not drawn."""
-        large = [label for label in self.far if self.over[label] > MAX_NAMED_RATIO]
-        titles = [title_of(label) for label in self.far if label not in large]
+        extreme = [label for label in self.omitted if 1.0 + self.gaps[label] > MAX_NAMED_RATIO]
+        titles = [title_of(label) for label in self.omitted if label not in extreme]
         sentences = [f"Over {MAX_DRAWN_RATIO:g} times: {', '.join(titles)}."] if titles else []
-        return " ".join(
-            [*sentences, f"Over {MAX_NAMED_RATIO:g} times: {len(large)}."] if large else sentences
-        )
+        if extreme:
+            sentences.append(f"Over {MAX_NAMED_RATIO:g} times: {len(extreme)}.")
+        return " ".join(sentences)
 
 
-def _relative_errors(comparison: Comparison) -> _RelativeErrors:
+def _tied_labels(comparison: Comparison, labels: Sequence[str]) -> list[list[str]]:
+    """Return labels in lists of mechanisms with the same error for every table."""
+    ties: list[list[str]] = []
+    for label in labels:
+        errors = np.array(comparison.groups.get(label, ()))
+        for tied in ties:
+            others = np.array(comparison.groups.get(tied[0], ()))
+            if len(errors) and np.allclose(errors, others, rtol=EQUAL_ERROR_TOLERANCE, atol=0.0):
+                tied.append(label)
+                break
+        else:
+            ties.append([label])
+    return ties
+
+
+def tied_titles(labels: Sequence[str]) -> str:
+    """Return the titles of equally accurate mechanisms, as one text."""
+    return ", ".join(title_of(label) for label in labels)
+
+
+def all_tied(comparison: Comparison) -> bool:
+    """Return whether there are several mechanisms to draw, with equal errors for every table."""
+    relative = _gaps(comparison)
+    return len(relative.drawn) == 1 and len(relative.labels) > 1
+
+
+def _gaps(comparison: Comparison) -> _Gaps:
     successful = comparison.frame[comparison.frame["status"] == "ok"]
     labels = [str(label) for label in successful["mechanism"]]
-    gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
+    bound_gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
     rmses = dict(zip(labels, map(float, successful["rmse"]), strict=True))
+    has_bound = comparison.bound > 0
     # The bound is on the weighted RMSE; the plain RMSE is shown if the two agree.
-    sizes = (
-        {label: comparison.bound * (1.0 + gaps[label]) for label in labels}
-        if comparison.bound > 0
-        else rmses
-    )
-    if all(
-        not sizes[mechanism] < math.inf or abs(sizes[mechanism] / rmses[mechanism] - 1.0) < 1e-6
-        for mechanism in labels
-    ):
-        sizes = rmses
-    smallest = min(sizes.values(), default=1.0)
-    over = {
-        label: 1.0 + gaps[label] if comparison.bound > 0 else sizes[label] / smallest
+    weighted = {label: comparison.bound * (1.0 + bound_gaps[label]) for label in labels}
+    is_weighted = has_bound and any(
+        weighted[label] < math.inf and abs(weighted[label] / rmses[label] - 1.0) >= 1e-6
         for label in labels
-    }
-    order = sorted(labels, key=over.__getitem__)
-    limit = max(
-        MAX_DRAWN_RATIO,
-        (
-            MAX_NAMED_RATIO * min(over.values(), default=1.0)
-            if min(over.values(), default=1.0) > MAX_DRAWN_RATIO
-            else 0.0
-        ),
     )
-    axis = "times the bound" if comparison.bound > 0 else "times the best"
-    return _RelativeErrors(
-        near=tuple(label for label in order if over[label] <= limit),
-        far=tuple(label for label in order if not over[label] <= limit),
-        over=over,
-        sizes=sizes,
-        axis=axis,
+    errors = weighted if is_weighted else rmses
+    smallest = min(errors.values(), default=1.0)
+    gaps = bound_gaps if has_bound else {label: errors[label] / smallest - 1.0 for label in labels}
+    order = sorted(labels, key=gaps.__getitem__)
+    # If even the best mechanism is far from the bound, it and those near it are drawn.
+    best = min(gaps.values(), default=0.0)
+    limit = MAX_DRAWN_RATIO - 1.0
+    if best > limit:
+        limit = MAX_NAMED_RATIO * (1.0 + best) - 1.0
+    return _Gaps(
+        drawn=tuple(map(tuple, _tied_labels(comparison, [x for x in order if gaps[x] <= limit]))),
+        omitted=tuple(label for label in order if not gaps[label] <= limit),
+        gaps=gaps,
+        errors=errors,
+        axis="above the bound" if has_bound else "above the best",
     )
 
 
 def ranking_picture(comparison: Comparison) -> Picture:
-    """Return a dot plot of errors relative to the lower bound for matrix mechanisms, best first."""
-    table, relative = ranking(comparison), _relative_errors(comparison)
+    """Return a dot plot of the gaps of the mechanisms to the lower bound, best first.
+
+    Equally accurate mechanisms share a row.
+    """
+    table, relative = ranking(comparison), _gaps(comparison)
     traces: list[dict[str, Any]] = []
     rows: dict[str, str] = {}
-    gaps = dict(zip(table["mechanism"], table["over the bound"], strict=True))
-    for label in relative.near:
-        style, text = mechanism_style(label), axis_labels([title_of(label)])[0]
+    bound_gaps = dict(zip(table["mechanism"], table["over the bound"], strict=True))
+    for labels in relative.drawn:
+        label, gap = labels[0], relative.gaps[labels[0]]
+        style, text = mechanism_style(label), axis_labels([tied_titles(labels)], 200)[0]
         error_text = (
-            f"{format_number(relative.sizes[label])} counts, {gap_words(float(gaps[label]))}"
+            f"{format_number(relative.errors[label])} counts, {gap_words(float(bound_gaps[label]))}"
         )
-        rows[text] = f"{wrap_label(text)}<br>{error_text.replace(' over the bound', ' over')}"
-        stem = {
-            "x": [1.0, relative.over[label]],
-            "y": [text] * 2,
-            "mode": "lines",
-            "line": {"color": GREY, "width": 2},
-        }
+        names = "<br>".join(wrap_label(axis_labels([title_of(one)])[0]) for one in labels)
+        rows[text] = f"{names}<br>{error_text.replace(' over the bound', ' over')}"
+        stem = {"x": [0.0, gap], "y": [text] * 2, "mode": "lines", "hoverinfo": "skip"}
         mark = {
-            "x": [relative.over[label]],
+            "x": [gap],
             "y": [text],
             "mode": "markers",
             "marker": {"color": style.color, "symbol": style.symbol, "size": 13},
             "hovertemplate": f"{text}<br>{error_text}<extra></extra>",
             "meta": label,
         }
-        traces += [{"type": "scatter", "hoverinfo": "skip"} | stem, {"type": "scatter"} | mark]
-    width = relative.reach - 1.0
-    bound = {
-        "type": "line",
-        "x0": 1.0,
-        "x1": 1.0,
-        "xref": "x",
-        "y0": 0,
-        "y1": 1,
-        "yref": "y domain",
-    }
+        line = {"line": {"color": GREY, "width": 2}}
+        traces += [{"type": "scatter"} | line | stem, {"type": "scatter"} | mark]
+    bound = {"type": "line", "x0": 0.0, "x1": 0.0, "xref": "x", "y0": 0, "y1": 1}
     # Numbers are printed below the names, which also fits narrow screens.
     ticks = {"tickvals": list(rows), "ticktext": list(rows.values())}
+    n_lines = sum(text.count("<br>") + 2 for text in rows.values())
     layout = {
-        "shapes": [bound | {"line": {"color": GREY, "dash": "dash", "width": 3}}],
+        "shapes": [
+            bound | {"yref": "y domain", "line": {"color": GREY, "dash": "dash", "width": 3}}
+        ],
         "xaxis": {
-            "title": {"text": relative.axis},
-            "range": [1.0 - 0.05 * width, relative.reach + 0.05 * width],
+            "title": {"text": f"error {relative.axis}"},
+            "range": [-0.05 * relative.largest, 1.05 * relative.largest],
+            "tickformat": PERCENT,
+            "nticks": 6,
         },
-        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True} | ticks,
-        "height": 110 + 50 * len(relative.near),
+        "yaxis": {"autorange": "reversed"} | category_axis() | ticks,
+        "height": 110 + 17 * n_lines,
         "showlegend": False,
     }
-    best = min(relative.sizes, key=lambda label: relative.over[label])
-    claim = f", {gap_words(float(gaps[best]))}" if comparison.bound > 0 else ""
-    tied = [
-        label
-        for label in relative.sizes
-        if relative.over[label] <= relative.over[best] * (1.0 + EQUAL_ERROR_TOLERANCE)
-    ]
-    number = pluralize(len(table), "mechanism")
-    headline = f"{title_of(best)} is the most accurate of {number}"
-    if len(tied) > 1:
-        headline = (
-            f"{len(tied):,} of {number} are the most accurate"
-            if len(tied) < len(table)
-            else f"All {number} are equally accurate"
-        )
+    best = min(relative.errors, key=lambda label: relative.gaps[label])
+    claim = f", {gap_words(float(bound_gaps[best]))}" if comparison.bound > 0 else ""
     return Picture(
-        title="Error relative to the bound"
-        if comparison.bound > 0
-        else "Error relative to the best",
+        title=f"Error {relative.axis}",
         figure=set_margins(go.Figure(traces, layout)),
         table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
-        alt=f"{headline} with {format_number(relative.sizes[best])} counts{claim}.",
-        note=" ".join(filter(None, [relative.folded(), comparison.statement])),
+        alt=(
+            f"{_verdict(relative, best)} with {format_number(relative.errors[best])} counts{claim}."
+        ),
+        note=" ".join(filter(None, [relative.omitted_text(), comparison.statement])),
     )
+
+
+def _verdict(relative: _Gaps, best: str) -> str:
+    """Return the beginning of a sentence about the most accurate mechanism, or about ties."""
+    limit = (1.0 + relative.gaps[best]) * (1.0 + EQUAL_ERROR_TOLERANCE) - 1.0
+    tied = [label for label in relative.errors if relative.gaps[label] <= limit]
+    number = pluralize(len(relative.errors), "mechanism")
+    if len(tied) < 2:
+        return f"{title_of(best)} is the most accurate of {number}"
+    if len(tied) < len(relative.errors):
+        return f"{len(tied):,} of {number} are the most accurate"
+    return f"All {number} are equally accurate"
 
 
 def effort_picture(comparison: Comparison) -> Picture:
-    """Return a scatter plot of relative error against planning time, one marker per mechanism."""
-    table, relative = ranking(comparison).set_index("mechanism"), _relative_errors(comparison)
-    height = max(300, 110 + 50 * len(relative.near))
-    margin, times = (
-        0.15 * (relative.reach - 1.0),
-        [math.log10(float(table["seconds"][label])) for label in relative.near],
-    )
+    """Return a scatter plot of gaps to the bound against planning time, a marker per mechanism."""
+    table, relative = ranking(comparison).set_index("mechanism"), _gaps(comparison)
+    labels = relative.labels
+    height = max(300, 110 + 50 * len(labels))
+    margin = 0.15 * relative.largest
+    times = [math.log10(max(float(table["seconds"][label]), 1e-3)) for label in labels]
     x_range = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
-    texts = [wrap_label(axis_labels([title_of(label)])[0]) for label in relative.near]
+    texts = [wrap_label(axis_labels([title_of(label)])[0]) for label in labels]
     text_positions = label_places(
         [(time - x_range[0]) / (x_range[1] - x_range[0]) * MIN_PLOT_WIDTH_PX for time in times],
         [
-            (relative.over[label] - 1.0 + margin) / (relative.reach - 1.0 + 2.0 * margin) * height
-            for label in relative.near
+            (relative.gaps[label] + margin) / (relative.largest + 2.0 * margin) * height
+            for label in labels
         ],
         texts,
         across=MIN_PLOT_WIDTH_PX,
     )
     traces = []
-    for label, text, text_position in zip(relative.near, texts, text_positions, strict=True):
+    for label, text, text_position in zip(labels, texts, text_positions, strict=True):
         style, seconds = mechanism_style(label), float(table["seconds"][label])
+        gap = relative.gaps[label]
         mark = {
             "type": "scatter",
             "x": [seconds],
-            "y": [relative.over[label]],
+            "y": [gap],
             "mode": "markers+text" if text_position else "markers",
             "text": text,
             "name": text,
@@ -280,77 +305,90 @@ def effort_picture(comparison: Comparison) -> Picture:
             "textposition": text_position or "top center",
             "cliponaxis": False,
             "marker": {"color": style.color, "symbol": style.symbol, "size": 13},
-            "hovertemplate": f"{text}<br>%{{y:.4g}} times after %{{x:.3g}} s<extra></extra>",
+            "hovertemplate": f"{text}<br>{gap:.2%} after {duration_text(seconds)}<extra></extra>",
         }
         traces.append(mark)
     y_axis = {
-        "title": {"text": relative.axis},
-        "range": [1.0 - margin, relative.reach + margin],
+        "title": {"text": f"error {relative.axis}"},
+        "range": [-margin, relative.largest + margin],
+        "tickformat": PERCENT,
         "automargin": True,
     }
     layout = {
         "xaxis": (
             log_axis(10.0 ** x_range[0], 10.0 ** x_range[1])
-            | {"title": {"text": "seconds to plan"}, "range": x_range}
+            | {"title": {"text": "planning time (s)"}, "range": x_range}
         ),
         "yaxis": y_axis,
         "height": height,
         "showlegend": not all(text_positions),
-        "legend": {"orientation": "h", "y": -0.3},
+        "legend": LEGEND,
     }
-    fastest = min(relative.near, key=lambda label: float(table["seconds"][label]), default="")
+    reference = "over the bound" if comparison.bound > 0 else "over the best"
+    fastest = min(labels, key=lambda label: float(table["seconds"][label]), default="")
     rows = [
-        (title_of(label), float(table["seconds"][label]), relative.over[label])
+        (title_of(label), float(table["seconds"][label]), relative.gaps[label])
         for label in table.index
     ]
     return Picture(
         title="Error and planning time",
         figure=set_margins(go.Figure(traces, layout)),
-        table=pd.DataFrame(rows, columns=["mechanism", "seconds", relative.axis]),
+        table=pd.DataFrame(rows, columns=["mechanism", "seconds", reference]),
         alt=(
             f"{title_of(fastest)} is the fastest of those shown."
             if fastest
             else "No mechanism is close enough to be shown."
         ),
-        note=("Lower is more accurate, further left is faster. " + relative.folded()).strip(),
+        note=("Lower is more accurate, further left is faster. " + relative.omitted_text()).strip(),
     )
 
 
 def where_picture(comparison: Comparison, workload: Workload) -> Picture:
-    """Return a heat map of the RMSE of each group, relative to the best mechanism for the group."""
-    relative = _relative_errors(comparison)
-    labels = [label for label in (*relative.near, *relative.far) if label in comparison.groups]
-    n_drawn = max(1, sum(label in relative.near for label in labels))
+    """Return a heat map of the RMSE of each table relative to the best mechanism for the table.
+
+    Rows are tables, those with the largest differences first; columns are mechanisms, and equally
+    accurate mechanisms share a column.
+    """
+    relative = _gaps(comparison)
+    drawn: list[tuple[str, ...]] = [tied for tied in relative.drawn if tied[0] in comparison.groups]
+    if not drawn:
+        drawn = [(label,) for label in relative.omitted if label in comparison.groups][:1]
+    labels = [
+        label for label in (*relative.labels, *relative.omitted) if label in comparison.groups
+    ]
     errors = np.array([comparison.groups[label] for label in labels])
     with np.errstate(invalid="ignore", divide="ignore"):
         loss_ratios = np.where(errors > 0.0, errors / errors.min(axis=0), 1.0)
-    worst = np.minimum(
-        np.nan_to_num(loss_ratios[:n_drawn], nan=MAX_NAMED_RATIO), MAX_NAMED_RATIO
-    ).max(axis=0)
+    shown = loss_ratios[[labels.index(tied[0]) for tied in drawn]]
+    worst = np.minimum(np.nan_to_num(shown, nan=MAX_NAMED_RATIO), MAX_NAMED_RATIO).max(axis=0)
     shown_groups = np.argsort(-worst, kind="stable")[:MAX_MAP_GROUPS]
-    names = [f"{g}: {set_name(workload.groups[g].attributes)}" for g in range(len(workload.groups))]
+    names = [f"{g}: {set_name(group.attributes)}" for g, group in enumerate(workload.groups)]
     titles = [title_of(label) for label in labels]
-    shown = loss_ratios[:n_drawn, shown_groups]
+    shown = shown[:, shown_groups].T
+    columns = axis_labels([tied_titles(tied) for tied in drawn], 200)
+    rows = axis_labels([names[g] for g in shown_groups], 200)
     figure = heat_map(
         np.minimum(shown, MAX_DRAWN_RATIO),
-        (titles[:n_drawn], [names[g] for g in shown_groups]),
-        ("", "table"),
+        (rows, columns),
+        ("", ""),
         "%{y}<br>%{x}<br>%{customdata:.3g} times the best",
-        "times<br>the best",
+        "",
+        showscale=False,
     )
     figure.update_traces(
-        zmin=1.0, zmax=max(1.1, min(MAX_DRAWN_RATIO, float(np.nanmax(shown)))), customdata=shown
+        x=columns,
+        y=rows,
+        zmin=1.0,
+        zmax=max(1.1, min(MAX_DRAWN_RATIO, float(np.nanmax(shown)))),
+        customdata=shown,
+        text=[[f"{ratio:.2f}" if ratio < 100.0 else "over 100" for ratio in row] for row in shown],
+        texttemplate="%{text}",
     )
-    if len(shown_groups) <= 12:
-        figure.update_traces(
-            text=[[f"{x:.2f}" for x in row] for row in shown], texttemplate="%{text}"
-        )
-    rows = axis_labels(titles[:n_drawn])
-    figure.update_yaxes(tickvals=rows, ticktext=[wrap_label(row) for row in rows])
-    figure.update_layout(height=min(620, 190 + 34 * n_drawn))
-    table = pd.DataFrame(
-        {"group": names} | {title: loss_ratios[k] for k, title in enumerate(titles)}
-    )
+    column_texts = ["<br>".join(wrap_label(title_of(one)) for one in tied) for tied in drawn]
+    figure.update_xaxes(side="top", tickvals=columns, ticktext=column_texts)
+    figure.update_yaxes(tickvals=rows, ticktext=axis_labels([names[g] for g in shown_groups], 24))
+    n_lines = max(text.count("<br>") + 1 for text in column_texts)
+    figure.update_layout(height=110 + 18 * n_lines + 26 * len(rows))
     wins = np.isclose(loss_ratios, 1.0, rtol=TIE_TOLERANCE).sum(axis=1)
     more = (
         f" The {MAX_MAP_GROUPS} tables with the largest differences are shown."
@@ -360,52 +398,62 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     return Picture(
         title="Relative error by table",
         figure=figure,
-        table=table,
-        alt="Tables where it is the most accurate: "
+        table=pd.DataFrame(
+            {"attributes": names} | {title: loss_ratios[k] for k, title in enumerate(titles)}
+        ),
+        alt="Number of tables for which it is the most accurate: "
         + ", ".join(f"{title} {number(int(k))}" for title, k in zip(titles, wins, strict=True))
         + f", of {number(len(names))}.",
         note=(
-            f"Brighter = less accurate (capped at {MAX_DRAWN_RATIO:g}x).{more} {relative.folded()}"
-        ),
+            "Error divided by that of the best mechanism for the table. Brighter = less accurate"
+            f" (capped at {MAX_DRAWN_RATIO:g}x).{more} {relative.omitted_text()}"
+        ).strip(),
     )
 
 
 def budgets_picture(
-    comparison: Comparison, budget: Budget, say: Callable[[Budget], str] = in_pcost
+    comparison: Comparison, budget: Budget, format_budget: Callable[[Budget], str] = in_pcost
 ) -> Picture:
-    """Return the errors of all mechanisms at other budgets, in counts, one line per mechanism.
+    """Return a line chart of the errors of all mechanisms at other budgets, in counts.
 
-    ``say`` formats a budget.  The custom data of a marker is (budget text, mechanism label, pcost).
+    Equally accurate mechanisms share a line.  The custom data of a marker is (budget text, mechanism
+    label, pcost).
+
+    Parameters
+    ----------
+    format_budget : function that returns the text of a budget.
     """
-    relative = _relative_errors(comparison)
-    pcosts = [float(pcost) for pcost in budget.pcost * np.logspace(-1.0, 1.0, 9)]
-    budget_texts = [say(budget.at(pcost)) for pcost in pcosts]
+    relative = _gaps(comparison)
+    pcosts = [budget.pcost * factor for factor in BUDGET_FACTORS]
+    budget_texts = [format_budget(budget.at(pcost)) for pcost in pcosts]
     pure = "" if budget.pure_epsilon is None else ", which is twice the epsilon,"
     figure, table = go.Figure(), {"budget": budget_texts, "pcost": pcosts}
-    for label in relative.near:
-        style, text = mechanism_style(label), axis_labels([title_of(label)])[0]
-        table[title_of(label)] = relative.sizes[label] * np.sqrt(budget.pcost / np.array(pcosts))
+    for labels in relative.drawn:
+        style, text = mechanism_style(labels[0]), axis_labels([tied_titles(labels)], 200)[0]
+        error = relative.errors[labels[0]]
+        errors = error * np.sqrt(budget.pcost / np.array(pcosts))
+        for label in labels:
+            table[title_of(label)] = errors
         figure.add_scatter(
             x=pcosts,
-            y=table[title_of(label)],
+            y=errors,
             mode="lines+markers",
             name=text,
             line={"color": style.color, "dash": style.dash},
             marker={"color": style.color, "symbol": style.symbol, "size": 9},
             customdata=[
-                (budget_text, label, pcost)
+                (budget_text, labels[0], pcost)
                 for budget_text, pcost in zip(budget_texts, pcosts, strict=True)
             ],
             hovertemplate=f"{text}<br>%{{customdata[0]}}: %{{y:.4g}} counts<extra></extra>",
         )
-    figure.update_xaxes(
-        title="budget", type="log", tickvals=pcosts[::2], ticktext=budget_texts[::2]
-    )
-    sizes = [relative.sizes[label] for label in relative.near]
-    errors = [size * math.sqrt(budget.pcost / p) for size in sizes for p in pcosts]
-    y_axis = log_axis(min(errors), max(errors)) if errors and min(errors) > 0 else {"type": "log"}
+    figure.update_xaxes(budget_axis(pcosts, budget_texts))
+    drawn = [relative.errors[label] for label in relative.labels]
+    low, high = min(drawn, default=0.0), max(drawn, default=0.0)
+    spread = math.sqrt(BUDGET_FACTORS[-1])
+    y_axis = log_axis(low / spread, high * spread) if low > 0 else {"type": "log"}
     figure.update_yaxes(title="typical error (counts)", **y_axis)
-    figure.update_layout(height=380, legend={"orientation": "h", "y": -0.25})
+    figure.update_layout(height=420, legend=LEGEND)
     return Picture(
         title="Error at other budgets",
         figure=set_margins(figure),
@@ -414,20 +462,23 @@ def budgets_picture(
             f"Four times the pcost{pure} halves every error; the order of the mechanisms does not"
             " change."
         ),
-        note=("Scaled from the current budget."),
+        note=relative.omitted_text(),
     )
 
 
 def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
-    """Return the cumulative distributions of standard errors, one line per mechanism."""
+    """Return cumulative distributions of standard errors, one line per mechanism.
+
+    Mechanisms with equal distributions share a line.
+    """
     distributions = {label: distribution.thinned() for label, distribution in spreads.items()}
     figure = go.Figure()
-    for position, (label, distribution) in enumerate(distributions.items()):
-        style, finite = (
-            mechanism_style(label),
-            distribution.errors[np.isfinite(distribution.errors)],
-        )
-        text = axis_labels([title_of(label)])[0]
+    ties = _equal_distributions(distributions)
+    for position, labels in enumerate(ties):
+        label, distribution = labels[0], distributions[labels[0]]
+        style = mechanism_style(label)
+        finite = distribution.errors[np.isfinite(distribution.errors)]
+        text = axis_labels([tied_titles(labels)], 200)[0]
         line_style = {"color": style.color, "dash": style.dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(
             # Single precision suffices for drawing and halves the size.
@@ -444,8 +495,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
         )
         # Markers of different mechanisms have different heights, so that they do not overlap.
         heights = [
-            (k + (position + 0.5) / len(distributions)) / MARKERS_PER_LINE
-            for k in range(MARKERS_PER_LINE)
+            (k + (position + 0.5) / len(ties)) / MARKERS_PER_LINE for k in range(MARKERS_PER_LINE)
         ]
         mark = {"color": style.color, "symbol": style.symbol, "size": 9}
         figure.add_scatter(
@@ -468,7 +518,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
     is_log = len(finite) > 0 and float(finite.max()) > LOG_AXIS_RATIO * float(finite.min()) > 0
     axes = spread_axes((float(finite.min()), float(finite.max())) if is_log else None)
     axes["xaxis"]["rangemode"] = "normal"
-    figure.update_layout(axes, height=480, legend={"orientation": "h", "y": -0.22})
+    figure.update_layout(axes, height=480, legend=LEGEND)
     table = pd.DataFrame({"share of queries": [f"{q:.0%}" for q in QUANTILES]})
     for label, distribution in distributions.items():
         table[title_of(label)] = [distribution.quantile(q) for q in QUANTILES]
@@ -487,6 +537,21 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
         ),
         note="Further left is more accurate. " + next(iter(distributions.values())).how,
     )
+
+
+def _equal_distributions(distributions: Mapping[str, ErrorDistribution]) -> list[list[str]]:
+    """Return labels in lists of mechanisms with equal distributions."""
+    ties: list[list[str]] = []
+    for label, distribution in distributions.items():
+        quantiles = [distribution.quantile(share) for share in QUANTILES]
+        for tied in ties:
+            others = [distributions[tied[0]].quantile(share) for share in QUANTILES]
+            if np.allclose(quantiles, others, rtol=EQUAL_ERROR_TOLERANCE, atol=0.0):
+                tied.append(label)
+                break
+        else:
+            ties.append([label])
+    return ties
 
 
 def ratio_picture(

@@ -28,6 +28,7 @@ from engine.figures.base import (
     bars,
     evenly_spaced,
     heat_map,
+    log_axis,
     set_margins,
     short_query_text,
 )
@@ -54,7 +55,7 @@ def domain_picture(schema: Schema) -> Picture:
         shown["cells"].tolist(), shown["attribute"].tolist(), "cells", "%{y}: %{x:,} cells"
     )
     if max(shown["cells"]) > 50 * min(shown["cells"]):
-        figure.update_xaxes(type="log", dtick=1)
+        figure.update_xaxes(log_axis(min(shown["cells"]), max(shown["cells"])))
     largest = max(schema.attributes, key=lambda a: a.size)
     return Picture(
         title="Cells of every attribute",
@@ -172,6 +173,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
                 [-0.5, schema[name].size - 0.5] if axis == "x" else [schema[name].size - 0.5, -0.5]
             ),
             "automargin": True,
+            "autotickangles": [0, 90],
             "ticklabeloverflow": "allow",
         }
     layout |= {

@@ -19,9 +19,11 @@ from engine.analysis import group_table
 from engine.analysis.error_distribution import error_distribution
 from engine.figures.base import (
     BLUE,
+    MAX_LINE_CHARS,
     MAX_SIDE,
     ORANGE,
     Picture,
+    axis_labels,
     bars,
     evenly_spaced,
     heat_map,
@@ -74,6 +76,16 @@ def pairs_picture(plan: Plan) -> Picture:
     grid = np.array([[error for error, _ in row] for row in entries])
     figure = heat_map(
         grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:.4g} counts", "counts"
+    )
+    # Below the columns there is only room for the numbers of the attributes.
+    figure.update_xaxes(
+        tickvals=figure.data[0].x,
+        ticktext=[str(number) for number in range(1, len(names) + 1)],
+        tickangle=0,
+    )
+    figure.update_yaxes(
+        tickvals=figure.data[0].y,
+        ticktext=[f"{text}  {n}" for n, text in enumerate(axis_labels(names, MAX_LINE_CHARS), 1)],
     )
     (x_labels, y_labels), nonempty = (
         (figure.data[0].x, figure.data[0].y),

@@ -17,11 +17,14 @@ from engine.analysis.variance_breakdown import breakdown_text
 from engine.figures.base import (
     BLUE,
     GREY,
+    LEGEND,
     ORANGE,
     PERCENT,
     Picture,
     axis_labels,
     bars,
+    budget_axis,
+    category_axis,
     in_pcost,
     set_margins,
 )
@@ -90,10 +93,10 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     figure.update_layout(
         barmode="stack",
         height=110 + 22 * len(labels),
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        legend=LEGEND,
     )
     figure.update_xaxes(tickformat=".0%", range=[0, 1.02])
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    figure.update_yaxes(category_axis() | {"autorange": "reversed"})
     thinning_note = (
         f" The {MAX_BARS} worst of {len(table):,} tables are shown."
         if len(table) > MAX_BARS
@@ -101,7 +104,7 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     )
     return Picture(
         title="Publishable answers, worst tables first",
-        figure=set_margins(figure).update_layout(margin_t=40),
+        figure=set_margins(figure),
         table=table,
         alt=quality_text(plan, scale),
         note="The data lists the smallest publishable count per table." + thinning_note,
@@ -179,15 +182,10 @@ def interval_picture(
         "customdata": [budget_texts[current_index]],
     }
     layout = {
-        "xaxis": {
-            "title": {"text": "budget"},
-            "type": "log",
-            "tickvals": pcosts,
-            "ticktext": budget_texts,
-        },
+        "xaxis": budget_axis(pcosts.tolist(), budget_texts),
         "yaxis": {"title": {"text": "interval ± (counts)"}, "rangemode": "tozero"},
         "height": 300,
-        "legend": {"orientation": "h", "y": 1.15},
+        "legend": LEGEND,
     }
     errors = half_widths / quantile(0.95, plan.budget.law)
     table = pd.DataFrame(

@@ -8,23 +8,37 @@ says so if some are omitted.
 from __future__ import annotations
 
 import html
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from engine._format import cost, pluralize, remaining_text
+from engine._format import cost, format_number, pluralize, remaining_text
 from engine._validation import check_int, check_type
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import Coverage
 from engine.errors import PlanError
 from engine.figures.base import (
     BLUE,
+    CHAR_WIDTH_PX,
     GREEN,
     GREY,
+    LEGEND,
+    MAX_LINE_CHARS,
     MAX_SIDE,
     ORANGE,
+    VERMILION,
     Picture,
     axis_labels,
+    category_axis,
+    heat_map,
+    mark_rehearsal,
     set_margins,
 )
 from engine.figures.compare import ranking_picture
@@ -32,16 +46,16 @@ from engine.figures.errors import error_picture
 from engine.plans import Plan
 from engine.release import Measurement
 
-REHEARSAL_WATERMARK = {
-    "text": "REHEARSAL",
-    "showarrow": False,
-    "font": {"size": 44, "color": "rgba(127,127,127,0.35)"},
-    "x": 0.5,
-    "y": 0.5,
-    "xref": "paper",
-    "yref": "paper",
-    "textangle": -20,
-}
+SIGN = re.compile(r" (=|in|<|<=|>|>=) ")  # between attribute and value in the text of a query
+MIN_ANSWERS_HEIGHT_PX = 330
+TITLE_HEIGHT_PX = 24  # of a panel
+MAX_CELL_TEXTS = 120  # answers of a heat map that are printed in its cells
+FEW_ANSWERS = 40  # more intervals of one panel are drawn thinner
+PANELS_PER_ROW, MAX_PANELS = (
+    3,
+    6,
+)  # panels of a product of two attributes; larger products are drawn as heat maps
+MIN_VISIBLE_SHARE = 0.01  # shorter intervals, relative to the axis, cannot be seen
 
 
 def spending_picture(total: float, spent: float, requested: float, unit: str = "pcost") -> Picture:
@@ -54,14 +68,19 @@ def spending_picture(total: float, spent: float, requested: float, unit: str = "
     fits = requested <= available  # a release that exceeds the budget is refused
     remaining = available - requested if fits else available
     segments = [
-        (f"was spent: {cost(spent)}", spent, GREY, "/"),
+        (f"spent: {cost(spent)}", spent, GREY, "/"),
         (
             f"this release: {cost(requested)}{'' if fits else ' (too much)'}",
             requested if fits else 0.0,
             ORANGE,
             "x",
         ),
-        (f"{'will be' if fits else 'is'} left: {remaining_text(remaining)}", remaining, GREEN, ""),
+        (
+            f"{'left after it' if fits else 'left'}: {remaining_text(remaining)}",
+            remaining,
+            GREEN,
+            "",
+        ),
     ]
     bars = [
         {
@@ -77,8 +96,8 @@ def spending_picture(total: float, spent: float, requested: float, unit: str = "
     ]
     layout = {
         "barmode": "stack",
-        "height": 150,
-        "legend": {"orientation": "h", "traceorder": "normal", "y": 1.6},
+        "height": 170,
+        "legend": LEGEND,
         "xaxis": {"title": {"text": f"privacy cost ({unit})"}, "range": [0, total]},
         "yaxis": {"showticklabels": False},
     }
@@ -91,39 +110,237 @@ def spending_picture(total: float, spent: float, requested: float, unit: str = "
         if fits
         else f"that is more than what is left, {remaining_text(remaining)}."
     )
-    parts = ["was spent", "this release", "will be left" if fits else "is left"]
+    parts = ["spent", "this release", "left after it" if fits else "left"]
     table = pd.DataFrame({"part": parts, unit: [spent, requested, remaining]})
     return Picture(
         title="What this spends", figure=set_margins(go.Figure(bars, layout)), table=table, alt=alt
     )
 
 
-def _lines(queries: pd.Series[str]) -> list[str]:
-    """Return query labels with one line per condition, because long labels reduce the plot area."""
-    return [text.replace(" and ", "<br>") for text in axis_labels(queries.tolist())]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Series:
+    """Answers with intervals to draw, in counts, each of shape (queries,)."""
+
+    name: str
+    values: pd.Series[float]
+    low: pd.Series[float]
+    high: pd.Series[float]
+    color: str
+    symbol: str
 
 
-def _axis_labels(queries: pd.Series[str]) -> tuple[list[str], str | None]:
+def _conditions(query: str) -> list[tuple[str, str]] | None:
+    """Return the conditions of a query as pairs of attribute and value; None if it has others.
+
+    >>> _conditions("age < 20 and sex = F"), _conditions("20 <= age < 30")
+    ([('age', '< 20'), ('sex', 'F')], None)
+    """
+    pairs = []
+    for condition in query.split(" and "):
+        parts = SIGN.split(condition)
+        if len(parts) != 3:
+            return None
+        name, sign, value = parts
+        pairs.append((name, value if sign in ("=", "in") else f"{sign} {value}"))
+    return pairs
+
+
+def _product_axes(queries: Sequence[str]) -> tuple[tuple[str, str], list[list[str]]] | None:
+    """Return the attributes and values of queries that are all pairs of values of two attributes.
+
+    The first attribute varies slowest.  Returns None for other queries.
+    """
+    conditions = [_conditions(query) for query in queries]
+    pairs = [pair for pair in conditions if pair is not None and len(pair) == 2]
+    names = {(first[0], second[0]) for first, second in pairs}
+    if len(pairs) < len(queries) or len(names) != 1:
+        return None
+    values = [list(dict.fromkeys(pair[axis][1] for pair in pairs)) for axis in (0, 1)]
+    found = [(first[1], second[1]) for first, second in pairs]
+    if found != list(itertools.product(*values)):
+        return None
+    return names.pop(), values
+
+
+def _query_labels(queries: Sequence[str]) -> tuple[list[str], str | None]:
     """Return axis labels of queries, and the axis title or None.
 
     If all queries are on one attribute, its name is the title and is omitted from the labels.
+    Otherwise a label has one line per condition, because long labels reduce the plot area.
     """
-    conditions = [
-        text.partition(sign) for text in queries for sign in (" = ", " in ") if sign in text
-    ][: len(queries)]
-    names = {name for name, _, _ in conditions}
-    if (
-        len(names) != 1
-        or len(conditions) != len(queries)
-        or any(" and " in cell for _, _, cell in conditions)
-    ):
-        return _lines(queries), None
-    return axis_labels([cell for _, _, cell in conditions]), html.escape(names.pop())
+    conditions = [_conditions(query) for query in queries]
+    single = [pair[0] for pair in conditions if pair is not None and len(pair) == 1]
+    names = {name for name, _ in single}
+    if len(single) < len(queries) or len(names) != 1:
+        return [text.replace(" and ", "<br>") for text in axis_labels(list(queries))], None
+    return axis_labels([value for _, value in single]), html.escape(names.pop())
 
 
-def _max_ticks(texts: list[str]) -> int:
-    """Return the number of labels that fit on an axis, given their number of lines."""
-    return 16 // (1 + max((text.count("<br>") for text in texts), default=0)) or 1
+def _answer_traces(
+    labels: Sequence[str], series: _Series, rows: slice, *, showlegend: bool
+) -> dict[str, Any]:
+    """Return the trace of some answers: a mark per answer on a wide, pale interval."""
+    values = series.values.iloc[rows]
+    bars = {
+        "type": "data",
+        "array": (series.high.iloc[rows] - values).to_numpy(),
+        "arrayminus": (values - series.low.iloc[rows]).to_numpy(),
+        "color": series.color,
+        "thickness": 2.5 if len(labels) <= FEW_ANSWERS else 1.2,
+        "width": 3 if len(labels) <= FEW_ANSWERS else 0,
+    }
+    return {
+        "type": "scatter",
+        "x": list(labels),
+        "y": values,
+        "mode": "markers",
+        "name": series.name,
+        "legendgroup": series.name,
+        "showlegend": showlegend,
+        "marker": {
+            "color": series.color,
+            "symbol": series.symbol,
+            "size": 6 if len(labels) <= FEW_ANSWERS else 4,
+        },
+        "error_y": bars,
+        "customdata": np.stack([series.low.iloc[rows], series.high.iloc[rows]], axis=-1),
+        "hovertemplate": (
+            "%{x}<br>%{y:,.1f} counts<br>%{customdata[0]:,.1f} to %{customdata[1]:,.1f}"
+            "<extra></extra>"
+        ),
+    }
+
+
+def _answers_figure(
+    queries: Sequence[str], series: Sequence[_Series], truth: pd.Series[float] | None = None
+) -> go.Figure:
+    """Return a figure of answers with intervals.
+
+    Pairs of values of two attributes are drawn as one panel per value of the attribute with fewer
+    values, or as a heat map of the last series if there are many.  Other queries are drawn next to
+    each other.
+    """
+    axes = _product_axes(queries)
+    if axes is None:
+        labels, title = _query_labels(queries)
+        traces = [_answer_traces(labels, one, slice(None), showlegend=True) for one in series]
+        if truth is not None:
+            traces.append(_truth_trace(labels, truth, showlegend=True))
+        max_ticks = 16 // (1 + max((text.count("<br>") for text in labels), default=0)) or 1
+        layout = {
+            "xaxis": category_axis(title) | {"nticks": max_ticks},
+            "yaxis": {"title": {"text": "records (counts)"}},
+            "legend": LEGEND,
+            "height": MIN_ANSWERS_HEIGHT_PX + _label_height(labels),
+        }
+        return set_margins(go.Figure(traces, layout))
+    names, values = axes
+    panel_axis = int(len(values[1]) < len(values[0]))
+    if len(values[panel_axis]) > MAX_PANELS:
+        return _answers_map(names, values, series[-1])
+    return _answers_panels(names, values, panel_axis, series, truth)
+
+
+def _truth_trace(
+    labels: Sequence[str], truth: pd.Series[float], *, showlegend: bool
+) -> dict[str, Any]:
+    line = {"width": 2, "color": VERMILION}
+    mark = {"color": VERMILION, "symbol": "line-ew-open", "size": 11, "line": line}
+    return {
+        "type": "scatter",
+        "x": list(labels),
+        "y": truth,
+        "mode": "markers",
+        "name": "truth",
+        "legendgroup": "truth",
+        "showlegend": showlegend,
+        "marker": mark,
+        "hovertemplate": "%{x}<br>truth %{y:,.0f} counts<extra></extra>",
+    }
+
+
+def _label_height(labels: Sequence[str]) -> float:
+    """Return the height of vertical axis labels, in pixels."""
+    return CHAR_WIDTH_PX * max(len(line) for label in labels for line in label.split("<br>"))
+
+
+def _answers_map(names: tuple[str, str], values: list[list[str]], series: _Series) -> go.Figure:
+    """Return a heat map of the answers to all pairs of values of two attributes."""
+    shape = (len(values[0]), len(values[1]))
+    intervals = np.stack(
+        [one.to_numpy().reshape(shape) for one in (series.low, series.high)], axis=-1
+    )
+    hover = "%{y}<br>%{x}<br>%{z:,.1f} counts<br>%{customdata[0]:,.1f} to %{customdata[1]:,.1f}"
+    grid = series.values.to_numpy().reshape(shape)
+    texts = {"texttemplate": "%{z:,.0f}"} if grid.size <= MAX_CELL_TEXTS else {}
+    return heat_map(grid, values, names, hover, "counts", customdata=intervals, **texts)
+
+
+def _answers_panels(
+    names: tuple[str, str],
+    values: list[list[str]],
+    panel_axis: int,
+    series: Sequence[_Series],
+    truth: pd.Series[float] | None,
+) -> go.Figure:
+    """Return one panel of answers per value of an attribute, with a common axis of counts."""
+    panels, labels = values[panel_axis], axis_labels(values[1 - panel_axis])
+    titles = [f"{names[panel_axis]} = {value}" for value in panels]
+    n_columns = min(len(panels), PANELS_PER_ROW)
+    n_rows = -(-len(panels) // n_columns)
+    figure = make_subplots(
+        rows=n_rows,
+        cols=n_columns,
+        shared_yaxes="all",
+        shared_xaxes="columns",
+        subplot_titles=axis_labels(titles, 2 * MAX_LINE_CHARS - 10 * n_columns),
+        horizontal_spacing=0.03,
+        vertical_spacing=0.12 / n_rows,
+    )
+    for number in range(len(panels)):
+        # The queries of a panel are contiguous for the first attribute, else equally spaced.
+        rows = (
+            slice(number * len(labels), (number + 1) * len(labels))
+            if panel_axis == 0
+            else slice(number, None, len(panels))
+        )
+        place = {"row": number // n_columns + 1, "col": number % n_columns + 1}
+        for one in series:
+            figure.add_trace(_answer_traces(labels, one, rows, showlegend=number == 0), **place)
+        if truth is not None:
+            trace = _truth_trace(labels, truth.iloc[rows], showlegend=number == 0)
+            figure.add_trace(trace, **place)
+    figure.update_xaxes(category_axis() | {"nticks": 12})
+    for number in range(n_columns):
+        # The last panel of a column has the labels.
+        row = (len(panels) - 1 - number) // n_columns + 1
+        place = {"row": row, "col": number + 1}
+        figure.update_xaxes(title_text=html.escape(names[1 - panel_axis]), **place)
+        figure.update_xaxes(showticklabels=True, **place)
+    figure.update_yaxes(title_text="records (counts)", col=1)
+    figure.update_annotations(font_size=12)
+    height = 130 + _label_height(labels) + 200 * n_rows
+    figure.update_layout(height=height, legend=LEGEND | {"y": 1.0 + TITLE_HEIGHT_PX / height})
+    return set_margins(figure, top=30 + TITLE_HEIGHT_PX)
+
+
+def _interval_note(series: Sequence[_Series], n_answers: int) -> str:
+    """Return sentences about the widths of the intervals and about answers that are not drawn."""
+    low = min(float(one.low.min()) for one in series)
+    high = max(float(one.high.max()) for one in series)
+    notes = []
+    for one in series:
+        half_widths = ((one.high - one.low) / 2).dropna()
+        if half_widths.empty:
+            continue
+        texts = [format_number(float(half_widths.min())), format_number(float(half_widths.max()))]
+        extent = texts[0] if texts[0] == texts[1] else f"{texts[0]} to {texts[1]}"
+        subject = "Intervals" if len(series) == 1 else f"Intervals, {one.name.partition(',')[0]}"
+        hidden = float(half_widths.max()) < MIN_VISIBLE_SHARE * (high - low)
+        notes.append(f"{subject}: ± {extent} counts{', too narrow to be seen' if hidden else ''}.")
+    if n_answers > MAX_SIDE:
+        notes.append(f"The first {MAX_SIDE} answers of this page are drawn.")
+    return " ".join(notes)
 
 
 def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
@@ -136,62 +353,31 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     rehearsal : whether the picture is marked as a rehearsal.
     """
     shown = answers.head(MAX_SIDE)
-    half_width = (shown["high"] - shown["low"]) / 2
-    texts, name = _axis_labels(shown["query"])
-    noisy = {
-        "type": "scatter",
-        "x": texts,
-        "y": shown["answer"],
-        "mode": "markers",
-        "name": "noisy answer with interval",
-        "marker": {"color": BLUE, "size": 6},
-        "error_y": {
-            "type": "data",
-            "array": half_width,
-            "color": BLUE,
-            "thickness": 1.2,
-            "width": 0,
-        },
-        "hovertemplate": "%{x}<br>%{y:,.1f} counts<extra></extra>",
-    }
-    layout = {
-        "xaxis": {
-            "type": "category",
-            "nticks": _max_ticks(texts),
-            "automargin": True,
-            "title": {"text": name},
-        },
-        "yaxis": {"title": {"text": "records (counts)"}},
-        "legend": {"orientation": "h", "y": 1.12},
-        "annotations": [REHEARSAL_WATERMARK] if rehearsal else None,
-    }
-    coverage_text, traces = "", [noisy]
-    if "truth" in shown:
-        mark = {"color": ORANGE, "symbol": "line-ew-open", "size": 12, "line": {"width": 3}}
-        truth = {
-            "type": "scatter",
-            "x": texts,
-            "y": shown["truth"],
-            "mode": "markers",
-            "name": "truth",
-            "marker": mark,
-        }
-        traces = [truth, noisy]
-        n_covered = int(
-            ((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum()
-        )
-        coverage_text = f" {n_covered:,} of the {len(shown):,} intervals drawn hold the truth."
-    kind = "Rehearsal: noisy" if rehearsal else "Noisy"
-    alt = f"{kind} answers to {pluralize(len(shown), 'query', 'queries')}.{coverage_text}"
-    note = (
-        f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
+    noisy = _Series(
+        name="noisy answer with interval",
+        values=shown["answer"],
+        low=shown["low"],
+        high=shown["high"],
+        color=BLUE,
+        symbol="circle",
     )
+    truth = shown.get("truth")
+    figure = _answers_figure(shown["query"].tolist(), [noisy], truth)
+    if rehearsal:
+        mark_rehearsal(figure)
+    coverage_text = ""
+    if truth is not None:
+        n_covered = int(((shown["low"] <= truth) & (truth <= shown["high"])).sum())
+        verb = "contains" if n_covered == 1 else "contain"
+        coverage_text = f" {n_covered:,} of the {len(shown):,} intervals drawn {verb} the truth."
+    kind = "Rehearsal: noisy" if rehearsal else "Noisy"
+    noun = "answer" if len(shown) == 1 else "answers"
     return Picture(
         title="Answers",
-        figure=set_margins(go.Figure(traces, layout)),
+        figure=figure,
         table=answers,
-        alt=alt,
-        note=note,
+        alt=f"{kind} {noun} to {pluralize(len(shown), 'query', 'queries')}.{coverage_text}",
+        note=_interval_note([noisy], len(answers)),
     )
 
 
@@ -209,69 +395,50 @@ def published_picture(
     unbiased, published : whether these answers are drawn.
     """
     shown = answers.head(MAX_SIDE)
-    texts = _lines(shown["query"])
     series = [
-        (
-            "unbiased, exact interval",
-            unbiased,
-            shown["answer"],
-            shown["low"],
-            shown["high"],
-            BLUE,
-            "circle",
+        _Series(
+            name="unbiased, exact interval",
+            values=shown["answer"],
+            low=shown["low"],
+            high=shown["high"],
+            color=BLUE,
+            symbol="circle",
         ),
-        (
-            "published, approximate interval",
-            published,
-            shown["published"],
-            shown["published_low"],
-            shown["published_high"],
-            ORANGE,
-            "diamond",
+        _Series(
+            name="published, approximate interval",
+            values=shown["published"],
+            low=shown["published_low"],
+            high=shown["published_high"],
+            color=ORANGE,
+            symbol="diamond",
         ),
     ]
-    figure = go.Figure()
-    for name, is_drawn, value, low, high, color, symbol in series:
-        if is_drawn:
-            bars = {
-                "type": "data",
-                "array": high - value,
-                "arrayminus": value - low,
-                "color": color,
-            }
-            figure.add_scatter(
-                x=texts,
-                y=value,
-                mode="markers",
-                name=name,
-                marker={"color": color, "symbol": symbol, "size": 7},
-                error_y=bars | {"thickness": 1.2, "width": 0},
-                hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
-            )
-    figure.update_xaxes(type="category", nticks=_max_ticks(texts), automargin=True)
-    figure.update_yaxes(title="records (counts)")
-    figure.update_layout(legend={"orientation": "h", "y": 1.12}, scattermode="group")
+    drawn = [one for one, is_drawn in zip(series, (unbiased, published), strict=True) if is_drawn]
+    figure = _answers_figure(shown["query"].tolist(), drawn)
+    figure.update_layout(scattermode="group")
     if rehearsal:
-        figure.add_annotation(**REHEARSAL_WATERMARK)
+        mark_rehearsal(figure)
     n_negative, n_suppressed = (
         int((shown["answer"] < 0).sum()),
         int(shown["published"].isna().sum()),
     )
     kind = "Rehearsal on simulated records: " if rehearsal else ""
-    alt = (
-        f"{kind}{pluralize(len(shown), 'query', 'queries')}."
-        f" {pluralize(n_negative, 'unbiased answer')} below zero, no published one;"
-        f" {n_suppressed:,} published suppressed and not drawn."
-    )
-    note = (
-        f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
+    suppressed_text = (
+        f" {pluralize(n_suppressed, 'published answer')}"
+        f" {'is' if n_suppressed == 1 else 'are'} suppressed and not drawn."
+        if n_suppressed
+        else ""
     )
     return Picture(
         title="Unbiased and published",
-        figure=set_margins(figure),
+        figure=figure,
         table=answers,
-        alt=alt,
-        note=note,
+        alt=(
+            f"{kind}{pluralize(len(shown), 'query', 'queries')};"
+            f" {pluralize(n_negative, 'unbiased answer')} below zero, no published one."
+            f"{suppressed_text}"
+        ),
+        note=_interval_note(drawn, len(answers)),
     )
 
 
@@ -283,7 +450,7 @@ def coverage_picture(coverage: Coverage) -> Picture:
         x=table["promised"],
         y=table["promised"],
         mode="lines",
-        name="promised",
+        name="nominal",
         line={"color": GREY, "dash": "dash"},
         hoverinfo="skip",
     )
@@ -291,16 +458,16 @@ def coverage_picture(coverage: Coverage) -> Picture:
         x=table["promised"],
         y=table["found"],
         mode="markers",
-        name="found, with what chance allows",
+        name="observed, with 2 standard errors",
         marker={"color": BLUE, "size": 10},
         error_y={"type": "data", "array": table["by chance"], "color": BLUE},
-        hovertemplate="promised %{x:.0%}<br>found %{y:.2%}<extra></extra>",
+        hovertemplate="nominal %{x:.0%}<br>observed %{y:.2%}<extra></extra>",
     )
-    figure.update_xaxes(title="promised share of intervals that hold the truth", tickformat=".0%")
-    figure.update_yaxes(title="share that did", tickformat=".0%")
-    figure.update_layout(legend={"orientation": "h", "y": 1.12})
+    figure.update_xaxes(title="nominal coverage", tickformat=".0%")
+    figure.update_yaxes(title="observed coverage", tickformat=".0%")
+    figure.update_layout(legend=LEGEND)
     return Picture(
-        title="Do the intervals hold?",
+        title="Interval coverage",
         figure=set_margins(figure),
         table=table,
         alt=coverage.sentence,

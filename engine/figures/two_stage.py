@@ -24,12 +24,18 @@ from engine.figures.base import (
     BLUE,
     GREEN,
     GREY,
+    LEGEND,
     ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
     Picture,
     axis_labels,
+    category_axis,
     evenly_spaced,
     heat_map,
     in_pcost,
+    mark_rehearsal,
     set_margins,
     short_query_text,
 )
@@ -37,7 +43,6 @@ from engine.privacy import Budget
 from engine.release import Measurement
 from engine.workload import Group
 
-PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot", "dot")
 MAX_SIDE = 256  # cells per side of a heat map
@@ -101,7 +106,7 @@ def shares_picture(
     layout = {
         "barmode": "stack",
         "height": 130 + 40 * len(names),
-        "legend": {"orientation": "h", "y": 1.25, "traceorder": "normal"},
+        "legend": LEGEND,
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "xaxis": {
             "title": {"text": "privacy cost (pcost)"},
@@ -239,12 +244,13 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
         figure, note = _interval_figure(table, rule.snr, set_name(queries.attributes))
     else:
         figure, note = _bound_map(rule, table, queries)
+    set_margins(figure)
     if look.rehearsal:
-        _watermark(figure)
+        mark_rehearsal(figure)
     n_above = int(table["stands_out"].sum())
     return Picture(
         title=f"Signal-to-noise ratios on {where} with {name}",
-        figure=set_margins(figure),
+        figure=figure,
         table=table.rename(columns={"stands_out": "reliable"}),
         alt=(
             f"{_prefix(look)}{n_above:,} of {pluralize(len(table), 'cell')} of {where}"
@@ -312,33 +318,26 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
         y1=rule.share,
         line={"color": GREY, "dash": "dot"},
     )
-    figure.add_annotation(
-        x=rule.snr,
-        y=1.02,
-        yref="paper",
-        yanchor="bottom",
-        showarrow=False,
-        text=f"required: {rule.snr:g}",
-    )
     figure.update_xaxes(title="signal-to-noise ratio", range=_ratio_range(rule, estimate, options))
     figure.update_yaxes(title="share of cells above", tickformat=".0%", range=[0, 1.02])
-    figure.update_layout(legend={"orientation": "h", "y": 1.15})
+    figure.update_layout(legend=LEGEND)
+    set_margins(figure)
     if look.rehearsal:
-        _watermark(figure)
+        mark_rehearsal(figure)
     columns = ["option", "share above, lowest", "share above, estimate", "share above, highest"]
     table = pd.DataFrame(rows, columns=columns)
     texts = [f"{low:.1%} to {high:.1%} with {name}" for name, low, _, high in rows]
     return Picture(
         title="Share of reliable cells",
-        figure=set_margins(figure),
+        figure=figure,
         table=table,
         alt=(
             f"{_prefix(look)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)};"
             f" required: {rule.share:.0%}."
         ),
         note=(
-            "Thick: estimates. Thin: confidence bounds of the look. Dotted: requirements of the"
-            " rule."
+            "Thick: estimates. Thin: confidence bounds of the look. Dotted: the required ratio"
+            f" {rule.snr:g} and share {rule.share:.0%}."
         ),
     )
 
@@ -402,18 +401,16 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
         }
         traces.append(marks)
     limit = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": min_ratio, "y1": min_ratio}
-    cells = {
-        "type": "category",
+    cells = category_axis(html.escape(name)) | {
         "categoryorder": "array",
         "categoryarray": texts,
         "nticks": 20,
-        "automargin": True,
     }
     layout = {
         "shapes": [limit | {"line": {"color": GREY, "dash": "dot", "width": 2}}],
-        "xaxis": cells | {"title": {"text": html.escape(name)}},
+        "xaxis": cells,
         "yaxis": {"title": {"text": "signal-to-noise ratio"}, "rangemode": "tozero"},
-        "legend": {"orientation": "h", "y": 1.12},
+        "legend": LEGEND,
     }
     left_out = f" {len(shown):,} evenly spaced cells are drawn." if len(shown) < len(table) else ""
     note = f"Bars: confidence bounds of the look. Dotted: required ratio {min_ratio:g}.{left_out}"
@@ -452,17 +449,3 @@ def _part_text(rule: NestedPlanRule, group: Group, part: int, index: int, name: 
     queries = group.parts[part]
     columns = [rule.common.look.schema[group.attributes[a]] for a in queries.axes]
     return short_query_text(queries.family.text(columns, index) or "all records", name)
-
-
-def _watermark(figure: go.Figure) -> None:
-    """Mark a figure as a rehearsal."""
-    figure.add_annotation(
-        text="REHEARSAL",
-        showarrow=False,
-        font={"size": 64, "color": "rgba(127,127,127,0.35)"},
-        x=0.5,
-        y=0.5,
-        xref="paper",
-        yref="paper",
-        textangle=-20,
-    )

@@ -22,7 +22,18 @@ from plotly.subplots import make_subplots
 from engine._arrays import Array
 from engine._format import cost, format_number
 from engine.figures import Picture
-from engine.figures.base import BLUE, GREEN, GREY, ORANGE, axis_labels, heat_map, set_margins
+from engine.figures.base import (
+    BLUE,
+    GREEN,
+    GREY,
+    LEGEND,
+    ORANGE,
+    axis_labels,
+    category_axis,
+    heat_map,
+    mechanism_style,
+    set_margins,
+)
 from engine.lessons.examples import (
     PERSONS,
     SECRETS,
@@ -334,7 +345,7 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
         "xaxis": ticks,
         "yaxis": {"title": {"text": "records (counts)"}},
         "height": 400,
-        "legend": {"orientation": "h", "y": 1.15},
+        "legend": LEGEND,
     }
     table = pd.DataFrame(drawn.T, columns=[f"release {i + 1}" for i in range(draws)])
     table.insert(0, "true count", list(counts))
@@ -342,7 +353,7 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
     errors = np.abs(drawn - np.asarray(counts))
     return Picture(
         title="Possible releases",
-        figure=set_margins(go.Figure([all_draws, last_draw, true_counts], layout), top=40),
+        figure=set_margins(go.Figure([all_draws, last_draw, true_counts], layout)),
         table=table,
         alt=(
             f"{draws} noisy histograms of {len(counts)} invented counts: half of the errors are"
@@ -377,7 +388,7 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
         },
         "yaxis": {"title": {"text": "density"}, "showticklabels": False, "rangemode": "tozero"},
         "height": 340,
-        "legend": {"orientation": "h", "y": 1.15},
+        "legend": LEGEND,
     }
     table = pd.DataFrame(
         {
@@ -388,7 +399,7 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
     )
     return Picture(
         title="The same release with and without one person",
-        figure=set_margins(go.Figure(traces, layout), top=40),
+        figure=set_margins(go.Figure(traces, layout)),
         table=table,
         alt=(
             "Two bell curves, shifted by the number of rows of the person. An attacker guesses from"
@@ -438,14 +449,14 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
         "annotations": [name | {"text": f"budget {cost(budget)}"}],
         "barmode": "stack",
         "height": 300,
-        "legend": {"orientation": "h", "y": 1.25, "traceorder": "normal"},
+        "legend": LEGEND,
         "xaxis": {"title": {"text": "privacy cost (pcost)"}, "rangemode": "tozero"},
-        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "yaxis": category_axis() | {"autorange": "reversed"},
     }
     look = table["look"].iloc[0]
     return Picture(
         title="Cost of a look before the decision",
-        figure=set_margins(go.Figure(bars, layout), top=60),
+        figure=set_margins(go.Figure(bars, layout)),
         table=table,
         alt=(
             f"A shared look of {cost(look)} pcost and the remainder cost"
@@ -470,7 +481,7 @@ def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -
     layout = {
         "height": 90 + 34 * len(names),
         "bargap": 0.3,
-        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "yaxis": category_axis() | {"autorange": "reversed"},
         "xaxis": {"title": {"text": axis}},
     }
     return set_margins(go.Figure([bar], layout))
@@ -563,13 +574,24 @@ def range_errors_picture(contest: Contest, number: int) -> Picture:
     )
 
 
+# Strategy -> label of the mechanism whose color and marker it has in all figures.
+MECHANISM_OF_STRATEGY = {
+    "Identity": "identity",
+    "Hierarchical": "hierarchical",
+    "Wavelet": "wavelet",
+    "Fourier": "wff",
+    "Optimal": "optimum",
+}
+
+
 def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str = "") -> Picture:
     """Return a dot plot of the RMSE of all strategies, with lower bounds as lines.
 
-    The marker of the strategy ``chosen`` is highlighted.
+    The marker of the strategy ``chosen`` is larger.
     """
     names, sizes = [t.name for t in contest.results], [t.rmse for t in contest.results]
     is_chosen = [name == chosen for name in names]
+    styles = [mechanism_style(MECHANISM_OF_STRATEGY[name]) for name in names]
     figure = go.Figure(
         go.Scatter(
             x=sizes,
@@ -579,9 +601,9 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
             textposition="middle right",
             marker={
                 "opacity": 1,
-                "size": [17 if m else 13 for m in is_chosen],
-                "symbol": ["diamond" if m else "circle" for m in is_chosen],
-                "color": [ORANGE if m else BLUE for m in is_chosen],
+                "size": [17 if chosen_one else 12 for chosen_one in is_chosen],
+                "symbol": [style.symbol for style in styles],
+                "color": [style.color for style in styles],
             },
             hovertemplate="%{y}: %{x:.4f} counts<extra></extra>",
             showlegend=False,
@@ -604,15 +626,15 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
     figure.update_xaxes(
         title="RMSE over all queries (counts)", range=[low - margin / 2, high + 2 * margin]
     )
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    figure.update_layout(height=320, legend={"orientation": "h", "y": 1.15})
+    figure.update_yaxes(category_axis() | {"autorange": "reversed"})
+    figure.update_layout(height=320, legend=LEGEND)
     best = min(contest.results, key=lambda t: t.rmse)
     table = pd.DataFrame(
         {"strategy or bound": [*names, *bounds], "RMSE": [*sizes, *bounds.values()]}
     )
     return Picture(
-        title=f"Who wins on all {contest.family.name} queries over {contest.cells} cells",
-        figure=set_margins(figure).update_layout(margin_t=40),
+        title=f"Typical error of all strategies: {contest.family.name}, {contest.cells} cells",
+        figure=set_margins(figure),
         table=table,
         alt=(
             f"{best.name} has the smallest RMSE, {best.rmse:.4f} counts; no strategy can be below "
@@ -639,15 +661,12 @@ def proof_text(contest: Contest, share: float) -> str:
     )
 
 
-LEGEND = {"orientation": "h", "y": 1.18}
-
-
 def attack_picture(attack: Attack) -> Picture:
     """Return a figure of the replies of all persons and their estimates by an attack.
 
     A line marks the threshold above which the attacker guesses yes.
     """
-    persons = [f"person {i + 1}" for i in range(PERSONS)]
+    persons = [str(i + 1) for i in range(PERSONS)]
     is_correct = [guess == secret for guess, secret in zip(attack.guesses, SECRETS, strict=True)]
     replies = {
         "type": "scatter",
@@ -656,7 +675,7 @@ def attack_picture(attack: Attack) -> Picture:
         "mode": "markers",
         "name": "confidential reply (1 is yes)",
         "marker": {"color": GREEN, "size": 18, "symbol": "circle-open", "line": {"width": 3}},
-        "hovertemplate": "%{x} replied %{y}<extra></extra>",
+        "hovertemplate": "person %{x} replied %{y}<extra></extra>",
     }
     guesses = [
         {
@@ -668,7 +687,7 @@ def attack_picture(attack: Attack) -> Picture:
             "mode": "markers",
             "name": name,
             "marker": {"color": color, "size": 10, "symbol": symbol},
-            "hovertemplate": "%{x}: estimate %{y:.2f}<extra></extra>",
+            "hovertemplate": "person %{x}: estimate %{y:.2f}<extra></extra>",
         }
         for correct, name, color, symbol in (
             (True, "guessed right", BLUE, "circle"),
@@ -686,12 +705,8 @@ def attack_picture(attack: Attack) -> Picture:
     }
     layout = {
         "shapes": [threshold | {"line": {"color": GREY, "dash": "dash"}}],
-        "xaxis": {
-            "type": "category",
-            "categoryarray": persons,
-            "categoryorder": "array",
-            "showgrid": False,
-        },
+        "xaxis": category_axis("person")
+        | {"categoryarray": persons, "categoryorder": "array", "showgrid": False},
         "yaxis": {"title": {"text": "estimated reply"}},
         "height": 360,
         "legend": LEGEND,
@@ -707,7 +722,7 @@ def attack_picture(attack: Attack) -> Picture:
     )
     return Picture(
         title="Replies found by the attack",
-        figure=set_margins(go.Figure([replies, *guesses], layout), top=40),
+        figure=set_margins(go.Figure([replies, *guesses], layout)),
         table=table,
         alt=(
             f"From {len(attack.answers)} answers the attacker finds {attack.right} of {PERSONS}"
@@ -745,7 +760,7 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
     error = format_number(float(table["error"][table["cap"] == best].iloc[0]))
     return Picture(
         title="Error for each cap on rows per person",
-        figure=set_margins(figure).update_layout(margin_t=40),
+        figure=set_margins(figure),
         table=table,
         alt=(
             f"With the cap, the rows lost decrease and the noise increases; the error of the total"
@@ -781,7 +796,7 @@ def clipping_picture(example: ClippingExample, width: int) -> Picture:
         error_y={"array": example.errors, "color": ORANGE, "thickness": 1},
         hovertemplate="cells %{x}: %{y:.2f} on average<extra></extra>",
     )
-    figure.update_xaxes(type="category", title="cells", nticks=16)
+    figure.update_xaxes(category_axis("cells") | {"nticks": 16})
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(height=380, legend=LEGEND)
     table = pd.DataFrame(
@@ -794,7 +809,7 @@ def clipping_picture(example: ClippingExample, width: int) -> Picture:
     )
     return Picture(
         title="Mean of counts that are clipped at zero",
-        figure=set_margins(figure).update_layout(margin_t=40),
+        figure=set_margins(figure),
         table=table,
         alt=(
             f"{len(bins)} counts with a standard error of {format_number(example.std)}, clipped at"
@@ -807,6 +822,8 @@ def clipping_picture(example: ClippingExample, width: int) -> Picture:
 def centers_example_picture(example: CentersExample) -> Picture:
     """Return a dot plot of the gaps to the lower bound with equal and with tuned centers."""
     names = ["equal centers", "tuned centers"]
+    labels = ("querysmasher", "querysmasher (centers=tuned)")
+    styles = [mechanism_style(label) for label in labels]
     sizes = [example.equal.weighted_rmse, example.tuned.weighted_rmse]
     excess_percent = [100.0 * (size / example.bound - 1.0) for size in sizes]
     figure = go.Figure(
@@ -821,8 +838,8 @@ def centers_example_picture(example: CentersExample) -> Picture:
             textposition="middle right",
             marker={
                 "size": 15,
-                "color": [BLUE, ORANGE],
-                "symbol": ["circle", "diamond"],
+                "color": [style.color for style in styles],
+                "symbol": [style.symbol for style in styles],
                 "opacity": 1,
             },
             hovertemplate="%{y}: %{x:.3f}% above the bound<extra></extra>",
@@ -834,7 +851,7 @@ def centers_example_picture(example: CentersExample) -> Picture:
         title="RMSE above the lower bound (%)",
         range=[-0.05 * max(excess_percent), 1.8 * max(excess_percent)],
     )
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    figure.update_yaxes(category_axis() | {"autorange": "reversed"})
     figure.update_layout(height=220)
     table = pd.DataFrame(
         {
@@ -876,13 +893,13 @@ def centers_picture(example: CentersExample, name: str) -> Picture:
         line={"color": ORANGE, "dash": "dash", "width": 3},
         hovertemplate="equal: %{y:.4f}<extra></extra>",
     )
-    figure.update_xaxes(type="category", title=axis_labels([f"cell of {name}"])[0])
+    figure.update_xaxes(category_axis(axis_labels([f"cell of {name}"])[0]) | {"nticks": 12})
     figure.update_yaxes(title="share of the total")
     figure.update_layout(height=300, legend=LEGEND)
     largest = int(np.argmax(center))
     return Picture(
         title=f"Center of {name}",
-        figure=set_margins(figure).update_layout(margin_t=40),
+        figure=set_margins(figure),
         table=pd.DataFrame({"cell": cells, "tuned": center, "equal": 1.0 / len(center)}),
         alt=(
             f"Tuned shares go from {center.min():.3f} to {center.max():.3f}, the largest at cell"

@@ -32,6 +32,9 @@ SCHEMA = Schema(
 )
 
 
+RECORDS = {"age": [3, 20, 70], "sex": ["F", "F", "<b>M</b>"], "code": [0, 1, 5], "hour": [0, 0, 4]}
+
+
 @pytest.fixture(scope="module")
 def example() -> Plan:
     workload = (
@@ -164,9 +167,7 @@ def test_ad_hoc_queries_have_text_and_variance(example: Plan) -> None:
 
 
 def test_rehearsal_answers_include_true_counts(example: Plan) -> None:
-    records = pd.DataFrame(
-        {"age": [3, 20, 70], "sex": ["F", "F", "<b>M</b>"], "code": [0, 1, 5], "hour": [0, 0, 4]}
-    )
+    records = pd.DataFrame(RECORDS)
     measurement = measure(example, records, rehearsal=True)
     number = next(
         i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex", "code")
@@ -175,18 +176,56 @@ def test_rehearsal_answers_include_true_counts(example: Plan) -> None:
     assert table["truth"].tolist() == [2, 2, 2, 2, 0, 0, 0]
     picture = check_picture(figures.answers_picture(table, rehearsal=True))
     assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]
+    # the ribbon is above the plot, not across the points
+    (ribbon,) = picture.figure.layout.shapes
+    assert (ribbon.yref, ribbon.yanchor, ribbon.ysizemode) == ("paper", 1, "pixel")
+    assert ribbon.y0 > 0
+    assert picture.figure.layout.legend.yanchor == "bottom"
+    assert picture.figure.layout.legend.y > 1.0
+    # these are no complete product, so a label has one line per condition
     assert all(
         label.count("<br>") == 1 and " and " not in label for label in picture.figure.data[1].x
     )
     assert picture.figure.layout.xaxis.nticks == 8
-    assert not check_picture(
-        figures.answers_picture(measurement.answers(number), rehearsal=False)
-    ).figure.layout.annotations
+    bars = picture.figure.data[0].error_y
+    np.testing.assert_allclose(bars.array, table["high"] - table["answer"])
+    np.testing.assert_allclose(bars.arrayminus, table["answer"] - table["low"])
+    released = check_picture(figures.answers_picture(measurement.answers(number), rehearsal=False))
+    assert "REHEARSAL" not in released.figure.to_json()
+    assert not released.figure.layout.shapes
     alone = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex",))
     axis = check_picture(
         figures.answers_picture(measurement.answers(alone), rehearsal=False)
     ).figure
     assert (axis.layout.xaxis.title.text, axis.data[0].x) == ("sex", ("F", "&lt;b&gt;M&lt;/b&gt;"))
+
+
+def test_answers_on_pairs_are_drawn_in_panels(example: Plan) -> None:
+    measurement = measure(example, pd.DataFrame(RECORDS), rehearsal=True)
+    number = next(
+        i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex", "code")
+    )
+    answers = measurement.answers(number)
+    picture = check_picture(figures.answers_picture(answers, rehearsal=True))
+    panels = picture.figure.data
+    assert [len(panel.x) for panel in panels] == [6, 6]
+    np.testing.assert_allclose(np.concatenate([panel.y for panel in panels]), answers["answer"])
+    assert [a.text for a in picture.figure.layout.annotations] == [
+        "sex = F",
+        "sex = &lt;b&gt;M&lt;/b&gt;",
+        "REHEARSAL",
+    ]
+    assert "Intervals: ± " in picture.note
+
+
+def test_answers_on_large_pairs_are_a_map() -> None:
+    schema = Schema([Attribute.of_size("x", 8), Attribute.of_size("y", 9)])
+    result = plan(Workload(schema).add(("x", "y"), "prefix"), Budget(pcost=1.0))
+    answers = measure(result, pd.DataFrame({"x": [1], "y": [2]}), rehearsal=True).answers(0)
+    (heat,) = figures.answers_picture(answers, rehearsal=False).figure.data
+    np.testing.assert_allclose(np.ravel(heat.z), answers["answer"])
+    np.testing.assert_allclose(heat.customdata[..., 0].ravel(), answers["low"])
+    assert heat.x[0] == "&lt;= 0"
 
 
 def test_map_margin_leaves_room_for_buttons(example: Plan) -> None:
@@ -207,5 +246,5 @@ def test_spending_figure_shows_remaining_budget(pcost: float, words: str) -> Non
     assert words in picture.alt
     assert picture.figure.data[1].name.startswith(f"this release: {pcost:g}")
     fits = pcost <= 0.5  # a release over the budget is refused
-    assert picture.figure.data[2].name == ("will be left: 0.25" if fits else "is left: 0.5")
+    assert picture.figure.data[2].name == ("left after it: 0.25" if fits else "left: 0.5")
     assert picture.figure.data[1].x == ((pcost if fits else 0.0),)

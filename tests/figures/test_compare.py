@@ -17,6 +17,7 @@ from engine.analysis.paper_results import published_rmse
 from engine.analysis.relative_error import quality_text
 from engine.figures import (
     Picture,
+    all_tied,
     budgets_picture,
     comparison_page,
     costs,
@@ -57,10 +58,10 @@ def test_ranking_picture_draws_mechanisms_near_bound(compared: Comparison) -> No
     picture = check_picture(ranking_picture(compared))
     done = compared.frame[compared.frame["status"] == "ok"].set_index("mechanism")
     near = done[done["gap"] <= 1.0]
-    assert dots(picture) == pytest.approx((1.0 + near["gap"]).to_dict())
-    assert min(dots(picture).values()) >= 1.0 - 1e-9
+    assert dots(picture) == pytest.approx(near["gap"].to_dict())
+    assert min(dots(picture).values()) >= -1e-9
     low, high = picture.figure.layout.xaxis.range
-    assert low < 1.0 < max(dots(picture).values()) < high
+    assert low < 0.0 < max(dots(picture).values()) < high
     for trace in picture.figure.data:
         if trace.meta:
             assert trace.marker.color == mechanism_style(trace.meta).color
@@ -93,8 +94,48 @@ def test_ranking_picture_reports_ties() -> None:
     assert ranking_picture(comparison(workload, Budget(pcost=1.0), same)).alt.startswith(
         "All 3 mechanisms are equally accurate with "
     )
-    more = ranking_picture(comparison(workload, Budget(pcost=1.0), [*same, "identity"]))
+    compared = comparison(workload, Budget(pcost=1.0), [*same, "identity"])
+    more = ranking_picture(compared)
     assert more.alt.startswith("3 of 4 mechanisms are the most accurate with ")
+
+
+def test_tied_mechanisms_are_drawn_once() -> None:
+    workload = Workload.all_ways(
+        Schema([Attribute.of_size(name, 4) for name in "ab"]), (1, 2), "marginal"
+    )
+    same = ["wff", "querysmasher", "residualplanner"]
+    tied = comparison(workload, Budget(pcost=1.0), same)
+    assert all_tied(tied)
+    assert len(dots(ranking_picture(tied))) == 1
+    compared = comparison(workload.add("a", "prefix"), Budget(pcost=1.0), [*same, "identity"])
+    assert not all_tied(compared)
+    names = [title_of(label) for label in compared.plans]
+    for draw in (
+        ranking_picture(tied).figure.layout.yaxis.ticktext,
+        where_picture(tied, workload).figure.layout.xaxis.ticktext,
+        [t.name for t in budgets_picture(tied, Budget(pcost=1.0)).figure.data],
+        [t.name for t in spreads_picture(tied.spreads).figure.data if t.showlegend is not False],
+    ):
+        (text,) = draw
+        assert all(title_of(label) in text.replace("<br>", " ") for label in same)
+    # the table still lists every mechanism
+    assert len(ranking_picture(tied).table) == len(same)
+    assert set(where_picture(compared, workload.add("a", "prefix")).table) == {
+        "attributes",
+        *names,
+    }
+
+
+def test_budget_ticks_state_the_privacy_unit_once() -> None:
+    compared = by_hand({"querysmasher": 0.01, "wff": 0.3})
+    budget = Budget(pcost=1.0, rows_per_person=3)
+    picture = budgets_picture(
+        compared, budget, lambda one: f"pcost {one.pcost:g}, for up to 3 rows per person"
+    )
+    axis = picture.figure.layout.xaxis
+    assert axis.ticktext[:2] == ("pcost 0.1", "pcost 0.2")
+    assert len(set(axis.ticktext)) == len(axis.ticktext)
+    assert axis.title.text == "budget (for up to 3 rows per person)"
 
 
 def test_weighted_ranking_uses_weighted_bound() -> None:
@@ -102,7 +143,7 @@ def test_weighted_ranking_uses_weighted_bound() -> None:
     picture = ranking_picture(heavy)
     errors = {label: load_plan(text).weighted_rmse for label, text in heavy.plans.items()}
     assert dots(picture) == pytest.approx(
-        {k: v / heavy.bound for k, v in errors.items() if v <= 2 * heavy.bound}
+        {k: v / heavy.bound - 1.0 for k, v in errors.items() if v <= 2 * heavy.bound}
     )
     assert format_number(min(errors.values())) in picture.alt
 
@@ -125,12 +166,12 @@ def test_mechanisms_far_from_bound_are_summarized() -> None:
     for picture in (ranking_picture(comparison), effort_picture(comparison)):
         assert "Over 2 times: Weighted Fourier Factorizations. Over 5 times: 2." in picture.note
         assert len(picture.table) == 5
-    assert dots(ranking_picture(comparison)) == pytest.approx({"querysmasher": 1.01, "hdmm": 1.2})
+    assert dots(ranking_picture(comparison)) == pytest.approx({"querysmasher": 0.01, "hdmm": 0.2})
     # the best mechanism is drawn even if it is far from the bound
     assert list(dots(ranking_picture(by_hand({"wff": 3.0, "identity": 899.0})))) == ["wff"]
     unknown = ranking_picture(by_hand({"wff": math.nan, "identity": math.nan}, bound=0.0))
     assert "bound" not in unknown.alt
-    assert unknown.figure.layout.xaxis.title.text == "times the best"
+    assert unknown.figure.layout.xaxis.title.text == "error above the best"
 
 
 def test_where_picture_matches_group_errors(plans: dict[str, Plan]) -> None:

@@ -53,6 +53,11 @@ def test_pairs_picture_is_symmetric_and_sorted() -> None:
 def test_log_axes_have_ticks_at_1_2_5() -> None:
     assert log_ticks(0.4, 12.0) == [0.5, 1.0, 2.0, 5.0, 10.0]
     assert len(log_ticks(1e-3, 1e6)) <= 10
+    # a narrow range has equidistant ticks inside it
+    for low, high in ((10.2, 11.1), (0.031, 0.039), (990.0, 1010.0)):
+        ticks = log_ticks(low, high)
+        assert 3 <= len(ticks) <= 10
+        assert low <= ticks[0] < ticks[-1] <= high
     axis = spread_axes((0.5, 40.0))["xaxis"]
     assert axis["ticktext"] == ["0.5", "1", "2", "5", "10", "20"]
     assert "tickvals" not in spread_axes(None)["xaxis"]
