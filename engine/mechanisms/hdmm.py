@@ -2,14 +2,15 @@
 
 The mechanism runs several operators on a workload and uses the strategy with the smallest error.
 
-    OPT_0           one explicit strategy on all cells of the attributes of the workload, for few cells
-    OPT_kron        one product of strategies on small units; see `engine.mechanisms.kronecker`
-    OPT_plus        the groups in clusters, one product strategy per cluster, with closed-form budget
-                    shares
+    OPT_0           one strategy matrix on all cells of the workload's attributes, for few cells
+    OPT_kron        one Kronecker product of strategies on small sets of attributes (units); see
+                    `engine.mechanisms.kronecker`
+    OPT_plus        one product strategy per cluster of groups, with closed-form budget shares
     OPT_marginals   weighted marginals; see below
 
-Operators are pure functions of the workload and a seed.  Squared errors are those at unit budget:
-pcost 1 for Gaussian noise, epsilon 1 for Laplace noise, whose variance is 2 / epsilon^2.
+An operator is a strategy search whose result depends only on the workload and a seed.  Squared
+errors are those at unit budget: pcost 1 for Gaussian noise, epsilon 1 for Laplace noise, whose
+variance is 2 / epsilon^2.
 
 OPT_marginals
 -------------
@@ -74,11 +75,11 @@ from engine.residuals import Space
 from engine.residuals.decomposition import decompose
 from engine.workload import Workload, subsets
 
-# Up to this many attributes, all subsets are candidates.
+# With at most this many attributes, OPT_marginals may measure the marginal on every subset.
 MAX_FULL_LATTICE_AXES = 14
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
-# Smaller shares, relative to the largest one, are dropped.
+# Marginals with a smaller share of the budget, relative to the largest share, are not measured.
 MIN_SHARE = 1e-9
 
 
@@ -89,11 +90,11 @@ class MarginalStrategy:
     Attributes
     ----------
     noise : "gaussian" or "laplace".
-    shares : set of attributes -> share of the budget: theta^2 of the pcost (Gaussian), theta of
-        epsilon (Laplace).
-    precision : residual space -> f_B at budget 1; a residual row c of space B has variance |c|^2 /
-        f_B (twice that for Laplace noise).
-    squared_error : weighted, in counts^2, at pcost 1 or epsilon 1.
+    shares : mapping from set of attributes to the share of the budget of its marginal: theta^2 of
+        the pcost (Gaussian) or theta of epsilon (Laplace).
+    precision : mapping from residual space B to f_B at budget 1; a query with component c in B has
+        the variance |c|^2 / f_B from B (twice that for Laplace noise).
+    squared_error : weighted sum of the variances of all queries, in counts^2, at unit budget.
     bound : lower bound on the squared error of all marginal strategies; None for Laplace noise.
     status : reason for the end of the search.
     """
@@ -107,9 +108,10 @@ class MarginalStrategy:
 
 
 def residual_traces(workload: Workload) -> dict[Space, float]:
-    """Return t_B for every residual space of the weighted queries, in counts^2.
+    """Return a mapping from residual space B to t_B, in counts^2.
 
-    For marginal strategies every workload is equivalent to a workload of weighted marginals.
+    t_B is the weighted sum of the squared norms of the queries' components in B.  The error of a
+    marginal strategy depends on the workload only through these numbers.
 
     Source: HDMM, theorem 10.
 
@@ -129,12 +131,12 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
 
 
 class Lattice:
-    """Lattice of attribute sets, with sums over supersets.
+    """Candidate attribute sets of OPT_marginals, with the linear map from v to f on them.
 
     Parameters
     ----------
-    sizes : attribute -> domain size, in the order of the schema.
-    sets : attribute sets, closed under subsets.
+    sizes : mapping from attribute to domain size, in the order of the schema.
+    sets : attribute sets; with every set, all its subsets.
     """
 
     def __init__(self, sizes: Mapping[str, int], sets: Sequence[Space]) -> None:
@@ -143,7 +145,7 @@ class Lattice:
         self.sets, self.sizes = tuple(sets), dict(sizes)
         number = {s: i for i, s in enumerate(self.sets)}
         self.full = len(self.sets) == 2 ** len(self.sizes)
-        # Sums over supersets are computed along one attribute at a time.
+        # With all subsets, `_along` computes the map without a matrix.
         if self.full:
             names = list(self.sizes)
             bits = [[int(name in s) for name in names] for s in self.sets]
@@ -160,11 +162,14 @@ class Lattice:
         )
 
     def precision(self, v: Array) -> Array:
-        """Return f, shape (sets,)."""
+        """Return f_B of every set B for v, both of shape (sets,)."""
         return self._along(v, forward=True) if self.full else np.asarray(self.matrix @ v)
 
     def transposed(self, by_precision: Array) -> Array:
-        """Return the derivative by v for a derivative by f, both of shape (sets,)."""
+        """Multiply with the transposed matrix of `precision`.
+
+        This maps a derivative with respect to f to one with respect to v, both of shape (sets,).
+        """
         return (
             self._along(by_precision, forward=False)
             if self.full
@@ -180,19 +185,28 @@ class Lattice:
         return self._along(f, forward=True, sign=-1.0)
 
     def _along(self, values: Array, *, forward: bool, sign: float = 1.0) -> Array:
+        """Apply `precision` attribute by attribute, shape (sets,), for the lattice of all subsets.
+
+        ``forward`` False transposes the map, and ``sign`` -1 inverts it.
+        """
         table = np.zeros(len(self.sets))
         table[self.position] = values
         table = table.reshape((2,) * len(self.sizes))
         # Sums over supersets are a Kronecker product of 2 x 2 matrices: d 2^d operations, not 3^d.
         for axis, n in enumerate(self.sizes.values()):
-            out, inn = (np.take(table, side, axis=axis) for side in (0, 1))
-            pair = (out + sign * inn / n, inn) if forward else (out, inn + sign * out / n)
+            # values of the sets without and with the attribute
+            without, included = (np.take(table, side, axis=axis) for side in (0, 1))
+            pair = (
+                (without + sign * included / n, included)
+                if forward
+                else (without, included + sign * without / n)
+            )
             table = np.stack(pair, axis=axis)
         return np.asarray(table.ravel()[self.position])
 
 
 def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
-    """Return the candidate sets: all subsets of few attributes, or those of ``spaces``.
+    """Return the candidate sets: all subsets of few attributes, or all subsets of ``spaces``.
 
     Raises
     ------
@@ -214,16 +228,18 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
             closed.update(subsets(members))
         if len(members) > MAX_FULL_LATTICE_AXES or len(closed) > MAX_SETS:
             raise NotApplicable(
-                f"The attribute sets of the groups have more than {MAX_SETS:,} subsets, too many"
-                " for OPT_marginals. Use smaller groups, or choose querysmasher."
+                f"The groups have more than {MAX_SETS:,} different subsets of attributes, or one"
+                f" of them has more than {MAX_FULL_LATTICE_AXES} attributes, which is too many for"
+                " OPT_marginals. Use groups on fewer attributes, or choose 'querysmasher'."
             )
     return Lattice(sizes, sorted(closed, key=lambda s: (len(s), s)))
 
 
 def closed_form(lattice: Lattice, traces: Array) -> Array | None:
-    """Return the optimal v for Gaussian noise, with sum 1, or None if the formula is negative.
+    """Return the optimal v for Gaussian noise, or None if the formula gives a negative entry.
 
-    ``traces`` and the result have shape (sets,).  The squared error is `marginal_svd_bound`.
+    ``traces`` (the t_B) and the result have shape (sets,); v has the sum 1.  The squared error is
+    then that of `marginal_svd_bound`.
 
     Source: HDMM, theorem 13.
     """
@@ -235,23 +251,24 @@ def closed_form(lattice: Lattice, traces: Array) -> Array | None:
 
 
 def _unconstrained_shares(lattice: Lattice, traces: Array) -> Array:
+    """Return the v that would be optimal up to scale if its entries could be negative."""
     freedom, cells = _dimensions(lattice)
     return lattice.inverse(np.sqrt(traces * cells / freedom))
 
 
 def _dimensions(lattice: Lattice) -> tuple[Array, Array]:
-    """Return the products of n - 1 and of n for every set."""
+    """Return the product of n - 1 and the product of n over the attributes of every set."""
     freedom = [math.prod(float(lattice.sizes[a] - 1) for a in s) for s in lattice.sets]
     cells = [math.prod(float(lattice.sizes[a]) for a in s) for s in lattice.sets]
     return np.array(freedom), np.array(cells)
 
 
 def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
-    """Return the SVD bound of the marginal approximation of a workload, in counts^2 at pcost 1.
+    """Return a lower bound on the squared error of marginal strategies, in counts^2 at pcost 1.
 
-    For a workload of marginals it bounds every matrix mechanism, otherwise every marginal strategy.
-    The multiplicity of an eigenvalue is the product of n - 1 over its space.  ``traces`` has shape
-    (sets,).
+    It is the singular value bound of the weighted marginals that have the same ``traces`` (the
+    t_B, shape (sets,)) as the workload.  For a workload of marginals it holds for every matrix
+    mechanism.
 
     Source: HDMM, theorem 12.
 
@@ -265,10 +282,13 @@ def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
 def marginal_objective(
     theta: Array, lattice: Lattice, traces: Array, noise: str
 ) -> tuple[float, Array]:
-    """Return log(sensitivity^2 * sum t / f) and its derivative by theta >= 0, shape (sets,)."""
+    """Return the logarithm of the squared error at unit budget and its derivative by theta.
+
+    The squared error is sensitivity^2 times the sum of t_B / f_B; theta >= 0 has shape (sets,).
+    """
     f = lattice.precision(theta**2)
     measured = traces > 0
-    # A residual space of the workload is not measured.
+    # if a residual space of the workload is not measured, the error is infinite
     if not (f[measured] > 0).all():
         return 1e10, np.zeros_like(theta)
     pieces = np.divide(traces, f, out=np.zeros_like(f), where=measured)
@@ -287,9 +307,9 @@ def marginal_strategy(
     restarts: int = 4,
     seed: int | np.random.Generator = 0,
 ) -> MarginalStrategy:
-    """Return the best weighted marginals for a workload (OPT_marginals).
+    """Return the weighted marginals with the smallest squared error found (OPT_marginals).
 
-    The sensitivity at the returned shares is 1, and the error is that of these shares.
+    The marginals with the returned shares as weights have sensitivity 1.
 
     Raises
     ------
@@ -307,7 +327,7 @@ def marginal_strategy(
     ('closed form', 1.0)
     """
     if noise not in ("gaussian", "laplace"):
-        raise PlanError(f"noise was {noise!r}. Choose gaussian or laplace.")
+        raise PlanError(f"noise is {noise!r}. Choose 'gaussian' or 'laplace'.")
     by_space = {s: t for s, t in residual_traces(workload).items() if t > 0}
     lattice = lattice_of(workload, list(by_space))
     sorted_space = {workload.schema.ranked(s): t for s, t in by_space.items()}
@@ -338,15 +358,17 @@ def marginal_strategy(
 def _search(
     lattice: Lattice, traces: Array, noise: str, restarts: int, rng: np.random.Generator
 ) -> tuple[Array, str]:
-    """Return the best v of several starts; the Gaussian problem is convex and needs one start."""
+    """Return the v with the smallest error from several starts, and the number of steps as text.
+
+    The Gaussian problem is convex and needs one start.
+    """
     import scipy.optimize
 
     count, measured = len(traces), traces > 0
     guess = np.maximum(_unconstrained_shares(lattice, traces), 0.0)
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]
     if noise == "laplace":
-        # Each theta_A = 0 is a stationary point, so dense starts end in better optima than sparse
-        # ones.
+        # A theta_A of 0 never changes, because it is a stationary point, so starts are positive.
         dense = [rng.random(count) for _ in range(max(1, restarts))]
         starts += [measured + 1e-2] + [d if k % 2 else d / d.sum() for k, d in enumerate(dense)]
     best, value, status = starts[0], math.inf, ""
@@ -373,20 +395,22 @@ def _search(
 
 
 def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
-    """Drop negligible shares of v, unless the error at sensitivity 1 increases."""
+    """Return v at sensitivity 1, with negligible shares set to 0 if that keeps the error."""
 
-    def at_one(values: Array) -> Array:
+    def normalized(values: Array) -> Array:
+        """Return v scaled to sensitivity 1."""
         return np.asarray(
             values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2)
         )
 
     def error(values: Array) -> float:
+        """Return the sum of t_B / f_B for v."""
         f = lattice.precision(values)[traces > 0]
         return float(np.sum(traces[traces > 0] / f)) if (f > 0).all() else math.inf
 
-    untrimmed, share = at_one(v), (v if noise == "gaussian" else np.sqrt(v))
+    untrimmed, share = normalized(v), (v if noise == "gaussian" else np.sqrt(v))
     for threshold in (1e-4, 1e-6, MIN_SHARE):
-        trimmed = at_one(np.where(share >= threshold * share.max(), v, 0.0))
+        trimmed = normalized(np.where(share >= threshold * share.max(), v, 0.0))
         if error(trimmed) <= error(untrimmed) * (1.0 + 1e-9):
             return np.asarray(trimmed)
     return np.asarray(untrimmed)
@@ -397,15 +421,15 @@ NOISES = ("gaussian", "laplace")
 UNIT_VARIANCE = {"gaussian": 1.0, "laplace": 2.0}
 # Largest number of cells of the attributes of the workload for OPT_0.
 MAX_EXPLICIT_CELLS = 512
-# Largest number of merged clusters that are solved.
+# OPT_plus: largest number of pairs of clusters whose merging is tried.
 MAX_MERGE_TRIALS = 24
-# Largest number of clusters for which merging is tried.
+# OPT_plus: largest number of clusters for which merging is tried.
 MAX_MERGE_CLUSTERS = 100
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HDMMStrategy:
-    """Strategy of one operator.
+    """Strategy that one operator returns; see the module docstring.
 
     Attributes
     ----------
@@ -417,7 +441,7 @@ class HDMMStrategy:
         proof.
     marginals : weights of OPT_marginals; every group is then answered by least squares over all
         components, and the components list no groups.
-    joint : whether the shares are those of the joint privacy cost; see `ExplicitPlan`.
+    joint : whether the shares assume that the joint privacy cost is charged, see `Plan.joint`.
     """
 
     noise: str
@@ -431,7 +455,14 @@ class HDMMStrategy:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OperatorChoice:
-    """The best strategy, squared errors of applicable operators and reasons of the others."""
+    """Result of `best_of`.
+
+    Attributes
+    ----------
+    best : strategy with the smallest squared error.
+    errors : mapping from operator to squared error, for the operators that apply.
+    refused : mapping from operator to the reason why it does not apply, for the other operators.
+    """
 
     best: HDMMStrategy
     errors: Mapping[str, float]
@@ -441,8 +472,10 @@ class OperatorChoice:
 def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
     """Return the optimal budget shares of components, shape (components,), and the total error.
 
-    For Gaussian noise pcost is proportional to sqrt(E), with total (sum sqrt E)^2.  For Laplace
-    noise epsilon is proportional to E^(1/3), with total (sum E^(1/3))^3.
+    ``errors`` are the squared errors E of the components, each at unit budget.  For Gaussian noise
+    the share of pcost is proportional to sqrt(E), and the total error is (sum sqrt E)^2.  For
+    Laplace noise the share of epsilon is proportional to E^(1/3), and the total is
+    (sum E^(1/3))^3.
 
     Source: HDMM, definition 19.
 
@@ -460,27 +493,33 @@ def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
 def plus_strategy(
     builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver, operator: str
 ) -> HDMMStrategy:
-    """Return one product strategy per cluster of groups with optimal shares (OPT_plus).
+    """Return one product strategy per cluster of groups, with optimal budget shares (OPT_plus).
 
     With one cluster this is OPT_kron.  Every group is answered by the component of its cluster.
+
+    Parameters
+    ----------
+    clusters : group numbers of every cluster.
+    operator : name and description of the operator, for the result.
 
     Source: HDMM, definitions 18 and 19.
     """
     problems = [builder.build(c) for c in clusters]
-    return _assemble(builder, problems, solver, operator)
+    return _solve_problems(builder, problems, solver, operator)
 
 
-def _assemble(
+def _solve_problems(
     builder: GramBuilder, problems: Sequence[ProductGrams], solver: KroneckerSolver, operator: str
 ) -> HDMMStrategy:
+    """Solve one product strategy per problem and divide the budget among them."""
     solved = [solver.solve(p) for p in problems]
     shares, error = budget_shares([s.squared_error for s in solved], solver.noise)
     components = tuple(
         product_component(builder.workload, problem, strategy, share)
         for problem, strategy, share in zip(problems, solved, shares.tolist(), strict=True)
     )
-    # All columns of a p-Identity strategy have the same L1 norm, so with Laplace noise the sum of
-    # the costs is the joint cost.
+    # With Laplace noise the joint cost is the sum of the costs, because all columns of a p-Identity
+    # strategy have the same L1 norm.
     saving = 1.0
     if solver.noise == "gaussian":
         saving = joint_share([(c.attributes, c.factors, c.share) for c in components])
@@ -500,24 +539,25 @@ def _assemble(
 def merge_clusters(
     builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver
 ) -> list[tuple[int, ...]]:
-    """Merge pairs of clusters while that lowers the squared error.
+    """Merge pairs of clusters of groups while that lowers the squared error.
 
-    Pairs are tried in the order of the cells of their union relative to the larger cluster, with at
-    most `MAX_MERGE_TRIALS` solves.
+    At most `MAX_MERGE_TRIALS` pairs are tried, first those whose union has few cells compared with
+    the larger of the two clusters.
     """
-    tries = MAX_MERGE_TRIALS
+    trials_left = MAX_MERGE_TRIALS
     present = [tuple(sorted(c)) for c in clusters]
     errors = {c: solver.solve(builder.build(c)).squared_error for c in present}
 
     def total_error(candidate: Sequence[tuple[int, ...]]) -> float:
+        """Return the squared error of clusters at the optimal budget shares."""
         return budget_shares([errors[c] for c in candidate], solver.noise)[1]
 
     growth = partial(_union_cells, builder.workload)
-    # Every trial is a solve, so pairs with the largest expected gain come first.
+    # every trial takes a search, so pairs with the largest expected gain come first
     queue = sorted(itertools.combinations(present, 2), key=growth)
-    while queue and tries > 0 and planning_time() < solver.deadline:
+    while queue and trials_left > 0 and planning_time() < solver.deadline:
         one, other = queue.pop(0)
-        both, tries = tuple(sorted(one + other)), tries - 1
+        both, trials_left = tuple(sorted(one + other)), trials_left - 1
         errors[both] = solver.solve(builder.build(both)).squared_error
         trial = [c for c in present if c not in (one, other)] + [both]
         # Ignore gains that are rounding errors.
@@ -531,7 +571,10 @@ def merge_clusters(
 def _union_cells(
     workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> tuple[float, int]:
-    """Return the cells of the union of two clusters, relative to the larger one and absolute."""
+    """Return the number of cells of the merged table of two clusters, as a sort key.
+
+    First relative to the larger of their two tables, then absolute.
+    """
     one, other = ({a for k in cluster for a in workload.groups[k].attributes} for cluster in pair)
     union, *separate = (
         math.prod(workload.schema.sizes(names)) for names in (one | other, one, other)
@@ -540,10 +583,10 @@ def _union_cells(
 
 
 def planned_problems(workload: Workload, operator: str = "best") -> list[ProductGrams]:
-    """Return the distinct problems of the product strategies of a workload, for forecasts.
+    """Return the product strategy problems that a search solves, for forecasts of its time.
 
-    The problems of OPT_plus include the merged pairs that are tried first; OPT_kron has one
-    problem.
+    ``operator`` is "best", "OPT_plus" or "OPT_kron".  The problems of OPT_plus include the merged
+    pairs that are tried first; OPT_kron has one problem.
 
     Raises
     ------
@@ -553,6 +596,7 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
     builder, problems = GramBuilder(workload), dict[Any, ProductGrams]()
 
     def add(cluster: Sequence[int]) -> None:
+        """Add the problem of a cluster of groups, unless an equal one is listed."""
         problem = builder.build(cluster)
         problems[problem.key] = problem
 
@@ -572,17 +616,20 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
 
 
 def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
+    """Return the strategy of OPT_0: one dense matrix on all cells."""
     groups = weighted_groups(builder.workload)
     touched = {a for k in groups for a in builder.workload.groups[k].attributes}
     names = tuple(a for a in builder.workload.schema.names if a in touched)
     cells = math.prod(builder.workload.schema[a].size for a in names)
     if cells > MAX_EXPLICIT_CELLS:
         raise NotApplicable(
-            f"The attributes of the workload have {cells:,} cells; OPT_0 takes at most"
-            f" {MAX_EXPLICIT_CELLS}."
+            f"The attributes of the workload have {cells:,} cells together, but OPT_0 allows at"
+            f" most {MAX_EXPLICIT_CELLS}. Choose another operator, or coarser attributes."
         )
     problem = builder.build(groups, units=(names,) if names else ())
-    strategy = _assemble(builder, [problem], solver, "OPT_0: one explicit strategy on all cells")
+    strategy = _solve_problems(
+        builder, [problem], solver, "OPT_0: one explicit strategy on all cells"
+    )
     bound = None
     if solver.noise == "gaussian" and names:
         bound = min(
@@ -592,16 +639,18 @@ def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
 
 
 def _kron(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
+    """Return the strategy of OPT_kron: one product strategy for all groups."""
     return plus_strategy(
         builder, [weighted_groups(builder.workload)], solver, "OPT_kron: one product strategy"
     )
 
 
 def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
+    """Return the strategy of OPT_plus: the best clustering, with one product strategy each."""
     strategies, reasons = list[HDMMStrategy](), list[NotApplicable]()
     sets = by_sets(builder.workload)
     trials = {"a product strategy for every set of attributes": sets}
-    # One table answers a set and its subsets, at the noise of the larger set.
+    # alternatively, the table on a maximal set of attributes also answers the groups on subsets
     maximal = by_maximal_sets(builder.workload)
     if len(maximal) < len(sets):
         trials["a product strategy for every largest set of attributes"] = maximal
@@ -618,14 +667,14 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     if 1 < len(best.components) <= MAX_MERGE_CLUSTERS:
         try:
             fewer = merge_clusters(builder, [c.groups for c in best.components], solver)
-        # A merged unit may exceed the limit.
+        # the strategy of a merged cluster may be too large
         except NotApplicable:
             return best
         if len(fewer) < len(best.components):
             description = (
                 f"a product strategy for each of {len(fewer)} clusters of groups, merged by search"
             )
-            # the search for clusters minimises the error at the summed costs
+            # The search for clusters ignores the joint privacy cost, so compare the final errors.
             best = min(
                 plus_strategy(builder, fewer, solver, f"OPT_plus: {description}"),
                 best,
@@ -635,6 +684,7 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
 
 
 def _marginals(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
+    """Return the strategy of OPT_marginals: weighted marginals."""
     strategy = marginal_strategy(
         builder.workload, solver.noise, restarts=max(4, solver.restarts), seed=solver.seed
     )
@@ -678,16 +728,16 @@ def best_of(
     deadline: float = math.inf,
     tell: Tell | None = None,
 ) -> OperatorChoice:
-    """Return the best strategy of several operators (OPT_HDMM).
+    """Return the strategy with the smallest squared error of several operators (OPT_HDMM).
 
-    The components of the strategy have total sensitivity 1.
+    The components of each strategy have total sensitivity 1.
 
     Parameters
     ----------
     noise : "gaussian" or "laplace".
     operators : names of ``OPERATORS``.
-    restarts : number of starts of searches with local optima.
-    seed : seed of the starts; equal seeds give equal strategies.
+    restarts : number of starts of searches that may end in local optima.
+    seed : seed of the random starts; equal seeds give equal strategies.
     gap : relative RMSE gap at which the search on one unit stops.
     max_cells : largest number of cells of a unit.
     deadline : time at which the search stops, on the clock of `planning_time`.
@@ -709,11 +759,11 @@ def best_of(
     'OPT_0: one explicit strategy on all cells'
     """
     if noise not in NOISES:
-        raise PlanError(f"noise was {noise!r}. Choose one of {', '.join(NOISES)}.")
+        raise PlanError(f"noise is {noise!r}. Choose one of {', '.join(NOISES)}.")
     unknown = [o for o in operators if o not in OPERATORS]
     if unknown or not operators:
         raise PlanError(
-            f"The operators were {', '.join(map(repr, operators))}. Choose from"
+            f"operators has {', '.join(map(repr, unknown)) or 'no entry'}. Give one or more of"
             f" {', '.join(OPERATORS)}."
         )
     if not weighted_groups(workload):
@@ -741,21 +791,21 @@ def best_of(
     )
 
 
-# For forecasts: number of groups up to which all problems are listed, and seconds per group for
-# larger workloads.
+# A forecast lists the problems of workloads with at most this many groups, and assumes a time per
+# group, in seconds, for larger workloads.
 MAX_LISTED_GROUPS, GROUP_SECONDS = 1_000, 2e-2
-# Number of searches after which the progress is 0.5.
+# The number of searches is not known; after this many, the reported progress is 0.5.
 PROGRESS_HALF_CALLS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class HDMM(ExplicitMechanism):
-    """The best strategy of all operators.
+    """HDMM: the strategy with the smallest squared error of several searches (operators).
 
     Options
     -------
-    operator : "best", or one of OPT_0, OPT_kron, OPT_plus, OPT_marginals.
-    restarts : number of starts of searches with local optima.
+    operator : "best" for all, or one of OPT_0, OPT_kron, OPT_plus, OPT_marginals.
+    restarts : number of starts of searches that may end in local optima.
     seed : seed of the searches; equal seeds give equal plans.  It is unrelated to the noise of a
         release.
     """
@@ -778,7 +828,7 @@ class HDMM(ExplicitMechanism):
         for name in ("restarts", "seed"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-                raise PlanError(f"{name} was {value!r}. Give an integer from 0.")
+                raise PlanError(f"{name} is {value!r}. Give an integer from 0 to 2^31 - 1.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         base = super().forecast(workload, limits)
@@ -790,7 +840,7 @@ class HDMM(ExplicitMechanism):
             return replace(
                 base, seconds=seconds + GROUP_SECONDS * len(workload.groups), text=self._text
             )
-        # Without product strategies OPT_marginals remains, or `plan` raises the reason.
+        # if product strategies do not apply, the forecast is for the remaining operators
         with contextlib.suppress(NotApplicable):
             problems = planned_problems(workload, self.operator)
             seconds += math.fsum(search_seconds(problem, self.restarts) for problem in problems)
@@ -817,6 +867,7 @@ class HDMM(ExplicitMechanism):
         )
 
     def _search(self, workload: Workload, law: str, limits: Limits) -> Design:
+        """Search with all selected operators and return the components of the best strategy."""
         operators = tuple(OPERATORS) if self.operator == "best" else (self.operator,)
         calls = [0]
 
@@ -848,7 +899,10 @@ class HDMM(ExplicitMechanism):
 def _assign_unweighted(
     workload: Workload, components: Sequence[Component]
 ) -> tuple[Component, ...]:
-    """Assign groups without a component, those of weight 0, to the first that covers them."""
+    """Assign every group of weight 0 to the first component that has all its attributes.
+
+    Groups for which there is none remain without a component.
+    """
     answered = {g for c in components for g in c.groups}
     extra_groups: dict[int, list[int]] = {}
     for number, group in enumerate(workload.groups):

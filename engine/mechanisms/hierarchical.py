@@ -3,13 +3,13 @@
 Fixed trees and wavelets
 ------------------------
 Each function takes the size of an attribute and returns strategy rows, shape (rows, cells), with
-full column rank.  A strategy for several attributes is the Kronecker product of the rows of each;
-its column norm is the product of theirs.  The mechanisms measure this product on the full table.
+full column rank.  A strategy for several attributes is the Kronecker product of the rows of each
+attribute.  The mechanisms measure this product on the table of all attributes.
 
     sensitivity of rows   largest L1 norm of a column under Laplace noise, largest Euclidean norm under
                           Gaussian noise
-    error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, G the Gram of the workload, A
-                          the rows
+    error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, with G the Gram matrix of the
+                          workload and A the rows
 
 Laplace noise of scale sensitivity / epsilon has variance 2 error / epsilon^2; Gaussian noise at
 privacy cost 1 has variance ``error``.
@@ -75,8 +75,9 @@ from engine.residuals import Strategy
 from engine.workload import Marginal, Workload
 from engine.workload.families import Total
 
-# Number of candidate budget shares of a node in GreedyH.
+# GreedyH: number of budget shares of a node that are compared.
 CANDIDATE_SHARES = 100
+# GreedyH: factors per depth of the tree that are compared; see `greedy_hierarchy`.
 DISCOUNTS = (1.0, 0.5**0.5, 0.5)
 
 
@@ -96,7 +97,9 @@ def sensitivity(rows: Array, noise: NoiseLaw) -> float:
 def error(rows: Array, gram: Array, noise: NoiseLaw) -> float:
     """Return sensitivity^2 tr(G (A^T A)^-1), in counts^2.
 
-    ``rows`` has shape (rows, cells), ``gram`` has shape (cells, cells).
+    With Gaussian noise this is the summed variance of all queries at privacy cost 1; with Laplace
+    noise it is half of that at epsilon 1.  A is ``rows``, shape (rows, cells), and G is ``gram``,
+    the Gram matrix of the queries, shape (cells, cells).
 
     Source: Li and Miklau, proposition 2.4.
 
@@ -108,7 +111,7 @@ def error(rows: Array, gram: Array, noise: NoiseLaw) -> float:
 
 
 def identity(n: int) -> Array:
-    """Return one row per cell, shape (n, n); L1 and Euclidean column norms are 1.
+    """Return the strategy rows that measure each of n cells, shape (n, n).
 
     >>> identity(2)
     array([[1., 0.],
@@ -121,9 +124,9 @@ def identity(n: int) -> Array:
 def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
     """Return a tree of intervals with the single cells as leaves, shape (nodes, n).
 
-    Children of a node differ in size by at most one cell.  Columns have between floor and ceil of
-    log_branching(n) levels, one more with the root.  Without the root the total of all cells is not
-    measured separately.
+    Children of a node differ in size by at most one cell.  A cell is in floor or ceil of
+    log_branching(n) nodes, and in one more with the root.  Without the root, the total of all cells
+    is not measured separately.
 
     Source: Hay and others (2010), H2 for two branches; Qardaji and others (2013) leave the root
     out.
@@ -137,7 +140,7 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
     """
     check_int("number of cells", n)
     if branching < 2:
-        raise PlanError(f"branching was {branching}. Give an integer from 2.")
+        raise PlanError(f"branching is {branching}. Give an integer from 2.")
     nodes = list(_nodes(0, n, branching))
     rows = np.zeros((len(nodes), n))
     for row, (first, end) in zip(rows, nodes, strict=True):
@@ -146,10 +149,11 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
 
 
 def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
-    """Return the branching factor with the smallest mean variance of a range, without the root.
+    """Return the branching factor b of a tree without root that is best for ranges of n cells.
 
-    The mean over all ranges is proportional to (b - 1) h - 2 (b + 1) / 3 for a tree of height h and
-    noise of variance 1, and the variance grows with h^2 (Laplace) or h (Gaussian).
+    At noise of variance 1 the mean variance over all ranges is proportional to
+    (b - 1) h - 2 (b + 1) / 3 for a tree of height h.  The variance of the noise is proportional to
+    h^2 (Laplace) or h (Gaussian).  The product of the two is minimized.
 
     Source: Qardaji and others (2013), equation 3, for Laplace noise; adapted to Gaussian noise.
 
@@ -161,8 +165,9 @@ def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
     power = 2 if noise == "laplace" else 1
 
     def variance(b: int) -> float:
+        """Return the mean variance of a range, up to a constant factor."""
         height = 1
-        # Integer powers are exact, unlike a logarithm.
+        # the height is an exact logarithm, rounded up, which floating point cannot guarantee
         while b**height < n:
             height += 1
         return float(((b - 1) * height - 2 * (b + 1) / 3) * height**power)
@@ -212,9 +217,9 @@ def quadtree(sizes: Sequence[int]) -> Array:
     for n in sizes:
         check_int("number of cells", n)
     cells = np.arange(math.prod(sizes)).reshape(sizes)
-    rows, waiting = [], [tuple((0, n) for n in sizes)]
-    while waiting:
-        box = waiting.pop(0)
+    rows, pending = [], [tuple((0, n) for n in sizes)]
+    while pending:
+        box = pending.pop(0)
         row = np.zeros(cells.size)
         row[cells[tuple(slice(*ends) for ends in box)].ravel()] = 1.0
         rows.append(row)
@@ -222,7 +227,7 @@ def quadtree(sizes: Sequence[int]) -> Array:
             _parts(first, end, 2) if end - first > 1 else [(first, end)] for first, end in box
         ]
         if any(len(h) > 1 for h in halves):
-            waiting.extend(itertools.product(*halves))
+            pending.extend(itertools.product(*halves))
     return np.array(rows)
 
 
@@ -235,18 +240,18 @@ def greedy_hierarchy(
 ) -> Array:
     """Return a binary tree with nodes weighted for the workload, shape (nodes, cells).
 
-    Every column has norm 1.  Weights are chosen bottom up: a node takes a share of the budget of
-    its cells and its subtree the remainder; the share minimises the error of the workload on these
-    cells.
+    Every column has norm 1.  Weights are chosen bottom up.  A node measures the sum of its cells
+    with a share of their budget, and its subtree has the remainder; the share minimizes the error
+    of the workload on these cells.
 
     Parameters
     ----------
     gram : Gram matrix of the workload, shape (cells, cells).
     squared : whether shares are chosen by G^2 instead of G.
-    discount : factor per depth for queries across the halves of a node.
+    discount : factor per depth of a node by which queries on both of its halves count less.
 
-    The published numbers use ``squared=True`` and the discount sqrt(1/2).  Parameters that are None
-    are chosen by the resulting error.
+    The experiments of the paper use ``squared=True`` and the discount sqrt(1/2).  For a parameter
+    that is None, several values are tried and the one with the smallest error is used.
 
     Source: Li and others (2014), GreedyH of DAWA, extended to Gaussian noise.
 
@@ -277,7 +282,14 @@ def greedy_hierarchy(
 def _greedy_tree(
     gram: Array, first: int, end: int, noise: NoiseLaw, discount: float, depth: int
 ) -> tuple[Array, Array, float]:
-    """Return (rows, their inverse Gram, discounted error) of the tree on cells first to end."""
+    """Return the weighted subtree on the cells ``first`` to ``end`` - 1; see `greedy_hierarchy`.
+
+    Returns
+    -------
+    rows : weighted nodes, shape (nodes, cells).
+    C : (rows^T rows)^-1, shape (cells, cells).
+    error : error of the workload on these cells, with discounts.
+    """
     if end - first == 1:
         return np.ones((1, 1)), np.ones((1, 1)), float(gram[first, first])
     (_, middle), _ = _parts(first, end, 2)
@@ -288,12 +300,13 @@ def _greedy_tree(
     u, block = C.sum(axis=1), gram[first:end, first:end]
     within = u[:m] @ block[:m, :m] @ u[:m] + u[m:] @ block[m:, m:] @ u[m:]
     fade = discount**depth
-    # Queries across the two halves are discounted.
+    # queries within one half count fully, the others with the discount
     gain_scale, spread = (u @ block @ u - within) * fade + within, float(u.sum())
     share = np.arange(CANDIDATE_SHARES) / CANDIDATE_SHARES
     remainder = (1.0 - share) ** 2 if noise == "laplace" else 1.0 - share**2
     ratio = share**2 / remainder
-    # (rest C^-1 + share^2 11^T)^-1 = (C - ratio u u^T / (1 + ratio 1^T u)) / rest
+    # Sherman-Morrison: (remainder C^-1 + share^2 11^T)^-1
+    # = (C - ratio u u^T / (1 + ratio 1^T u)) / remainder
     errors = (
         error1 + error2 - gain_scale * fade * ratio / (1.0 + fade * ratio * spread)
     ) / remainder
@@ -314,7 +327,7 @@ def _parts(first: int, end: int, branching: int) -> list[tuple[int, int]]:
 
 
 def _nodes(first: int, end: int, branching: int) -> Iterator[tuple[int, int]]:
-    """Yield the intervals of a tree in preorder."""
+    """Yield (first, end) of every node of the tree on an interval, parents before children."""
     yield first, end
     if end - first > 1:
         for part in _parts(first, end, branching):
@@ -323,22 +336,22 @@ def _nodes(first: int, end: int, branching: int) -> Iterator[tuple[int, int]]:
 
 def _check_noise(noise: str) -> None:
     if noise not in ("gaussian", "laplace"):
-        raise PlanError(f"There is no noise {noise!r}. Choose 'gaussian' or 'laplace'.")
+        raise PlanError(f"noise is {noise!r}. Choose 'gaussian' or 'laplace'.")
 
 
 # Relative changes of the error below this are rounding errors.
 ROUNDING = 1e-12
-# Number of levels with low-rank updates of R and M between two exact inverses.
+# Low-rank updates of R and M accumulate rounding errors; after this many levels both are
+# recomputed.
 LEVELS_PER_INVERSE = 8
-# Boxes of shape (boxes, 2, axes): first cells and ends (exclusive).
+# Boxes of cells, shape (boxes, 2, axes): entry 0 is the first cell per axis, entry 1 the end
+# (exclusive).
 Boxes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelOptions:
-    """Stopping rules of level selection.
-
-    `PUBLISHED` is the rule of the paper: stop at the first level without a gain.
+    """Stopping rules of level selection, which adds partitions of the cells (levels) in turn.
 
     Attributes
     ----------
@@ -346,7 +359,7 @@ class LevelOptions:
     deadline : time at which the search stops, on the clock of `planning_time`.
     patience : number of further levels that are tried after a level without improvement.
     pays : smallest relative decrease of the error that counts as an improvement.
-    watch : called after every level with the number of levels and sqrt(error / bound) - 1.
+    watch : called after every level with the number of levels and the gap sqrt(error / bound) - 1.
     """
 
     levels: int = 10_000
@@ -356,25 +369,26 @@ class LevelOptions:
     watch: Callable[[int, float], None] | None = None
 
 
+# Rule of the paper: stop at the first level without a gain.
 PUBLISHED = LevelOptions(patience=0, pays=ROUNDING)
 
 
-# Multiplicity of every box in the strategy.
+# Number of levels that contain each box; the key has the first cells and the ends of the box.
 BoxCounts = Counter[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class LevelPart:
-    """An interval of cells that is partitioned separately.
+    """An interval of cells whose levels (partitions into boxes) are searched separately.
 
     ``R`` is its diagonal block of (A^T A)^-1, the covariance of the strategy at noise 1, and ``M``
-    its diagonal block of R G R.
+    its diagonal block of R G R.  ``first`` is the number of the first cell.
     """
 
     def __init__(self, *, first: int, sizes: tuple[int, ...], R: Array, M: Array) -> None:
         self.first, self.sizes, self.R, self.M = first, sizes, R, M
 
     def level(self) -> Level:
-        """Return the level that results from splitting, starting from one box."""
+        """Return the next level: one box with all cells, split as long as that lowers the error."""
         level = Level(self.R, self.M, np.array([[[0] * len(self.sizes), self.sizes]]), self.sizes)
         while True:
             gains, children = level.splits(self.R, self.M)
@@ -383,15 +397,15 @@ class LevelPart:
                 return level
             boxes = np.concatenate([level.boxes[~pays], *children[pays]])
             split = Level(self.R, self.M, boxes, self.sizes)
-            # Each split improves the level by itself, but all splits together may not.
+            # gains are computed for one split at a time, so all splits together may be worse
             if split.gain <= level.gain * (1.0 + ROUNDING):
                 return level
             level = split
 
     def add(self, level: Level) -> None:
-        """Add a level to the strategy."""
-        # Woodbury update of R for the precision plus P^T P.  The quadratic term of M = R gram R is
-        # split into two equal halves, so that M stays exactly symmetric.
+        """Update ``R`` and ``M`` for the strategy with an additional level."""
+        # Woodbury update of R for the precision plus P^T P.  The quadratic term of M = R G R is
+        # divided into two equal halves, so that M remains exactly symmetric.
         self.R = self.R - level.Z.T @ level.B
         change = level.B.T @ level.D
         self.M = self.M - change - change.T
@@ -405,16 +419,20 @@ def search(
     bound: float,
     gram: Array | None = None,
 ) -> tuple[BoxCounts, str]:
-    """Add levels to a strategy; return the boxes with the smallest error and the status.
+    """Add levels to a strategy until its error no longer decreases.
 
     Parameters
     ----------
-    parts : separately partitioned intervals of cells.
-    boxes : boxes of the initial strategy.
+    parts : intervals of cells whose levels are searched separately.
+    boxes : boxes of the initial strategy, with their multiplicities.
     trace : tr(G R) of the initial strategy.
     bound : lower bound on the error, for progress reports.
-    gram : Gram matrix, shape (cells, cells); if present, R and M are recomputed every
+    gram : Gram matrix G, shape (cells, cells); if present, R and M are recomputed every
         `LEVELS_PER_INVERSE` levels, which limits rounding errors.
+
+    Returns
+    -------
+    The boxes of the strategy with the smallest error, and why the search ended.
     """
     cells = sum(math.prod(part.sizes) for part in parts)
     # A level contains every cell once, so the squared column norm is the number of levels.
@@ -450,7 +468,11 @@ def search(
 
 
 class Level:
-    """A candidate level for the current strategy: its gain and the gains of splitting its boxes."""
+    """A candidate level for the current strategy.
+
+    ``gain`` is the decrease of tr(G R) by the level; the matrices P, Z, Y, S and T are those of the
+    module docstring, B = S^-1 Z and D = Y - T B / 2.
+    """
 
     def __init__(self, R: Array, M: Array, boxes: Boxes, sizes: tuple[int, ...]) -> None:
         self.boxes, self.sizes = boxes, sizes
@@ -469,46 +491,57 @@ class Level:
         return np.asarray(self.Y - 0.5 * self.T @ self.B)
 
     def splits(self, R: Array, M: Array) -> tuple[Array, Boxes]:
-        """Return the best split gain of every box and the halves, shape (boxes, 2, 2, axes)."""
+        """Return for every box the gain of its best split into two, and the two halves.
+
+        Shapes (boxes,), 0 if no split has a gain, and (boxes, 2, 2, axes).
+        """
         gains = np.zeros(len(self.boxes))
         children = np.repeat(self.boxes[:, None], 2, axis=1)
         strides = np.cumprod((1, *self.sizes[:0:-1]))[::-1]
         shapes = self.boxes[:, 1] - self.boxes[:, 0]
         for shape in np.unique(shapes[np.prod(shapes, axis=1) > 1], axis=0):
-            # Boxes of equal shape are evaluated together.
-            chosen = np.flatnonzero((shapes == shape).all(axis=1))
+            # boxes of equal shape are evaluated in one batch
+            batch = np.flatnonzero((shapes == shape).all(axis=1))
             steps = [np.arange(m) * s for m, s in zip(shape, strides, strict=True)]
             offsets = functools.reduce(np.add.outer, steps)
-            cells = (self.boxes[chosen, 0] @ strides)[:, None] + offsets.ravel()
+            cells = (self.boxes[batch, 0] @ strides)[:, None] + offsets.ravel()
             pairs = (cells[:, :, None], cells[:, None, :])
             Z, B, D = (np.moveaxis(A[:, cells], 0, 1) for A in (self.Z, self.B, self.D))
             change = np.swapaxes(B, 1, 2) @ D
-            # Blocks of R and M with this level added: the gain of a split is relative to these.
-            now_R = R[pairs] - np.swapaxes(Z, 1, 2) @ B
-            now_M = M[pairs] - change - np.swapaxes(change, 1, 2)
+            # diagonal blocks of R and M after adding the level, to which split gains are relative
+            level_R = R[pairs] - np.swapaxes(Z, 1, 2) @ B
+            level_M = M[pairs] - change - np.swapaxes(change, 1, 2)
             for axis in np.flatnonzero(shape > 1).tolist():
-                r11, r12, r22 = _half_sums(now_R, tuple(shape), axis)
-                m11, m12, m22 = _half_sums(now_M, tuple(shape), axis)
-                # Splitting p = p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P: Woodbury with a 2 x
-                # 2 system, at every cut.
+                r11, r12, r22 = _half_sums(level_R, tuple(shape), axis)
+                m11, m12, m22 = _half_sums(level_M, tuple(shape), axis)
+                # Splitting a box p into p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P; the gain
+                # follows by the Woodbury formula with a 2 x 2 system.
                 split_gains = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (
                     r11 * r22 - (1.0 - r12) ** 2
                 )
                 cut = np.argmax(split_gains, axis=1)
-                best = split_gains[np.arange(len(chosen)), cut]
-                better = best > gains[chosen]
-                which = chosen[better]
-                gains[which] = best[better]
-                children[which] = self.boxes[which, None]
-                at = self.boxes[which, 0, axis] + cut[better] + 1
-                children[which, 0, 1, axis] = children[which, 1, 0, axis] = at
+                best = split_gains[np.arange(len(batch)), cut]
+                better = best > gains[batch]
+                improved = batch[better]
+                gains[improved] = best[better]
+                children[improved] = self.boxes[improved, None]
+                boundary = self.boxes[improved, 0, axis] + cut[better] + 1
+                children[improved, 0, 1, axis] = children[improved, 1, 0, axis] = boundary
         return gains, children
 
 
 def _half_sums(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, Array, Array]:
-    """Return the sums of every block over pairs of halves, at every cut.
+    """Return the sums of matrices on the cells of a box over pairs of its halves.
 
-    The pairs are (first, first), (first, second) and (second, second).
+    Parameters
+    ----------
+    blocks : shape (boxes, cells, cells), for boxes of ``shape``.
+    axis : axis along which the box is cut.
+
+    Returns
+    -------
+    Sums over (first half, first half), (first, second) and (second, second), for every box and
+    every cut, shape (boxes, cuts) each.
     """
     m = shape[axis]
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -520,7 +553,7 @@ def _half_sums(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array,
 
 
 def indicator(boxes: Boxes, sizes: tuple[int, ...]) -> scipy.sparse.csr_array:
-    """Return the 0/1 rows of boxes, shape (boxes, cells)."""
+    """Return one 0/1 row per box that is 1 on its cells, shape (boxes, cells)."""
     import scipy.sparse
 
     cells = np.arange(math.prod(sizes)).reshape(sizes)
@@ -533,18 +566,18 @@ def indicator(boxes: Boxes, sizes: tuple[int, ...]) -> scipy.sparse.csr_array:
 
 
 def single_cells(sizes: tuple[int, ...]) -> Boxes:
-    """Return every cell as a box."""
+    """Return one box per cell of a domain, shape (cells, 2, axes)."""
     first = np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), axis=1)
     return np.stack([first, first + 1], axis=1)
 
 
 def count_boxes(boxes: Boxes) -> BoxCounts:
-    """Return the multiplicity of each box."""
+    """Return how often each box occurs."""
     return Counter((tuple(low), tuple(high)) for low, high in boxes.tolist())
 
 
 def precision_of(boxes: Boxes, weights: Array, sizes: tuple[int, ...]) -> Array:
-    """Return the sum of weight^2 times row^T row over boxes, shape (cells, cells)."""
+    """Return A^T A, shape (cells, cells), for strategy rows A that are weighted boxes."""
     P = indicator(boxes, sizes)
     return np.asarray((P.T @ P.multiply(weights[:, None] ** 2).tocsr()).todense())
 
@@ -584,12 +617,15 @@ class SelectedLevels:
 
     @functools.cached_property
     def precision(self) -> Array:
-        """rows^T rows, shape (cells, cells), with ones on the diagonal."""
+        """Precision A^T A of the strategy rows A, shape (cells, cells), with diagonal 1."""
         return precision_of(self.boxes, self.weights, self.sizes)
 
     @functools.cached_property
     def square_rows(self) -> Array:
-        """Equivalent square strategy under Gaussian noise, shape (cells, cells)."""
+        """Square strategy with the same precision, shape (cells, cells).
+
+        With Gaussian noise it has the same error and privacy cost.
+        """
         return scipy.linalg.cholesky(self.precision)
 
 
@@ -609,14 +645,14 @@ def svd_bound(*grams: Array) -> float:
     for gram in grams:
         _, small = merge_cells(_checked_gram(gram, None))
         eigenvalues = np.linalg.eigvalsh(small)
-        # The square root would magnify rounding errors of zero eigenvalues.
+        # drop eigenvalues that are 0 up to rounding, because the square root magnifies the error
         nonzero = eigenvalues > 1e-14 * len(small) * eigenvalues[-1]
         out *= float(np.sum(np.sqrt(eigenvalues[nonzero]))) ** 2 / len(small)
     return out
 
 
 def merge_cells(gram: Array) -> tuple[Index, Array]:
-    """Merge cells that no query distinguishes into buckets.
+    """Merge cells that have the same coefficient in every query into buckets.
 
     Returns
     -------
@@ -632,7 +668,7 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
     near = ROUNDING * max(float(diagonal.max(initial=0.0)), 1e-300)
     for cell in range(len(gram)):
         if labels[cell] < 0:
-            # |W e_a - W e_b|^2 = 0 exactly if no query distinguishes a and b.
+            # |W e_a - W e_b|^2 is 0 exactly if all queries have equal coefficients on a and b
             same_bucket = (diagonal + diagonal[cell] - 2.0 * gram[cell] <= near) & (labels < 0)
             same_bucket[cell] = True
             labels[same_bucket] = len(first)
@@ -643,9 +679,9 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
 def level_selection(
     gram: Array, sizes: Sequence[int] | None = None, options: LevelOptions | None = None
 ) -> SelectedLevels:
-    """Return the strategy of program 4.1 for a Gram matrix.
+    """Return the strategy that level selection (Li and Miklau, program 4.1) finds.
 
-    The error is at most that of the single cells, trace(gram), and at least ``bound``.
+    Its error is at most trace(gram), the error of measuring every cell.
 
     Parameters
     ----------
@@ -676,13 +712,14 @@ def level_selection(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SeparateAxes:
-    """Strategies of separate axes together with a measured total.
+    """One strategy per axis and the total, for queries that are each on a single axis.
 
     Attributes
     ----------
-    total : share of the privacy cost for the total of all cells.
-    shares : share of every axis; total and shares sum to 1.
-    parts : strategy of every axis, to be scaled by the square root of its share.
+    total : share of the privacy cost for measuring the total of all cells.
+    shares : share of the privacy cost for every axis; total and shares sum to 1.
+    parts : strategy of every axis at privacy cost 1; its rows times the root of the share of the
+        axis are measured.
     error : sum of the variances of all queries at privacy cost 1, in counts^2, by least squares on
         all measurements.
     """
@@ -696,15 +733,15 @@ class SeparateAxes:
 def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -> SeparateAxes:
     """Return one strategy per axis and the budget shares, for queries on single axes.
 
-    One-way tables share only the total, so with the total measured each axis is a separate problem.
-    Least squares combines the estimates of the total from all axes.  The shares minimise the exact
-    error.
+    One-way tables have only the total in common, so if the total is measured, each axis is a
+    separate problem.  Least squares combines the estimates of the total from all axes.  The shares
+    minimize the error of this estimate, by a numerical search.
 
     Parameters
     ----------
     grams : Gram matrix of every axis, shape (n_i, n_i) each.
 
-    Source: theorem 4.2; the choice of the shares is an extension of this project.
+    Source: Li and Miklau, theorem 4.2; the choice of the shares is an extension of this project.
 
     >>> separation = separate_axes([np.eye(2), np.eye(3)])
     >>> round(separation.total + sum(separation.shares), 9)
@@ -713,23 +750,26 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
     import scipy.optimize
 
     if not len(grams):
-        raise WorkloadError("There is no Gram matrix to separate. Give one Gram matrix per axis.")
+        raise WorkloadError("grams is empty. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)
     covariances = [np.linalg.inv(part.precision) for part in parts]
     along = [C.sum(axis=1) for C in covariances]
-    # Variance of the total as estimated from one axis.
-    spread = np.array([u.sum() for u in along])
+    # variance of the total as estimated from one axis, at its full budget
+    total_variance = np.array([u.sum() for u in along])
     separate_errors = np.array([part.error for part in parts])
     common = np.array([u @ gram @ u for u, gram in zip(along, grams, strict=True)])
 
     def error(logits: Array) -> float:
+        """Return the summed variance of all queries for the shares softmax(logits)."""
         shares = scipy.special.softmax(logits)
-        precision = shares[1:] / spread
+        precision = shares[1:] / total_variance
+        # precision of the total from all measurements except those of one axis
         others = shares[0] + precision.sum() - precision
         # (s X + o 11^T)^-1 = (R - o u u^T / (s + o k)) / s
         return float(
             np.sum(
-                (separate_errors - others * common / (shares[1:] + others * spread)) / shares[1:]
+                (separate_errors - others * common / (shares[1:] + others * total_variance))
+                / shares[1:]
             )
         )
 
@@ -758,18 +798,17 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
 def interval_strategy(
     gram: Array, groups: int | None = None, options: LevelOptions | None = None
 ) -> SelectedLevels:
-    """Return a strategy for one axis by two-stage level selection on intervals of cells.
+    """Return a strategy for one axis by level selection in two stages.
 
-    The first search is on merged intervals of cells, the second one inside every interval.  It is
-    much faster than the full search and slightly less accurate.
+    The first search merges every interval of cells into one cell, and the second is inside every
+    interval.  This is much faster than `level_selection` and slightly less accurate.
 
     Parameters
     ----------
     gram : Gram matrix of the workload, shape (cells, cells).
     groups : number of intervals; the cube root of the number of cells by default, as in the paper.
 
-    Source: section 4.3.2; an interval with fewer levels than others measures its single cells with
-    higher weight, so that all columns have equal norms.
+    Source: Li and Miklau, section 4.3.2.
 
     >>> interval_strategy(np.eye(8)).error
     8.0
@@ -779,12 +818,13 @@ def interval_strategy(
     count = round(n ** (1 / 3)) if groups is None else groups
     if not 1 <= count <= n:
         raise WorkloadError(
-            f"groups was {count} for {n} cells. Give a number from 1 to the number of cells."
+            f"groups is {count} for {n} cells. Give a number of intervals from 1 to the number of"
+            " cells."
         )
     edges = np.linspace(0, n, count + 1).round().astype(np.int64)
     spread = np.zeros((n, count))
     for k, (first, end) in enumerate(itertools.pairwise(edges)):
-        # Merge an interval into one cell whose records are spread evenly.
+        # a query on the merged cell is the query on the interval for evenly distributed records
         spread[first:end, k] = 1.0 / (end - first)
     coarse = level_selection(spread.T @ gram @ spread, options=options)
     boxes = count_boxes(single_cells((n,)))
@@ -809,7 +849,10 @@ def interval_strategy(
 def _strategy_of(
     gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: float, status: str
 ) -> SelectedLevels:
-    """Return the strategy of boxes with multiplicities, or the single cells if they are better."""
+    """Return the strategy of boxes with multiplicities ``counts``, with its error.
+
+    If measuring every cell has a smaller error, that strategy is returned.
+    """
     cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)
     levels = round(float(np.dot(cells, list(counts.values()))) / len(gram))
     boxes, weights = np.array(list(counts)), np.sqrt(np.array(list(counts.values())) / levels)
@@ -831,7 +874,15 @@ def _strategy_of(
 
 
 def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
-    """Return the Gram matrix as floats; raise if it is invalid."""
+    """Return the Gram matrix as an array of floats.
+
+    Raises
+    ------
+    WorkloadError
+        If it is not a symmetric matrix of finite numbers, or does not fit ``sizes``.
+    LimitExceeded
+        If it has more than `MAX_CELLS` cells.
+    """
     gram = np.asarray(gram, dtype=float)
     if (
         gram.ndim != 2
@@ -844,17 +895,17 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
         )
     if np.abs(gram - gram.T).max() > 1e-9 * np.abs(gram).max():
         raise WorkloadError(
-            "The Gram matrix is not symmetric. Give W^T W of the workload's rows W."
+            "The Gram matrix is not symmetric. Give W^T W, with one row of W per query."
         )
     if sizes is not None and math.prod(sizes) != len(gram):
         raise WorkloadError(
-            f"The Gram matrix has {len(gram)} cells, which differs from the product of the sizes"
-            f" {tuple(sizes)}."
+            f"The Gram matrix has {len(gram)} rows, but the sizes {tuple(sizes)} have"
+            f" {math.prod(sizes)} cells. Give sizes whose product is the number of rows."
         )
     if len(gram) > MAX_CELLS:
         raise LimitExceeded(
             f"The Gram matrix has {len(gram):,} cells, but level selection takes at most"
-            f" {MAX_CELLS:,}. Separate the workload by attributes or merge cells."
+            f" {MAX_CELLS:,}. Plan the attributes separately, or merge cells."
         )
     return gram
 

@@ -2,10 +2,10 @@
 
 Product Grams
 -------------
-A unit is a set of attributes that some group couples, by an affine, absolute-difference or custom
-part on two attributes, or by weights of single queries.  Most units are one attribute.  A group
-without queries on a unit contributes the total of the unit, with Gram matrix 11^T.  The Gram matrix
-of group g on the full domain is the Kronecker product
+A unit is a set of attributes whose queries are not products over attributes: some group has affine,
+absolute-difference or custom queries on two of them, or weights of single queries.  Most units are
+one attribute.  A group without queries on a unit contributes the total of the unit, with Gram
+matrix 11^T.  The Gram matrix of group g on the full domain is the Kronecker product
 
     w_g G_{1, k_1} (x) ... (x) G_{U, k_U}
 
@@ -60,7 +60,7 @@ from engine.residuals import DualProblem, Factor, FullDomain, Options, Space, St
 from engine.residuals.dual_solver import Solution
 from engine.workload import Group, Part, Workload, joint_part
 
-# Largest number of cells of a unit. Dense solves on more cells take minutes or longer.
+# Largest number of cells of a unit, because a search on more cells takes minutes or longer.
 MAX_CELLS = 2048
 TOTAL = ("total",)
 
@@ -81,10 +81,10 @@ class ProductGrams:
     ----------
     attributes : all attributes of the groups, in schema order.
     units : attributes of every unit, in schema order; its cells are in row-major order.
-    grams : distinct Gram matrices of every unit.
-    choice : index of the Gram of every group on every unit, shape (groups, units).
+    grams : for every unit, its distinct Gram matrices.
+    choice : for every group and unit, the index in ``grams`` of its matrix, shape (groups, units).
     weights : weight of every group, shape (groups,).
-    groups : indices of the groups in the workload.
+    groups : numbers of the groups in the workload.
     """
 
     attributes: Space
@@ -96,20 +96,20 @@ class ProductGrams:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Hashable key of the problem, independent of attribute names."""
+        """Hashable key that is equal for problems that differ only in names and a weight factor."""
         grams = tuple(tuple(g.key for g in unit) for unit in self.grams)
         return (grams, self.choice.tobytes(), (self.weights / self.weights.max()).tobytes())
 
     def costs(self, covariances: Sequence[Array]) -> list[Array]:
-        """Return the squared error tr(covariance G_k) of every Gram of every unit, in counts^2.
+        """Return for every unit the squared errors tr(C G) of its Gram matrices G, in counts^2.
 
         Parameters
         ----------
-        covariances : covariance of the cells of every unit, shape (cells, cells) each.
+        covariances : covariance C of the estimated cells of every unit, shape (cells, cells) each.
 
         Returns
         -------
-        Squared errors for every unit, shape (Grams of the unit,) each.
+        One array per unit, shape (Grams of the unit,).
         """
         return [
             np.array([float(np.sum(c * g.matrix)) for g in unit])
@@ -117,7 +117,10 @@ class ProductGrams:
         ]
 
     def group_costs(self, costs: Sequence[Array]) -> Array:
-        """Return the unweighted squared error of every group, shape (groups,)."""
+        """Return the unweighted squared error of every group, shape (groups,).
+
+        ``costs`` are the squared errors on the units, as returned by `costs`.
+        """
         out = np.ones(len(self.weights))
         for u, unit_costs in enumerate(costs):
             out = out * unit_costs[self.choice[:, u]]
@@ -149,7 +152,7 @@ class GramBuilder:
         Parameters
         ----------
         groups : indices of the groups.
-        units : units of attributes; the finest possible units by default.
+        units : sets of attributes with one dense strategy each; the smallest possible by default.
 
         Raises
         ------
@@ -175,8 +178,7 @@ class GramBuilder:
                     unit_grams.append(gram)
                 choice[row, u] = distinct[gram.key]
             grams.append(tuple(unit_grams))
-        # The query weight of a group without attributes is in no Gram; include it in the group
-        # weight.
+        # a group without attributes has no Gram with its query weight, so the group weight has it
         single = [
             float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0
             for g in chosen
@@ -192,22 +194,24 @@ class GramBuilder:
         )
 
     def _check(self, unit: Space) -> None:
+        """Raise NotApplicable if a unit has too many cells."""
         sizes = [self.workload.schema[a].size for a in unit]
         if (cells := math.prod(sizes)) > self.max_cells:
             shape = f"{' x '.join(map(str, sizes))} = {cells:,}" if len(sizes) > 1 else f"{cells:,}"
             raise NotApplicable(
                 f"The queries on {' and '.join(unit)} need one dense strategy on {shape} cells;"
-                f" this mechanism solves at most {self.max_cells:,}. Merge cells into coarser ones,"
-                " or choose querysmasher."
+                f" this mechanism allows at most {self.max_cells:,}. Merge cells into coarser ones,"
+                " or choose 'querysmasher'."
             )
 
     def _gram(self, group: Group, parts: Sequence[Part], unit: Space) -> Gram:
+        """Return the Gram matrix of a group's queries on the cells of a unit."""
         inside = [p for p in parts if group.attributes[p.axes[0]] in unit]
         sizes = tuple(self.workload.schema[a].size for a in unit)
         positions = tuple(tuple(unit.index(group.attributes[a]) for a in p.axes) for p in inside)
         weights = group.query_weights if inside else None
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
-        # An unweighted total has the same Gram as a unit without queries.
+        # a total without query weights has the same Gram as no queries, and must have the same key
         placed_parts = [
             (position, p)
             for position, p in zip(positions, inside, strict=True)
@@ -229,7 +233,10 @@ def _parts(group: Group) -> tuple[Part, ...]:
 
 
 def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
-    """Return the finest partition of the attributes that splits no part, in schema order."""
+    """Return the smallest sets of attributes such that every part of a group is in one set.
+
+    The sets and their attributes are in schema order.
+    """
     label = {name: i for i, name in enumerate(names)}
     for group in groups:
         for part in _parts(group):
@@ -243,7 +250,14 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
 def _unit_gram(
     sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Part]], weights: Array | None
 ) -> Array:
-    """Return the Gram on the cells of a unit; the product within a unit is formed explicitly."""
+    """Return the Gram matrix of a group's queries on a unit, shape (cells, cells).
+
+    Parameters
+    ----------
+    sizes : domain sizes of the attributes of the unit.
+    parts : pairs (positions of its attributes in the unit, part of the group).
+    weights : weights of the queries of a single part; None for 1.
+    """
     out, order = np.ones((1, 1)), list[int]()
     for places, part in parts:
         out = np.asarray(
@@ -265,20 +279,18 @@ def _unit_gram(
 
 
 def weighted_groups(workload: Workload) -> tuple[int, ...]:
-    """Return the indices of groups that contribute to the objective.
-
-    Groups with zero weight or with zero rows only do not contribute.
-    """
+    """Return the numbers of the groups that have a positive weight and a nonzero query."""
     return tuple(k for k, g in enumerate(workload.groups) if g.weight > 0 and _has_nonzero_row(g))
 
 
 def _has_nonzero_row(group: Group) -> bool:
+    """Return whether a query of positive weight has a coefficient other than 0."""
     weights = group.query_weights
     if weights is not None and not weights.any():
         return False
     parts = (joint_part(group),) if weights is not None and len(group.parts) > 1 else group.parts
     for part in parts:
-        # Rows of families with a rule are never all zero.
+        # only custom families, which have no fixed arity, may have rows of zeros only
         if weights is None and part.family.arity is not None:
             continue
         chunks = (
@@ -291,7 +303,7 @@ def _has_nonzero_row(group: Group) -> bool:
 
 
 def by_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Return one cluster of groups per set of attributes.
+    """Return one tuple of group numbers (cluster) per set of attributes that groups are on.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 3) for c in "ab"])
@@ -306,32 +318,32 @@ def by_sets(workload: Workload) -> list[tuple[int, ...]]:
 
 
 def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Return one cluster of groups per maximal set of attributes.
+    """Return one tuple of group numbers (cluster) per maximal set of attributes.
 
-    Each smaller set joins the cluster with the fewest groups among those that contain it; ties are
-    resolved in the order of the workload.
+    The groups on a smaller set join the cluster with the fewest groups among those whose set
+    contains it, the first one in a tie.
     """
     clusters: dict[frozenset[str], list[int]] = {}
-    holding: dict[str, list[frozenset[str]]] = {}
+    sets_with: dict[str, list[frozenset[str]]] = {}
     sets = {frozenset(workload.groups[c[0]].attributes): c for c in by_sets(workload)}
     for names in sorted(sets, key=len, reverse=True):
-        # A superset contains every attribute of the set, so searching the shortest list suffices.
-        able = min((holding.get(a, []) for a in names), key=len, default=list(clusters))
-        covering = [clusters[held] for held in able if names <= held]
+        # a superset is in the list of every attribute of the set: search the shortest list
+        nearby = min((sets_with.get(a, []) for a in names), key=len, default=list(clusters))
+        covering = [clusters[other] for other in nearby if names <= other]
         if covering:
             min(covering, key=len).extend(sets[names])
         else:
             clusters[names] = list(sets[names])
             for a in names:
-                holding.setdefault(a, []).append(names)
+                sets_with.setdefault(a, []).append(names)
     return [tuple(v) for v in clusters.values()]
 
 
 # Largest number of iterations of L-BFGS.
 MAX_LBFGS_ITERATIONS = 1000
-# Upper bound of Theta: weights of the identity are at least 1e-4, and (A^T A)^-1 has eight digits.
+# Upper bound of Theta, so that (A^T A)^-1 is accurate to eight digits.
 MAX_THETA = 1e4
-# Relative deviation from rank one below which a Gram belongs to a single query.
+# A Gram matrix belongs to a single query if it has rank one up to this relative deviation.
 RANK_ONE_TOLERANCE = 1e-12
 
 
@@ -344,7 +356,7 @@ class PIdentity:
     rows : A, shape (measurements, cells); the largest L1 norm of a column is 1.
     inverse : (A^T A)^+, shape (cells, cells): covariance of the cells for noise of variance 1.
     error : tr((A^T A)^+ G) for the Gram of the search, in counts^2.
-    theta : parameters for a warm start; no rows if the strategy is a single query.
+    theta : parameters Theta for a warm start, shape (p, cells); p is 0 for a single query.
     """
 
     rows: Array
@@ -363,7 +375,8 @@ class PIdentity:
 def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     """Return tr((A^T A)^-1 G) and its derivative by Theta, shape (p, n).
 
-    The result is exact for every Theta, and G is the only matrix of shape (n, n).
+    A are the rows of the p-Identity strategy for ``theta``, and G is ``gram``, shape (n, n).  No
+    other matrix of shape (n, n) is formed.
 
     Source: HDMM, section 4.3 and the appendix.
 
@@ -371,8 +384,8 @@ def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     3.0
     """
     s = 1.0 + theta.sum(axis=0)
-    # Woodbury: (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta, of order p, not
-    # n.
+    # Woodbury: (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta, an inverse of
+    # order p instead of n
     inner = scipy.linalg.cho_factor(np.eye(len(theta)) + theta @ theta.T, check_finite=False)
     Y = scipy.linalg.cho_solve(inner, theta, check_finite=False)
     Z = (Y * s) @ gram
@@ -383,7 +396,7 @@ def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
 
 
 def p_identity_rows(theta: Array) -> Array:
-    """Return A, shape (n + p, n), for parameters of shape (p, n).
+    """Return the rows A of a p-Identity strategy, shape (n + p, n), for ``theta``, shape (p, n).
 
     >>> p_identity_rows(np.array([[1.0, 2, 3], [1, 1, 1]])).round(2)[3:]
     array([[0.33, 0.5 , 0.6 ],
@@ -393,11 +406,10 @@ def p_identity_rows(theta: Array) -> Array:
 
 
 def default_p(gram: Array) -> int:
-    """Return the number of additional rows p: 1 for identity and total, otherwise max(8, n / 16).
+    """Return the number p of additional rows of a p-Identity strategy for a Gram matrix.
 
-    For fewer than 8 cells p is at most n.
-
-    ``gram`` has shape (cells, cells).
+    It is 1 if ``gram``, shape (n, n), is a sum of multiples of I and 11^T, and otherwise n // 16,
+    but at least min(n, 8).
 
     Source: HDMM, section 9, with n / 16 for every n; small attributes benefit from more rows.
 
@@ -421,7 +433,9 @@ def p_identity_strategy(
     seed: int | np.random.Generator = 0,
     start: Array | None = None,
 ) -> PIdentity:
-    """Return the best p-Identity strategy of several random starts, with `default_p` rows.
+    """Return the p-Identity strategy with the smallest error of several random starts.
+
+    It has `default_p` additional rows.
 
     Parameters
     ----------
@@ -442,13 +456,13 @@ def p_identity_strategy(
     import scipy.optimize
 
     n, rng = len(gram), np.random.default_rng(seed)
-    # A single query is measured directly, which is better than any strategy with an identity.
+    # measuring a single query by itself is better than any strategy that includes the identity
     if (single := _single_query(gram)) is not None:
         inverse = np.outer(single, single) / float(single @ single) ** 2
         error = float(np.sum(inverse * gram))
         return PIdentity(rows=single[None], inverse=inverse, error=error, theta=np.zeros((0, n)))
     scale, p = float(np.trace(gram)), default_p(gram)
-    # With p = 1 the row converges to the total only from a start well above 0, hence the + 1 below.
+    # with p = 1 the row converges to the total only from a start well above 0: add 1 below
     best, best_error = np.zeros((p, n)), np.inf
     for attempt in range(max(1, restarts)):
         initial = (
@@ -462,7 +476,7 @@ def p_identity_strategy(
             args=(gram, scale, n),
             jac=True,
             method="L-BFGS-B",
-            # For nonnegative entries the L1 norm of a column is its sum, which is smooth.
+            # nonnegative entries make the L1 norm of a column its sum, which is smooth
             bounds=[(0.0, MAX_THETA)] * initial.size,
             options={
                 "maxcor": 20,
@@ -486,8 +500,9 @@ def p_identity_strategy(
 
 
 def _scaled(x: Array, gram: Array, scale: float, n: int) -> tuple[float, Array]:
+    """Return the error and its gradient divided by ``scale``, for raveled parameters x."""
     error, gradient = p_identity_error(x.reshape(-1, n), gram)
-    # L-BFGS stops at changes that are small relative to 1.
+    # L-BFGS stops at changes that are small compared with 1
     return error / scale, gradient.ravel() / scale
 
 
@@ -500,12 +515,12 @@ def _single_query(gram: Array) -> Array | None:
     return np.asarray(query / np.abs(query).max())
 
 
-# Largest number of sweeps of the block-coordinate descent.
+# Largest number of passes over all units in the block-coordinate descent.
 MAX_SWEEPS = 50
-# Initial share of the identity in a mixture with the total. With a larger share, searches end in
-# local minima that do not measure the total.
+# Weight a of the identity in the initial strategy [a I; (1 - a) 1^T].  With a larger weight,
+# searches end in local minima that do not measure the total.
 INITIAL_IDENTITY_SHARE = 0.4
-# For forecasts: number of sweeps with several Grams per unit.
+# For forecasts of time: number of passes over the units if a unit has several Gram matrices.
 EXPECTED_SWEEPS = 5.0
 # Relative decrease of the squared error below which the descent stops.
 MIN_SWEEP_GAIN = 1e-7
@@ -542,9 +557,10 @@ def gaussian_strategy(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KroneckerStrategy:
-    """A product of strategies on units, with sensitivity 1 of every factor and the product.
+    """A Kronecker product of strategies, one per unit, each with sensitivity 1.
 
-    ``squared_error`` is the weighted error in counts^2 for noise of variance 1.
+    ``squared_error`` is the weighted sum of the variances of all queries, in counts^2, for noise of
+    variance 1.
     """
 
     factors: tuple[Solution | PIdentity, ...]
@@ -581,15 +597,14 @@ class KroneckerSolver:
         self._cache: dict[Any, KroneckerStrategy] = {}
 
     def solve(self, problem: ProductGrams) -> KroneckerStrategy:
-        """Return the best product strategy of the starts.
+        """Return the product strategy with the smallest squared error of several starts.
 
-        Every factor has sensitivity 1, and the error is that of the factors.  The result depends on
-        the problem and the seed only, not on earlier calls.
+        The result depends only on the problem and the seed, not on earlier calls.
         """
         if problem.key not in self._cache:
             rng = np.random.default_rng(self.seed)
-            # With one Gram per unit the units are independent, and for Gaussian noise each problem
-            # is convex, so one start suffices.
+            # With one Gram per unit the units are independent problems.  For Gaussian noise they
+            # are also convex, so one start suffices.
             independent = all(len(unit) == 1 for unit in problem.grams)
             strategies: list[KroneckerStrategy] = []
             for attempt in range(
@@ -613,7 +628,11 @@ class KroneckerSolver:
 
     @staticmethod
     def _mixtures(problem: ProductGrams, attempt: int, rng: np.random.Generator) -> list[Array]:
-        """Return the costs of [a I; (1 - a) 1^T] on every unit; a is fixed, 1, then random."""
+        """Return squared errors of initial strategies for a start, one array per unit.
+
+        The strategy of a unit is [a I; (1 - a) 1^T].  The weight a is `INITIAL_IDENTITY_SHARE` in
+        start 0, 1 in start 1, and random in later starts.
+        """
         if attempt < 2:
             mixtures = np.full(len(problem.grams), (INITIAL_IDENTITY_SHARE, 1.0)[attempt])
         else:
@@ -621,7 +640,7 @@ class KroneckerSolver:
         out = []
         for a, unit in zip(mixtures.tolist(), problem.grams, strict=True):
             n = len(unit[0].matrix)
-            # Sherman-Morrison formula.
+            # Sherman-Morrison formula for the covariance of the strategy
             correction = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)
             out.append(
                 np.array(
@@ -640,9 +659,12 @@ class KroneckerSolver:
     def _descend(
         self, problem: ProductGrams, costs: list[Array], rng: np.random.Generator, *, low: bool
     ) -> KroneckerStrategy:
-        """Improve the units in turn, from the costs of an initial strategy.
+        """Return the strategy that block-coordinate descent reaches.
 
-        ``low`` starts p-Identity searches with small additional rows.
+        Parameters
+        ----------
+        costs : squared errors of an initial strategy, one array per unit; changed in place.
+        low : whether p-Identity searches start with small additional rows.
         """
         weights, grams = problem.weights, problem.grams
         solved: dict[int, Solution | PIdentity] = {}
@@ -652,8 +674,8 @@ class KroneckerSolver:
             for u, unit in enumerate(grams):
                 if self.tell is not None:
                     self.tell(f"Strategy for {' x '.join(problem.units[u])}")
-                # With the other units fixed, the error is that of one weighted sum of the unit's
-                # Grams.
+                # with the strategies of other units fixed, the error depends on one weighted sum of
+                # the Gram matrices of this unit
                 coefficients = _gram_weights(problem, costs, u)
                 strategy = solved[u] = self._improve(
                     [g.matrix for g in unit], coefficients, solved.get(u), rng, low
@@ -675,6 +697,10 @@ class KroneckerSolver:
         rng: np.random.Generator,
         low: bool,
     ) -> Solution | PIdentity:
+        """Return a strategy for a weighted sum of Gram matrices that is no worse than ``present``.
+
+        ``coefficients`` are the weights of the sum; ``present`` is None in the first pass.
+        """
         total = sum(c * g for c, g in zip(coefficients, grams, strict=True)) + np.zeros_like(
             grams[0]
         )
@@ -682,29 +708,33 @@ class KroneckerSolver:
             start = present.dual if isinstance(present, Solution) else None
             return gaussian_strategy(total, self.options, start)
         warm = present.theta if isinstance(present, PIdentity) else None
-        # Small additional rows vanish if the identity suffices; large ones end in another local
-        # minimum.
+        # From small additional rows the search may end at the identity; from large ones it ends in
+        # another local minimum.
         if warm is None and low:
             warm = rng.random((default_p(total), len(total)))
         result = p_identity_strategy(total, restarts=1, seed=rng, start=warm)
-        # The search may end above the present strategy, and a sweep must not increase the error.
+        # the search may end in a worse local minimum, but the descent must not increase the error
         if present is not None and float(np.sum(_covariance(present) * total)) <= result.error:
             return present
         return result
 
 
 def _covariance(strategy: Solution | PIdentity) -> Array:
-    """Return the covariance of the cells at noise variance 1, shape (cells, cells)."""
+    """Return the covariance of the estimated cells at noise variance 1, shape (cells, cells)."""
     return strategy.strategy.covariance if isinstance(strategy, Solution) else strategy.inverse
 
 
 def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
-    """Return the weight of every Gram of unit u: error of its groups on other units, largest 1."""
-    # Products of costs over many units overflow, so sum logarithms.
+    """Return the weight of every Gram matrix of unit u in the squared error, up to a factor.
+
+    The weight is the sum, over the groups with this matrix, of the group weight times the squared
+    errors on the other units.  Shape (Grams of the unit,).
+    """
+    # products of squared errors over many units would overflow, so sum logarithms
     logs = np.log(problem.weights)
     for other, unit_costs in enumerate(costs):
         if other != u:
-            # A group of zero rows has cost 0.
+            # the logarithm of the squared error 0 of queries of zeros must be finite
             logs = logs + np.log(np.maximum(unit_costs[problem.choice[:, other]], 1e-300))
     terms = np.exp(logs - logs.max())
     return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(
@@ -715,7 +745,7 @@ def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Arra
 def product_component(
     workload: Workload, problem: ProductGrams, strategy: KroneckerStrategy, share: float
 ) -> Component:
-    """Return the component of a plan for a product strategy at a share of the budget."""
+    """Return the component that measures a product strategy with a share of the budget."""
     place = {name: i for i, name in enumerate(problem.attributes)}
     factors = tuple(
         (tuple(place[a] for a in unit), replace(f.strategy, sizes=workload.schema.sizes(unit)))
@@ -738,7 +768,7 @@ def unit_seconds(cells: int) -> float:
     return 4e-4 + 5e-7 * cells**2 + 3e-9 * cells**3
 
 
-# Restarts, and largest relative gap, of a search: the defaults of `engine.mechanisms.hdmm`.
+# Number of starts and relative gap of the table product search: the defaults of HDMM.
 RESTARTS, GAP = 2, 1e-5
 # Largest number of cells of the table.
 MAX_TABLE_CELLS = 100_000
@@ -771,17 +801,18 @@ def table_seconds(workload: Workload) -> float:
 
 
 def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
-    """Return the design of the table product for Gaussian noise.
+    """Return the design that measures one product strategy on the table of all attributes.
 
-    ``tell`` is called with a text before every search and may raise to cancel.
+    The noise is Gaussian.  ``tell`` is called with a text before every search and may raise to
+    cancel.
     """
     solver = KroneckerSolver("gaussian", restarts=RESTARTS, gap=GAP, deadline=deadline, tell=tell)
     problem = GramBuilder(workload).build(weighted_groups(workload))
     component = product_component(workload, problem, solver.solve(problem), 1.0)
-    # The component also answers groups without weight.
-    able = (
+    # groups of weight 0 are not in the problem, but are answered if the table has their attributes
+    answered = (
         k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes)
     )
-    component = replace(component, groups=tuple(able))
+    component = replace(component, groups=tuple(answered))
     arrays = Design(components=(component,)).arrays(workload.schema)
     return Design.from_arrays(arrays, workload, "gaussian")

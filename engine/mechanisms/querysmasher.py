@@ -48,20 +48,22 @@ from engine.residuals.tuning.unions import (
 )
 from engine.workload import Workload
 
-# Number of repeated solves of all subworkloads by tuning that take as long as a union of all
-# spaces.
+# For the choice of unions (residual spaces measured jointly): tuning is assumed to take as long as
+# this many searches for the strategies of all residual spaces.
 TUNING_SOLVES = 40.0
-# For forecasts: minimum time of tuning per subworkload.
+# For forecasts: smallest time of tuning, in seconds per subworkload.
 MIN_TUNING_SECONDS = 1e-3
 CENTERS = ("uniform", "tuned")
 # Largest expected time, in seconds, of the search for a product strategy on the full table.
 MAX_PRODUCT_SEARCH_S = 1.0
-# Share of the error that a product strategy must save, because its plan cannot publish tables.
+# A product strategy on the full table is used only if it lowers the error by at least this share,
+# because its plan cannot publish tables.
 MIN_PRODUCT_SAVING = 1e-4
 OF_TABLE = "A product of strategies on the full table is more accurate here than residual spaces."
 # For forecasts: number of plans until the accuracy constraints of all groups are satisfied.
 CONSTRAINED_PLANS = 10
-# Interpolation weights of the tuned split that are tried under accuracy constraints of groups.
+# With accuracy constraints of groups, these mixtures of tuned and uniform centers are tried; the
+# number is the weight of the tuned centers.
 TUNED_SHARES = (1.0, 0.5, 0.25)
 
 
@@ -71,16 +73,15 @@ class QuerySmasher(ResidualMechanism):
 
     Options
     -------
-    centers : "uniform" is the decomposition of the paper.  "tuned" is at least as accurate up to
-        ``gap``; see `engine.residuals.tuning` for `centers`, `complements` (for pairs with sums,
-        differences or custom conditions) and `unions` (one strategy for several spaces, up to the
-        full domain of a small schema).  If a product of strategies on the full table is more
-        accurate, it becomes the plan.  Objectives other than the sum measure every space
-        separately.
+    centers : "uniform" is the decomposition into residual spaces of the paper.  "tuned" chooses the
+        centers that split queries into residual spaces, and may measure several residual spaces by
+        one strategy; up to ``gap`` it is at least as accurate.  If one product of strategies on the
+        full table is more accurate, that is the plan.  With objectives other than the sum, every
+        residual space is measured separately.  See `engine.residuals.tuning`.
     keep : with tuned centers, the share by which the RMSE of a group may exceed its RMSE with
         uniform centers: one number for all groups, or a mapping from group numbers to shares, such
-        as {0: 0.0, 3: 0.05}.  Tuning lowers the total error and may raise the error of single
-        groups; the constraints are enforced by reweighting the groups.
+        as {0: 0.0, 3: 0.05}.  Without it, tuning lowers the total error but may raise the error of
+        single groups.
     solver : "optimal", or the approximations "fourier" (closed form) and "eigenbasis" (fixed
         basis).
     gap : relative RMSE gap at which a search stops.
@@ -111,8 +112,8 @@ class QuerySmasher(ResidualMechanism):
             object.__setattr__(self, "keep", checked_keep(self.keep))
             if self.centers != "tuned" or self.objective != "sum":
                 raise PlanError(
-                    "keep limits the effect of tuning on single groups. Give it with"
-                    ' centers="tuned" only.'
+                    "keep limits the error of single groups with tuned centers and the objective"
+                    ' "sum". Give it with centers="tuned" and objective="sum", or leave it out.'
                 )
         check_choice("option solver", self.solver, PROBLEMS, error=PlanError, public=True)
         if (
@@ -120,7 +121,7 @@ class QuerySmasher(ResidualMechanism):
             or not isinstance(self.gap, (int, float))
             or not 1e-9 <= self.gap <= 1
         ):
-            raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
+            raise PlanError(f"gap is {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
     @property
     def by_lines(self) -> bool:  # type: ignore[override]
@@ -144,8 +145,10 @@ class QuerySmasher(ResidualMechanism):
             _covers_all(unions, parts.spaces),
             MIN_TUNING_SECONDS * len(parts.subworkloads),
         )
-        # With unions, the other spaces are solved again, and once more if some unions are rejected.
-        seconds, step = (
+        # With unions (spaces measured jointly), the other spaces are solved again, and once more if
+        # some unions are rejected.  ``plan_seconds`` is the time of one plan with accuracy
+        # constraints.
+        seconds, plan_seconds = (
             base.seconds * (3.0 if unions and not covers_all else 1.0) + tuning_seconds,
             tuning_seconds + base.seconds,
         )
@@ -153,14 +156,14 @@ class QuerySmasher(ResidualMechanism):
             searched = strategy_seconds(workload, attributes, spaces) + union_seconds(
                 workload, attributes, spaces
             )
-            seconds, step = seconds + searched, step + searched
-        seconds += 0.0 if self.keep is None else CONSTRAINED_PLANS * step
+            seconds, plan_seconds = seconds + searched, plan_seconds + searched
+        seconds += 0.0 if self.keep is None else CONSTRAINED_PLANS * plan_seconds
         if not covers_all:
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             seconds += split_seconds(workload, parts.subworkloads, parts.factors, allowance)
             table = self._table_seconds(workload, limits)
             seconds += table if math.isfinite(table) else 0.0
-            # Other objectives take one search with tuned centers and one with uniform centers.
+            # other objectives need a search with tuned centers and one with uniform centers
             seconds += 0.0 if self.goal(workload).linear else base.seconds
         return replace(
             base, seconds=seconds, memory=base.memory + min(peak_bytes, limits.memory_limit)
@@ -179,21 +182,23 @@ class QuerySmasher(ResidualMechanism):
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - 2.0 * elapsed)
         late = Allowance(deadline=deadline, stopped=allowance.stopped)
 
-        def in_time(done: float, text: str) -> None:
+        def report(done: float, text: str) -> None:
+            """Report progress; raise TimeoutError after the deadline."""
             late.check()
             limits.tell(0.8 + 0.2 * done, text)
 
-        def make(split: Split) -> list[CandidatePlan]:
+        def plans_of_split(split: Split) -> list[CandidatePlan]:
+            """Return the plan for a split in a list, which is empty if planning fails."""
             return self._try_split(
-                workload, budget, replace(limits, progress=in_time), deadline, split, allowance
+                workload, budget, replace(limits, progress=report), deadline, split, allowance
             )
 
         candidates = sorted(
-            self._candidates(workload, uniform, make, limits, allowance),
+            self._candidates(workload, uniform, plans_of_split, limits, allowance),
             key=lambda plan: plan.error,
         )
-        # Tuned plans may lose light queries in rounding; a loss with uniform centers raises an
-        # error.
+        # A tuned plan that rounds away queries of small weight is skipped; without a fallback, the
+        # plan with uniform centers then raises the error.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
         if not _covers_all(best.split.unions, uniform.values):
             best = self._better_with_product(workload, budget, limits, allowance, best)
@@ -213,13 +218,16 @@ class QuerySmasher(ResidualMechanism):
         allowance: Allowance,
         best_error: float = math.inf,
     ) -> list[CandidatePlan]:
-        """Return the plan for a split, or an empty list if it fails."""
+        """Return the plan for a split in a list, which is empty if planning fails.
+
+        A search stops when its lower bound shows that the error is at least ``best_error``.
+        """
         try:
             plan = self.candidate_plan(workload, budget, limits, deadline, split, best_error)
-            # A union of all spaces replaces the other searches, so check that it answers all
-            # queries.
+            # With unions no later candidate is computed, so assemble the plan now: this raises if
+            # it cannot answer all queries.
             return [plan] if not split.unions or plan.plan else []
-        # Out of time, light queries lost in rounding, or the split is too large for the objective.
+        # out of time, small queries rounded away, or a split that is too large for the objective
         except (TimeoutError, NotApplicable):
             return []
         except LimitExceeded:
@@ -231,16 +239,18 @@ class QuerySmasher(ResidualMechanism):
     ) -> CandidatePlan:
         """Return the best plan for an objective other than the sum, trying uniform centers last.
 
-        A search for weights stops when its bound excludes a better plan than the current best.
-        With tuned centers first, the search with uniform centers usually stops after a few steps.
+        A search for query weights stops when its lower bound excludes a better plan than the best
+        so far.  After tuned centers, the search with uniform centers usually stops after a few
+        steps.
         """
-        # Raises if a single step exceeds the limits.
+        # called for its error: it raises if a single step of the search exceeds the limits
         self.expected(workload, decompose(workload), limits)
         started = planning_time()
-        # Each search uses all of its time, so every stage gets a third.
+        # tuning, tuned plans and the uniform plan may each use up their time, so each gets a third
         third = (deadline - started) / 3.0
 
         def between(low: float, high: float) -> Limits:
+            """Return limits whose progress callback maps 0 to 1 onto ``low`` to ``high``."""
             return replace(
                 limits, progress=lambda done, text: limits.tell(low + (high - low) * done, text)
             )
@@ -275,16 +285,18 @@ class QuerySmasher(ResidualMechanism):
         uniform: CandidatePlan,
         best: CandidatePlan,
     ) -> CandidatePlan:
-        """Return the best plan that satisfies the accuracy constraints of the groups.
+        """Return the best plan that satisfies the accuracy constraints of the option ``keep``.
 
-        The plan with uniform centers always does.  If reweighting is not sufficient, splits half
-        way and three quarters of the way to uniform centers are tried.
+        Groups are reweighted with the split of ``best``.  If no weights suffice, splits half way
+        and three quarters of the way to uniform centers are tried, and at last ``uniform``, which
+        always satisfies the constraints.
         """
         assert self.keep is not None
         most = most_allowed(self.keep, workload, uniform.sums().tolist())
         weights = np.array([group.weight for group in workload.groups])
 
         def go_on(done: float) -> bool:
+            """Report progress and return whether time remains."""
             limits.tell(0.9 + 0.1 * done, "Keeping groups exact")
             return planning_time() <= deadline
 
@@ -292,6 +304,7 @@ class QuerySmasher(ResidualMechanism):
             split = best.split.towards_uniform(share)
 
             def make(factors: Array, split: Split = split) -> CandidatePlan:
+                """Return the plan for group weights multiplied by ``factors``."""
                 return self.weighted_plan(
                     workload, budget, limits, deadline, split, weights * factors, most
                 )
@@ -302,9 +315,12 @@ class QuerySmasher(ResidualMechanism):
         return uniform
 
     def _table_seconds(self, workload: Workload, limits: Limits) -> float:
-        """Return the time of the product search on the full table; infinity without one."""
-        # A single strategy has no shares to optimise and supports neither constraints nor exact
-        # totals.
+        """Return the expected seconds of the search for a product strategy on the full table.
+
+        Infinite if the search is not made.
+        """
+        # one strategy on the full table supports neither other objectives, accuracy constraints
+        # nor exact totals
         if self.solver != "optimal" or not self.goal(workload).linear or self.keep is not None:
             return math.inf
         if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
@@ -319,7 +335,10 @@ class QuerySmasher(ResidualMechanism):
         allowance: Allowance,
         best: CandidatePlan,
     ) -> CandidatePlan:
-        """Return the product strategy on the full table if it is better than ``best``."""
+        """Return the plan of a product strategy on the full table if it is better than ``best``.
+
+        Otherwise, or if time is short, return ``best``.
+        """
         seconds = self._table_seconds(workload, limits)
         if math.isinf(seconds) or not allowance.has_time(seconds):
             return best
@@ -330,7 +349,7 @@ class QuerySmasher(ResidualMechanism):
             plan = self._table_plan(workload, budget, design)
         except (NotApplicable, LimitExceeded):
             return best
-        # Compare the errors after rounding the noise to its grid.
+        # `weighted_rmse` includes the rounding of noise to the grid, unlike `CandidatePlan.error`
         if plan.weighted_rmse >= best.plan.weighted_rmse * (
             1.0 - max(self.gap, MIN_PRODUCT_SAVING)
         ):
@@ -353,6 +372,7 @@ class QuerySmasher(ResidualMechanism):
 
     @staticmethod
     def _is_answerable(candidate: CandidatePlan) -> bool:
+        """Return whether the plan, once assembled, answers all queries of positive weight."""
         with contextlib.suppress(Unanswered):
             return bool(candidate.plan)
         return False
@@ -361,18 +381,21 @@ class QuerySmasher(ResidualMechanism):
         self,
         workload: Workload,
         uniform: CandidatePlan,
-        make: Callable[[Split], list[CandidatePlan]],
+        plans_of_split: Callable[[Split], list[CandidatePlan]],
         limits: Limits,
         allowance: Allowance,
     ) -> list[CandidatePlan]:
-        """Return the plan with uniform centers and all tuned candidates."""
+        """Return candidate plans: with uniform centers, with tuned splits and with unions.
+
+        If one strategy for all residual spaces is better than uniform centers, it is the only one.
+        """
         limits.tell(0.1, "Choosing spaces to measure together")
         unions = _in_time(
             workload, self._choose_unions(workload, uniform.values, limits), allowance
         )
         if _covers_all(unions, uniform.values):
-            united = _united(uniform, unions, make)
-            # Rounding noise to a grid costs slightly more for one strategy than for several.
+            united = _united(uniform, unions, plans_of_split)
+            # compare after rounding to the grid, which costs slightly more for one strategy
             if united and united[0].plan.weighted_rmse < uniform.plan.weighted_rmse:
                 return united
             unions = {}
@@ -380,19 +403,24 @@ class QuerySmasher(ResidualMechanism):
         for split in self._splits(
             workload, lambda done, text: limits.tell(0.1 + 0.7 * done, text), limits, allowance
         ):
-            candidates += make(split) if split.centers or split.complements else []
+            candidates += plans_of_split(split) if split.centers or split.complements else []
         unions = _in_time(workload, unions, allowance)
-        return candidates + _united(min(candidates, key=lambda plan: plan.error), unions, make)
+        best = min(candidates, key=lambda plan: plan.error)
+        return candidates + _united(best, unions, plans_of_split)
 
     def _choose_unions(
         self, workload: Workload, spaces: Collection[Space], limits: Limits
     ) -> dict[Space, tuple[Space, ...]]:
-        """Return the unions of spaces to measure with one strategy each."""
-        # A union has no shares to optimise between its spaces, so unions apply to the sum only.
+        """Return unions: sets of residual spaces to measure by one strategy each.
+
+        The result maps the attributes of a union to its spaces.
+        """
+        # other objectives optimize the budget shares of single spaces, which a union does not have
         if self.solver != "optimal" or not self.goal(workload).linear:
             return {}
 
         def separate_seconds() -> float:
+            """Return the expected seconds of planning without unions."""
             parts, allowance = (
                 decompose(workload),
                 Allowance(memory=limits.memory_limit, deadline=limits.deadline()),
@@ -402,7 +430,7 @@ class QuerySmasher(ResidualMechanism):
             return max(TUNING_SOLVES * (uniform.seconds - self.overhead(workload)), searched)
 
         time_limit = math.inf if limits.time_limit is None else limits.time_limit
-        # Accuracy constraints of groups take many searches.
+        # with accuracy constraints many plans are computed, so unions must not take longer
         if self.keep is not None:
             time_limit = min(time_limit, separate_seconds())
         return choose_unions(
@@ -416,6 +444,7 @@ class QuerySmasher(ResidualMechanism):
         limits: Limits,
         allowance: Allowance,
     ) -> Iterator[Split]:
+        """Yield tuned splits: one with complements, one with centers, where these apply."""
         memory = SplitMemory(workload, limits.solve_cache(), allowance)
         joint, products = ways_to_split(workload, allowance)
         if joint:
@@ -436,13 +465,14 @@ class QuerySmasher(ResidualMechanism):
 
 
 def _covers_all(unions: Mapping[Space, tuple[Space, ...]], spaces: Collection[Space]) -> bool:
+    """Return whether the first union consists of all residual spaces."""
     return len(next(iter(unions.values()), ())) == len(spaces)
 
 
 def _in_time(
     workload: Workload, unions: Mapping[Space, tuple[Space, ...]], allowance: Allowance
 ) -> dict[Space, tuple[Space, ...]]:
-    """Return the unions, in order, whose total time fits into the remaining time."""
+    """Return those unions, in order, whose expected planning times fit into the remaining time."""
     out, seconds = dict[Space, tuple[Space, ...]](), 0.0
     for attributes, spaces in unions.items():
         total = seconds + union_seconds(workload, attributes, spaces)
@@ -454,19 +484,27 @@ def _in_time(
 def _united(
     separate: CandidatePlan,
     unions: Mapping[Space, tuple[Space, ...]],
-    make: Callable[[Split], list[CandidatePlan]],
+    plans_of_split: Callable[[Split], list[CandidatePlan]],
 ) -> list[CandidatePlan]:
-    """Return the plan with the unions that are better than their spaces measured separately.
+    """Return the plan with those unions that are better than measuring their spaces separately.
 
-    A union may be worse if its search stopped early.  The list is empty if no union remains or if
-    light queries are lost in rounding.
+    A union is worse if its search stopped early.  The list is empty if no union is better or the
+    plan fails.
+
+    Parameters
+    ----------
+    separate : plan without unions.
+    unions : mapping from the attributes of a union to its residual spaces.
+    plans_of_split : returns the plan for a split in a list, which is empty if planning fails.
     """
-    for united in make(replace(separate.split, unions=unions)) if unions else []:
+    for united in plans_of_split(replace(separate.split, unions=unions)) if unions else []:
         retained = {
             attributes: together
             for attributes, together in unions.items()
             if math.sqrt(united.values[attributes])
             < math.fsum(math.sqrt(separate.values[space]) for space in together)
         }
-        return [united] if len(retained) == len(unions) else _united(separate, retained, make)
+        if len(retained) == len(unions):
+            return [united]
+        return _united(separate, retained, plans_of_split)
     return []

@@ -5,10 +5,8 @@ budget beta are
 
     noise_B^2 = (sum over B' of sqrt(L_B')) / (beta sqrt(L_B)),      objective (sum over B of sqrt(L_B))^2 / beta.
 
-Subclasses define the solver of one subworkload.  Source: QuerySmasher, section 6.4 and theorem 5;
-ResidualPlanner+.
-
-Candidate plans with error and lower bound.
+A subclass provides the solver that returns a strategy for the queries on one residual space (a
+subworkload).  Source: QuerySmasher, section 6.4 and theorem 5; ResidualPlanner+.
 """
 
 from __future__ import annotations
@@ -84,18 +82,19 @@ STOPPED = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CandidatePlan:
-    """Candidate plan for one split.
+    """Result of a strategy search for one split of the queries into residual spaces.
 
     The plan is assembled on first access, because only one of several candidates is used.  Assembly
-    raises `Unanswered` if light queries are lost in rounding.
+    raises `Unanswered` if the plan does not answer queries of small positive weight.
 
     Attributes
     ----------
     split : split of queries into residual spaces.
     error : root of the weighted sum of variances at privacy cost 1; for other objectives the
         objective itself.
-    values : weighted squared error of every block, in counts^2; the sum of their roots is the error
-        with separate sensitivities.  Empty for objectives other than the weighted sum.
+    values : mapping from the key of a block to its weighted squared error at privacy cost 1, in
+        counts^2; the sum of the roots is the error if the costs of blocks are summed.  Empty for
+        objectives other than the weighted sum.
     assemble : function that builds the plan.
     joint : joint privacy cost of all blocks over the sum of their separate costs; ``error``
         includes it.
@@ -118,7 +117,10 @@ class CandidatePlan:
 
 
 def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
-    """Add to the plan the limits that stopped the search for its split."""
+    """Return the plan with a note of the limits that stopped the search for its split.
+
+    ``limits`` are keys of `STOPPED`; without any, the plan is unchanged.
+    """
     note = "".join(text for limit, text in STOPPED.items() if limit in limits)
     split = replace(plan.split, stopped=limits)
     return replace(plan, split=split, statement=plan.statement + note) if limits else plan
@@ -126,13 +128,14 @@ def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
 
 # For forecasts: memory of the process before planning.
 BASE_BYTES = 120e6
-# For forecasts: time of everything except searches, per plan and per group.
+# For forecasts: time without strategy searches, in seconds per plan and per group.
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
-# For forecasts: time of the joint sensitivity and its bound, per space.
+# For forecasts: time of the joint sensitivity and its lower bound, in seconds per residual space.
 JOINT_SECONDS = 6e-3
-# For forecasts: equivalent number of evaluations of a minimax search per plan, and of a power mean.
+# For forecasts: a plan of the minimax search, and a search for the objective "lp", take as long as
+# this many solves of the weighted sum.
 MINIMAX_STEPS_PER_PLAN, POWER_STEPS = MAX_SOLVES / 34.0, MAX_SOLVES / 15.0
-# Strategies on disjoint axes of a space; their product measures the space.
+# (axes, strategy) pairs on disjoint axes of a residual space, measured by their product
 Factored = tuple[tuple[Axes, Strategy], ...]
 TUNED_TEXT = (
     " Tuned splits are better in total; single groups may be less exact than with uniform centers."
@@ -144,7 +147,16 @@ CONSTRAINTS_TEXT = (
 
 
 class SpaceSolver(Protocol):
-    """Solver of the subworkloads of one decomposition, called sequentially."""
+    """Interface of solvers that return the strategy of a residual space (subworkload).
+
+    Attributes
+    ----------
+    watch : called with the gap of the running search; may raise to cancel.
+    duals, endings : dual weights and termination message of every search so far.
+    dense_limit : memory limit in bytes that chooses between dense and alternating searches.
+    recorded : stored (dual weights, message) pairs that replace the searches, or None.
+    warm : dual weights from which the searches start, or empty.
+    """
 
     watch: Watch | None
     duals: list[Array]
@@ -157,7 +169,7 @@ class SpaceSolver(Protocol):
         """Return the expected cost of each subworkload."""
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` to fit the time; see `SubworkloadSolver.in_time`."""
+        """Lower ``dense_limit`` so that the searches fit into ``seconds``."""
 
     def ahead(
         self,
@@ -166,7 +178,7 @@ class SpaceSolver(Protocol):
         workers: int | None,
         tell: Callable[[float], object],
     ) -> None:
-        """Solve costly subworkloads in parallel; see `SubworkloadSolver.ahead`."""
+        """Solve costly subworkloads in worker processes before `solve` is called for them."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload."""
@@ -174,7 +186,10 @@ class SpaceSolver(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualMechanism(Mechanism):
-    """Base class of mechanisms on residual spaces; see the module docstring."""
+    """Base class of mechanisms that measure residual spaces with independent noise.
+
+    A subclass implements `space_solver`.
+    """
 
     keeps_invariants: ClassVar[bool] = True
     bound_text: ClassVar[str] = (
@@ -182,25 +197,32 @@ class ResidualMechanism(Mechanism):
         " smaller weighted RMSE than the bound."
     )
 
-    # Whether the strategies are optimal for any weights of single queries.
+    # whether the solver returns optimal strategies for any query weights, so that the minimax
+    # search of `engine.mechanisms.minimax` may be used
     by_lines: ClassVar[bool] = False
 
     @abstractmethod
     def space_solver(
         self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
     ) -> SpaceSolver:
-        """Return the solver of the subworkloads."""
+        """Return the solver for the subworkloads of a decomposition."""
 
     def nearing(self, gap: float) -> Self:
-        """Return the mechanism with a coarser gap, for intermediate steps of a search."""
+        """Return the mechanism with ``gap`` as its target gap, for intermediate steps of a search.
+
+        Mechanisms without a target gap are returned unchanged.
+        """
         return self
 
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
-        """Return labels that distinguish attributes with equal sizes and queries."""
+        """Return a mapping from attribute to a label of its strategy, if the mechanism fixes it.
+
+        Attributes with different labels have different strategies, even for equal queries.
+        """
         return {}
 
     def overhead(self, workload: Workload) -> float:
-        """Return the time of everything except searches in seconds, for forecasts."""
+        """Return the expected seconds of planning without the strategy searches."""
         return BASE_SECONDS + GROUP_SECONDS * len(workload.groups)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
@@ -210,10 +232,10 @@ class ResidualMechanism(Mechanism):
         return replace(forecast, seconds=forecast.seconds + self.joint_seconds(workload, parts))
 
     def joint_seconds(self, workload: Workload, parts: Decomposition) -> float:
-        """Return the time of the joint sensitivity and its bound in seconds, for forecasts.
+        """Return the expected seconds of computing the joint sensitivity and its lower bound.
 
-        Cells have different costs if strategies do not measure complete spaces, or if the objective
-        is not the sum.
+        They are computed only if cells have different costs, which happens if strategies do not
+        measure complete spaces, or if the objective is not the sum.
         """
         uneven = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
         return (
@@ -221,7 +243,10 @@ class ResidualMechanism(Mechanism):
         )
 
     def expected(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
-        """Return the forecast of planning with the split that ``parts`` was computed for."""
+        """Return the forecast of planning with one split of the queries.
+
+        ``parts`` is the decomposition of the workload by that split.
+        """
         costs = (solver := self.space_solver(workload, parts, limits, math.inf)).forecast(
             parts.subworkloads
         )
@@ -230,7 +255,7 @@ class ResidualMechanism(Mechanism):
             math.fsum(c.seconds for c in costs),
             BASE_BYTES + math.fsum(c.saved for c in costs) + peak,
         )
-        # The query weights of a step break all symmetries between spaces.
+        # other objectives change the query weights at every step and then solve each space
         if not self.goal(workload).linear:
             check_tight(parts.subworkloads, costs)
             separate_seconds = math.fsum(
@@ -261,7 +286,10 @@ class ResidualMechanism(Mechanism):
     def best(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float
     ) -> CandidatePlan:
-        """Return the best plan of the mechanism: in the base class, with the split of the paper."""
+        """Return the candidate plan with the smallest error; here, that with uniform centers.
+
+        Subclasses that tune centers override the method.
+        """
         return self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
 
     def candidate_plan(
@@ -275,11 +303,12 @@ class ResidualMechanism(Mechanism):
     ) -> CandidatePlan:
         """Return the plan for one split.
 
-        A search for weights stops when its bound excludes errors below ``known``.
+        For objectives other than the sum, the search for query weights stops when its lower bound
+        shows that the error is at least ``best_error``.
         """
         if self.goal(workload).linear:
             return self._solve_sum(workload, budget, limits, deadline, split)
-        return self._emphasised(workload, budget, limits, deadline, split, best_error)
+        return self._solve_objective(workload, budget, limits, deadline, split, best_error)
 
     def _solve_sum(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split
@@ -317,7 +346,7 @@ class ResidualMechanism(Mechanism):
     ) -> CandidatePlan:
         """Return the optimal plan for modified group weights.
 
-        Its error is that for the weights of the workload.
+        The attribute ``error`` of the result is for the weights of the workload.
 
         Parameters
         ----------
@@ -348,7 +377,7 @@ class ResidualMechanism(Mechanism):
         error = math.sqrt(float(group_weights @ plan.totals) * budget.row_pcost)
         return CandidatePlan(split=split, error=error, values={}, assemble=lambda: plan)
 
-    def _emphasised(
+    def _solve_objective(
         self,
         workload: Workload,
         budget: Budget,
@@ -361,17 +390,18 @@ class ResidualMechanism(Mechanism):
         labels = self.axis_labels(workload)
         parts = decompose(workload, split, labels)
         _check_spaces(workload, parts)
-        # Raises if a single step exceeds the limits.
+        # called for its error: it raises if a single step of the search exceeds the limits
         self.expected(workload, parts, limits)
 
         def solve(weighted: Workload, warm: tuple[Array, ...], gap: float) -> Step:
+            """Solve the weighted sum for a workload with modified weights."""
             parts, solutions, solver = self.nearing(gap)._solve(
                 weighted, split, labels, quiet, deadline, 0.0, warm=warm
             )
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
         tell = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
-        # Solves within a step call the progress callback for cancellation only. They are not
+        # The progress callback of a solve is called only so that it can cancel.  Solutions are not
         # cached, because each of them is used once.
         quiet = replace(
             limits,
@@ -381,7 +411,7 @@ class ResidualMechanism(Mechanism):
         )
         results: Sequence[Candidate | MinimaxResult] = []
         if self.by_lines and is_applicable(workload, self.goal(workload), split):
-            # Weights that lose queries in rounding: continue with the other search.
+            # if the weights differ so much that queries are rounded away, use the other search
             with contextlib.suppress(Unanswered):
                 results = [
                     minimax := minimax_search(
@@ -389,7 +419,7 @@ class ResidualMechanism(Mechanism):
                     )
                 ]
                 bound, tradeoff = minimax.proof.bound, minimax.tradeoff
-        # Separate weights for all queries may prove a better bound than products.
+        # weights that are not products over attributes may prove a better bound
         few = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         if not results or (minimax.far and few and planning_time() < deadline):
             steps = TradeoffSearch(
@@ -431,8 +461,22 @@ class ResidualMechanism(Mechanism):
         warm: tuple[Array, ...] = (),
         hurry: bool = False,
     ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
-        # The memory limit in a plan file may be derived from a time limit, which does not apply to
-        # unions.
+        """Decompose a workload and solve every residual space.
+
+        Parameters
+        ----------
+        labels : labels that distinguish attributes, see `axis_labels`.
+        first : progress at the start, as a share.
+        recorded : stored results that replace the searches, emptied as they are used.
+        warm : dual weights from which the searches start.
+        hurry : whether to choose faster searches if time is short.
+
+        Returns
+        -------
+        The decomposition, one solution per subworkload, and the solver with its dual weights.
+        """
+        # the memory limit in a plan file may have been lowered to save time, which does not affect
+        # unions
         memory = (
             limits.memory_limit
             if recorded is None
@@ -441,12 +485,11 @@ class ResidualMechanism(Mechanism):
         parts = unite(decompose(workload, split, labels), workload, split, memory)
         _check_spaces(workload, parts)
         solver = self.space_solver(workload, parts, limits, deadline)
-        # Recorded weights need no check of quality: their certificate is computed again.
         solver.recorded, solver.warm = recorded, warm
         costs = solver.forecast(parts.subworkloads)
         if hurry:
             solver.in_time(parts.subworkloads, costs, deadline - planning_time())
-        # Add a constant per solve, so that progress increases even if a forecast is 0.
+        # the constant makes progress increase even if the forecast of a solve is 0
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
             parallel_share, message = (1.0 - first) * 0.9, "Solving side by side"
@@ -487,8 +530,8 @@ class ResidualMechanism(Mechanism):
                 workload, goal, solved.split, labels, tradeoff, recorded
             )
         else:
-            # A search for another objective ends with weights for a weighted sum, and the plan is
-            # the solution for these weights.
+            # the search for another objective stored query weights; their weighted sum has the same
+            # strategies
             weighted = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
             parts, solutions, _ = self._solve(
                 weighted, solved.split, labels, limits, math.inf, 0.0, recorded
@@ -505,7 +548,7 @@ class ResidualMechanism(Mechanism):
                 bound = constrained_bound(
                     workload, weights, constraints, separate_bound(parts, solutions)
                 )
-            # The best bound may come from other weights than the best plan.
+            # other weights than those of the plan may prove the bound
             if tradeoff.witness is not None:
                 weighted = tradeoff.witness.apply(tradeoff.witness.check(workload))
                 other, better, _ = self._solve(
@@ -513,10 +556,10 @@ class ResidualMechanism(Mechanism):
                 )
                 bound = norm_bound(workload, goal, tradeoff.witness, other, better)
         if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
-            raise ValueError("recorded shares do not fit")
-        # A file with superfluous weights was not written by this search.
+            raise ValueError("the stored noises do not fit the residual spaces")
+        # searches of this request use up all stored weights, so the file is for another one
         if recorded:
-            raise ValueError("more recorded weights than solves")
+            raise ValueError("more dual weights are stored than searches need")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
         if (
             constraints is not None
@@ -536,11 +579,14 @@ class ResidualMechanism(Mechanism):
         solved: SolverState,
         bound: float | None = None,
     ) -> Plan:
+        """Return the plan for solved residual spaces: divide the budget and round to grids.
+
+        ``bound`` is the lower bound on the objective; None to compute that of the weighted sum.
+        """
         tradeoff = solved.tradeoff
         if tradeoff is None or bound is None:
             values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
             ideal = np.array(list(noise_shares(values).values()))
-            # The same formula with the proven bounds instead of the values.
             bound = separate_bound(parts, solutions)
         else:
             ideal = tradeoff.shares
@@ -578,7 +624,7 @@ class ResidualMechanism(Mechanism):
         )
 
     def _joint_bound(self, workload: Workload, solved: SolverState) -> float:
-        """Return the lower bound on the objective at privacy cost 1 with joint sensitivity."""
+        """Return a lower bound on the objective at joint privacy cost 1, in counts^2."""
         tradeoff, weighted = solved.tradeoff, workload
         if tradeoff is not None:
             emphasis = tradeoff.emphasis if tradeoff.witness is None else tradeoff.witness
@@ -600,7 +646,10 @@ class ResidualMechanism(Mechanism):
         split: Split,
         joint: bool,
     ) -> Mapping[Space, Block]:
-        """Return blocks with the ideal noise for the budget, rounded to grids within the budget."""
+        """Return blocks with noise on a grid that spend the budget.
+
+        ``ideal`` is the squared noise of the blocks at privacy cost 1, shape (blocks,).
+        """
         pcost = budget.row_pcost
         noises = {s: math.sqrt(v / pcost) for s, v in zip(strategies, ideal.tolist(), strict=True)}
         return calibrate(
@@ -614,7 +663,7 @@ class ResidualMechanism(Mechanism):
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
         if plan.ideal is None or (plan.tradeoff is not None and plan.tradeoff.limits is not None):
-            # Accuracy constraints of groups are checked again at every budget.
+            # rebuild the plan, which checks the accuracy constraints of groups at the new budget
             return super().at_budget(plan, budget)
         check_request(plan.workload, budget)
         noisy = self._calibrated(
@@ -623,7 +672,13 @@ class ResidualMechanism(Mechanism):
         return plan.renoised(budget, noisy)
 
     def _statement(self, split: Split, covers_all: bool, stopped: Sequence[str]) -> str:
-        """Return the text about the lower bound: its measure and the plans it covers."""
+        """Return the sentences about the lower bound: its measure and the plans it holds for.
+
+        Parameters
+        ----------
+        covers_all : whether one strategy measures all residual spaces, and no table is public.
+        stopped : termination messages of searches that did not reach the optimum.
+        """
         measure = {
             "sum": "weighted RMSE",
             "max": "largest standard error",
@@ -641,7 +696,7 @@ class ResidualMechanism(Mechanism):
 
 
 def _check_spaces(workload: Workload, parts: Decomposition) -> None:
-    """Raise PlanError when there is nothing to measure."""
+    """Raise PlanError if the weighted queries need no measurement."""
     if parts.spaces:
         return
     if exact := workload.schema.exact_text:
@@ -650,20 +705,20 @@ def _check_spaces(workload: Workload, parts: Decomposition) -> None:
             " queries."
         )
     raise PlanError(
-        "The weighted queries count no record at all. Add a query that counts something."
+        "All coefficients of the queries with positive weight are 0, so they count no records. Add"
+        " a query with a coefficient other than 0."
     )
 
 
 def _joint_share(
     parts: Decomposition, solutions: Sequence[SpaceSolution], ideal: Array, *, always: bool = False
 ) -> float:
-    """Return the joint privacy cost of all blocks over the sum of their separate costs.
+    """Return the joint privacy cost of all blocks divided by the sum of their costs.
 
     Parameters
     ----------
     ideal : squared noise of the blocks, shape (blocks,).
-    always : whether to return the ratio even if it saves less than `MIN_JOINT_SAVING`; otherwise it
-        is 1 then.
+    always : if False, a ratio above 1 - `MIN_JOINT_SAVING` is returned as 1.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
     numbers = [(space, factors[k]) for space, (k, _) in parts.spaces.items()]

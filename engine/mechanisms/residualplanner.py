@@ -1,16 +1,16 @@
 """ResidualPlanner and ResidualPlanner+: one strategy per attribute, combined by Kronecker products.
 
-ResidualPlanner measures the residual space of B with V_B the product of C_i = I - 1 1^T / n_i.
-ResidualPlanner+ has a base workload W for every attribute.  It computes the optimal strategy S
-(with unit diagonal) for the rows 1^T and W C_i stacked, and measures V_i = C_i S^T S C_i.  The
-noise of every space has a closed form.
+A strategy with rows A is described by V = A^T A.  ResidualPlanner measures the residual space on
+the attributes B with V_B the Kronecker product of C_i = I - 1 1^T / n_i over B.  ResidualPlanner+
+has a base workload W for every attribute.  It computes the optimal strategy S (S^T S has diagonal
+1) for the rows 1^T and W C_i stacked, and measures V_i = C_i S^T S C_i.  The noise of every space
+has a closed form.
 
-Weighted Fourier Factorizations: closed-form strategies in the Fourier basis.
-
-With f_k the Fourier vectors of a residual space, the optimal variances are proportional to
-(f_k^* G f_k)^(-1/2).  The strategy is optimal for marginals and circular ranges.  Prefixes and
-suffixes can be embedded as half circles on twice as many cells (extended marginals), which is more
-accurate from about twenty cells.
+`WeightedFourier` has closed-form strategies in the Fourier basis.  With f_k the Fourier vectors of
+a residual space and G the Gram matrix of the queries, the optimal variances of the coefficients are
+proportional to (f_k^* G f_k)^(-1/2).  The strategy is optimal for marginals and circular ranges.
+Prefixes and suffixes can be embedded as half circles on twice as many cells (extended marginals),
+which is more accurate from about twenty cells.
 
 Source: Weighted Fourier Factorizations, sections 3 and 4; QuerySmasher, appendix C and theorem 5.
 """
@@ -62,8 +62,8 @@ class WeightedFourier(ResidualMechanism):
 
     Options
     -------
-    embedding : "cells" is the Fourier basis on the cells; "circle" embeds attributes with prefixes
-        and suffixes only as half circles.
+    embedding : "cells" uses the Fourier basis on the cells of every attribute; "circle" embeds the
+        attributes that have only prefixes and suffixes as half circles.
     """
 
     name: ClassVar[str] = "wff"
@@ -86,7 +86,10 @@ class WeightedFourier(ResidualMechanism):
         return self.candidate_plan(workload, budget, limits, deadline, self.split(workload))
 
     def split(self, workload: Workload) -> Split:
-        """Return half-circle centers for attributes with prefixes and suffixes only."""
+        """Return the split: half-circle centers for attributes with only prefixes and suffixes.
+
+        Other attributes, and all attributes without the embedding "circle", have uniform centers.
+        """
         if self.embedding == "cells":
             return UNIFORM
         half, other = set[str](), set[str]()
@@ -112,15 +115,15 @@ class WeightedFourier(ResidualMechanism):
 
 
 class AxisSolver:
-    """Solver of subworkloads with a fixed strategy per attribute.
+    """Solver of subworkloads whose strategy is a product of fixed strategies of attributes.
 
     Parameters
     ----------
     factors : distinct residual Grams of the decomposition.
-    axis : returns the precision X_i in residual coordinates, shape (n - 1, n - 1), for a label and
-        a size.
-    memory_limit : bytes of one strategy at most.
-    is_equal_noise : returns whether that precision is a multiple of the identity, for a label.
+    axis : for a label and a size n of an attribute, returns the precision of its strategy in
+        residual coordinates, shape (n - 1, n - 1).
+    memory_limit : largest memory of one strategy, in bytes.
+    is_equal_noise : for a label, returns whether that precision is a multiple of the identity.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class AxisSolver:
         self._spectra: dict[int, float] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
-        """Return the expected cost of each subworkload; strategies of attributes are shared."""
+        """Return the expected time and memory of solving each subworkload."""
         # marginals on wide attributes have a closed form
         dense = [
             [
@@ -168,7 +171,10 @@ class AxisSolver:
         """Do nothing: every strategy is a formula."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
-        """Return the product strategy with its value and the sum of singular value bounds."""
+        """Return the product strategy with its squared error and a lower bound on any error.
+
+        The bound is the sum of the singular value bounds of the terms of the subworkload.
+        """
         if self.watch is not None:
             self.watch(0.0)
         strategies = [
@@ -180,8 +186,7 @@ class AxisSolver:
             for axes, number in term.factors:
                 # tr((G_1 (x) G_2) (X_1 (x) X_2)^-1) is the product of the traces.
                 cost *= _trace(self.factors[number], [strategies[a] for a in axes])
-                # Bounds of factors multiply; bounds of terms add up, because one strategy serves
-                # all terms.
+                # bounds of factors multiply; bounds of terms add up, as one strategy serves all
                 floor *= self._svd_bound(number)
             value, bound = value + cost, bound + floor
         solved = tuple(
@@ -194,6 +199,7 @@ class AxisSolver:
         return SpaceSolution(factors=solved, value=value, bound=bound, status="optimal")
 
     def _strategy(self, label: Hashable, n: int) -> Strategy:
+        """Return the strategy of an attribute with a label and n cells; raise LimitExceeded."""
         if (label, n) not in self._strategies and is_wide(n) and self.is_equal_noise(label):
             self._strategies[label, n] = marginal_strategy(n)
         if (label, n) not in self._strategies:
@@ -233,7 +239,10 @@ class AxisSolver:
 
 
 def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
-    """Return tr(G X^-1) for X the product of the strategies."""
+    """Return tr(G X^-1), with X the Kronecker product of the precisions of the strategies.
+
+    G is the residual Gram ``factor``; the trace is the squared error of its queries at noise 1.
+    """
     shape = [n - 1 for n in factor.sizes]
     if len(shape) == 1 and isinstance(strategies[0], MarginalStrategy):
         return factor.trace * strategies[0].coordinate_variance
@@ -271,9 +280,9 @@ class ResidualPlannerPlus(ResidualMechanism):
 
     Options
     -------
-    base : name of the family of the base workload, by attribute.  The default is the most frequent
-        one-attribute family of the attribute in the workload, otherwise "prefix" for numeric and
-        "marginal" for categorical attributes.
+    base : mapping from attribute to the query family of its base workload.  For other attributes it
+        is the most frequent of the families prefix, range, circular and marginal on the attribute
+        alone; without any, "prefix" for numeric and "marginal" for categorical attributes.
     """
 
     name: ClassVar[str] = "residualplanner+"
@@ -291,14 +300,14 @@ class ResidualPlannerPlus(ResidualMechanism):
         super().__post_init__()
         if not isinstance(self.base, Mapping):
             raise PlanError(
-                f"base was {self.base!r}. Give a mapping from attribute to family, such as {{'age':"
-                " 'range'}."
+                f"base is {self.base!r}. Give a mapping from attribute to family, such as"
+                " {'age': 'range'}."
             )
         for value in self.base.values():
             if family(value).arity != 1:
                 raise PlanError(
-                    f"The base family {value!r} takes several attributes. Choose prefix, range or"
-                    " marginal."
+                    f"base contains the family {value!r}, which does not take exactly one"
+                    " attribute. Choose 'prefix', 'range', 'circular' or 'marginal'."
                 )
         object.__setattr__(self, "base", dict(self.base))
 
@@ -332,8 +341,10 @@ class ResidualPlannerPlus(ResidualMechanism):
 
 @lru_cache(maxsize=64)
 def base_strategy(base: Any, n: int) -> Array:
-    """Return N^T V N, shape (n - 1,) * 2, V optimal with unit diagonal for the rows 1^T and W C of
-    a base family.
+    """Return the precision of the strategy for a base family, shape (n - 1, n - 1).
+
+    It is N^T V N, in residual coordinates, with V = S^T S of the strategy S that is optimal for the
+    total and the centered rows of the family on n cells.
     """
     N = basis(n)
     centered = N @ (N.T @ base.gram((n,)) @ N) @ N.T

@@ -178,10 +178,10 @@ def test_tuned_split_not_applicable_uses_uniform_centers(monkeypatch: pytest.Mon
         split = args[3]
         if split is not UNIFORM:
             raise NotApplicable("split not applicable")
-        return emphasised(mechanism, workload, *args)
+        return solve_objective(mechanism, workload, *args)
 
-    emphasised = ResidualMechanism._emphasised
-    monkeypatch.setattr(ResidualMechanism, "_emphasised", only_uniform)
+    solve_objective = ResidualMechanism._solve_objective
+    monkeypatch.setattr(ResidualMechanism, "_solve_objective", only_uniform)
     workload = Workload(Schema([Attribute.of_size("a", 4)])).add("a", "prefix")
     tuned, uniform = (
         build_plan(workload, objective="max", centers=c) for c in ("tuned", "uniform")
