@@ -61,22 +61,23 @@ from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Part, Workload
 
-# Largest number of updates of the weights.
+# Largest number of updates of the group weights under accuracy constraints.
 MAX_WEIGHT_UPDATES = 20
-# Relative distance of V_g to T_g at which an active constraint counts as satisfied with equality.
+# An accuracy constraint V_g <= T_g counts as an equality if V_g is within this share of T_g.
 ACTIVE_TOLERANCE = 1e-3
-# Relative tolerance for rounding the noise to its grid.
+# Accuracy constraints may be exceeded by this share, because noise is rounded to a grid.
 GRID_TOLERANCE = 1e-6
-# Slope of log V_g in log u_g for a workload of one group, the initial value of the secant method.
+# Initial value of the secant method: the slope of log V_g in log u_g if a workload has one group.
 INITIAL_SLOPE = -0.5
-# Largest (flattest) slope that is used, and largest change of the logarithm of a weight.
+# Flattest slope that the secant method uses, and largest change of the logarithm of a weight.
 MAX_SLOPE, MAX_LOG_STEP = -0.03, 2.0
 
 
 def checked_keep(keep: Any) -> float | dict[int, float]:
-    """Validate the option ``keep``: one share for all groups, or shares by group number.
+    """Validate the option ``keep``, which limits the error of groups with tuned centers.
 
-    Keys may be strings, as in JSON.
+    It is the allowed relative increase of the RMSE: one number for all groups, or a mapping from
+    group number to number.  Keys may be strings, as in JSON.
 
     Raises
     ------
@@ -98,9 +99,9 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
     )
     if not real or min(numbers, default=0) < 0:
         raise PlanError(
-            f"keep was {str(keep)[:60]}. Give the share by which the error of a group may rise,"
-            " from 0: one number for all groups, or a mapping from group numbers to shares, such"
-            " as {0: 0.05}."
+            f"keep is {str(keep)[:60]}. Give the relative increase of the error of a group that is"
+            " allowed, 0 or more: one number for all groups, or a mapping from group numbers to"
+            " numbers, such as {0: 0.05}."
         )
     return dict(sorted(zip(numbers, map(float, shares), strict=True))) if several else float(keep)
 
@@ -108,7 +109,7 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
 def most_allowed(
     keep: float | Mapping[int, float], workload: Workload, uniform: Sequence[float]
 ) -> Array:
-    """Return the largest allowed sum of variances of every group, infinity without constraint.
+    """Return the largest allowed sum of variances of every group under the option ``keep``.
 
     Parameters
     ----------
@@ -117,7 +118,7 @@ def most_allowed(
 
     Returns
     -------
-    Limits in the units of ``uniform``, shape (groups,).
+    In the units of ``uniform``, shape (groups,); infinite for groups without a constraint.
 
     Raises
     ------
@@ -128,11 +129,12 @@ def most_allowed(
     shares = keep if isinstance(keep, Mapping) else dict.fromkeys(range(count), keep)
     if max(shares, default=0) >= count:
         raise PlanError(
-            f"keep names group {max(shares)}, but the workload has groups 0 to {count - 1}."
+            f"keep has group {max(shares)}, but the workload has groups 0 to {count - 1}. Give"
+            " numbers of these groups."
         )
     most = np.full(count, math.inf)
     for number, share in shares.items():
-        # Groups answered by exact totals have no error.
+        # groups that exact totals answer have the error 0 and need no constraint
         if workload.groups[number].weight > 0.0 and uniform[number] > 0.0:
             most[number] = uniform[number] * (1.0 + share) ** 2
     return most
@@ -155,13 +157,17 @@ M = TypeVar("M", bound=WeightedPlan)
 def constrained_search(
     make: Callable[[Array], M], most: Array, go_on: Callable[[float], bool]
 ) -> M | None:
-    """Search for the best plan that satisfies the constraints; None if there is no such plan.
+    """Search for group weights whose plan satisfies accuracy constraints with the smallest error.
 
     Parameters
     ----------
-    make : returns the plan for factors of the group weights, shape (groups,), at least 1.
+    make : returns the plan for group weights multiplied by factors of at least 1, shape (groups,).
     most : largest allowed sum of variances of every group, shape (groups,).
     go_on : called with the completed share of the work; returns whether to continue.
+
+    Returns
+    -------
+    The plan, or None if no plan of the search satisfies the constraints.
     """
     best, previous = None, None
     logs, slopes = np.zeros(len(most)), np.full(len(most), INITIAL_SLOPE)
@@ -175,8 +181,8 @@ def constrained_search(
         excess = np.log(np.maximum(excess, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
         if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break
-        # One group among many responds weakly to its weight: update the slopes by the secant
-        # method.
+        # how strongly a group responds to its weight depends on the other groups, so estimate the
+        # slopes from the last two steps (secant method)
         if previous is not None:
             moved = np.abs(logs - previous[0]) > 1e-6
             slopes[moved] = ((excess - previous[1])[moved] / (logs - previous[0])[moved]).clip(
@@ -188,19 +194,21 @@ def constrained_search(
 
 
 def noise_shares(values: Mapping[Space, float]) -> dict[Space, float]:
-    """Return the optimal squared noise of every space at privacy cost 1, in counts^2.
+    """Return a mapping from residual space to its optimal squared noise at privacy cost 1.
 
-    By Cauchy and Schwarz, the sum of L_B / pcost_B over spaces with errors L_B and a fixed sum of
-    pcost_B is smallest for pcost_B proportional to sqrt(L_B).
+    ``values`` maps each space B to L_B, its weighted squared error at privacy cost 1 in counts^2.
+    By Cauchy and Schwarz, the sum of L_B / pcost_B for a fixed sum of pcost_B is smallest if pcost_B
+    is proportional to sqrt(L_B).
     """
     total = math.fsum(map(math.sqrt, values.values()))
     return {space: total / math.sqrt(value) for space, value in values.items()}
 
 
 def separate_bound(parts: Decomposition, solutions: Sequence[SpaceSolution]) -> float:
-    """Return the lower bound on the weighted sum of variances with separate sensitivities.
+    """Return the lower bound on the weighted sum of variances at privacy cost 1, in counts^2.
 
-    The privacy cost is the sum of the costs of the blocks.
+    It holds for plans that charge the sum of the costs of their blocks, and follows from the bounds
+    of the solutions of the residual spaces.
     """
     return (
         math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
@@ -217,29 +225,32 @@ def constrained_bound(
 
     Parameters
     ----------
-    weights : modified group weights, shape (groups,).
+    weights : modified group weights, at least those of the workload, shape (groups,).
     most : largest allowed sum of variances of every group, shape (groups,).
-    total : lower bound on the sum of variances weighted by ``weights``.
+    total : lower bound on the sum of variances weighted by ``weights``, in counts^2.
     """
     group_weights = np.array([group.weight for group in workload.groups])
     raised = weights > group_weights
     return max(total - math.fsum((weights - group_weights)[raised] * most[raised]), 0.0)
 
 
-# Exponent of variance over mean variance in the update of the weight of a query.
+# The weight of a query is multiplied by (its variance / mean variance) to this power.
 UPDATE_EXPONENT = 3.0
 # Index letters of the tables in Einstein sums.
 AXES = "abcdefgh"
 LOST = (
-    "Some queries weigh so little compared with others that they are lost in rounding. Bring the"
-    " weights closer together, or give those queries the weight 0."
+    "Some queries have so little weight compared with others that rounding makes it 0. Choose"
+    " weights that differ less, or give these queries the weight 0."
 )
 # Largest number of separate query weights.
 MAX_POINT_WEIGHTS = 8_000_000
 
 
 def has_equal_weights(part: Part) -> bool:
-    """Return whether equal query weights are optimal for a part, by symmetry of its cells."""
+    """Return whether all cells of a part (queries on one attribute) are equivalent by symmetry.
+
+    Equal weights of its queries are then optimal.
+    """
     if len(part.sizes) > 1:
         return False
     gram = part.family.gram(part.sizes)
@@ -248,7 +259,7 @@ def has_equal_weights(part: Part) -> bool:
 
 
 def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Space, Block]:
-    """Return the strategies as blocks with noise scale 1."""
+    """Return a mapping from residual space to a block with its strategy and noise 1."""
     return {
         space: Block(
             attributes=space,
@@ -263,10 +274,10 @@ def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Sp
 def dual_norm(
     workload: Workload, goal: Objective, emphasis: Emphasis
 ) -> tuple[float, Array, list[Array]]:
-    """Return the dual norm of the weights and its gradient.
+    """Return the norm of query weights that is dual to the objective, and its gradient.
 
-    The gradient is with respect to the logarithms of the class weights, shape (class weights,), and
-    of the vectors, each with the shape of the vector.
+    The gradient is with respect to the logarithms of `Emphasis.weights`, shape (classes,), and of
+    the entries of `Emphasis.vectors`, one array per vector.
     """
     q = goal.conjugate
     first = {kind: i for i, kind in reversed(list(enumerate(emphasis.kinds)))}
@@ -291,7 +302,7 @@ def dual_norm(
         sums = [float(m.sum()) for m in masses]
         by_kind[kind] = scale * math.prod(sums)
         for n, mass, total in zip(numbers, masses, sums, strict=True):
-            # A group whose queries all have weight 0 contributes nothing.
+            # if all queries of a group have weight 0, avoid the division 0 / 0
             by_vector[n] += by_kind[kind] * mass / total if total > 0.0 else 0.0
     total = float(by_kind.sum())
     value = total ** (1.0 / q)
@@ -305,20 +316,21 @@ def norm_bound(
     parts: Decomposition,
     solutions: list[SpaceSolution],
 ) -> float:
-    """Return the lower bound on the norm of the variances at privacy cost 1.
+    """Return the lower bound on the objective (norm of the variances) at privacy cost 1.
 
-    It follows from the query weights and the certificates of their solutions.
+    It is the lower bound on the weighted sum of the variances for the weights ``emphasis``, divided
+    by the dual norm of these weights.
     """
     return separate_bound(parts, solutions) / dual_norm(workload, goal, emphasis)[0]
 
 
 class PointWeights:
-    """Separate weights for all queries of every class of groups.
+    """A separate weight for every query of one group per class, instead of products of vectors.
 
     Parameters
     ----------
-    asked : queries by class; no class may have one vector over all queries of a group.
-    emphasis : initial factored weights.
+    class_queries : queries of every class of groups.
+    emphasis : initial weights, as products of one vector per part of a group.
     """
 
     def __init__(self, class_queries: Sequence[ClassQueries], emphasis: Emphasis) -> None:
@@ -332,16 +344,16 @@ class PointWeights:
 
     @staticmethod
     def fits(class_queries: Sequence[ClassQueries]) -> bool:
-        """Return whether the number of queries is within the limit."""
+        """Return whether the queries are few enough for separate weights."""
         return all(len(one.queries.tables) <= len(AXES) for one in class_queries) and (
             sum(math.prod(len(t.T) for t in one.queries.tables) for one in class_queries)
             <= MAX_POINT_WEIGHTS
         )
 
     def follow(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
-        """Raise the weights of queries above the mean variance and lower the others.
+        """Update the weights: raise them for queries above the mean variance and lower the others.
 
-        ``noises`` are squared noise scales, shape (space classes,).
+        ``noises`` are the squared noises of the classes of residual spaces.
         """
         variances = []
         for queries in class_queries:
@@ -368,10 +380,17 @@ class PointWeights:
         noises: Array,
         emphasis: Emphasis,
     ) -> tuple[list[Array], Array]:
-        """Return the weighted variances by vector of the emphasis, and the optimal squared noise.
+        """Sum weight times variance over queries, for every vector entry of the factored weights.
 
-        ``counts``, ``noises`` (squared, at privacy cost 1) and the returned noise have shape
-        (space classes,).
+        Parameters
+        ----------
+        counts, noises : number of spaces, and squared noise at privacy cost 1, of every class of
+            residual spaces.
+
+        Returns
+        -------
+        One array per vector of ``emphasis``, summed over the queries that use each entry; and the
+        squared noises that are optimal for the weights, shape (space classes,).
         """
         sums, out = np.zeros(len(counts)), [np.zeros(len(v)) for v in emphasis.vectors]
         for queries, mass, numbers in zip(class_queries, self.masses, emphasis.uses, strict=True):
@@ -400,42 +419,45 @@ class PointWeights:
         return out, best * float(np.sum(counts / best))
 
 
-def log_gains(earned: Array, now: Array) -> Array:
-    """Return the centered logarithm of ``earned`` over ``now``, shape (queries of a part,)."""
-    if not earned.any():
-        return np.zeros(len(earned))
-    ratio = np.log(np.maximum(earned, 1e-300) / np.maximum(now, 1e-300))
-    return np.clip(ratio - float(earned @ ratio) / float(earned.sum()), -1.0, 1.0)
+def log_gains(target: Array, current: Array) -> Array:
+    """Return log(target / current) minus its mean weighted by ``target``, clipped to [-1, 1].
+
+    Both arrays are weighted variances by query of a part, shape (queries,).
+    """
+    if not target.any():
+        return np.zeros(len(target))
+    ratio = np.log(np.maximum(target, 1e-300) / np.maximum(current, 1e-300))
+    return np.clip(ratio - float(target @ ratio) / float(target.sum()), -1.0, 1.0)
 
 
-# Largest number of solves of the weighted sum in a search.
+# A search for query weights solves the weighted sum at most this many times.
 MAX_SOLVES = 40
-# Forecast: time of a solve with separate weights over one with symmetries and shared solutions.
+# For forecasts: factor by which a solve takes longer if spaces have different query weights.
 SEPARATE_SOLVE_FACTOR = 2.0
-# Relative gap of the standard error at which the search stops.
+# The search stops if the standard error exceeds its lower bound by at most this share.
 STOP_GAP = 1e-5
-# Relative gap of the budget shares in the first steps, and of the final plan.
+# Target gap of the budget shares in the first steps, and of the final plan.
 FIRST_SHARE_GAP = 1e-4
 FINAL_SHARE_GAP = 1e-7
-# Gap of the strategies in intermediate steps: at most the first, and the second times the squared
-# last step.
+# Target gap of the strategies in intermediate steps: MAX_STRATEGY_GAP, or STRATEGY_GAP_FACTOR times
+# the squared length of the last step of the weights if that is less.
 MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
-# Budget shares are optimised again if the step is this much shorter than at the last optimisation,
-# or shorter than SMALL_STEP, where every step may be the best one.
+# Budget shares are optimized again if a step is shorter than this share of the step at the last
+# optimization, or shorter than SMALL_STEP, near the end of the search.
 RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
 # If a step closes less than this share of the gap, the plan is improved by separate query weights.
 SMALL_GAIN_SHARE = 0.05
-# There, no entry of a vector falls below exp(-MAX_LOG_DROP) times its previous value.
+# With separate query weights, no vector entry falls below exp(-MAX_LOG_DROP) times its value before.
 MAX_LOG_DROP = 0.3
-# Number of previous points in the Anderson acceleration.
+# Number of previous steps that the Anderson acceleration combines.
 ANDERSON_MEMORY = 8
 # Cutoff of small singular values in the Anderson acceleration, relative to the largest.
 ANDERSON_CUTOFF = 1e-3
-# Largest accepted decrease of the logarithm of the bound in one step.
+# A step that lowers the logarithm of the bound by more than this is undone.
 MAX_LOG_SETBACK = 1e-3
-# Smallest relative gain of the variance that counts as progress, and allowed steps without
-# progress.
+# The search stops after more than MAX_STALE_STEPS steps that improve neither plan nor bound by at
+# least the share MIN_PROGRESS.
 MIN_PROGRESS = 1e-4
 MAX_STALE_STEPS = 6
 # Weights within a vector differ by at most exp(MAX_LOG_RANGE), so that no query vanishes from the
@@ -445,13 +467,26 @@ MAX_LOG_RANGE = 12.0
 # table of the group at most so many cells; its residual spaces are then solved densely.
 MAX_FULL_DOMAIN_QUERIES = 20_000
 MAX_FULL_DOMAIN_CELLS = 400
+# decomposition, solutions, dual weights and termination messages of one solve
 Step = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
+# arguments: workload, initial dual weights, target gap
 Solve = Callable[[Workload, tuple[Array, ...], float], Step]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidate:
-    """Weights of one step with their strategies, budget shares and lower bound."""
+    """Query weights of one step of the search, with the plan and the lower bound they define.
+
+    Attributes
+    ----------
+    emphasis, point : the query weights, and the logarithms that define them.
+    parts, solutions, duals, endings : decomposition and result of the solve for these weights.
+    noises : squared noise of every class of residual spaces at privacy cost 1.
+    bound : lower bound on the objective that the weights prove.
+    class_queries : variances of the queries of every class of groups.
+    step_length : weighted root mean square of the next step of the logarithms; 0 at the optimum.
+    value : objective of the plan; infinite until the budget shares are optimized.
+    """
 
     emphasis: Emphasis
     point: Array
@@ -462,23 +497,23 @@ class Candidate:
     noises: Array
     bound: float
     class_queries: list[ClassQueries]
-    unrest: float
+    step_length: float
     value: float = math.inf
 
 
 class TradeoffSearch:
-    """Search for query weights; see the module docstring.
+    """Search for the query weights whose weighted sum has the largest lower bound.
 
     Parameters
     ----------
     goal : objective.
-    split : split of queries into residual spaces.
+    split : decomposition of queries into residual spaces.
     labels : labels that distinguish attributes of equal size for the mechanism.
-    solve : solver of the weighted sum: workload, initial duals and target gap of the standard error
-        -> decomposition, solutions, duals, endings.
+    solve : solves the weighted sum for a workload, initial dual weights and a target gap of the
+        standard error; returns decomposition, solutions, dual weights and termination messages.
     tell : progress callback with a fraction and a text.
     deadline : time at which the search stops, on the clock of `planning_time`.
-    known : objective value of another plan; the search stops when its bound reaches this value.
+    best_error : objective of another plan; the search stops when its bound reaches this value.
     """
 
     def __init__(
@@ -492,7 +527,7 @@ class TradeoffSearch:
         deadline: float,
         best_error: float = math.inf,
     ) -> None:
-        self.workload, self.goal, self.split, self.labels, self.known = (
+        self.workload, self.goal, self.split, self.labels, self.best_error = (
             workload,
             goal,
             split,
@@ -504,32 +539,31 @@ class TradeoffSearch:
         self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None
         self.witness: Candidate | None = None
-        # The candidate with the smallest step whose shares are not yet optimised.
+        # candidate with the smallest step length whose budget shares are not yet optimized
         self.pending: Candidate | None = None
-        # Length of the step at the last optimisation of shares, and of the last step.
-        self.shared = math.inf
-        self.moved = math.inf
-        self.evaluations = self.stale = 0
-        self.last: tuple[Array, ...] = ()
-        # Candidate of the last step.
-        self.now: Candidate | None = None
+        # step length at the last optimization of budget shares, and of the last candidate
+        self.reshare_step = math.inf
+        self.step_length = math.inf
+        self.evaluations = self.stale_steps = 0
+        self.last_duals: tuple[Array, ...] = ()
+
+        self.last_candidate: Candidate | None = None
         self._define_variables()
 
     def _define_variables(self) -> None:
         """Define the variables: logarithms of class weights, then logarithms of the vectors."""
         groups = [self.workload.groups[i] for i in self.same.examples]
-        # A weight for every query is more general than products, but feasible for small groups
-        # only.
+        # a separate weight per query is more general than products, but possible only if few
         small = sum(g.count for g in self.workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         numbers: dict[Any, int] = {}
         self.starts: list[Array] = []
-        uses, self.whole = [], []
+        uses, self.single_vector = [], []
         for kind, group in enumerate(groups):
             cells = math.prod(group.sizes)
             per_query = group.query_weights is not None or (
                 len(group.parts) > 1 and small and cells <= MAX_FULL_DOMAIN_CELLS
             )
-            self.whole.append(per_query)
+            self.single_vector.append(per_query)
             if per_query:
                 keys: list[Any] = [("group", kind)]
                 initial = [
@@ -537,9 +571,9 @@ class TradeoffSearch:
                 ]
             else:
                 keys, initial = [], []
-                # One vector shared by all groups keeps the weights of every space a product.
-                # Groups with at most one uneven part need other weights, for which a second vector
-                # does the same.
+                # With one vector for all groups, the weights of every residual space are a product.
+                # Groups with at most one part of inequivalent queries need other weights and have a
+                # second vector.
                 uneven = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     roles = tuple(
@@ -561,44 +595,51 @@ class TradeoffSearch:
         ends = np.cumsum([len(groups), *(len(v) for v in self.starts)])
         self.windows = [slice(a, b) for a, b in itertools.pairwise(ends)]
         self.variables = int(ends[-1])
-        # Whether separate query weights are done or not applicable.
-        self.sharp = not math.isinf(self.goal.power) or any(self.whole)
+        # separate query weights are tried once, and only for the objective "max"
+        self.tried_query_weights = not math.isinf(self.goal.power) or any(self.single_vector)
 
     def emphasis(self, x: Array) -> Emphasis:
-        """Return the weights at a point of shape (class weights + entries of all vectors,)."""
+        """Return the query weights at a point of the search.
+
+        The point has the logarithms of the class weights, then those of all vector entries.
+        """
         vectors = []
         for start, window in zip(self.starts, self.windows, strict=True):
-            # Only ratios within a vector matter: its scale is part of the class weight.
+            # scale to largest entry 1, because a common factor belongs to the class weight
             logs = x[window] - x[window].max()
             vectors.append(start if np.abs(logs).max(initial=0.0) < 1e-9 else start * np.exp(logs))
         return Emphasis(
             kinds=self.same.kinds,
             weights=self.weights * np.exp(x[: len(self.weights)]),
             uses=self.uses,
-            single_vector=tuple(self.whole),
+            single_vector=tuple(self.single_vector),
             vectors=tuple(vectors),
         )
 
     def evaluate(self, x: Array) -> tuple[float, Array, Array, Array]:
-        """Evaluate the dual objective at a point.
+        """Evaluate the lower bound for the weights at a point; update the best plan and bound.
 
         Returns
         -------
-        value : logarithm of the dual value.
-        ratio : logarithm of gain over cost of every variable, shape of ``x``.
-        costs : cost of every variable as a share of the dual norm, shape of ``x``.
+        value : logarithm of the lower bound; minus infinity if the weights define no plan.
+        ratio : logarithm of (gain in variance / cost in dual norm) of every weight, shape of ``x``.
+        costs : derivative of the logarithm of the dual norm by every logarithm, shape of ``x``.
         mass : multiplier of every class of groups in the budget allocation, shape (classes,).
+
+        Raises
+        ------
+        StopIteration, TimeoutError
+            The search has converged, or its time is over.
         """
         if planning_time() > self.deadline and self.best is not None:
             raise TimeoutError
         emphasis = self.emphasis(x)
         self.evaluations += 1
         parts, solutions, duals, endings = self.solve(
-            emphasis.apply(self.workload), self.last, self._strategy_gap()
+            emphasis.apply(self.workload), self.last_duals, self._strategy_gap()
         )
-        self.last = duals
-        # Very different weights lose spaces in rounding: the point has no plan, the search
-        # backtracks.
+        self.last_duals = duals
+        # very different weights round residual spaces away: the point has no plan
         if set(parts.spaces) != set(self.same.spaces):
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
@@ -607,7 +648,7 @@ class TradeoffSearch:
         total = math.fsum(math.sqrt(v) for v in values.values())
         noises = np.zeros(len(self.same.counts))
         for space, kind in self.same.spaces.items():
-            # Optimal shares for the weighted sum, the initial value for the objective itself.
+            # optimal for the weighted sum, and the initial value for the objective itself
             noises[kind] = total / math.sqrt(values[space])
         blocks = unit_blocks(parts, solutions)
         builder = VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
@@ -615,8 +656,8 @@ class TradeoffSearch:
         if queries is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
         slope = self._variance_gradient(emphasis, builder, queries, noises) / total**2
-        # At the optimum the gain of every weight in variance equals its cost in the dual norm, so
-        # the logarithm of the ratio is the step.
+        # at the optimum all gains in variance equal the costs in the dual norm, so a step of the
+        # logarithms by log(gain / cost) is a fixed-point iteration
         ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
         candidate = Candidate(
             emphasis=emphasis,
@@ -628,73 +669,82 @@ class TradeoffSearch:
             noises=noises,
             bound=norm_bound(self.workload, self.goal, emphasis, parts, solutions),
             class_queries=queries,
-            unrest=math.sqrt(float(costs @ self._free_ratio(x, ratio) ** 2) / float(costs.sum())),
+            step_length=math.sqrt(
+                float(costs @ self._free_ratio(x, ratio) ** 2) / float(costs.sum())
+            ),
         )
-        self.moved, self.now = candidate.unrest, candidate
+        self.step_length, self.last_candidate = candidate.step_length, candidate
         mass = self._update_best(candidate)
         return 2.0 * math.log(total) - math.log(size), ratio, costs, mass
 
     def _strategy_gap(self) -> float:
-        """Return the target gap of the next strategies, in proportion to that of the weights."""
+        """Return the target gap of the next strategies: small if the weights hardly change."""
         return (
-            0.0 if self.best is None else min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.moved**2)
+            0.0
+            if self.best is None
+            else min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.step_length**2)
         )
 
     def _share_gap(self) -> float:
-        """Return the target gap of the shares of this step, coarse in the first steps."""
+        """Return the target gap of the budget shares: large in the first steps."""
         if self.best is None or self.witness is None:
             return FIRST_SHARE_GAP
-        # A tenth of the target gap is not visible in the result.
+        # a tenth of STOP_GAP does not affect the result
         return min(
             FIRST_SHARE_GAP,
             max(0.1 * STOP_GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)),
         )
 
     def _optimise_shares(self, candidate: Candidate, gap: float) -> Array:
-        """Optimise the shares of a candidate and update the best plan; return the class masses."""
+        """Optimize the budget shares of a candidate and update the best plan.
+
+        Returns the multipliers of the classes of groups, `Shares.mass`.
+        """
         allocation = best_shares(
             candidate.class_queries, self.same.counts, self.goal, candidate.noises, gap
         )
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             shared = replace(candidate, noises=allocation.noises, value=allocation.value)
-            # Keep best and witness identical if they were, so that a plan file stores the weights
-            # once.
+            # if plan and bound have the same candidate, a plan file stores its weights once
             self.witness = shared if self.witness is candidate else self.witness
             self.best = shared if self.best is None or shared.value < self.best.value else self.best
         return allocation.mass
 
     def _update_best(self, candidate: Candidate) -> Array:
-        """Update the best plan and bound; return the class masses, or sizes without new shares."""
+        """Update the best plan and bound; raise StopIteration if the search has converged.
+
+        Returns the multipliers of the classes of groups in the budget allocation, or the sizes of
+        the classes if it was not computed.
+        """
         progress = False
         if self.witness is None or candidate.bound > self.witness.bound:
             progress = self.witness is None or candidate.bound > self.witness.bound * (
                 1.0 + MIN_PROGRESS
             )
             self.witness = candidate
-        if self.pending is None or candidate.unrest < self.pending.unrest:
+        if self.pending is None or candidate.step_length < self.pending.step_length:
             self.pending = candidate
         mass = self.same.sizes
-        # Optimising shares takes as long as a step and gains little while weights still change
-        # much.
-        if candidate.unrest <= max(RESHARE_STEP_RATIO * self.shared, SMALL_STEP):
-            self.shared, before = (
-                candidate.unrest,
+        # optimizing shares takes as long as a step, and gains little while weights change much
+        if candidate.step_length <= max(RESHARE_STEP_RATIO * self.reshare_step, SMALL_STEP):
+            self.reshare_step, before = (
+                candidate.step_length,
                 math.inf if self.best is None else self.best.value,
             )
             mass = self._optimise_shares(candidate, self._share_gap())
             progress = (
                 progress or self.best is None or self.best.value < before * (1.0 - MIN_PROGRESS)
             )
-        self.stale = 0 if progress else self.stale + 1
-        # No shares of the budget give all queries a finite error: `run` raises.
+        self.stale_steps = 0 if progress else self.stale_steps + 1
+        # without finite errors for all queries there is no plan, and `run` raises an error
         if self.best is None:
             raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
         self.tell(self.evaluations / MAX_SOLVES, f"Weighing the queries, gap {gap:.1e}")
         if (
             gap <= STOP_GAP
-            or self.stale > MAX_STALE_STEPS
+            or self.stale_steps > MAX_STALE_STEPS
             or self.evaluations >= MAX_SOLVES
             or self._cannot_improve()
         ):
@@ -702,8 +752,8 @@ class TradeoffSearch:
         return mass
 
     def _cannot_improve(self) -> bool:
-        """Return whether the bound excludes a plan better than that of another search."""
-        return self.witness is not None and self.witness.bound >= self.known
+        """Return whether the lower bound excludes an error below ``best_error``."""
+        return self.witness is not None and self.witness.bound >= self.best_error
 
     def _variance_gradient(
         self,
@@ -712,27 +762,30 @@ class TradeoffSearch:
         queries: list[ClassQueries],
         noises: Array,
     ) -> Array:
-        """Return the gradient of the weighted sum of variances at fixed strategies and shares."""
+        """Return the gradient of the weighted sum of variances by the logarithms of all weights.
+
+        Strategies and noises are fixed.
+        """
         out = np.zeros(self.variables)
         for kind, numbers in enumerate(emphasis.uses):
             group = self.workload.groups[self.same.examples[kind]]
             group_variances = builder.group(group)
             flat: Footprint = (
                 footprint(group_variances, np.ones(group.count))
-                if self.whole[kind]
+                if self.single_vector[kind]
                 else queries[kind].queries
             )
             s = noises[list(queries[kind].spaces)] * self.same.sizes[kind] * emphasis.weights[kind]
-            sets = [tuple(range(1))] if self.whole[kind] else flat.sets
+            sets = [tuple(range(1))] if self.single_vector[kind] else flat.sets
             shapes = (
                 [(group.count,)]
-                if self.whole[kind]
+                if self.single_vector[kind]
                 else [tuple(group.parts[p].count for p in t) for t in sets]
             )
             if not numbers:
                 out[kind] += float(s @ flat.tables[0][:, 0])
                 continue
-            # Weighted sums over each part of a table that couples several parts.
+            # for each part, the table summed over the queries of the other parts, with weights
             along: dict[int, Array] = {}
             totals = []
             for together, shape, table in zip(sets, shapes, flat.tables, strict=True):
@@ -750,7 +803,10 @@ class TradeoffSearch:
         return out
 
     def run(self) -> Candidate:
-        """Return the best candidate; the attribute ``witness`` proves the best bound."""
+        """Run the search and return the candidate with the best plan.
+
+        The attribute ``witness`` is then the candidate whose weights prove the best lower bound.
+        """
         with contextlib.suppress(StopIteration, TimeoutError):
             *_, mass = self.evaluate(np.zeros(self.variables))
             counts = (
@@ -768,43 +824,45 @@ class TradeoffSearch:
         if self.best is None or self.witness is None:
             raise PlanError(LOST)
         if (
-            not self.sharp
+            not self.tried_query_weights
             and self.best.value > self.witness.bound * (1.0 + STOP_GAP) ** 2
             and not self._cannot_improve()
         ):
             with contextlib.suppress(StopIteration, TimeoutError):
-                self._sharpen(self.best)
+                self._try_query_weights(self.best)
         for candidate in filter(None, (self.pending, self.best)):
             self._optimise_shares(candidate, FINAL_SHARE_GAP)
         return self.best
 
     def _climb(self, x: Array) -> None:
-        """Iterate fixed-point steps with Anderson acceleration until `StopIteration`."""
+        """Iterate fixed-point steps from ``x`` with Anderson acceleration.
+
+        `evaluate` ends the iteration with StopIteration or TimeoutError.
+        """
         step = 1.0 / self.goal.conjugate
         points: list[Array] = []
         moves: list[Array] = []
         good: tuple[float, Array, Array] = (-math.inf, x, np.zeros(len(x)))
-        shorter = 1.0
+        step_factor = 1.0
         while True:
             before = 0.0 if self.witness is None else self.witness.bound
             value, ratio, costs, _ = self.evaluate(x)
-            # There is no point to backtrack to: `run` raises.
+            # the initial weights define no plan, so `run` raises an error
             if self.best is None or self.witness is None:
                 return
             gained, gap = self.witness.bound - before, self.best.value - self.witness.bound
             if (
-                self._should_sharpen()
-                and self.moved <= SMALL_STEP
+                self._should_try_query_weights()
+                and self.step_length <= SMALL_STEP
                 and gained < SMALL_GAIN_SHARE * gap
             ):
-                self._sharpen(self.best)
+                self._try_query_weights(self.best)
             if not math.isfinite(value) or value < good[0] - MAX_LOG_SETBACK:
-                # Backtrack from the last good point without acceleration, with half the step each
-                # time.
-                shorter *= 0.5
-                x, points, moves = self._clip_range(good[1] + shorter * good[2]), [], []
+                # backtrack: a shorter step from the last good point, without acceleration
+                step_factor *= 0.5
+                x, points, moves = self._clip_range(good[1] + step_factor * good[2]), [], []
                 continue
-            shorter, good = 1.0, (value, x, step * ratio)
+            step_factor, good = 1.0, (value, x, step * ratio)
             points, moves = (
                 [*points[1 - ANDERSON_MEMORY :], x],
                 [*moves[1 - ANDERSON_MEMORY :], step * ratio],
@@ -812,27 +870,32 @@ class TradeoffSearch:
             x = points[-1] + moves[-1]
             if len(points) > 1:
                 dx, df = np.diff(points, axis=0).T, np.diff(moves, axis=0).T
-                # Weights that tend to zero never converge; scaling by cost ignores them.
-                heavy = np.sqrt(costs)
+                # weights that tend to zero never converge; scaling by cost ignores them
+                scale = np.sqrt(costs)
                 gamma = np.linalg.lstsq(
-                    heavy[:, None] * df, heavy * moves[-1], rcond=ANDERSON_CUTOFF
+                    scale[:, None] * df, scale * moves[-1], rcond=ANDERSON_CUTOFF
                 )[0]
                 x = x - (dx + df) @ gamma
             x = self._clip_range(x)
 
-    def _should_sharpen(self) -> bool:
-        """Return whether half of the time is over and separate query weights were not tried."""
-        return not self.sharp and planning_time() > 0.5 * (self.started + self.deadline)
+    def _should_try_query_weights(self) -> bool:
+        """Return whether to try separate query weights: half of the time is over."""
+        return not self.tried_query_weights and planning_time() > 0.5 * (
+            self.started + self.deadline
+        )
 
-    def _sharpen(self, first: Candidate) -> None:
-        """Follow separate query weights while the plan improves."""
-        self.sharp, stalled = True, 0
+    def _try_query_weights(self, first: Candidate) -> None:
+        """Improve the plan by separate query weights, as long as that helps; see `PointWeights`.
+
+        ``first`` is the candidate to start from.
+        """
+        self.tried_query_weights, stalled = True, 0
         if not PointWeights.fits(first.class_queries):
             return
         single, now, noises = PointWeights(first.class_queries, first.emphasis), first, first.noises
         while stalled < 2 and self.best is not None:
-            # An infinite last step makes every step optimise its shares.
-            before, self.stale, self.shared = self.best.value, 0, math.inf
+            # with an infinite length of the last step, `_update_best` always optimizes the shares
+            before, self.stale_steps, self.reshare_step = self.best.value, 0, math.inf
             single.follow(now.class_queries, noises)
             earned, best = single.weighted_variances(
                 now.class_queries, self.same.counts, noises, now.emphasis
@@ -843,22 +906,27 @@ class TradeoffSearch:
             x = now.point.copy()
             for window, vector in zip(self.windows, earned, strict=True):
                 x[window] += log_gains(vector, current[window])
-            # Otherwise weights of light queries would tend to 0 and their variances to infinity.
+            # without this limit, small weights would tend to 0 and their variances to infinity
             x, noises = np.maximum(x, first.point - MAX_LOG_DROP), best
-            if not math.isfinite(self.evaluate(x)[0]) or self.now is None:
+            if not math.isfinite(self.evaluate(x)[0]) or self.last_candidate is None:
                 return
-            now, gap = self.now, before - (self.witness.bound if self.witness else 0.0)
+            now, gap = self.last_candidate, before - (self.witness.bound if self.witness else 0.0)
             stalled = 0 if before - self.best.value > SMALL_GAIN_SHARE * gap else stalled + 1
 
     def _builder(self, candidate: Candidate) -> VarianceBuilder:
+        """Return the builder of variances for the strategies of a candidate."""
         blocks = unit_blocks(candidate.parts, candidate.solutions)
         return VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
 
     def _free_ratio(self, x: Array, ratio: Array) -> Array:
-        """Return the ratio, with 0 for weights at their lower limit that would fall."""
+        """Return ``ratio``, with 0 for weights that are at their lower limit and would decrease."""
         return np.where((self._clip_range(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
 
     def _clip_range(self, x: Array) -> Array:
+        """Return a point whose weights are at least exp(-MAX_LOG_RANGE) of the largest of a vector.
+
+        The class weights count as one vector.
+        """
         out = x.copy()
         for window in [slice(0, len(self.weights)), *self.windows]:
             logs = out[window]
@@ -866,7 +934,7 @@ class TradeoffSearch:
         return out
 
     def tradeoff(self) -> Tradeoff:
-        """Return the solver state for a plan file."""
+        """Return noises and query weights of the best plan and bound, for a plan file."""
         assert self.best is not None
         assert self.witness is not None
         witness = None if self.witness is self.best else self.witness.emphasis

@@ -128,9 +128,9 @@ def test_load_plan_exceeded_limits_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"keep": -0.1}, "from 0"),
-        ({"keep": "much"}, "from 0"),
-        ({"keep": {"a": 0.1}}, "from 0"),
+        ({"keep": -0.1}, "0 or more"),
+        ({"keep": "much"}, "0 or more"),
+        ({"keep": {"a": 0.1}}, "0 or more"),
         ({"keep": {99: 0.1}}, "groups 0 to"),
         ({"keep": 0.1, "centers": "uniform"}, 'centers="tuned"'),
         ({"keep": 0.1, "objective": "max"}, 'centers="tuned"'),
