@@ -2,12 +2,12 @@
 
 Variances
 ---------
-The variance of a product query is a sum over the residual spaces inside its group.  Each term is
-the squared noise of the space, times a factor, times one number per attribute: (q . pi)^2 for
-attributes outside the space, and the variance under the strategy of the attribute for those
+The variance of a product query is a sum over the residual spaces on attributes of its group.  Each
+term is the squared noise of the space, times a factor, times one number per attribute: (q . pi)^2
+for attributes outside the space, and the variance under the strategy of the attribute for those
 inside.  An attribute whose queries and cells are all equivalent has one best strategy for any
 weights; its contribution is part of the factor.  Every other attribute of a space has a *line*: a
-strategy on one attribute for query weights that change at every iteration.
+strategy on one attribute whose query weights change at every iteration.
 
 Lines
 -----
@@ -22,8 +22,9 @@ at privacy cost T.  Each iteration raises the weights of cells that cost more th
 Search
 ------
 Multiplicative weights: queries above the mean variance gain weight, queries below it lose weight.
-In every iteration the query weights determine the weights of the lines, and those determine the
-strategies, which take one step.  At the end the budget is divided optimally among the strategies.
+In every iteration the query weights determine the weights of the lines, and every line takes one
+step towards the optimal strategy for these.  At the end the budget is divided optimally among the
+strategies.
 
 Lower bound
 -----------
@@ -58,21 +59,22 @@ from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload
 
-# Queries on lines, summed over the classes of groups.
+# Limits of the search: queries with separate weights, over one group per class, and matrix entries
+# in the query rows of all lines (strategies on one attribute).
 MAX_LINE_QUERIES = 8_000_000
-# Matrix entries in the rows of all lines.
 MAX_ROW_ENTRIES = 8_000_000
-# Up to this many lines, every class of spaces has separate lines. With more, spaces on more than
-# `MAX_SEPARATE_AXES` attributes share a line with spaces on the same number of attributes.
+# If every class of residual spaces would need more lines than this, spaces on more than
+# `MAX_SEPARATE_AXES` attributes share lines with spaces on equally many attributes.
 MAX_SEPARATE_LINES = 40
 MAX_SEPARATE_AXES = 2
 
 
 def line_queries(workload: Workload, goal: Objective, split: Split) -> int:
-    """Count the queries on lines over all distinct groups; 0 if the minimax search does not apply.
+    """Count the queries with separate weights in the minimax search; 0 if it does not apply.
 
-    The search applies to queries that are products over attributes.  For groups with at most one
-    line the factored weights of `engine.mechanisms.reweighting` are already fully general.
+    The search applies to the objective "max" and queries that are products over attributes.  It is
+    needed only if some group has two or more lines: otherwise the factored weights of
+    `engine.mechanisms.reweighting` are as general as separate weights.
     """
     if not math.isinf(goal.power) or split.complements or split.unions:
         return 0
@@ -101,7 +103,8 @@ def is_applicable(workload: Workload, goal: Objective, split: Split) -> bool:
 def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """Return whether all queries and all cells of a part on one attribute are equivalent.
 
-    The centers ``pi`` have shape (n,).
+    ``pi`` is the center of the attribute, shape (n,); None for the uniform center.  With another
+    center, cells are not equivalent.
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
@@ -110,7 +113,10 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
 
 
 def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
-    """Return the distinct parts of the weighted groups for every attribute, sorted by key."""
+    """Return a mapping from attribute to its distinct parts (query families) of weighted groups.
+
+    The parts are sorted by key; attributes without a weighted group have none.
+    """
     out: dict[str, dict[str, Part]] = {}
     for group in {g.attributes: g for g in workload.groups}.values():
         for name in group.attributes:
@@ -122,15 +128,15 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
 
 
 class Arranged:
-    """A workload with the parts of its groups in canonical order.
+    """A workload with the parts of every group in an order that the schema does not affect.
 
-    Equivalent groups are recognised independently of the order of attributes in the schema.
+    Groups that differ only in the order of their attributes are then equal.
 
     Attributes
     ----------
     workload : the same groups with sorted parts.
-    orders : original positions of the parts of every group.
-    same : equivalence classes of groups and spaces.
+    orders : for every group, the original positions of its sorted parts.
+    same : equivalence classes of groups and residual spaces.
     """
 
     def __init__(
@@ -146,7 +152,7 @@ class Arranged:
             for n in workload.schema.names
         }
         space_classes: Mapping[Space, int] = {}
-        # The second pass breaks ties between equal parts by the class of their attribute.
+        # the first pass computes classes of attributes, which order equal parts in the second pass
         for _ in range(2):
             self.orders = [
                 self._order(group, labels_of, space_classes) for group in workload.groups
@@ -164,6 +170,7 @@ class Arranged:
     def _order(
         group: Group, labels_of: Mapping[str, Hashable], space_classes: Mapping[Space, int]
     ) -> tuple[int, ...]:
+        """Return the positions of a group's parts in sorted order."""
         names = [group.attributes[part.axes[0]] for part in group.parts]
         keys = [
             (repr(part.key), labels_of[name], space_classes.get((name,), -1))
@@ -172,7 +179,7 @@ class Arranged:
         return tuple(sorted(range(len(keys)), key=keys.__getitem__))
 
     def emphasis(self, emphasis: Emphasis) -> Emphasis:
-        """Translate weights of the sorted workload to the original workload."""
+        """Return query weights of the sorted workload as weights of the original workload."""
         numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         kinds = tuple(
             numbers.setdefault((kind, order), len(numbers)) if kind >= 0 else -1
@@ -191,6 +198,7 @@ class Arranged:
 
 
 def _reorder(group: Group, order: tuple[int, ...]) -> Group:
+    """Return a group with its parts, each on one attribute, in the given order."""
     names = tuple(group.attributes[group.parts[p].axes[0]] for p in order)
     parts = tuple(replace(group.parts[p], axes=(axis,)) for axis, p in enumerate(order))
     return replace(group, attributes=names, parts=parts)
@@ -198,21 +206,22 @@ def _reorder(group: Group, order: tuple[int, ...]) -> Group:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
-    """One equivalence class of groups.
+    """One equivalence class of groups; a *line* is a strategy on one attribute.
 
     Attributes
     ----------
     number : index of the class.
     groups : number of groups in the class.
-    target : target variance of the queries.
-    multiplicity : number of equivalent queries per group on the attributes without a line.
-    parts : positions of the parts that have a line.
-    spaces : class of every residual space inside the group.
-    factors : factor of the product over lines, shape (spaces,).
-    lines : index of the line of every part in every space, -1 if the space does not contain its
-        attribute.
-    outside : (q . pi)^2 of the queries of every part, shape (queries,) each.
-    windows : slice of the queries of every part within the queries of its line.
+    target : target variance of the queries, in counts^2.
+    multiplicity : number of queries of a group that differ only on attributes without a line, and
+        are therefore equivalent.
+    parts : positions of the parts of the group whose attribute has a line.
+    spaces : class of every residual space on attributes of the group.
+    factors : for every space, the contribution of attributes without a line, shape (spaces,).
+    lines : for every space and part, the index of the line; -1 if the attribute of the part is not
+        in the space.
+    outside : for every part, (q . pi)^2 of its queries, shape (queries,) each.
+    windows : for every part, the slice of its queries within the queries of its line.
     """
 
     number: int
@@ -233,44 +242,49 @@ class Kind:
 
 
 class Layout:
-    """Equivalence classes of the groups of a workload, and the lines of their spaces.
+    """Which residual space and attribute uses which line (strategy on one attribute).
 
     Attributes
     ----------
-    kinds : classes of groups.
-    rows : rows of every line on cells, shape (queries, cells).
-    numbers : (space, attribute) -> index of the line, for all spaces with a line.
+    kinds : equivalence classes of groups.
+    rows : for every line, the residual rows of its queries, shape (queries, cells).
+    numbers : mapping from (space, attribute) to the index of its line, for attributes with a line.
     """
 
     def __init__(self, workload: Workload, same: Symmetry, goal: Objective, split: Split) -> None:
         self.workload, self.same, self.goal, self.split = workload, same, goal, split
         self.parts = parts_of(workload)
-        self._flat: dict[Hashable, bool] = {}
+        self._symmetric: dict[Hashable, bool] = {}
         self._rows: dict[Hashable, Array] = {}
         spaces = list(same.spaces)
-        self.curved = {
-            name: any(not self._is_flat(p, name) for p in parts) or len(parts) > 1
+        self.has_line = {
+            name: any(not self._is_symmetric(p, name) for p in parts) or len(parts) > 1
             for name, parts in self.parts.items()
         }
-        separate = {self._key(s, name, True): 0 for s in spaces for name in s if self.curved[name]}
-        self.apart = len(separate) <= MAX_SEPARATE_LINES
+        separate = {
+            self._key(s, name, True): 0 for s in spaces for name in s if self.has_line[name]
+        }
+        self.has_separate_lines = len(separate) <= MAX_SEPARATE_LINES
         numbers: dict[Hashable, int] = {}
         self.numbers: dict[tuple[Space, str], int] = {}
         self.rows: list[Array] = []
         for s in spaces:
             for name in s:
-                if self.curved[name]:
-                    number = numbers.setdefault(self._key(s, name, self.apart), len(numbers))
+                if self.has_line[name]:
+                    number = numbers.setdefault(
+                        self._key(s, name, self.has_separate_lines), len(numbers)
+                    )
                     self.numbers[s, name] = number
                     if number == len(self.rows):
                         self.rows.append(self._residual_rows(name))
         self.kinds = [self._kind(k, workload.groups[i]) for k, i in enumerate(same.examples)]
 
-    def _is_flat(self, part: Part, name: str) -> bool:
+    def _is_symmetric(self, part: Part, name: str) -> bool:
+        """Return the cached result of `is_symmetric_part` for a part on an attribute."""
         key = (part.key, digest(self.split.centers.get(name)))
-        if key not in self._flat:
-            self._flat[key] = is_symmetric_part(part, self.split.centers.get(name))
-        return self._flat[key]
+        if key not in self._symmetric:
+            self._symmetric[key] = is_symmetric_part(part, self.split.centers.get(name))
+        return self._symmetric[key]
 
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
         """Return a key that is equal for spaces sharing the line of an attribute."""
@@ -282,11 +296,15 @@ class Layout:
         )
         if separate or len(space) <= MAX_SEPARATE_AXES:
             return axis_key, self.same.spaces[space]
-        # Other attributes without a line enter through their number only: their cells are
-        # equivalent.
-        return axis_key, tuple(sorted(str(classes[n]) for n in space if self.curved[n])), len(space)
+        # attributes without a line have equivalent cells, so only their number matters
+        return (
+            axis_key,
+            tuple(sorted(str(classes[n]) for n in space if self.has_line[n])),
+            len(space),
+        )
 
     def _residual_rows(self, name: str) -> Array:
+        """Return q (I - pi 1^T) for all queries q on an attribute, shape (queries, cells)."""
         pi, parts = self.split.centers.get(name), self.parts[name]
         key = (tuple(p.key for p in parts), digest(pi))
         if key not in self._rows:
@@ -295,19 +313,21 @@ class Layout:
         return self._rows[key]
 
     def _kind(self, number: int, group: Group) -> Kind:
+        """Return the class with a number, given one of its groups."""
         schema, same = self.workload.schema, self.same
         names = [group.attributes[p.axes[0]] for p in group.parts]
-        lines = tuple(k for k, name in enumerate(names) if self.curved[name])
+        lines = tuple(k for k, name in enumerate(names) if self.has_line[name])
         outside, inside = [], []
         for part, name in zip(group.parts, names, strict=True):
             outside.append(
                 part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name)))
                 ** 2
             )
-            # The identity is optimal for equivalent cells; at uniform centers its cost is 1 - 1/n.
+            # the identity is optimal for equivalent cells; its column norm^2 is 1 - 1/n in the
+            # residual space of a uniform center
             rows = (
                 part.family.rows(part.sizes)
-                if not self.curved[name]
+                if not self.has_line[name]
                 else np.zeros((1, part.sizes[0]))
             )
             centered = (rows - rows.mean(axis=1, keepdims=True))[0]
@@ -347,23 +367,23 @@ class Layout:
         )
 
 
-# Added to all query weights, as a share of the largest, so that light queries have a finite
-# variance.
+# This share of the largest query weight is added to all weights, because a query of weight 0 could
+# have an infinite variance.
 QUERY_WEIGHT_FLOOR = 1e-4
-# Smallest cell weight as a share of the mean. A weight of 0 could never grow again.
+# Smallest cell weight as a share of the mean, because a weight of 0 would never increase.
 MIN_CELL_WEIGHT = 1e-8
-# A cell weight is multiplied by this power of the cost of the cell over the mean cost.
+# In an iteration, a cell weight is multiplied by (cost of the cell / mean cost) to this power.
 CELL_WEIGHT_EXPONENT = 1.5
-# Iterations at fixed query weights after the search, and the gap at which they stop.
+# After the search, lines iterate at fixed query weights, at most this often or until this gap.
 POLISH_ITERATIONS, POLISH_GAP = 20, 1e-6
 
 
 class Line:
-    """Strategy on one attribute for weights of its queries.
+    """Strategy on one attribute that follows changing weights of its queries.
 
     Parameters
     ----------
-    rows : the class part q (I - pi 1^T) of every query on cells, shape (queries, cells).
+    rows : residual row q (I - pi 1^T) of every query q, shape (queries, cells).
 
     >>> line = Line(np.array([[0.5, -0.5]]))
     >>> line.follow(np.ones(1))
@@ -381,14 +401,16 @@ class Line:
     def follow(self, weights: Array) -> None:
         """Take one step with new query weights, shape (queries,).
 
-        Sets ``variances``, shape (queries,): the query variances at privacy cost 1 of the current
-        strategy.
+        Sets ``variances``, shape (queries,): the variances of the queries at privacy cost 1.
         """
         self.weights = weights / weights.max() + QUERY_WEIGHT_FLOOR
         self.step()
 
     def step(self) -> float:
-        """Take one step with the current weights and return the gap before it."""
+        """Improve the cell weights once for the current query weights.
+
+        Returns the gap before the step: largest cost of a cell over the mean cost, minus 1.
+        """
         projected = self.rows * np.sqrt(self.mass)
         squares, V = np.linalg.eigh((projected.T * self.weights) @ projected)
         squares, V = squares[len(squares) - self.rank :], V[:, len(squares) - self.rank :]
@@ -409,16 +431,23 @@ class Line:
                 return
 
 
-# As `CELL_WEIGHT_EXPONENT`, for the lower bound.
+# `CELL_WEIGHT_EXPONENT` and number of iterations of the cell weights that prove the lower bound.
 PROOF_WEIGHT_EXPONENT = 1.5
-# Iterations of the cell weights for the lower bound.
 PROOF_ITERATIONS = 6
+# stored (dual weights, termination message) pairs, in the order of the searches
 Recorded = list[tuple[Array, str]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MeasuredSpaces:
-    """Strategies of all residual spaces, with the cell weights (``duals``) that define them."""
+    """Strategies of all residual spaces.
+
+    Attributes
+    ----------
+    parts, solutions : assignment of residual spaces to solutions, and the solutions.
+    duals : cell weights from which the strategies are computed, in the order of first use.
+    lines : query weights for which the strategies are optimal.
+    """
 
     parts: Decomposition
     solutions: list[SpaceSolution]
@@ -428,7 +457,14 @@ class MeasuredSpaces:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Proof:
-    """Query weights, the lower bound they prove, and the cell weights (``duals``) of the proof."""
+    """Lower bound on the objective, with what proves it.
+
+    Attributes
+    ----------
+    emphasis : query weights.
+    bound : lower bound at privacy cost 1, in counts^2 or relative to the targets.
+    duals : cell weights that prove a bound for each factor of the Gram matrices.
+    """
 
     emphasis: Emphasis
     bound: float
@@ -444,15 +480,17 @@ def strategies_of_weights(
     masses: Sequence[Array] | None,
     recorded: Recorded | None = None,
 ) -> MeasuredSpaces:
-    """Return the strategies defined by query weights, attribute by attribute.
+    """Return one strategy per attribute of every residual space, for weights of its queries.
 
     Parameters
     ----------
-    weights : query weights of the lines, shape (queries,) each.
-    numbers : (space, attribute) -> index into ``weights``; other attributes weigh all their queries
-        equally.
-    masses : cell weights of the lines, shape (cells,) each.
-    recorded : cell weights of a plan file, shape (orbits,) each, in the order of the solves.
+    weights : query weight vectors, shape (queries,) each.
+    numbers : mapping from (space, attribute) to the index of its vector in ``weights``; all queries
+        on other attributes have equal weights.
+    masses : for every vector, the cell weights from which the strategy is computed, shape (cells,);
+        None for uniform cell weights.
+    recorded : cell weights of a plan file, one per class of equivalent cells, that replace
+        ``masses``; emptied as they are used.
     """
     parts, solved = parts_of(workload), dict[Any, tuple[Solution, Array]]()
     duals: list[Array] = []
@@ -507,11 +545,14 @@ def proof(
     recorded: Recorded | None = None,
     deadline: float = math.inf,
 ) -> Proof:
-    """Compute the lower bound of query weights on all plans at privacy cost 1, in counts^2.
+    """Compute the lower bound on the objective of all plans that query weights prove.
 
     Parameters
     ----------
-    strategy_of : initial cell weights of an attribute of a space, shape (cells,).
+    emphasis : query weights, as products over attributes.
+    strategy_of : returns initial cell weights for a space and one of its attributes, shape
+        (cells,), or None for uniform weights.
+    recorded : cell weights of a plan file that replace the search; emptied as they are used.
     deadline : time after which the cell weights are not improved further.
     """
     parts = decompose(emphasis.apply(workload), split, labels)
@@ -536,7 +577,7 @@ def proof(
                             else _next_recorded(recorded)
                         )
                         if len(mass) != problem.variables:
-                            raise ValueError("recorded weights do not fit")
+                            raise ValueError("the stored cell weights do not fit the workload")
                         bounds[factor] = problem.bound(mass)
                     duals.append(mass)
                 value *= bounds[factor]
@@ -560,6 +601,10 @@ def rebuild_proof(
 ) -> tuple[Decomposition, list[SpaceSolution], float]:
     """Rebuild the strategies and the lower bound of a plan file.
 
+    Returns
+    -------
+    The assignment of residual spaces to solutions, the solutions, and the lower bound.
+
     Raises
     ------
     ValueError
@@ -567,12 +612,12 @@ def rebuild_proof(
     """
     lines = tradeoff.lines
     if lines is None or not is_applicable(workload, goal, split):
-        raise ValueError("lines of a workload that has none")
+        raise ValueError("attribute weights are stored for a workload that does not use them")
     spaces = list(decompose(workload, split, labels).spaces)
     if len(lines.uses) != len(spaces) or any(
         len(s) != len(u) for s, u in zip(spaces, lines.uses, strict=True)
     ):
-        raise ValueError("recorded lines do not fit")
+        raise ValueError("the stored attribute weights do not fit the residual spaces")
     numbers = {
         (space, name): number
         for space, uses in zip(spaces, lines.uses, strict=True)
@@ -581,7 +626,7 @@ def rebuild_proof(
     }
     rows = {name: sum(p.count for p in parts) for name, parts in parts_of(workload).items()}
     if any(len(lines.weights[number]) != rows[name] for (_, name), number in numbers.items()):
-        raise ValueError("recorded lines are on other queries")
+        raise ValueError("the stored attribute weights do not fit the numbers of queries")
     measured = strategies_of_weights(
         workload, split, spaces, lines.weights, numbers, None, recorded
     )
@@ -591,7 +636,7 @@ def rebuild_proof(
 
 
 def _gram(parts: Sequence[Any], weights: Array | None) -> Factor:
-    """Return the residual Gram matrix of an attribute for query weights (None: all 1)."""
+    """Return the residual Gram of all queries on an attribute; weights None are all 1."""
     (n,) = parts[0].sizes
     gram, start = np.zeros((n, n)), 0
     for part in parts:
@@ -602,15 +647,17 @@ def _gram(parts: Sequence[Any], weights: Array | None) -> Factor:
 
 
 def _search(factor: Factor, pi: Array | None) -> Search:
+    """Return the strategy search for one residual Gram on one attribute with center ``pi``."""
     return Search(factor=factor, centers=(pi,))
 
 
 def _initial_mass(
     problem: DualProblem, near: Array | None, steps: int = 0, deadline: float = math.inf
 ) -> Array:
-    """Return orbit weights, shape (orbits,), after at most ``steps`` iterations.
+    """Return one weight per orbit (class of equivalent cells), shape (orbits,).
 
-    The iteration starts from cell weights, or from uniform weights if there are none.
+    The weights start at the cell weights ``near`` (uniform if None) and are improved by at most
+    ``steps`` iterations; the result is the one with the largest lower bound.
     """
     cells = np.ones(len(problem.orbit)) if near is None else near
     mass: Array = np.bincount(problem.orbit, cells, minlength=problem.variables) / cells.sum()
@@ -627,8 +674,9 @@ def _initial_mass(
 
 
 def _next_recorded(recorded: Recorded) -> Array:
+    """Remove and return the next stored weights."""
     if not recorded:
-        raise ValueError("fewer recorded weights than solves")
+        raise ValueError("fewer dual weights are stored than searches need")
     return recorded.pop(0)[0]
 
 
@@ -638,9 +686,10 @@ FIRST_ITERATIONS, SEARCH_ITERATIONS, MAX_ITERATIONS = 60, 20, 160
 SINGLE_PLAN_ITERATIONS = 96
 # Iterations before the time limit is checked.
 MIN_ITERATIONS = 10
-# Up to this many queries on lines, several plans are computed and the best one is returned.
+# With at most this many queries with separate weights, several plans are computed and the best one
+# is returned.
 MAX_COMPARED_QUERIES = 500_000
-# Weights below this share of the mean of their group rise faster.
+# Weights below this share of the mean of their group increase faster.
 LIGHT_WEIGHT = 1e-2
 # Largest change of the logarithm of a weight in one iteration.
 MAX_LOG_STEP = 3.0
@@ -653,24 +702,24 @@ PROOF_WEIGHT_FLOOR = 1e-2
 SEARCH_DTYPE: Any = np.float32
 # Relative gap of the standard error at which the search stops.
 STOP_GAP = 1e-5
-# Relative gap of the standard error above which product weights do not suit the workload.
+# If the relative gap of the standard error is larger, another kind of query weights is tried.
 POOR_FIT_GAP = 1e-3
 # The search stops after `MAX_STALLED_PLANS` consecutive plans whose gap exceeds `STALLED_GAP_RATIO`
 # times the gap before them.
 STALLED_GAP_RATIO, MAX_STALLED_PLANS = 0.9, 2
-# Relative gap of the variance in the budget allocation.
+# Target gap of the budget allocation, relative to the largest variance.
 ALLOCATION_GAP = 4e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pace:
-    """Step sizes of the multiplicative weights.
+    """Parameters of the update of query weights.
 
     Attributes
     ----------
-    power : exponent of the variance over the mean variance in the update of a weight.
-    rise : addition to the exponent for light weights that rise.
-    momentum : share of the previous step that is added to the next one.
+    power : a weight is multiplied by (variance / mean variance) to this power.
+    rise : addition to the power for small weights that increase.
+    momentum : share of the previous step of the logarithms that is added to the next one.
     least : smallest weight of a query, as a share of the mean of its group.
     """
 
@@ -692,8 +741,8 @@ class MinimaxResult:
     Attributes
     ----------
     plan : strategies of all residual spaces.
-    shares : squared noise of every space, in the order of the strategies.
-    value : largest variance over its target, in counts^2.
+    shares : squared noise of every residual space, in the order of ``plan.parts.spaces``.
+    value : largest ratio of a variance to its target; in counts^2 without targets.
     proof : query weights and the lower bound that they prove.
     """
 
@@ -704,12 +753,15 @@ class MinimaxResult:
 
     @property
     def duals(self) -> tuple[Array, ...]:
-        """Cell weights of all strategies and of the lower bound, shape (orbits,) each."""
+        """Cell weights of all strategies and of the lower bound.
+
+        One weight per orbit (class of equivalent cells) in each array.
+        """
         return (*self.plan.duals, *self.proof.duals)
 
     @property
     def far(self) -> bool:
-        """Whether the gap is large enough to justify another kind of search."""
+        """Whether the gap is so large that another kind of query weights should be tried."""
         return self.value > self.proof.bound * (1.0 + POOR_FIT_GAP) ** 2
 
     @property
@@ -734,10 +786,10 @@ class MinimaxResult:
 
 
 class _Balance:
-    """State of the search: query weights, lines and noise.
+    """State of the search: query weights, lines (strategies on one attribute) and noise.
 
-    The weights of a class have the shape of its ``counts``.  Each entry is the total over all
-    groups of the class and all equivalent queries; all entries sum to 1.
+    ``weights`` has one array per class of groups, with one axis per part that has a line.  An entry
+    is the total weight of equivalent queries over all groups of the class; all entries sum to 1.
     """
 
     def __init__(self, layout: Layout, counts: Array) -> None:
@@ -758,7 +810,11 @@ class _Balance:
         self.tabulate_variances()
 
     def tabulate_variances(self) -> None:
-        """Tabulate query variances in every space by part, shape (spaces, queries) each."""
+        """Set ``tables``: for every class and part, the factors of the variances of its queries.
+
+        A table has shape (spaces, queries): the variance under the line of the part, or
+        (q . pi)^2 in spaces without its attribute.
+        """
         variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
         self.tables = [
             [
@@ -774,7 +830,10 @@ class _Balance:
         ]
 
     def best_noises(self) -> Array:
-        """Return the optimal squared noise at privacy cost 1, shape (space classes,)."""
+        """Return the optimal squared noises at privacy cost 1, one per class of spaces.
+
+        They minimize the weighted sum of the variances.
+        """
         weighted_variances = np.zeros(len(self.counts))
         for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
             sums = _weighted_sums(weights, tables) * kind.factors
@@ -785,7 +844,11 @@ class _Balance:
         return np.asarray(best * float(np.sum(self.counts / best)), dtype=float)
 
     def line_weights(self) -> list[Array]:
-        """Return the query weights of the lines, shape (queries,) each."""
+        """Return for every line the weights of its queries, shape (queries,) each.
+
+        A weight is the sum, over all queries that use it, of query weight times the rest of the
+        product in the variance.
+        """
         sums = [np.zeros(len(line.rows)) for line in self.lines]
         for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
             scale = kind.factors * self.noises[list(kind.spaces)] / kind.target
@@ -819,12 +882,13 @@ class _Balance:
         ]
 
     def emphasis(self, same: Symmetry) -> Emphasis:
-        """Return the weights as products over attributes, separately for every class."""
+        """Return product weights for the lower bound: the margins of the weights of every class."""
         vectors: list[Array] = []
         uses, by_kind = [], []
         uniform: dict[int, int] = {}
         for kind, query_weights in zip(self.kinds, self.weights, strict=True):
-            # Remove the floor, which only prevents weights from vanishing and weakens the bound.
+            # The smallest weight during the search serves only to keep weights positive; it would
+            # weaken the bound.
             floor = self.pace.least * float(query_weights.mean())
             weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
             group, group_uses = self.layout.workload.groups[same.examples[kind.number]], []
@@ -853,7 +917,7 @@ class _Balance:
 
 
 def max_rounds(workload: Workload, goal: Objective, split: Split) -> int:
-    """Return the largest number of plans of a search, 0 if it does not apply; for forecasts."""
+    """Return how many plans `minimax_search` computes at most; 0 if it does not apply."""
     n_points = line_queries(workload, goal, split)
     return min(
         n_points,
@@ -871,10 +935,10 @@ def minimax_search(
     tell: Callable[[float, str], None],
     deadline: float,
 ) -> MinimaxResult:
-    """Search until the deadline for the best plan at privacy cost 1 and the best lower bound.
+    """Search for the plan with the smallest largest variance, and for the best lower bound.
 
-    The first `MIN_ITERATIONS` iterations run regardless of the deadline, because a plan requires
-    them.
+    The search ends when it has converged or at the deadline, but not before `MIN_ITERATIONS`
+    iterations, without which there is no plan.
     """
     spaces = list(decompose(workload, split, labels).spaces)
     arranged = Arranged(workload, spaces, goal, labels, split)
@@ -923,7 +987,11 @@ def _plan_and_bound(
     balance: _Balance,
     deadline: float,
 ) -> MinimaxResult:
-    """Return the plan and the lower bound for the current weights; the lines are unchanged."""
+    """Return the plan and the lower bound for the current query weights.
+
+    The lines of ``balance`` are polished for the plan and then restored, so that the search
+    continues from the same state.
+    """
     line_states = [(line.mass, line.variances) for line in balance.lines]
     numbers, same = balance.layout.numbers, arranged.same
     masses = [line.mass for line in balance.lines]
@@ -959,21 +1027,26 @@ def _plan_and_bound(
 def _line_mass(
     masses: list[Array], numbers: Mapping[tuple[Space, str], int], space: Space, name: str
 ) -> Array | None:
+    """Return the cell weights of the line of an attribute in a space; None without a line."""
     number = numbers.get((space, name))
     return None if number is None else masses[number]
 
 
 def _best_of(a: MinimaxResult, b: MinimaxResult) -> MinimaxResult:
-    """Combine the better plan with the better lower bound."""
+    """Return the better plan of two results together with the larger lower bound."""
     plan, proven = (a if a.value <= b.value else b), (a if a.proof.bound >= b.proof.bound else b)
     return MinimaxResult(plan=plan.plan, shares=plan.shares, value=plan.value, proof=proven.proof)
 
 
 def _log_step(pace: _Pace, weights: Array, ratio: Array, previous: Array) -> Array:
-    """Return the change of the logarithm of the weights.
+    """Return the change of the logarithms of query weights.
 
-    It is a multiple of the logarithm of variance over mean variance, larger for light weights, plus
-    momentum.  All arrays have the same shape.
+    It is a multiple of ``log(ratio)``, larger for small weights that increase, plus momentum.
+
+    Parameters
+    ----------
+    weights, ratio, previous : query weights, variance over mean variance, and the previous change;
+        all of the same shape.
     """
     light_weight = LIGHT_WEIGHT * float(weights.mean())
     power = pace.power + np.where(
@@ -989,9 +1062,17 @@ def _log_step(pace: _Pace, weights: Array, ratio: Array, previous: Array) -> Arr
 
 
 def _weighted_sums(weights: Array, tables: Sequence[Array], but: int = -1) -> Array:
-    """Sum weights times one table per axis over all axes, except the axis ``but``.
+    """Return for every space the sum over queries of weight times the product of the tables.
 
-    The result has shape (spaces,), or (spaces, queries) if an axis remains.
+    Parameters
+    ----------
+    weights : one axis per table.
+    tables : shape (spaces, queries of the axis) each.
+    but : axis that is not summed, whose table is left out; -1 for none.
+
+    Returns
+    -------
+    Shape (spaces,), or (spaces, queries of axis ``but``).
     """
     if but >= 0:
         weights = np.moveaxis(weights, but, 0)
@@ -1002,7 +1083,7 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], but: int = -1) -> Ar
             if but >= 0
             else weights.reshape(1)
         )
-    # SIMD units raise the flag on unused lanes of a register; the result is checked below.
+    # vector instructions may raise this flag for unused entries; the result is checked below
     with np.errstate(invalid="ignore"):
         out = weights @ others[-1].T
     if not np.isfinite(out).all():
@@ -1013,7 +1094,10 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], but: int = -1) -> Ar
 
 
 def _products(scale: Array, tables: Sequence[Array]) -> Array:
-    """Sum scale times the product of tables over spaces; one axis per part in the result."""
+    """Return the sum over spaces of ``scale`` times the product of one column of every table.
+
+    The result has one axis per table, over its columns; ``scale`` has shape (spaces,).
+    """
     if not tables:
         return np.asarray(scale.sum())
     out = scale[:, None] if not tables else scale[:, None].astype(tables[0].dtype)
