@@ -94,6 +94,7 @@ from engine.residuals.decomposition import (
     IntervalFactor,
     Subworkload,
     assemble,
+    has_identity_gram,
     merge_terms,
 )
 from engine.residuals.intervals import MIN_SHARE, IntervalSpace, evaluate
@@ -720,7 +721,9 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
     squares: dict[object, Array] = {}
     terms = []
     for group in workload.groups:
-        if not group.is_weighted or any(p.count * p.cells > MAX_BOUND_ENTRIES for p in group.parts):
+        if not group.is_weighted or any(
+            p.count * p.cells > MAX_BOUND_ENTRIES and not has_identity_gram(p) for p in group.parts
+        ):
             continue
         for part in group.parts:
             key = part.key, part.sizes
@@ -751,7 +754,16 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     """
     if not any(g.is_weighted for g in workload.groups):
         return 0.0, "no query has a weight"
-    largest = max((n for g in workload.groups for n in g.sizes), default=1)
+    largest = max(
+        (
+            n
+            for group in workload.groups
+            for part in group.parts
+            if not has_identity_gram(part, group.query_weights)
+            for n in part.sizes
+        ),
+        default=1,
+    )
     if largest > MAX_BOUND_CELLS:
         raise LimitExceeded(
             f"An attribute has {largest:,} cells; a lower bound for all mechanisms is computed for"

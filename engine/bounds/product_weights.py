@@ -55,7 +55,8 @@ from engine._arrays import Array, Index
 from engine._threads import threads_for
 from engine.residuals import Space, contract, group_axes
 from engine.residuals.basis import Role
-from engine.residuals.decomposition import part_rows
+from engine.residuals.decomposition import has_identity_gram, part_rows
+from engine.residuals.operators import ScaledIdentity
 from engine.workload import Part, Workload, joint_part
 
 # constant of the eigenvalue errors; those of sums and of LAPACK are about 1
@@ -211,6 +212,8 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
     Groups of weight 0 and joint parts with more than `MAX_PART_ENTRIES` entries are omitted.
     """
     rows: dict[Key, Array] = {}
+    # number of cells of marginals on wide attributes, whose rows are the identity
+    identity_sizes: dict[Key, int] = {}
     shapes: dict[Key, Part] = {}
     numbers: dict[Any, Key] = {}
     groups: list[tuple[float, Pieces]] = []
@@ -231,14 +234,18 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
             key = numbers.setdefault(
                 (part.key, None if query_weights is None else query_weights.tobytes()), len(numbers)
             )
-            if key not in rows:
-                rows[key], shapes[key] = part_rows(part, query_weights), part
+            if key not in shapes:
+                shapes[key] = part
+                if has_identity_gram(part, query_weights):
+                    identity_sizes[key] = part.cells
+                else:
+                    rows[key] = part_rows(part, query_weights)
             named_parts.append((tuple(group.attributes[a] for a in part.axes), key))
         groups.append((weight, tuple(sorted(named_parts))))
     joint = {
         name for _, pieces in groups for names, _ in pieces if len(names) > 1 for name in names
     }
-    uniform = _UniformFactors(rows)
+    uniform = _UniformFactors(rows, identity_sizes)
     varying = {
         names[0]
         for _, pieces in groups
@@ -246,6 +253,12 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
         if len(names) == 1 and uniform.of(key) is None
     }
     free = joint | varying
+    rows |= {
+        key: ScaledIdentity(order=identity_sizes[key]).dense()
+        for _, pieces in groups
+        for names, key in pieces
+        if names[0] in free and key in identity_sizes
+    }
     swaps = {key: _swaps(rows[key], p.sizes) for key, p in shapes.items() if len(p.sizes) == 2}
     roles = _roles(groups, free, swaps, workload)
     sizes = {role: workload.schema[name].size for name, role in roles.items()}
@@ -299,8 +312,12 @@ def _roles(
 class _UniformFactors:
     """Factors ``total`` and ``rest`` of parts on attributes with uniform optimal weights."""
 
-    def __init__(self, rows: dict[Key, Array]) -> None:
-        self.rows, self.factors = rows, dict[Key, tuple[float, float] | None]()
+    def __init__(self, rows: dict[Key, Array], identity_sizes: Mapping[Key, int]) -> None:
+        self.rows = rows
+        # the Gram I / n has the eigenvalue 1/n
+        self.factors: dict[Key, tuple[float, float] | None] = {
+            key: (1.0 / n, (n - 1) / math.sqrt(n)) for key, n in identity_sizes.items()
+        }
 
     def of(self, key: Key) -> tuple[float, float] | None:
         """Return the factors of a part for the sum over its cells and for the rest.

@@ -242,7 +242,7 @@ class Mechanism(ABC):
 
         The base class predicts a mechanism without a search; others override the method.
         """
-        check_size(workload, limits.memory_limit)
+        check_size(workload, limits.memory_limit, closed_form=getattr(self, "closed_form", False))
         return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
 
     def check_facts(self, workload: Workload) -> None:

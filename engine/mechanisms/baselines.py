@@ -25,12 +25,13 @@ from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
     check_dense,
-    identity_strategy,
     one_component,
     used_attributes,
 )
 from engine.plans.table_plan import Component, explicit_strategy
 from engine.residuals import Axes, Options, Space, Strategy
+from engine.residuals.decomposition import has_identity_gram
+from engine.residuals.marginals import identity_strategy
 from engine.residuals.strategy import joint_sensitivity
 from engine.workload import Part, Workload, subsets
 
@@ -47,6 +48,7 @@ class Identity(ExplicitMechanism):
     meaning: ClassVar[str] = (
         "Noise on every cell of the full table; sums of many cells become very noisy."
     )
+    closed_form: ClassVar[bool] = True
 
     def design(
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
@@ -76,6 +78,7 @@ class GaussianQueries(ExplicitMechanism):
     title: ClassVar[str] = "Gaussian mechanism"
     meaning: ClassVar[str] = "Gaussian noise on every query, then least squares within each group."
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
+    closed_form: ClassVar[bool] = True
     unsaid: ClassVar[Mapping[str, Any]] = {"charge": "groups"}
 
     charge: str = "cell"
@@ -92,6 +95,10 @@ class GaussianQueries(ExplicitMechanism):
             order = group.ranks(workload.schema)
             factors, sensitivity = [], 1.0
             for part in group.parts:
+                if has_identity_gram(part):
+                    axis = order.index(part.axes[0])
+                    factors.append(((axis,), identity_strategy(part.sizes[0])))
+                    continue
                 if part.count * math.prod(part.sizes) > MAX_PART_ENTRIES:
                     raise NotApplicable(
                         f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells;"
@@ -244,6 +251,7 @@ class DataCube(ExplicitMechanism):
     meaning: ClassVar[str] = (
         "Measures a few large marginals and sums all others from them; marginals only."
     )
+    closed_form: ClassVar[bool] = True
 
     def design(
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]

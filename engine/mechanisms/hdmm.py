@@ -66,13 +66,14 @@ from engine.mechanisms.kronecker import (
 from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
-    identity_strategy,
     used_attributes,
 )
 from engine.plans.blocks import MIN_JOINT_SAVING, joint_share
 from engine.plans.table_plan import Component
 from engine.residuals import Space
 from engine.residuals.decomposition import decompose
+from engine.residuals.marginals import identity_strategy
+from engine.residuals.operators import is_wide
 from engine.workload import Workload, subsets
 
 # With at most this many attributes, OPT_marginals may measure the marginal on every subset.
@@ -815,6 +816,7 @@ class HDMM(ExplicitMechanism):
     meaning: ClassVar[str] = (
         "The best of product, clustered and marginal strategies on whole tables, by search."
     )
+    closed_form: ClassVar[bool] = True
 
     operator: str = "best"
     restarts: int = 2
@@ -833,8 +835,10 @@ class HDMM(ExplicitMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
-        # The bound on all mechanisms takes one eigenvalue problem per domain size.
-        seconds = 0.05 + 5e-4 * len(workload.groups) + math.fsum(1.5e-8 * n**3 for n in set(sizes))
+        # the bound on all mechanisms takes one eigenvalue problem per size, except for marginals on
+        # wide attributes
+        narrow = {n for n in sizes if not is_wide(n)}
+        seconds = 0.05 + 5e-4 * len(workload.groups) + math.fsum(1.5e-8 * n**3 for n in narrow)
         seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= MAX_EXPLICIT_CELLS else 0.0
         if len(workload.groups) > MAX_LISTED_GROUPS:
             return replace(

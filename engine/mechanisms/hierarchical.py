@@ -66,12 +66,12 @@ from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
     check_dense,
-    identity_strategy,
     one_component,
     used_attributes,
 )
 from engine.plans.table_plan import explicit_strategy
 from engine.residuals import Strategy
+from engine.residuals.marginals import identity_strategy
 from engine.workload import Marginal, Workload
 from engine.workload.families import Total
 

@@ -30,6 +30,7 @@ from engine.plans.table_plan import (
 )
 from engine.privacy import Budget
 from engine.residuals import Axes, Space, Strategy
+from engine.residuals.marginals import IdentityStrategy, identity_strategy
 from engine.workload import Group, Schema, Workload
 
 # Largest number of cells of a table for mechanisms with one dense strategy matrix.
@@ -78,7 +79,9 @@ class Design:
                 [schema.names.index(a) for a in c.attributes],
             ]
             for axes, strategy in c.factors:
-                out += [axes, strategy.rows]
+                # no rows stand for one row per cell of a wide attribute
+                is_identity = isinstance(strategy, IdentityStrategy)
+                out += [axes, np.empty((0, strategy.cells)) if is_identity else strategy.rows]
         return tuple(np.ascontiguousarray(a, dtype=float) for a in out)
 
     @classmethod
@@ -123,8 +126,10 @@ class Design:
                 # Equal factors share one object, so that their pseudoinverse is computed once and
                 # caches by identity work.
                 if (axis_sizes, rows.tobytes()) not in strategies:
-                    strategies[axis_sizes, rows.tobytes()] = explicit_strategy(
-                        rows, axis_sizes, law
+                    strategies[axis_sizes, rows.tobytes()] = (
+                        explicit_strategy(rows, axis_sizes, law)
+                        if len(rows)
+                        else identity_strategy(rows.shape[1])
                     )
                 factor_list.append((axes, strategies[axis_sizes, rows.tobytes()]))
             components.append(
@@ -152,6 +157,8 @@ class ExplicitMechanism(Mechanism):
     """
 
     laws: ClassVar[tuple[str, ...]] = ("gaussian", "laplace")
+    # whether marginals on wide attributes are measured without matrices
+    closed_form: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,7 +184,7 @@ class ExplicitMechanism(Mechanism):
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         check_request(workload, budget, self.laws)
-        check_size(workload, limits.memory_limit)
+        check_size(workload, limits.memory_limit, closed_form=self.closed_form)
         if not any(g.weight > 0 and _has_nonzero_query(g) for g in workload.groups):
             raise PlanError(
                 "All coefficients of the queries with positive weight are 0, so they count no"
@@ -236,7 +243,7 @@ def _has_nonzero_query(group: Group) -> bool:
     """Return whether some query of positive weight has a coefficient other than 0."""
     marks = np.ones(1, dtype=bool)
     for part in group.parts:
-        nonzero = np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)])
+        nonzero = part.family.squared_norms(part.sizes) > 0.0
         marks = (
             np.logical_and.outer(marks, nonzero).ravel()
             if group.query_weights is not None
@@ -264,12 +271,6 @@ def one_component(
             Component(attributes=attributes, factors=factors, share=1.0, groups=everything),
         )
     )
-
-
-@lru_cache(maxsize=256)
-def identity_strategy(n: int) -> Strategy:
-    """Return the strategy that measures each of n cells by itself."""
-    return Strategy(sizes=(n,), rows=np.eye(n), pinv=np.eye(n), complete=True)
 
 
 def check_dense(workload: Workload, attributes: Space, what: str) -> int:

@@ -29,7 +29,7 @@ from engine._arrays import Array, Index
 from engine.plans.blocks import ROUNDING_FACTOR, STD_PER_SCALE, Block, cells_pcost, total_pcost
 from engine.privacy import REPLACE_ONE, Budget
 from engine.residuals import Axes, Space, Strategy
-from engine.residuals.marginals import MarginalStrategy
+from engine.residuals.marginals import IdentityStrategy, MarginalStrategy
 from engine.workload import Schema
 
 # local search: number of starts, and passes over the attributes per start
@@ -39,6 +39,10 @@ BINS = 6
 # largest number of bounds that the best-first search computes, and of array entries that it reads
 MAX_STEPS = 2_000
 MAX_ENTRIES = 1 << 24
+
+
+# strategies with equal inner products of all pairs of columns, up to those with the last cell
+EQUAL_PRODUCTS = (MarginalStrategy, IdentityStrategy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +140,10 @@ def _block_bound(block: Block) -> float:
     if block.weights is not None or len(block.factors) > 1:
         # a product has too many columns to compare in pairs, so use the triangle inequality
         return (2.0 * block.column_norm / block.noise) ** 2
-    rows = block.factors[0][1].rows
+    strategy = block.factors[0][1]
+    if isinstance(strategy, IdentityStrategy):
+        return 2.0 / block.noise**2 * ROUNDING_FACTOR
+    rows = strategy.rows
     # |b_x - b_y|^2 = |b_x|^2 + |b_y|^2 - 2 b_x b_y for all pairs by a matrix product
     norms, best = np.einsum("rc,rc->c", rows, rows), 0.0
     step = max(1, MAX_ENTRIES // len(norms))
@@ -175,7 +182,7 @@ class Distances:
         factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
         # marginal strategies have equal inner products for all pairs, so bins need no matrix
         symbolic = set(self.names) - {
-            name for name, s in factors if not isinstance(s, MarginalStrategy)
+            name for name, s in factors if not isinstance(s, EQUAL_PRODUCTS)
         }
         for k, block in enumerate(blocks):
             for j, ((axis,), strategy) in enumerate(block.factors):
@@ -185,7 +192,7 @@ class Distances:
                 if (
                     key not in interval_cache
                     and name in symbolic
-                    and isinstance(strategy, MarginalStrategy)
+                    and isinstance(strategy, EQUAL_PRODUCTS)
                 ):
                     interval_cache[key] = _symbolic_intervals(strategy)
                 elif key not in interval_cache:
@@ -254,13 +261,14 @@ def _binned(gram: Array) -> Index:
     return out
 
 
-def _symbolic_intervals(strategy: MarginalStrategy) -> tuple[Array, Array]:
-    """Return the result of `_intervals` for a marginal strategy, without its Gram matrix.
+def _symbolic_intervals(strategy: MarginalStrategy | IdentityStrategy) -> tuple[Array, Array]:
+    """Return the result of `_intervals` without the Gram matrix of the strategy's columns.
 
     All pairs of different cells have equal inner products and form one bin.
     """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
-    for k, values in ((1, strategy.column_costs("gaussian")), (2, strategy.rows.products())):
+    products = np.zeros(1) if isinstance(strategy, IdentityStrategy) else strategy.rows.products()
+    for k, values in ((1, strategy.column_costs("gaussian")), (2, products)):
         low[k], high[k] = values.min(), values.max()
     low[0], high[0] = low[1:].min(), high[1:].max()
     return low, high

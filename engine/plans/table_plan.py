@@ -45,6 +45,8 @@ from engine.plans.replace_one import row_pcosts
 from engine.plans.variance import GroupVariance, Parts, Summand
 from engine.privacy import Budget
 from engine.residuals import Axes, Space, Strategy, basis, contract, group_axes
+from engine.residuals.marginals import IdentityStrategy, marginal_strategy
+from engine.residuals.operators import CosineMatrix, ScaledIdentity, is_wide
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.workload import Group, Part, subsets
 
@@ -63,7 +65,7 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     for axes, strategy in block.factors:
         if not any(set(axes) & set(part) for part in part_axes):
             # without its attributes, a query is the sum over all cells of the factor: 1^T C 1
-            coefficient *= float(strategy.covariance.sum())
+            coefficient *= float(_marginal_covariance(strategy, (), ()).item())
     arrays = [
         (parts, _forms(group, part_axes, parts, factors))
         for parts, factors in connected_components(part_axes, block.factors)
@@ -288,6 +290,22 @@ def sum_axes(
     )
 
 
+def _marginal_covariance(
+    strategy: Strategy, rows: Sequence[int], columns: Sequence[int]
+) -> Array | ScaledIdentity:
+    """Return the covariance of marginal cells of a factor's table at noise scale 1.
+
+    Left and right are sums of cells over all axes but ``rows`` and ``columns``; shape (cells of
+    ``rows``, cells of ``columns``).
+    """
+    if isinstance(strategy, IdentityStrategy):
+        if rows and columns:
+            return strategy.covariance
+        n = strategy.cells
+        return np.ones((n if rows else 1, n if columns else 1)) * (1 if rows or columns else n)
+    return sum_axes(strategy.covariance, strategy.sizes, rows, columns)
+
+
 def _forms(
     group: Group, part_axes: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]]
 ) -> Array:
@@ -299,10 +317,12 @@ def _forms(
     reduced = []
     for axes, strategy in factors:
         common_axes = [i for i, a in enumerate(axes) if a in order]
-        matrix = sum_axes(strategy.covariance, strategy.sizes, common_axes, common_axes)
+        matrix = _marginal_covariance(strategy, common_axes, common_axes)
         reduced.append(
             ([axes[i] for i in common_axes], [strategy.sizes[i] for i in common_axes], matrix)
         )
+    if len(parts) == 1 and len(factors) == 1 and isinstance(factors[0][1], IdentityStrategy):
+        return factors[0][1].query_variances(group.parts[parts[0]])
     if len(parts) == 1 and len(reduced) == 1 and reduced[0][0] == order:
         part = group.parts[parts[0]]
         return np.maximum(part.family.quadratic(part.sizes, reduced[0][2]), 0.0)
@@ -383,7 +403,7 @@ def covariance_of(
         )
         left_sets.append(tuple(left_axes.index(axes[i]) for i in rows))
         right_sets.append(tuple(right_axes.index(axes[i]) for i in columns))
-        matrices.append(sum_axes(strategy.covariance, strategy.sizes, rows, columns).T)
+        matrices.append(_marginal_covariance(strategy, rows, columns).T)
     right_image = contract(group_axes(np.asarray(right_table, dtype=float), right_sets), matrices)
     return block.noise**2 * float(
         np.sum(group_axes(np.asarray(left_table, dtype=float), left_sets) * right_image)
@@ -566,6 +586,9 @@ class ExplicitPlan(Plan):
             total = block.noise**2
             for axes, strategy in block.factors:
                 common_axes = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
+                if isinstance(strategy, IdentityStrategy):
+                    total *= strategy.cells
+                    continue
                 total *= float(
                     np.trace(
                         sum_axes(strategy.covariance, strategy.sizes, common_axes, common_axes)
@@ -717,9 +740,13 @@ class MarginalsPlan(Plan):
             # inverse-variance weighting of independent unbiased estimates: the variance of the mean
             # is the inverse of the summed precisions
             noise = 1.0 / math.sqrt(math.fsum(p for _, p in self._precisions[space]))
+            sizes = self.schema.sizes(space)
             factors = tuple(
-                ((axis,), _all_coordinates(n)) for axis, n in enumerate(self.schema.sizes(space))
+                ((axis,), marginal_strategy(n) if is_wide(n) else _all_coordinates(n))
+                for axis, n in enumerate(sizes)
             )
+            # coordinates of `marginal_strategy` have the variance 1 - 1/n in place of 1
+            noise /= math.sqrt(math.prod(1.0 - 1.0 / n for n in sizes if is_wide(n)))
             out[space] = Block(attributes=space, factors=factors, noise=noise, grid=noise)
         return out
 
@@ -737,7 +764,8 @@ class MarginalsPlan(Plan):
         """Return the residual coordinates of ``space`` from the measured table of block ``key``."""
         names = self.blocks[key].attributes
         value = table.sum(axis=tuple(a for a, name in enumerate(names) if name not in space))
-        return contract(value, [basis(self.schema[name].size) for name in names if name in space])
+        sizes = [self.schema[name].size for name in names if name in space]
+        return contract(value, [CosineMatrix(cells=n) if is_wide(n) else basis(n) for n in sizes])
 
 
 @lru_cache(maxsize=256)

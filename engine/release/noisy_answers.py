@@ -25,7 +25,7 @@ from engine.release.ingest import Measurable
 from engine.release.measurement import estimate, strategy_answers
 from engine.release.noise import MAX_DRAWS, Entropy, discrete_gaussian, discrete_laplace
 from engine.residuals import Space
-from engine.residuals.operators import ReflectedRows
+from engine.residuals.operators import ReflectedRows, ScaledIdentity
 
 # Limit of the bits of an answer in grid steps before noise, so that answer and noise fit in int64.
 MOST_BITS = 62
@@ -180,9 +180,9 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
     )
 
 
-def _fraction_bits(matrix: Array | ReflectedRows) -> int:
+def _fraction_bits(matrix: Array | ReflectedRows | ScaledIdentity) -> int:
     """Return a number of binary digits after the point that suffices to write every entry."""
-    matrix = matrix.entries if isinstance(matrix, ReflectedRows) else matrix
+    matrix = matrix.entries if isinstance(matrix, ReflectedRows | ScaledIdentity) else matrix
     return max(0, int(53 - np.frexp(matrix[matrix != 0])[1].min(initial=53)))
 
 
@@ -191,6 +191,8 @@ def _scaled_integers(matrix: Array | ReflectedRows, bits: int) -> Any:
     if isinstance(matrix, ReflectedRows):
         one, others, last = _scaled_integers(matrix.entries, bits).tolist()
         return replace(matrix, one=one, others=others, last=last)
+    if isinstance(matrix, ScaledIdentity):
+        return replace(matrix, scale=_scaled_integers(matrix.entries, bits).item())
     return np.array([int(Fraction(v) * 2**bits) for v in matrix.ravel().tolist()], object).reshape(
         matrix.shape
     )

@@ -27,7 +27,13 @@ from engine.residuals.intervals import (
     evaluate,
     solve,
 )
-from engine.residuals.operators import Chain, CosineMatrix, ReflectedRows, ScaledIdentity
+from engine.residuals.operators import (
+    Chain,
+    CosineMatrix,
+    ReflectedRows,
+    ScaledIdentity,
+    is_wide,
+)
 from engine.residuals.strategy import Strategy
 from engine.workload import Part
 
@@ -108,6 +114,56 @@ def marginal_strategy(cells: int) -> MarginalStrategy:
     # the rows are orthogonal with squares 1 / (1 - 1/n), so the reconstruction is N^T B^T (1 - 1/n)
     pinv = Chain(first=N.T, second=rows.T, scale=1.0 - 1.0 / cells)
     return MarginalStrategy(sizes=(cells,), rows=rows, pinv=pinv, complete=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IdentityStrategy(Strategy):
+    """Noise on every cell of one wide attribute, without matrices; see `identity_strategy`."""
+
+    rows: ScaledIdentity  # type: ignore[assignment]
+    pinv: ScaledIdentity  # type: ignore[assignment]
+
+    @property
+    def is_finite(self) -> bool:
+        return True
+
+    def column_costs(self, law: str) -> Array:
+        return np.ones(self.cells)
+
+    def column_products(self, cells: Index, other: int) -> tuple[Array, float, Array]:
+        return np.ones(len(cells)), 1.0, (cells == other).astype(float)
+
+    @property
+    def column_norm(self) -> float:
+        return 1.0
+
+    @property
+    def column_sum(self) -> float:
+        return 1.0
+
+    @property
+    def covariance(self) -> ScaledIdentity:  # type: ignore[override]
+        return self.pinv
+
+    @property
+    def rank(self) -> int:
+        return self.cells
+
+    def query_variances(self, part: Part) -> Array:
+        return part.family.squared_norms(part.sizes)
+
+
+def identity_strategy(cells: int) -> Strategy:
+    """Return the strategy that measures every cell of an attribute, as an operator if it is wide."""
+    return _identity_strategy(cells, is_wide(cells))
+
+
+@lru_cache(maxsize=256)
+def _identity_strategy(cells: int, as_operator: bool) -> Strategy:
+    if as_operator:
+        identity = ScaledIdentity(order=cells)
+        return IdentityStrategy(sizes=(cells,), rows=identity, pinv=identity, complete=True)
+    return Strategy(sizes=(cells,), rows=np.eye(cells), pinv=np.eye(cells), complete=True)
 
 
 def marginal_solution(cells: int, weight: float = 1.0) -> Solution:

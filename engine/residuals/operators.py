@@ -112,6 +112,11 @@ class ScaledIdentity(Operator):
     def shape(self) -> tuple[int, int]:
         return self.order, self.order
 
+    @property
+    def entries(self) -> Array:
+        """The number on the diagonal, shape (1,)."""
+        return np.array([self.scale])
+
     def transpose(self) -> ScaledIdentity:
         return self
 

@@ -15,10 +15,15 @@ from engine.plans.reconstruction import SpaceAnswers
 from engine.plans.replace_one import worst_pair
 from engine.release.measurement import estimate, strategy_answers
 from engine.release.noisy_answers import _on_grid
-from engine.residuals import DualProblem, Factor, Lift, Options, basis, operators
+from engine.residuals import DualProblem, Factor, Lift, Options, Strategy, basis, operators
 from engine.residuals.decomposition import decompose
 from engine.residuals.intervals import IntervalGram
-from engine.residuals.marginals import MarginalStrategy, interval_solution
+from engine.residuals.marginals import (
+    IdentityStrategy,
+    MarginalStrategy,
+    identity_strategy,
+    interval_solution,
+)
 from engine.residuals.tuning.tune import tuned_centers
 from engine.workload import Circular, Marginal, Part, Range, Suffix
 from engine.workload.families import Prefix
@@ -30,6 +35,10 @@ CASES = {
     "residualplanner": {},
     "residualplanner+": {},
     "wff": {},
+    "identity": {},
+    "gaussian": {},
+    "datacube": {},
+    "hdmm marginals": {"operator": "OPT_marginals"},
 }
 
 
@@ -56,7 +65,9 @@ def wide_from_ten(monkeypatch):
 
 def has_closed_form(result):
     return any(
-        isinstance(s, MarginalStrategy) for b in result.blocks.values() for _, s in b.factors
+        isinstance(s, MarginalStrategy | IdentityStrategy)
+        for b in result.blocks.values()
+        for _, s in b.factors
     )
 
 
@@ -81,7 +92,7 @@ def test_wide_plan_equals_plan_with_matrices(case, neighbours, request):
 
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "datacube"])
 @pytest.mark.parametrize("kind", ["prefix", "suffix", "range"])
 def test_interval_queries_on_wide_attribute_equal_matrices(kind, case, neighbours, request):
     workload = (
@@ -225,22 +236,95 @@ def test_bound_at_joint_cost_equals_bound_with_matrices(request):
     assert independent_bound(decompose(workload)) == pytest.approx(expected, rel=1e-7)
 
 
-@pytest.mark.parametrize("case", ["querysmasher", "residualplanner", "residualplanner+", "wff"])
+THIRTY_THOUSAND_CASES = [
+    case for case in CASES if case not in ("querysmasher tuned", "querysmasher largest")
+]
+
+
+@pytest.mark.parametrize("case", THIRTY_THOUSAND_CASES)
 def test_thirty_thousand_categories_are_planned_at_once(case):
     workload = marginals(30_000)
-    prediction = forecast(workload, case)
+    prediction = forecast(workload, case.partition(" ")[0])
     assert prediction.memory < 3e8
     assert prediction.seconds < 1.0
     result = plan_of(workload, case)
-    assert result.certificate.gap < 1e-4
+    assert -1e-9 < result.certificate.gap < (1e-3 if "hdmm" in case else 2.0)
     assert np.isfinite(result.by_group()["rmse"]).all()
-    assert result.blocks[("code",)].measurements == 29_999
+    if result.mechanism in ("querysmasher", "residualplanner", "residualplanner+", "wff"):
+        assert result.certificate.gap < 1e-4
+        assert result.blocks[("code",)].measurements == 29_999
+    assert load_plan(result.to_json()).rmse == result.rmse
 
 
-@pytest.mark.parametrize("mechanism", ["identity", "gaussian", "hdmm"])
+@pytest.mark.parametrize("mechanism", ["hierarchical", "wavelet", "greedyh", "lsa", "optimum"])
 def test_mechanism_without_closed_form_refuses_wide_marginal(mechanism):
     with pytest.raises(LimitExceeded, match="memory"):
         plan(marginals(30_000), Budget(pcost=1.0), mechanism, cache=False)
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_identity_strategy_methods_equal_matrices():
+    strategy = identity_strategy(12)
+    dense = replace_by_matrices(strategy)
+    assert isinstance(strategy, IdentityStrategy)
+    for law in ("gaussian", "laplace"):
+        np.testing.assert_array_equal(strategy.column_costs(law), dense.column_costs(law))
+    np.testing.assert_array_equal(strategy.column_gram(), dense.column_gram())
+    one, other = (s.column_products(np.array([2, 5]), 5) for s in (strategy, dense))
+    np.testing.assert_array_equal(one[0], other[0])
+    np.testing.assert_array_equal(one[2], other[2])
+    assert (one[1], strategy.column_norm, strategy.column_sum) == (other[1], 1.0, 1.0)
+    assert (strategy.rank, strategy.dimension) == (dense.rank, dense.dimension)
+    assert strategy.rounding_terms == dense.rounding_terms
+    for family in (Marginal(), Range()):
+        part = Part(axes=(0,), family=family, sizes=(12,))
+        expected = family.quadratic((12,), dense.covariance)
+        np.testing.assert_allclose(strategy.query_variances(part), expected)
+
+
+def replace_by_matrices(strategy):
+    rows, pinv = np.asarray(strategy.rows), np.asarray(strategy.pinv)
+    return Strategy(sizes=strategy.sizes, rows=rows, pinv=pinv, complete=True)
+
+
+@pytest.mark.parametrize("case", ["identity", "gaussian", "datacube", "hdmm marginals"])
+def test_explicit_wide_release_has_predicted_error(case, request):
+    """Estimates from one release, and covariances of queries, equal those of matrices."""
+    workload, rng = marginals(12), np.random.default_rng(0)
+    records = pd.DataFrame(
+        {
+            a.name: [a.label(i) for i in rng.integers(0, a.size, 500)]
+            for a in workload.schema.attributes
+        }
+    )
+    expected = plan_of(workload, case)
+    request.getfixturevalue("wide_from_ten")
+    result = plan_of(workload, case)
+    query = np.zeros((12, 4))
+    query[:5, 2] = 1.0
+    queries = [(("code", "age"), query), (("code",), query[:, 2]), (("age",), np.ones(4))]
+    np.testing.assert_allclose(
+        result.covariance(queries), expected.covariance(queries), rtol=1e-7, atol=1e-12
+    )
+    release = measure(result, records, rehearsal=True, seed=1)
+    truth = np.zeros((12, 4, 2))
+    codes = [[a.label(i) for i in range(a.size)].index for a in workload.schema.attributes]
+    for row in records[["code", "age", "sex"]].to_numpy():
+        truth[tuple(index(value) for index, value in zip(codes, row, strict=True))] += 1
+    error = release.values(len(workload.groups) - 1) - truth.ravel()
+    variances = result.variances(len(workload.groups) - 1)
+    assert 0.6 < np.mean(error**2 / variances) < 1.5
+    assert release.answer(("code", "age"), query).std > 0.0
+    assert release.marginal(("code",)).shape == (12,)
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_explicit_wide_answers_above_max_records_are_exact():
+    result = plan_of(marginals(12), "identity")
+    (block,) = result.blocks.values()
+    table = np.random.default_rng(0).integers(0, 1000, (12, 4, 2))
+    within = _on_grid(block, table, within=True)
+    np.testing.assert_array_equal(_on_grid(block, table, within=False), within)
 
 
 def test_prefix_base_of_wide_attribute_is_refused():
