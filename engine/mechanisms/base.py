@@ -23,9 +23,9 @@ from engine.plans.solver_state import SolverState
 from engine.privacy import Budget
 from engine.progress import Listener, Progress
 from engine.residuals.cache import SolveCache, default_cache
-from engine.residuals.decomposition import Subworkload, has_identity_gram
+from engine.residuals.decomposition import Subworkload, has_identity_gram, wide_interval_gram
 from engine.residuals.strategy_search import Cost
-from engine.workload import Workload
+from engine.workload import Part, Workload
 
 # Largest number of attributes of a group: 2^14 residual spaces take a few seconds.
 MAX_ATTRIBUTES = 14
@@ -303,13 +303,16 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
         )
 
 
-def check_size(workload: Workload, memory_limit: float, *, closed_form: bool = False) -> None:
+def check_size(
+    workload: Workload, memory_limit: float, *, closed_form: bool = False, intervals: bool = False
+) -> None:
     """Raise LimitExceeded if a group is too large to be split into residual spaces.
 
     Parameters
     ----------
     memory_limit : in bytes.
     closed_form : whether the mechanism solves marginals without a matrix on their cells.
+    intervals : whether it solves prefixes, suffixes and ranges without such a matrix, too.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
@@ -324,18 +327,39 @@ def check_size(workload: Workload, memory_limit: float, *, closed_form: bool = F
             if closed_form and has_identity_gram(part, group.query_weights):
                 continue
             # dense matrices on the cells of one attribute, or query rows on several attributes
-            entries = (
-                6 * cells**2
-                if len(part.sizes) == 1
-                else 8 * cells + 2 * min(part.count, classes) * classes
-            )
+            entries, squares = 6.0 * cells**2, 6.0
+            if len(part.sizes) > 1:
+                entries, squares = 8.0 * cells + 2.0 * min(part.count, classes) * classes, 0.0
+            elif intervals and wide_interval_gram(part, group.query_weights) is not None:
+                # variances of few queries take linear time; those of many need their covariances
+                if part.count <= 2 * cells:
+                    continue
+                entries, squares = 4.5 * cells**2, 4.5
             if 8 * entries > memory_limit:
+                fitting = math.isqrt(int(memory_limit / 8.0 / squares)) if squares else 0
+                remedies = [
+                    f"Merge cells until at most {fitting:,} remain"
+                    if fitting
+                    else "Merge cells into coarser ones",
+                    *_cheaper_requests(part),
+                    "or raise memory_limit.",
+                ]
                 raise LimitExceeded(
                     f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells"
                     f" needs about {format_number(8 * entries / 1e9)} GB of memory, more than the"
-                    f" limit of {memory_limit / 1e9:g} GB. Merge cells into coarser ones, or raise"
-                    " memory_limit."
+                    f" limit of {memory_limit / 1e9:g} GB. " + ", ".join(remedies)
                 )
+
+
+def _cheaper_requests(part: Part) -> list[str]:
+    """Return which other queries or mechanisms need less memory for a part, as clauses."""
+    if len(part.sizes) > 1:
+        return []
+    if part.family.name == "marginal":
+        return ["choose 'querysmasher' with the objective 'sum'"]
+    if part.family.name == "range":
+        return ["ask for prefixes or the marginal in place of all ranges"]
+    return ["ask for the marginal in place of these queries"]
 
 
 def check_tight(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:

@@ -93,7 +93,7 @@ class GaussianQueries(ExplicitMechanism):
         components, sensitivities = [], []
         for number, group in enumerate(workload.groups):
             order = group.ranks(workload.schema)
-            factors, sensitivity = [], 1.0
+            factors, sensitivity = list[tuple[Axes, Strategy]](), 1.0
             for part in group.parts:
                 if has_identity_gram(part):
                     axis = order.index(part.axes[0])

@@ -19,7 +19,7 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
-from engine.mechanisms.base import Forecast, Limits, check_request, check_size
+from engine.mechanisms.base import Forecast, Limits, check_request
 from engine.mechanisms.kronecker import table_design, table_seconds
 from engine.mechanisms.residual_base import (
     BASE_BYTES,
@@ -127,11 +127,15 @@ class QuerySmasher(ResidualMechanism):
     def by_lines(self) -> bool:  # type: ignore[override]
         return self.solver == "optimal"
 
+    @property
+    def has_wide_intervals(self) -> bool:
+        return self.solver == "optimal"
+
     def nearing(self, gap: float) -> QuerySmasher:
         return replace(self, gap=max(self.gap, gap))
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        check_size(workload, limits.memory_limit, closed_form=self.goal(workload).linear)
+        self.check_memory(workload, limits.memory_limit)
         parts = decompose(workload)
         base = self.expected(workload, parts, limits)
         base = replace(base, seconds=base.seconds + self.joint_seconds(workload, parts))

@@ -226,10 +226,21 @@ class ResidualMechanism(Mechanism):
         return BASE_SECONDS + GROUP_SECONDS * len(workload.groups)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        check_size(workload, limits.memory_limit, closed_form=self.goal(workload).linear)
+        self.check_memory(workload, limits.memory_limit)
         parts = decompose(workload, labels=self.axis_labels(workload))
         forecast = self.expected(workload, parts, limits)
         return replace(forecast, seconds=forecast.seconds + self.joint_seconds(workload, parts))
+
+    @property
+    def has_wide_intervals(self) -> bool:
+        """Whether prefixes, suffixes and ranges on wide attributes are planned without matrices."""
+        return False
+
+    def check_memory(self, workload: Workload, memory_limit: float) -> None:
+        """Raise LimitExceeded if the queries of a part need more memory than the limit."""
+        is_sum = self.goal(workload).linear
+        intervals = is_sum and self.has_wide_intervals
+        check_size(workload, memory_limit, closed_form=is_sum, intervals=intervals)
 
     def joint_seconds(self, workload: Workload, parts: Decomposition) -> float:
         """Return the expected seconds of computing the joint sensitivity and its lower bound.
@@ -276,7 +287,7 @@ class ResidualMechanism(Mechanism):
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()
         check_request(workload, budget)
-        check_size(workload, limits.memory_limit, closed_form=self.goal(workload).linear)
+        self.check_memory(workload, limits.memory_limit)
         limits = replace(limits, progress=monotone(limits.progress))
         limits.tell(0.0, "Decomposing the workload")
         candidate = self.best(workload, budget, limits, deadline)
@@ -511,7 +522,7 @@ class ResidualMechanism(Mechanism):
 
     def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         check_request(workload, budget)
-        check_size(workload, 4e9, closed_form=self.goal(workload).linear)
+        self.check_memory(workload, 4e9)
         goal, labels, tradeoff = self.goal(workload), self.axis_labels(workload), solved.tradeoff
         limits = Limits(memory_limit=solved.memory_limit)
         recorded = list(zip(solved.duals, solved.endings, strict=True))

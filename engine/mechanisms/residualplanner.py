@@ -46,6 +46,7 @@ from engine.residuals import (
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, IntervalFactor, Subworkload
 from engine.residuals.dual_solver import Solution, Watch
+from engine.residuals.intervals import root_trace_bound
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.residuals.operators import is_wide
 from engine.residuals.strategy_search import Cost, dense_bytes
@@ -225,16 +226,13 @@ class AxisSolver:
         """Return (sum of singular values)^2 / cells, a lower bound on the value of a factor."""
         if number not in self._spectra:
             factor = self.factors[number]
-            if isinstance(factor, IntervalFactor) and factor.gram.is_marginal:
-                # the Gram is a multiple of the identity of order cells - 1
-                return factor.trace * factor.dimension / factor.sizes[0]
             if isinstance(factor, IntervalFactor):
-                small = factor.dense()
+                norm = root_trace_bound(factor.gram)
             else:
                 # R R^T has the same nonzero eigenvalues as R^T R
                 small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
-            eigenvalues = np.maximum(scipy.linalg.eigvalsh(small), 0.0)
-            self._spectra[number] = float(np.sqrt(eigenvalues).sum()) ** 2 / math.prod(factor.sizes)
+                norm = float(np.sqrt(np.maximum(scipy.linalg.eigvalsh(small), 0.0)).sum())
+            self._spectra[number] = norm**2 / math.prod(factor.sizes)
         return self._spectra[number]
 
 
@@ -265,6 +263,10 @@ class ResidualPlanner(ResidualMechanism):
     name: ClassVar[str] = "residualplanner"
     title: ClassVar[str] = "ResidualPlanner"
     meaning: ClassVar[str] = "Equal noise within every group of attributes: optimal for marginals."
+
+    @property
+    def has_wide_intervals(self) -> bool:
+        return True
 
     def space_solver(
         self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float

@@ -32,7 +32,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,7 @@ from engine.plans.variance import GroupVariance, Parts, Summand
 from engine.privacy import Budget
 from engine.residuals import Axes, Space, Strategy, basis, contract, group_axes
 from engine.residuals.marginals import IdentityStrategy, marginal_strategy
-from engine.residuals.operators import CosineMatrix, ScaledIdentity, is_wide
+from engine.residuals.operators import CosineMatrix, is_wide
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.workload import Group, Part, subsets
 
@@ -290,9 +290,7 @@ def sum_axes(
     )
 
 
-def _marginal_covariance(
-    strategy: Strategy, rows: Sequence[int], columns: Sequence[int]
-) -> Array | ScaledIdentity:
+def _marginal_covariance(strategy: Strategy, rows: Sequence[int], columns: Sequence[int]) -> Array:
     """Return the covariance of marginal cells of a factor's table at noise scale 1.
 
     Left and right are sums of cells over all axes but ``rows`` and ``columns``; shape (cells of
@@ -300,7 +298,7 @@ def _marginal_covariance(
     """
     if isinstance(strategy, IdentityStrategy):
         if rows and columns:
-            return strategy.covariance
+            return cast(Array, strategy.covariance)
         n = strategy.cells
         return np.ones((n if rows else 1, n if columns else 1)) * (1 if rows or columns else n)
     return sum_axes(strategy.covariance, strategy.sizes, rows, columns)
@@ -331,7 +329,7 @@ def _forms(
     # one table with two axes (row, column) for every part, contracted part by part
     table, names = np.ones(()), list[tuple[int, int]]()
     for table_axes, sizes, matrix in reduced:
-        table = np.multiply.outer(table, matrix.reshape(*sizes, *sizes))
+        table = np.multiply.outer(table, np.asarray(matrix).reshape(*sizes, *sizes))
         names += [(a, 0) for a in table_axes] + [(a, 1) for a in table_axes]
     target = [(a, side) for p in parts for side in (0, 1) for a in part_axes[p]]
     table = table.transpose([names.index(w) for w in target])
@@ -765,7 +763,8 @@ class MarginalsPlan(Plan):
         names = self.blocks[key].attributes
         value = table.sum(axis=tuple(a for a, name in enumerate(names) if name not in space))
         sizes = [self.schema[name].size for name in names if name in space]
-        return contract(value, [CosineMatrix(cells=n) if is_wide(n) else basis(n) for n in sizes])
+        bases = [cast(Array, CosineMatrix(cells=n)) if is_wide(n) else basis(n) for n in sizes]
+        return contract(value, bases)
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from engine._arrays import Array
 from engine._format import set_name
 from engine._threads import threads_for
-from engine.errors import PlanError
+from engine.errors import LimitExceeded, PlanError
 from engine.plans import Block, Plan
 from engine.plans.blocks import STD_PER_SCALE, apply_factors
 from engine.records import Counts, count_marginals
@@ -110,6 +110,8 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
                 and estimates.dtype == np.float64
                 and not np.nan_to_num(estimates).any()
             )
+    except LimitExceeded:
+        raise
     # a damaged plan can raise any error in matrix products
     except Exception:
         is_valid = False
@@ -182,7 +184,8 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
 
 def _fraction_bits(matrix: Array | ReflectedRows | ScaledIdentity) -> int:
     """Return a number of binary digits after the point that suffices to write every entry."""
-    matrix = matrix.entries if isinstance(matrix, ReflectedRows | ScaledIdentity) else matrix
+    symbolic = isinstance(matrix, ReflectedRows | ScaledIdentity)
+    matrix = matrix.entries if symbolic else np.asarray(matrix)
     return max(0, int(53 - np.frexp(matrix[matrix != 0])[1].min(initial=53)))
 
 
@@ -193,9 +196,8 @@ def _scaled_integers(matrix: Array | ReflectedRows, bits: int) -> Any:
         return replace(matrix, one=one, others=others, last=last)
     if isinstance(matrix, ScaledIdentity):
         return replace(matrix, scale=_scaled_integers(matrix.entries, bits).item())
-    return np.array([int(Fraction(v) * 2**bits) for v in matrix.ravel().tolist()], object).reshape(
-        matrix.shape
-    )
+    entries = np.asarray(matrix).ravel().tolist()
+    return np.array([int(Fraction(v) * 2**bits) for v in entries], object).reshape(matrix.shape)
 
 
 def _rounded_shift(number: int, bits: int) -> int:

@@ -306,6 +306,45 @@ class IntervalMatrix(Operator):
         return np.asarray(gram_product(self.gram, tensor @ N.T) @ N)
 
 
+# roots of the secular equation that are computed; the others are replaced by lower bounds
+MAX_SECULAR_ROOTS, BISECTIONS = 100, 60
+
+
+def root_trace_bound(gram: IntervalGram) -> float:
+    """Return a lower bound on tr H^(1/2), H = N^T W^T W N the residual Gram; exact without ranges.
+
+    Notes
+    -----
+    With t_k = pi k / 2n, the cosine vectors diagonalise the Gram of the prefixes, with the
+    eigenvalues 1 / (4 sin^2 t_k), k = 1..n - 1.  The Gram of all ranges is n + 1 times as large,
+    minus v v^T with v_k = cos t_k / (sqrt(2 n) sin^2 t_k) for odd k and 0 for even k.  The
+    eigenvalues of a diagonal matrix minus v v^T are roots of the secular equation and lie between
+    its diagonal entries.
+
+    >>> round(root_trace_bound(IntervalGram(cells=4, marginal=9.0)), 9)
+    9.0
+    """
+    n = gram.cells
+    angles = np.pi * np.arange(1, n) / (2.0 * n)
+    line = gram.prefix + gram.suffix + (n + 1) * gram.ranges
+    eigenvalues = gram.marginal + line / (4.0 * np.sin(angles) ** 2)
+    if gram.ranges == 0.0:
+        return float(np.sqrt(eigenvalues).sum())
+    odd = slice(0, None, 2)
+    poles = eigenvalues[odd]
+    weights = gram.ranges * (np.cos(angles[odd]) / np.sin(angles[odd]) ** 2) ** 2 / (2.0 * n)
+    # root k is below pole k, and above pole k + 1 or, for the last one, the marginals' weight
+    low = np.append(poles[1:], gram.marginal)
+    count = min(MAX_SECULAR_ROOTS, len(poles))
+    least, most = low[:count].copy(), poles[:count].copy()
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (least + most)
+        is_above = np.array([np.sum(weights / (poles - t)) > 1.0 for t in middle])
+        least, most = np.where(is_above, least, middle), np.where(is_above, middle, most)
+    low[:count] = least
+    return float(np.sqrt(eigenvalues[1::2]).sum() + np.sqrt(low).sum())
+
+
 def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
     """Return nodes s and weights w with sum_j w_j / (t + s_j) = t^(-1/2) for low <= t <= high.
 

@@ -13,8 +13,9 @@ Source: QuerySmasher, section 6.3.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import cast
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from engine.residuals.intervals import (
 from engine.residuals.operators import (
     Chain,
     CosineMatrix,
+    Operator,
     ReflectedRows,
     ScaledIdentity,
     is_wide,
@@ -174,10 +176,71 @@ def marginal_solution(cells: int, weight: float = 1.0) -> Solution:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class IntervalMatrices:
+    """Strategy rows and reconstruction of interval queries, formed when they are first needed."""
+
+    solution: IntervalSolution
+
+    @property
+    def column_costs(self) -> Array:
+        """Upper bounds on the squared norms of the columns of the rows, shape (n,)."""
+        return self.solution.norms / self.solution.norms.max()
+
+    @cached_property
+    def formed(self) -> tuple[Array, Array]:
+        """Strategy rows, shape (n - 1, n), and their reconstruction, shape (n - 1, n - 1)."""
+        rows, reconstruction = self.solution.strategy()
+        # rounding must not raise the norm of a column above its bound, which is charged
+        squares = np.einsum("rc,rc->c", rows, rows)
+        scale = min(1.0, math.sqrt(float((self.column_costs / squares).min())))
+        rows *= scale
+        pinv = (_table_differences(reconstruction).T @ CosineMatrix(cells=rows.shape[1])).T
+        return rows, np.asarray(pinv) / scale
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DeferredMatrix(Operator):
+    """The rows, or the reconstruction, of interval queries; formed by the first operation."""
+
+    matrices: IntervalMatrices
+    reconstruction: bool = False
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n = self.matrices.solution.space.cells
+        columns = n - 1 if self.reconstruction else n
+        return (columns, n - 1) if self.transposed else (n - 1, columns)
+
+    def transpose(self) -> DeferredMatrix:
+        return replace(self, transposed=not self.transposed)
+
+    def dense(self) -> Array:
+        matrix = self.matrices.formed[1 if self.reconstruction else 0]
+        return matrix.T if self.transposed else matrix
+
+    def _apply(self, tensor: Array) -> Array:
+        return np.asarray(tensor @ self.dense())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalStrategy(Strategy):
     """Optimal strategy of interval queries on a residual space of one wide attribute."""
 
     solution: IntervalSolution
+
+    @property
+    def _is_formed_by_solution(self) -> bool:
+        return isinstance(self.rows, DeferredMatrix)
+
+    def column_costs(self, law: str) -> Array:
+        if self._is_formed_by_solution and law != "laplace":
+            return IntervalMatrices(solution=self.solution).column_costs
+        return super().column_costs(law)
+
+    @cached_property
+    def column_norm(self) -> float:
+        return math.sqrt(float(self.column_costs("gaussian").max()))
 
     @cached_property
     def cell_covariance(self) -> Array:
@@ -229,12 +292,16 @@ def interval_solution(
         )
     else:
         solution = evaluate(space, dual)
-    rows, reconstruction = solution.strategy()
-    pinv = (_table_differences(reconstruction).T @ CosineMatrix(cells=gram.cells)).T
+    matrices = IntervalMatrices(solution=solution)
+    strategy = IntervalStrategy(
+        sizes=(gram.cells,),
+        rows=cast(Array, DeferredMatrix(matrices=matrices)),
+        pinv=cast(Array, DeferredMatrix(matrices=matrices, reconstruction=True)),
+        complete=True,
+        solution=solution,
+    )
     return Solution(
-        strategy=IntervalStrategy(
-            sizes=(gram.cells,), rows=rows, pinv=pinv, complete=True, solution=solution
-        ),
+        strategy=strategy,
         value=solution.value,
         bound=solution.bound,
         dual=solution.dual,
