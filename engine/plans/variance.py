@@ -503,6 +503,13 @@ def pareto_front(features: Array) -> Any:
 
     For every column there is one on the front that is at least as large in every feature.
     """
+    if len(features) <= 2:
+        # in descending order of the first feature, a column is dominated unless its last feature is
+        # larger than that of all columns before it
+        order = np.lexsort(-features[::-1])
+        last = features[-1, order]
+        best = np.maximum.accumulate(np.append(-np.inf, last[:-1]))
+        return order[:1] if len(features) == 1 else order[last > best]
     order = np.argsort(-features.sum(axis=0), kind="stable")
     front = []
     while len(order):

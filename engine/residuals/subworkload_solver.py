@@ -58,7 +58,6 @@ from engine.residuals.operators import Operator
 from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
 from engine.residuals.strategy_search import (
     ALTERNATING_SWEEPS,
-    DENSE_PRODUCT_FLOPS,
     MAX_COUPLED_DIRECTIONS,
     Cost,
     Search,
@@ -378,6 +377,8 @@ class SubworkloadSolver:
         self.recorded: list[tuple[Array, str]] | None = None
         self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, Solution] = {}
+        # scale and solution of interval queries, by the ratios of their weights
+        self._intervals: dict[Any, tuple[float, Solution]] = {}
         self._parallel_results: dict[str, Solution] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
@@ -412,8 +413,15 @@ class SubworkloadSolver:
     def _forecast(self, sub: Subworkload, counted: set[int]) -> Cost:
         terms, costs = merge_shape(sub), list[Cost]()
         if len(terms) == 1:
-            pieces = [(axes, [number]) for axes, number in terms[0] if number not in counted]
-            counted.update(number for _, number in terms[0])
+            merged_terms = [
+                {k for t in sub.terms for a, k in t.factors if a == x} for x, _ in terms[0]
+            ]
+            pieces = [
+                (axes, [number])
+                for (axes, number), merged in zip(terms[0], merged_terms, strict=True)
+                if not merged <= counted
+            ]
+            counted.update(*merged_terms)
         else:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
         searches, (sets, note) = 1, self._sets(sub) if len(terms) > 1 else ([], "")
@@ -430,9 +438,15 @@ class SubworkloadSolver:
             ]
         for axes, numbers in pieces:
             sizes = tuple(sub.sizes[a] for a in axes)
-            gram = self._structured_gram(self.factors[numbers[0]], [sub.centers[a] for a in axes])
-            if len(numbers) == 1 and gram is not None:
-                costs.append(structured_cost(gram))
+            centers = [sub.centers[a] for a in axes]
+            grams = [self._structured_gram(self.factors[k], centers) for k in numbers]
+            if len(terms) == 1 and grams[0] is not None:
+                # factors of terms that differ on these axes only are added up
+                merged = {k for t in sub.terms for a, k in t.factors if a == axes}
+                wide = [self._structured_gram(self.factors[k], centers) for k in merged]
+                costs.append(
+                    structured_cost(max(filter(None, wide), key=lambda g: (g.ranges, g.prefix)))
+                )
                 continue
             joint_dimension = self.factors[numbers[0]].dimension if sub.spaces else None
             if all(self.factors[k].low_rank for k in numbers):
@@ -586,8 +600,17 @@ class SubworkloadSolver:
 
     def _structured(self, gram: IntervalGram, pi: Array | None) -> Solution:
         record = None if self.recorded is None else self.recorded.pop(0)
-        dual = None if record is None else record[0]
-        solution = interval_solution(gram, self.options, dual, pi)
+        weights = (gram.marginal, gram.prefix + gram.suffix, gram.ranges)
+        scale = max(weights)
+        # Grams that are equal up to scale have the same strategy
+        ratios = tuple(float(f"{weight / scale:.12e}") for weight in weights)
+        key = (gram.cells, ratios, digest(pi))
+        if key not in self._intervals:
+            dual = None if record is None else record[0]
+            self._intervals[key] = scale, interval_solution(gram, self.options, dual, pi)
+        first_scale, solution = self._intervals[key]
+        factor = scale / first_scale
+        solution = replace(solution, value=factor * solution.value, bound=factor * solution.bound)
         if record is not None:
             solution = replace(solution, dual=record[0], status=record[1])
         self.duals.append(solution.dual)
@@ -782,10 +805,8 @@ def structured_cost(gram: IntervalGram) -> Cost:
     if gram.is_marginal:
         return Cost(seconds=1e-4, peak=0.0, saved=0.0)
     # the search takes linear time; the variances of all ranges need their covariance matrix
-    if not gram.ranges:
-        return Cost(seconds=1.5e-4 * n, peak=8.0 * 100.0 * n, saved=8.0 * 2.0 * n)
-    seconds = 1e-4 * n + 2.0 * n**3 / DENSE_PRODUCT_FLOPS
-    return Cost(seconds=seconds, peak=8.0 * 4.5 * n * n, saved=8.0 * 2.0 * n)
+    peak = 4.5 * n * n if gram.ranges else 100.0 * n
+    return Cost(seconds=1e-4 * n, peak=8.0 * peak, saved=8.0 * 2.0 * n)
 
 
 def _first_status(solved: Sequence[tuple[Axes, Solution]]) -> str:

@@ -17,7 +17,7 @@ from engine.release.measurement import estimate, strategy_answers
 from engine.release.noisy_answers import _on_grid
 from engine.residuals import DualProblem, Factor, Lift, Options, Strategy, basis, operators
 from engine.residuals.decomposition import decompose
-from engine.residuals.intervals import IntervalGram
+from engine.residuals.intervals import IntervalGram, root_trace_bound
 from engine.residuals.marginals import (
     IdentityStrategy,
     MarginalStrategy,
@@ -325,6 +325,59 @@ def test_explicit_wide_answers_above_max_records_are_exact():
     table = np.random.default_rng(0).integers(0, 1000, (12, 4, 2))
     within = _on_grid(block, table, within=True)
     np.testing.assert_array_equal(_on_grid(block, table, within=False), within)
+
+
+@pytest.mark.parametrize("mechanism", ["querysmasher", "residualplanner"])
+def test_prefixes_of_thirty_thousand_days_are_planned(mechanism):
+    pair = {"code": "prefix", "sex": "marginal"}
+    workload = marginals(30_000).add("code", "prefix").add(("code", "sex"), pair)
+    prediction = forecast(workload, mechanism)
+    assert prediction.memory < 3e8
+    result = plan(workload, Budget(pcost=1.0), mechanism, cache=False)
+    assert np.isfinite(result.by_group()["max_std"]).all()
+    assert 0.0 <= result.certificate.gap < (1e-3 if mechanism == "querysmasher" else 20.0)
+
+
+def test_release_of_thirty_thousand_prefixes_is_refused_before_spend():
+    workload = Workload(Schema([Attribute.of_size("code", 30_000)])).add("code", "prefix")
+    result = plan(workload, Budget(pcost=1.0), cache=False)
+    records = pd.DataFrame({"code": [workload.schema["code"].label(0)]})
+    with pytest.raises(LimitExceeded, match="Merge cells"):
+        measure(result, records, rehearsal=True, seed=1)
+
+
+def test_ranges_of_thirty_thousand_days_are_refused_with_fitting_size():
+    workload = Workload(Schema([Attribute.of_size("code", 30_000)])).add("code", "range")
+    with pytest.raises(LimitExceeded, match="at most 10,540"):
+        forecast(workload)
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_interval_strategy_columns_stay_below_charged_norms():
+    for cells in (12, 300):
+        gram = IntervalGram(cells=cells, marginal=0.5, prefix=1.0, ranges=0.2)
+        strategy = interval_solution(gram, Options(gap=1e-4)).strategy
+        rows = np.asarray(strategy.rows)
+        squares = np.sum(rows**2, axis=0)
+        assert (squares <= strategy.column_costs("gaussian") * (1.0 + 1e-14)).all()
+        np.testing.assert_allclose(squares, strategy.column_costs("gaussian"), rtol=1e-7)
+        assert strategy.column_norm == pytest.approx(1.0, abs=1e-15)
+        assert strategy.column_sum == pytest.approx(np.abs(rows).sum(axis=0).max())
+        rotated = strategy.by_rows(-rows)
+        np.testing.assert_allclose(rotated.pinv @ rotated.rows, strategy.pinv @ rows, atol=1e-9)
+        assert rotated.column_norm == pytest.approx(1.0, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "weights", [{"ranges": 1.0}, {"prefix": 2.0}, {"suffix": 1.0, "ranges": 0.1}]
+)
+@pytest.mark.parametrize("cells", [2, 3, 13, 60, 300])
+def test_root_trace_bound_is_below_dense_value(cells, weights):
+    gram, N = IntervalGram(cells=cells, marginal=0.3, **weights), basis(cells)
+    eigenvalues = np.linalg.eigvalsh(N.T @ gram.dense() @ N)
+    expected = np.sqrt(np.maximum(eigenvalues, 0.0)).sum()
+    bound = root_trace_bound(gram)
+    assert (1.0 - (2e-3 if cells > 200 else 1e-12)) * expected <= bound <= expected * (1 + 1e-12)
 
 
 def test_prefix_base_of_wide_attribute_is_refused():

@@ -19,6 +19,7 @@ from engine.analysis.compare import Comparison, comparison
 from engine.errors import LedgerError, PlanError
 from engine.ledger import Ledger
 from engine.mechanisms import plan
+from engine.plans.variance import pareto_front
 from engine.privacy import Budget
 from engine.release import Measurement, measure
 from engine.workload import Attribute, Schema, Workload
@@ -159,3 +160,19 @@ def test_frozen_value_without_headline_is_refused() -> None:
 
     with pytest.raises(TypeError, match="headline"):
         WithoutHeadline()
+
+
+@pytest.mark.parametrize("features", [1, 2, 3])
+def test_pareto_front_equals_pairwise_comparison(features: int) -> None:
+    rng = np.random.default_rng(features)
+    for _ in range(30):
+        values = rng.integers(0, 6, (features, 25)).astype(float)
+        front = pareto_front(values)
+        points = {tuple(column) for column in values.T}
+        expected = {
+            p
+            for p in points
+            if not any(q != p and all(a >= b for a, b in zip(q, p, strict=True)) for q in points)
+        }
+        assert {tuple(values[:, k]) for k in front} == expected
+        assert len(front) == len(expected)

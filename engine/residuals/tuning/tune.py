@@ -517,7 +517,7 @@ def split_seconds(
                 seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
             elif not factor.gram.is_marginal:
                 step = FORECAST_EVALUATIONS * INTERVAL_SECONDS_PER_CELL * sub.sizes[0]
-                seconds += SEPARABLE_STEPS / 4.0 * step
+                seconds += SEPARABLE_STEPS / 6.0 * step
     return seconds
 
 
