@@ -184,9 +184,10 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
 
 def _fraction_bits(matrix: Array | ReflectedRows | ScaledIdentity) -> int:
     """Return a number of binary digits after the point that suffices to write every entry."""
-    symbolic = isinstance(matrix, ReflectedRows | ScaledIdentity)
-    matrix = matrix.entries if symbolic else np.asarray(matrix)
-    return max(0, int(53 - np.frexp(matrix[matrix != 0])[1].min(initial=53)))
+    if isinstance(matrix, ReflectedRows | ScaledIdentity):
+        matrix = matrix.entries
+    entries = np.asarray(matrix)
+    return max(0, int(53 - np.frexp(entries[entries != 0])[1].min(initial=53)))
 
 
 def _scaled_integers(matrix: Array | ReflectedRows, bits: int) -> Any:

@@ -184,7 +184,8 @@ class IntervalMatrices:
     @property
     def column_costs(self) -> Array:
         """Upper bounds on the squared norms of the columns of the rows, shape (n,)."""
-        return self.solution.norms / self.solution.norms.max()
+        norms = self.solution.norms
+        return np.asarray(norms / norms.max())
 
     @cached_property
     def formed(self) -> tuple[Array, Array]:
