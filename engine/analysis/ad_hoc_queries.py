@@ -257,7 +257,7 @@ def further_answers(
             "The schema of the queries differs from the schema of the measurement. Build the"
             " Workload on measurement.plan.schema."
         )
-    extended, tables = replace(measurement, plan=measurement.plan.asking(workload.groups)), []
+    extended, tables = replace(measurement, plan=measurement.plan.with_groups(workload.groups)), []
     for i, group in enumerate(workload.groups):
         if not np.isfinite(extended.plan.variances(i)).all():
             raise NotAnswerable(

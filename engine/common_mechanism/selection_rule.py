@@ -252,7 +252,7 @@ class NestedPlanRule:
         plan_names = {p: f"option '{name}'" for name, p in self.common.analyses}
         errors = {}
         for plan in (self.common.look, *map(self._error_plan, (self._primary, *self.finer))):
-            answered, group_errors = plan.asking(self.groups), []
+            answered, group_errors = plan.with_groups(self.groups), []
             for i, group in enumerate(self.groups):
                 variances = answered.variances(i)
                 if not np.isfinite(variances).all():
@@ -375,7 +375,7 @@ class NestedPlanRule:
 
     @cached_property
     def _look_plan(self) -> Plan:
-        return self.common.look.asking(self.groups)
+        return self.common.look.with_groups(self.groups)
 
 
 FEWER, PRESENT = "one attribute fewer", "present workload"

@@ -245,7 +245,7 @@ class Mechanism(ABC):
         check_size(workload, limits.memory_limit, closed_form=getattr(self, "closed_form", False))
         return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
 
-    def check_facts(self, workload: Workload) -> None:
+    def check_invariants(self, workload: Workload) -> None:
         """Raise NotApplicable if the schema has exact totals and they are not supported."""
         if workload.schema.invariants and not self.keeps_invariants:
             raise NotApplicable(
@@ -362,7 +362,7 @@ def _cheaper_requests(part: Part) -> list[str]:
     return ["ask for the marginal in place of these queries"]
 
 
-def check_tight(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
+def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
     """Raise NotApplicable if the strategy search of a subworkload must alternate between axes.
 
     Searches for objectives other than the weighted sum adapt the query weights to lower bounds on

@@ -146,7 +146,8 @@ class Lattice:
         self.sets, self.sizes = tuple(sets), dict(sizes)
         number = {s: i for i, s in enumerate(self.sets)}
         self.full = len(self.sets) == 2 ** len(self.sizes)
-        # With all subsets, `_along` computes the map without a matrix.
+        # with all subsets as sets, `_along` computes f attribute by attribute, and needs only the
+        # position of every set in a table with axes of length 2 (attribute absent, present)
         if self.full:
             names = list(self.sizes)
             bits = [[int(name in s) for name in names] for s in self.sets]
@@ -647,7 +648,10 @@ def _kron(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
 
 
 def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
-    """Return the strategy of OPT_plus: the best clustering, with one product strategy each."""
+    """Return the strategy of OPT_plus: one product strategy per cluster of groups.
+
+    Of several clusterings, the one with the smallest squared error is returned.
+    """
     strategies, reasons = list[HDMMStrategy](), list[NotApplicable]()
     sets = by_sets(builder.workload)
     trials = {"a product strategy for every set of attributes": sets}

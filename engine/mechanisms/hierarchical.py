@@ -187,8 +187,9 @@ def hb(n: int, noise: NoiseLaw = "laplace") -> Array:
 def wavelet(n: int) -> Array:
     """Return the Haar wavelet for any n, shape (n, n).
 
-    The rows are the total and, for every node, the difference of its halves.  L1 column norms are
-    at most 1 + ceil(log2 n); Euclidean norms are their square roots.
+    The rows are the total and, for every interval of the binary tree on the cells, the difference
+    of its halves.  L1 column norms are at most 1 + ceil(log2 n); Euclidean norms are their square
+    roots.
 
     Source: Xiao and others (2011), Privelet; instead of padding, halves may differ by one cell.
 
@@ -247,7 +248,7 @@ def greedy_hierarchy(
     Parameters
     ----------
     gram : Gram matrix of the workload, shape (cells, cells).
-    squared : whether shares are chosen by G^2 instead of G.
+    squared : whether budget shares are optimized for the Gram matrix G^2 instead of G.
     discount : factor per depth of a node by which queries on both of its halves count less.
 
     The experiments of the paper use ``squared=True`` and the discount sqrt(1/2).  For a parameter
@@ -270,11 +271,11 @@ def greedy_hierarchy(
         raise WorkloadError(
             f"The Gram matrix has shape {gram.shape}. Give a square matrix of finite numbers."
         )
-    powers = (False, True) if squared is None else (squared,)
+    squares = (False, True) if squared is None else (squared,)
     trees = [
-        _greedy_tree(gram @ gram if power else gram, 0, len(gram), noise, chosen, 0)[0]
-        for power in powers
-        for chosen in (DISCOUNTS if discount is None else (discount,))
+        _greedy_tree(gram @ gram if use_square else gram, 0, len(gram), noise, factor, 0)[0]
+        for use_square in squares
+        for factor in (DISCOUNTS if discount is None else (discount,))
     ]
     return trees[0] if len(trees) == 1 else min(trees, key=lambda rows: error(rows, gram, noise))
 

@@ -127,7 +127,7 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
     return {name: tuple(parts[key] for key in sorted(parts)) for name, parts in out.items()}
 
 
-class Arranged:
+class SortedWorkload:
     """A workload with the parts of every group in an order that the schema does not affect.
 
     Groups that differ only in the order of their attributes are then equal.
@@ -760,7 +760,7 @@ class MinimaxResult:
         return (*self.plan.duals, *self.proof.duals)
 
     @property
-    def far(self) -> bool:
+    def fits_poorly(self) -> bool:
         """Whether the gap is so large that another kind of query weights should be tried."""
         return self.value > self.proof.bound * (1.0 + POOR_FIT_GAP) ** 2
 
@@ -941,7 +941,7 @@ def minimax_search(
     iterations, without which there is no plan.
     """
     spaces = list(decompose(workload, split, labels).spaces)
-    arranged = Arranged(workload, spaces, goal, labels, split)
+    arranged = SortedWorkload(workload, spaces, goal, labels, split)
     layout = Layout(arranged.workload, arranged.same, goal, split)
     balance = _Balance(layout, arranged.same.counts)
     best: MinimaxResult | None = None
@@ -983,7 +983,7 @@ def _plan_and_bound(
     goal: Objective,
     split: Split,
     labels: Mapping[str, Hashable],
-    arranged: Arranged,
+    arranged: SortedWorkload,
     balance: _Balance,
     deadline: float,
 ) -> MinimaxResult:

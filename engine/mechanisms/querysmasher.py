@@ -28,7 +28,7 @@ from engine.mechanisms.residual_base import (
     SpaceSolver,
     with_stop_reasons,
 )
-from engine.mechanisms.reweighting import checked_keep, constrained_search, most_allowed
+from engine.mechanisms.reweighting import checked_keep, constrained_search, variance_limits
 from engine.mechanisms.table_mechanism import Design, explicit_plan
 from engine.plans import Plan
 from engine.plans.solver_state import SolverState
@@ -131,7 +131,7 @@ class QuerySmasher(ResidualMechanism):
     def has_wide_intervals(self) -> bool:
         return self.solver == "optimal"
 
-    def nearing(self, gap: float) -> QuerySmasher:
+    def with_gap(self, gap: float) -> QuerySmasher:
         return replace(self, gap=max(self.gap, gap))
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
@@ -296,7 +296,7 @@ class QuerySmasher(ResidualMechanism):
         always satisfies the constraints.
         """
         assert self.keep is not None
-        most = most_allowed(self.keep, workload, uniform.sums().tolist())
+        most = variance_limits(self.keep, workload, uniform.sums().tolist())
         weights = np.array([group.weight for group in workload.groups])
 
         def go_on(done: float) -> bool:

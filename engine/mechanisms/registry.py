@@ -343,7 +343,7 @@ def plan(
     configured, limits = checked_options(mechanism, options)
     check_choice("aim", aim, AIMS, error=PlanError)
     if isinstance(workload, Workload):
-        configured.check_facts(workload)
+        configured.check_invariants(workload)
     if aim == AIMS[0] and reference is not None:
         raise PlanError(
             'The argument reference is allowed only with aim="published". Leave it out, or choose'
@@ -372,7 +372,7 @@ def forecast(
         error=PlanError,
     )
     configured, limits = checked_options(mechanism, options)
-    configured.check_facts(workload)
+    configured.check_invariants(workload)
     return configured.forecast(workload, limits)
 
 
@@ -435,7 +435,7 @@ def _load(text: str | bytes, untrusted: bool) -> Plan:
                 f"The center of '{name}' in the plan file must have one number per cell, with sum"
                 " 1, but does not. Export the plan again."
             )
-    configured.check_facts(workload)
+    configured.check_invariants(workload)
     try:
         with threads_for(1):
             rebuilt = configured.rebuild(workload, budget, solved)

@@ -29,9 +29,9 @@ from engine.mechanisms.base import (
     Forecast,
     Limits,
     Mechanism,
+    check_no_alternation,
     check_request,
     check_size,
-    check_tight,
 )
 from engine.mechanisms.minimax import (
     MinimaxResult,
@@ -207,7 +207,7 @@ class ResidualMechanism(Mechanism):
     ) -> SpaceSolver:
         """Return the solver for the subworkloads of a decomposition."""
 
-    def nearing(self, gap: float) -> Self:
+    def with_gap(self, gap: float) -> Self:
         """Return the mechanism with ``gap`` as its target gap, for intermediate steps of a search.
 
         Mechanisms without a target gap are returned unchanged.
@@ -268,7 +268,7 @@ class ResidualMechanism(Mechanism):
         )
         # other objectives change the query weights at every step and then solve each space
         if not self.goal(workload).linear:
-            check_tight(parts.subworkloads, costs)
+            check_no_alternation(parts.subworkloads, costs)
             separate_seconds = math.fsum(
                 solver.forecast([sub])[0].seconds for sub in parts.subworkloads
             )
@@ -406,7 +406,7 @@ class ResidualMechanism(Mechanism):
 
         def solve(weighted: Workload, warm: tuple[Array, ...], gap: float) -> Step:
             """Solve the weighted sum for a workload with modified weights."""
-            parts, solutions, solver = self.nearing(gap)._solve(
+            parts, solutions, solver = self.with_gap(gap)._solve(
                 weighted, split, labels, quiet, deadline, 0.0, warm=warm
             )
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
@@ -432,7 +432,7 @@ class ResidualMechanism(Mechanism):
                 bound, tradeoff = minimax.proof.bound, minimax.tradeoff
         # weights that are not products over attributes may prove a better bound
         few = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
-        if not results or (minimax.far and few and planning_time() < deadline):
+        if not results or (minimax.fits_poorly and few and planning_time() < deadline):
             steps = TradeoffSearch(
                 workload, self.goal(workload), split, labels, solve, tell, deadline, best_error
             )

@@ -106,7 +106,7 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
     return dict(sorted(zip(numbers, map(float, shares), strict=True))) if several else float(keep)
 
 
-def most_allowed(
+def variance_limits(
     keep: float | Mapping[int, float], workload: Workload, uniform: Sequence[float]
 ) -> Array:
     """Return the largest allowed sum of variances of every group under the option ``keep``.
@@ -132,12 +132,12 @@ def most_allowed(
             f"keep has group {max(shares)}, but the workload has groups 0 to {count - 1}. Give"
             " numbers of these groups."
         )
-    most = np.full(count, math.inf)
+    limits = np.full(count, math.inf)
     for number, share in shares.items():
         # groups that exact totals answer have the error 0 and need no constraint
         if workload.groups[number].weight > 0.0 and uniform[number] > 0.0:
-            most[number] = uniform[number] * (1.0 + share) ** 2
-    return most
+            limits[number] = uniform[number] * (1.0 + share) ** 2
+    return limits
 
 
 class WeightedPlan(Protocol):

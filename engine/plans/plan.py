@@ -368,10 +368,10 @@ class Plan(FrozenValue):
     def renoised(self, budget: Budget, blocks: Mapping[Space, Block]) -> Self:
         """Return the plan at another budget with other noise; cached variances are reused."""
         plan = replace(self, budget=budget, blocks=blocks)
-        plan._variances.learn(self._variances)
+        plan._variances.share_caches(self._variances)
         return plan
 
-    def asking(self, groups: Iterable[Group]) -> Self:
+    def with_groups(self, groups: Iterable[Group]) -> Self:
         """Return a plan with the same measurements whose workload is ``groups``.
 
         Their weights are set to 0, because a plan may have unanswerable queries only of weight 0.

@@ -203,7 +203,10 @@ class SpaceAnswers:
         )
 
     def _measures(self, space: Space) -> bool:
-        """Return whether the blocks determine all residual coordinates of a residual space."""
+        """Return whether the blocks measure all residual coordinates of a residual space.
+
+        Also true for a space without coordinates, and for one that public tables contain.
+        """
         if math.prod(n - 1 for n in self.schema.sizes(space)) == 0 or self.schema.is_exact(space):
             return True
         if space not in self.home:

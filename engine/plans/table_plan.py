@@ -387,8 +387,8 @@ def covariance_of(
 
     Notes
     -----
-    The covariance is noise^2 (left (x) 1) (C_1 (x) ... (x) C_k) (right (x) 1)^T; no array on the
-    full domain of the block is built.
+    The covariance is noise^2 (left (x) 1) (C_1 (x) ... (x) C_k) (right (x) 1)^T, with C_f the
+    covariance of the cells of factor f at noise 1; no array on all cells of the block is built.
     """
     (left_names, left_table), (right_names, right_table) = left, right
     position = {name: axis for axis, name in enumerate(block.attributes)}
@@ -498,7 +498,7 @@ class ExplicitPlan(Plan):
             self._group_variances[key] = variance
         return self._group_variances[key]
 
-    def asking(self, groups: Iterable[Group]) -> Self:
+    def with_groups(self, groups: Iterable[Group]) -> Self:
         new_groups, numbers = tuple(groups), []
         for group in new_groups:
             best = (math.inf, -1)
@@ -507,7 +507,7 @@ class ExplicitPlan(Plan):
                     total = explicit_group_variance(group, block).total()
                     best = (total, number) if total < best[0] * (1.0 - VARIANCE_TOLERANCE) else best
             numbers.append(best[1] if math.isfinite(best[0]) else -1)
-        return replace(super().asking(new_groups), answered_by=tuple(numbers))
+        return replace(super().with_groups(new_groups), answered_by=tuple(numbers))
 
     def sources(self, group: int) -> list[Block]:
         return [self.components[self.answered_by[group]]]

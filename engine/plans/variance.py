@@ -216,15 +216,16 @@ class GroupVariance:
         return out
 
     def at(self, index: tuple[Any, ...]) -> Array:
-        """Variances of the indexed queries.
+        """Variances of some queries in counts^2, infinite for queries that the plan cannot answer.
 
         Parameters
         ----------
-        index : one range per part for a slab, or one integer array per part for single points.
+        index : the queries: one range of query numbers per part, for all combinations, or one
+            integer array per part, for single combinations (points).
 
         Returns
         -------
-        Shape (len(range_1), ..., len(range_k)) for a slab and (points,) for points.
+        Shape (len(range_1), ..., len(range_k)) for ranges and (points,) for arrays.
         """
         by_range = not index or isinstance(index[0], range)
         shape = tuple(len(i) for i in index) if by_range else (len(index[0]),)
@@ -606,7 +607,7 @@ class VarianceBuilder:
     # one shared copy of every form, because forms take most of the memory of a plan
     _keys: dict[Any, Any] = field(default_factory=dict)
 
-    def learn(self, other: VarianceBuilder) -> None:
+    def share_caches(self, other: VarianceBuilder) -> None:
         """Use the caches of another builder, whose blocks may differ only in their noise."""
         self._arrays, self._measured, self._reduced = other._arrays, other._measured, other._reduced
         self._forms, self._keys = other._forms, other._keys
@@ -622,7 +623,7 @@ class VarianceBuilder:
         )
 
     def group(self, group: Group) -> GroupVariance:
-        """Return the variances of one group."""
+        """Return the variances of one group; groups that differ only in noise share the arrays."""
         form, complements, products, coupled = self._form(group)
         noise = [
             b.noise
@@ -1219,11 +1220,11 @@ class Footprint:
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             values = (at[:, None] * left).T @ right
             # a variance of 0 may round to a negative number, whose fractional power is NaN
-            pull = np.maximum(values, 0.0) ** (power - 1.0)
-            pull *= left_weight[:, None]
-            pull *= right_weight[None, :]
-            total += float(np.sum(pull * values))
-            slopes += np.einsum("ja,aj->j", left, pull @ right.T)
+            powers = np.maximum(values, 0.0) ** (power - 1.0)
+            powers *= left_weight[:, None]
+            powers *= right_weight[None, :]
+            total += float(np.sum(powers * values))
+            slopes += np.einsum("ja,aj->j", left, powers @ right.T)
         return total, slopes
 
     def expands(self, power: float) -> bool:

@@ -194,6 +194,7 @@ def test_shapes_cover_families_and_couplings():
     families = {p.family.name for f in SHAPES.values() for g in f().groups for p in g.parts}
     assert families == {f.name for f in engine.FAMILIES}
     coupled = decompose(workload_of("coupled"))
+    # the Gram matrix of some residual space is not a Kronecker product, but a sum of two
     assert max(len(merge_terms(s, coupled.factors)) for s in coupled.subworkloads) == 2
     assert any(
         len(list(itertools.chain(g.attributes))) == 0 for g in workload_of("empty_set").groups

@@ -289,7 +289,7 @@ def test_best_of_two_prefixes_reaches_published_errors():
 def test_best_of_all_pairs_reaches_published_errors():
     workload = Workload.all_ways(numeric(2, 5, 50, 100), 2, "marginal")
     search = best_of(workload, "laplace", restarts=2)
-    # table 3 of the paper
+    # table 3 of the paper, for noise of variance 1 instead of 2 (Laplace noise of scale 1)
     for operator, printed in {
         "OPT_kron": 213_270,
         "OPT_plus": 85_070,
@@ -313,11 +313,11 @@ def test_merge_clusters_lowers_error():
 @pytest.mark.parametrize("sizes", [(3, 4), (2, 9), (3, 4, 6)])
 def test_planned_problems_match_solved_problems(monkeypatch, sizes):
     workload = Workload.all_ways(numeric(*sizes), (1, 2))
-    solved_problems, real = {}, KroneckerSolver.solve
+    solved_problems, original_solve = {}, KroneckerSolver.solve
 
     def solve(self, problem):
         solved_problems[problem.key] = problem
-        return real(self, problem)
+        return original_solve(self, problem)
 
     monkeypatch.setattr(KroneckerSolver, "solve", solve)
     best_of(workload, operators=("OPT_kron", "OPT_plus"))

@@ -101,7 +101,7 @@ def test_wavelet_power_of_two_has_orthogonal_rows():
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 @pytest.mark.parametrize("n", [64, 216, 256])
 def test_branching_factor_is_close_to_best(n, noise):
-    """On sizes with several full trees, compare the chosen tree with all of them."""
+    """Compare `branching_factor` with all factors that give a full tree of n cells."""
     gram = family("range").gram((n,))
     full = [b for b in range(2, n + 1) if any(b**h == n for h in range(1, 10))]
     errors = {b: error(hierarchy(n, b, root=False), gram, noise) for b in full}

@@ -13,8 +13,8 @@ from engine.errors import PlanError
 from engine.mechanisms import forecast, load_plan, plan
 from engine.mechanisms import residual_base as residual
 from engine.mechanisms.minimax import (
-    Arranged,
     Line,
+    SortedWorkload,
     is_applicable,
     is_symmetric_part,
     line_queries,
@@ -221,11 +221,11 @@ def test_forecast_max_and_lp_are_cheaper_for_products(monkeypatch):
 
 def test_max_rounds_many_queries_is_one(monkeypatch):
     workload, goal = mixed(12, 15), objective("max", 2.0, None)
-    many = max_rounds(workload, goal, UNIFORM)
+    rounds_below_limit = max_rounds(workload, goal, UNIFORM)
     monkeypatch.setattr(
         "engine.mechanisms.minimax.MAX_COMPARED_QUERIES", line_queries(workload, goal, UNIFORM) - 1
     )
-    assert max_rounds(workload, goal, UNIFORM) == 1 < many
+    assert max_rounds(workload, goal, UNIFORM) == 1 < rounds_below_limit
 
 
 def test_arranged_group_classes_ignore_schema_order():
@@ -235,7 +235,7 @@ def test_arranged_group_classes_ignore_schema_order():
         Schema([Attribute.of_size(name, n, kinds[name]) for name, n in sizes.items()]), (1, 2, 3)
     )
     goal = objective("max", 2.0, None, workload)
-    arranged = Arranged(workload, list(decompose(workload).spaces), goal, {}, UNIFORM)
+    arranged = SortedWorkload(workload, list(decompose(workload).spaces), goal, {}, UNIFORM)
     size_sets = {
         tuple(sorted(sizes[name] for name in group.attributes)) for group in workload.groups
     }

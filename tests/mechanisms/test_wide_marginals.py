@@ -99,6 +99,7 @@ def test_interval_queries_on_wide_attribute_equal_matrices(kind, case, neighbour
         marginals(12).add("code", kind).add(("code", "age"), kind).add("code", "range", weight=0.1)
     )
     expected = plan_of(workload, case, neighbours=neighbours)
+    # from here on, attributes with 10 cells or more are planned without matrices
     request.getfixturevalue("wide_from_ten")
     result = plan_of(workload, case, neighbours=neighbours)
     # plans for the largest error may differ in other errors

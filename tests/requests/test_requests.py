@@ -71,7 +71,7 @@ def test_bound_rows_with_mean_zero_raises_nothing() -> None:
 
 def test_global_bound_without_weights_is_zero() -> None:
     candidate = plan(Workload(ONE).add(["a"], "prefix"), Budget(1.0))
-    assert candidate.asking(candidate.workload.groups).certificate.global_bound == 0.0
+    assert candidate.with_groups(candidate.workload.groups).certificate.global_bound == 0.0
 
 
 def test_bound_attributes_of_one_cell_raises_nothing() -> None:
