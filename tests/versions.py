@@ -33,7 +33,7 @@ TESTS = (
     "tests/app/workload",
     "tests/app/shell/test_address.py",
 )
-MORE_TOOLS = ("hatch", "pyyaml")
+MORE_TOOLS = ("argcomplete", "hatch", "pyyaml")
 MORE = (
     "tests/workload",
     "tests/records/test_counted.py",
@@ -76,7 +76,11 @@ def main(arguments: list[str]) -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     starts = TOOLS + MORE_TOOLS * more
     extras = project["optional-dependencies"]
-    tools = [text for text in extras["test"] + extras["sources"] if text.startswith(starts)]
+    tools = [
+        text
+        for text in extras["test"] + extras["sources"] + extras["completion"]
+        if text.startswith(starts)
+    ]
     assert all(any(text.startswith(name) for text in tools) for name in starts)
     with tempfile.TemporaryDirectory(prefix="lowest-") as folder:
         venv.create(folder, with_pip=True)

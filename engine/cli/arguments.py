@@ -52,13 +52,13 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help=(
-            "attributes in the SQL whose values are integers: age <= 39 is read as age < 40, and "
-            "records with fractions are refused"
-        ),
+        help="integer attributes in SQL, so that age <= 39 means age < 40; by default none",
     )
     command.add_argument(
-        "--schema", type=Path, help="schema as JSON, CSV or workbook, for --ways or SQL"
+        "--schema",
+        type=Path,
+        metavar="FILE",
+        help="schema (JSON, CSV, workbook) for --ways or SQL; by default of --workload",
     )
     command.add_argument(
         "--exact",
@@ -66,23 +66,22 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="public tables with exact counts (invariants): columns for attributes and the count",
+        help="public tables with exact counts (invariants); by default none",
     )
     command.add_argument(
         "--ways",
         type=int,
         nargs="+",
-        help=(
-            "numbers k: all sets of k attributes, with the default query family of each attribute;"
-            " by default 1 2 3"
-        ),
+        metavar="K",
+        help="all sets of K attributes, with default query families; by default 1 2 3",
     )
 
 
 def add_workload_file(command: argparse.ArgumentParser, group: Any = None) -> None:
     """Add the option ``--workload`` to ``group``, a group of alternative options, or to ``command``."""
-    help_text = "workload JSON, or SQL: SELECT age, COUNT(*) FROM t GROUP BY age"
-    (group or command).add_argument("--workload", type=Path, help=help_text)
+    help_text = "workload as JSON, or as SQL that counts records"
+    help_text += "" if group else "; by default --ways"
+    (group or command).add_argument("--workload", type=Path, metavar="FILE", help=help_text)
 
 
 def workload_of(args: argparse.Namespace) -> Workload:
@@ -176,26 +175,32 @@ def file_bytes(path: Path, error: type[EngineError]) -> bytes:
 def add_budget_options(command: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the options for a privacy budget in each of its units."""
     unit = command.add_mutually_exclusive_group(required=required)
-    unit.add_argument("--pcost", type=float, help="privacy cost: 2 rho, or mu squared")
-    unit.add_argument("--rho", type=float, help="rho of zero-concentrated DP")
-    unit.add_argument("--mu", type=float, help="mu of Gaussian DP")
-    unit.add_argument("--epsilon", type=float, help="epsilon of (epsilon, delta)-DP, with --delta")
-    unit.add_argument(
-        "--pure-epsilon", type=float, help="epsilon with delta 0, for mechanisms with Laplace noise"
-    )
+    end = "" if required else "; by default none"
+    for name, metavar, help_text in (
+        ("--pcost", "COST", "budget as privacy cost: 2 rho, or mu squared"),
+        ("--rho", "RHO", "budget as rho of zero-concentrated DP"),
+        ("--mu", "MU", "budget as mu of Gaussian DP"),
+        ("--epsilon", "EPSILON", "budget as epsilon of (epsilon, delta)-DP, with --delta"),
+        ("--pure-epsilon", "EPSILON", "budget as epsilon with delta 0, for Laplace noise"),
+    ):
+        unit.add_argument(name, type=float, metavar=metavar, help=help_text + end)
     command.add_argument(
-        "--delta", type=float, help="with --epsilon; outputs state epsilon at this delta"
+        "--delta",
+        type=float,
+        help="delta of --epsilon, between 0 and 1; by default none",
     )
     command.add_argument(
         "--rows-per-person",
         type=int,
-        help="largest number of rows of one person, which are protected jointly",
+        metavar="K",
+        help="largest number of rows of a person; by default that of the schema, or 1",
     )
     command.add_argument(
         "--neighbours",
         choices=NEIGHBOURS,
         default=ADD_REMOVE,
-        help="neighbouring relation of the data sets",
+        metavar="RULE",
+        help=f"neighbouring datasets: {' or '.join(NEIGHBOURS)}; by default %(default)s",
     )
 
 
@@ -261,12 +266,13 @@ def form_of(out: Path, name: str | None, forms: Sequence[str]) -> str:
 def add_records_options(command: argparse.ArgumentParser, text: str = "the records") -> None:
     """Add the options for the source of the records, or of their counts."""
     source = command.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, help=text)
+    source.add_argument("--data", type=Path, metavar="PATH", help=text)
     source.add_argument(
         "--counts",
         dest="data",
         type=_counts_path,
-        help="exact counts of the records, in a file .counts",
+        metavar="FILE",
+        help=f"exact counts of the records, in a file {COUNTS_ENDING} of the command count",
     )
     add_named_source(source)
     add_file_options(command)
@@ -284,12 +290,18 @@ def add_named_source(sources: argparse._MutuallyExclusiveGroup) -> None:
 def add_file_options(command: argparse.ArgumentParser) -> None:
     """Add the options for reading a text file or a workbook."""
     command.add_argument(
-        "--delimiter", help="character between the fields of a CSV file; by default detected"
+        "--delimiter",
+        metavar="CHARACTER",
+        help="character between the fields of a CSV file; by default detected",
     )
     command.add_argument(
-        "--encoding", help="encoding of a CSV file, such as latin-1; by default UTF-8"
+        "--encoding",
+        metavar="NAME",
+        help="encoding of a CSV file, such as latin-1; by default UTF-8",
     )
-    command.add_argument("--sheet", metavar="NAME", help="sheet of a workbook with several sheets")
+    command.add_argument(
+        "--sheet", metavar="NAME", help="sheet of a workbook; by default its only sheet"
+    )
 
 
 def records_of(args: argparse.Namespace) -> Any:
@@ -322,25 +334,45 @@ def _counts_path(text: str) -> Path:
     return Path(text)
 
 
-_COUNT_COLUMN_HELP = (
-    "column with the number of records in each row, for tables of counts; "
-    "neither an attribute of the schema nor a sampling weight"
-)
-
-
 def add_column_options(command: argparse.ArgumentParser) -> None:
     """Add the options for columns that are not attributes of the schema."""
     command.add_argument(
         "--person",
+        metavar="COLUMN",
+        help="column with identifiers of persons; by default that of the schema",
+    )
+    command.add_argument(
+        "--count-column",
+        metavar="COLUMN",
+        help="column with the number of records per row, no weights; by default none",
+    )
+    command.add_argument(
+        "--ignore",
+        nargs="+",
+        default=[],
+        metavar="COLUMN",
+        help="columns that look like counts and are none; by default none",
+    )
+
+
+def add_rule_options(command: argparse.ArgumentParser, *, share: float | None) -> None:
+    """Add the options of the rule that chooses between coarse and fine; ``share`` is the default."""
+    command.add_argument(
+        "--share",
+        type=float,
+        default=share,
+        metavar="SHARE",
         help=(
-            "column that identifies the person of each row, by default that of the schema; bounds"
-            " the rows of each person; integers or texts (store long numbers as text to keep all"
-            " digits)"
+            "rule: share of coarse cells (0 to 1) that must stand out; by default"
+            f" {'no rule' if share is None else share}"
         ),
     )
-    command.add_argument("--count-column", metavar="N", help=_COUNT_COLUMN_HELP)
     command.add_argument(
-        "--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are not counts"
+        "--snr",
+        type=float,
+        default=5.0,
+        metavar="NUMBER",
+        help="number of standard errors from which a cell stands out; by default %(default)g",
     )
 
 
@@ -383,11 +415,21 @@ def add_release_options(command: Commands) -> None:
     """Add the options that select a stored measurement."""
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--ledger", type=Path, help="with --key, or with --dataset if the dataset has one release"
+        "--ledger",
+        type=Path,
+        metavar="FILE",
+        help="ledger with the release, with --key or --dataset",
     )
-    source.add_argument("--measurement", type=Path, help="file written by Measurement.save")
-    command.add_argument("--key", help="key of a release or a look, as printed by these commands")
-    command.add_argument("--dataset", help="name in the ledger")
+    source.add_argument(
+        "--measurement", type=Path, metavar="FILE", help="file written by Measurement.save"
+    )
+    command.add_argument(
+        "--key",
+        help="key of a release or a look, as printed; by default that of the only release",
+    )
+    command.add_argument(
+        "--dataset", metavar="NAME", help="dataset of the release; by default that of --key"
+    )
 
 
 def release_of(args: argparse.Namespace) -> Measurement:
@@ -458,7 +500,11 @@ def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = F
     names = [m.name for m in MECHANISMS]
     if several:
         command.add_argument(
-            "--mechanisms", nargs="+", choices=names, help="by default all, with their variants"
+            "--mechanisms",
+            nargs="+",
+            choices=names,
+            metavar="NAME",
+            help=f"among {', '.join(names)}; by default all, with their variants",
         )
     else:
         command.add_argument(
@@ -466,17 +512,17 @@ def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = F
             default="querysmasher",
             choices=names,
             metavar="NAME",
-            help=f"one of {', '.join(names)}; by default querysmasher",
+            help=f"one of {', '.join(names)}; by default %(default)s",
         )
-    one_of_several = "; querysmasher.centers=tuned applies to one mechanism" if several else ""
+    one_of_several = ", or querysmasher.centers=tuned for one mechanism" if several else ""
     command.add_argument(
         "--options",
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
         help=(
-            f"such as objective=max time_limit=60 centers=tuned{one_of_several}; lists and mappings"
-            " as JSON"
+            "options of the mechanism, such as objective=max time_limit=60 (seconds)"
+            f" centers=tuned{one_of_several}; by default none"
         ),
     )
 

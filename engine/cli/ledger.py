@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine._format import cost, remaining_text
 from engine.cli.arguments import add_budget_options, budget_of
-from engine.cli.output import SUMMARIES, Commands, Reply, add_command
+from engine.cli.output import Commands, Reply, add_command, add_command_group
 from engine.errors import LedgerError
 from engine.ledger import Ledger, verify_ledger
 from engine.ledger.balance import DatasetStatus
@@ -22,8 +22,7 @@ STATUS_KEYS = "dataset total spent left note counts kind rows_per_person neighbo
 
 def add_ledger_commands(commands: Commands) -> None:
     """Add the commands ``budget`` and ``verify``."""
-    budget = commands.add_parser("budget", help=SUMMARIES["budget"])
-    actions = budget.add_subparsers(required=True, metavar="action")
+    actions = add_command_group(commands, "budget")
     add_command(actions, "create", _create, "create a ledger", keys="ledger public_key")
     add = add_command(actions, "add", _add, "add a dataset", keys=STATUS_KEYS)
     add_command(
@@ -38,14 +37,22 @@ def add_ledger_commands(commands: Commands) -> None:
         actions, "change", _change, "raise or lower the total of a dataset", keys=STATUS_KEYS
     )
     for action in set(actions.choices.values()):
-        action.add_argument("--ledger", type=Path, required=True, help="ledger file")
-    add.add_argument("--dataset", required=True, help="name of the dataset in the ledger")
-    add.add_argument("--note", default="", help="text stored in the ledger; by default empty")
+        action.add_argument(
+            "--ledger", type=Path, required=True, metavar="FILE", help="file of the ledger"
+        )
+    for action in (add, change):
+        action.add_argument(
+            "--dataset", required=True, metavar="NAME", help="name of the dataset in the ledger"
+        )
+    add.add_argument(
+        "--note", default="", metavar="TEXT", help="text stored with the dataset; by default empty"
+    )
     add_budget_options(add)
-    change.add_argument("--dataset", required=True, help="name of the dataset in the ledger")
-    change.add_argument("--by", required=True, help="who changes the total; stored in the ledger")
     change.add_argument(
-        "--reason", required=True, help="why the total changes; stored in the ledger"
+        "--by", required=True, metavar="NAME", help="person who changes the total, for the ledger"
+    )
+    change.add_argument(
+        "--reason", required=True, metavar="TEXT", help="reason of the change, for the ledger"
     )
     add_budget_options(change)
 
@@ -55,21 +62,29 @@ def add_ledger_commands(commands: Commands) -> None:
         _verify,
         keys="sound problems",
     )
-    verify.add_argument("--ledger", type=Path, help="ledger file")
+    verify.add_argument(
+        "--ledger",
+        type=Path,
+        metavar="FILE",
+        help="ledger to verify, which must contain the spend of --package; by default none",
+    )
     verify.add_argument(
         "--package",
         type=Path,
-        help="zip of a release: recompute its content; with --ledger, find its spend",
+        metavar="FILE",
+        help="release package (zip) to verify by recomputing its content; by default none",
     )
     verify.add_argument(
-        "--public-key", help="public key of the ledger that must have signed the package"
+        "--public-key",
+        metavar="KEY",
+        help="public key that must have signed --package; by default that of --ledger, or any",
     )
     verify.add_argument(
         "--receipt",
         action="append",
         default=[],
         metavar="ROW:HASH",
-        help="row number and hash from a receipt stored elsewhere; repeatable",
+        help="row and hash of a receipt, which --ledger must contain; repeatable; by default none",
     )
 
 

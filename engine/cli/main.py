@@ -15,7 +15,15 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from engine.cli.output import PROGRAM, SUMMARIES, Commands, HelpFormatter, Reply, in_options
+from engine.cli.output import (
+    EXAMPLES,
+    PROGRAM,
+    SUMMARIES,
+    Commands,
+    HelpFormatter,
+    Reply,
+    in_options,
+)
 from engine.errors import EngineError
 from engine.progress import Bar
 
@@ -38,10 +46,17 @@ def add_studio_command(commands: Commands) -> None:
         ),
     )
     studio.add_argument(
-        "--port", "--server.port", type=int, help="by default 8501, or the next free port"
+        "--port",
+        "--server.port",
+        type=int,
+        metavar="NUMBER",
+        help="port of the server; by default 8501, or the next free one",
     )
     studio.add_argument(
-        "--address", "--server.address", help="address to listen on; by default this machine only"
+        "--address",
+        "--server.address",
+        metavar="IP",
+        help="IP address on which to listen; by default 127.0.0.1, this machine only",
     )
     studio.add_argument(
         "--allowed-host",
@@ -49,11 +64,15 @@ def add_studio_command(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="HOST",
-        help="host name in the browser if an authenticating proxy serves the workbench; repeatable",
+        help=(
+            "host name in the browser, if an authenticating proxy serves the workbench; repeatable;"
+            " by default none"
+        ),
     )
     studio.add_argument(
         "options", nargs="*", metavar="-- OPTIONS", help="further options of `streamlit run`"
     )
+    studio.epilog = f"Example: {PROGRAM} {EXAMPLES['studio']}"
     studio.set_defaults(run=_studio, json=False)
 
 
@@ -106,6 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
     ----------
     arguments : command with its options; by default those of this process.
     """
+    _answer_completion_request()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ascii_fallback.__name__)
@@ -135,6 +155,16 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return _EXIT_INTERRUPTED
+
+
+def _answer_completion_request() -> None:
+    """If a shell requests completions, print them and exit; the extra "completion" is needed."""
+    if "_ARGCOMPLETE" not in os.environ:
+        return
+    import argcomplete
+
+    words = os.environ.get("COMP_LINE", "").split()
+    argcomplete.autocomplete(_parser(words[1] if len(words) > 1 else None))
 
 
 def _ascii_fallback(error: UnicodeError) -> tuple[str, int]:

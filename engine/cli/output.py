@@ -63,8 +63,9 @@ def _to_json_types(value: Any) -> Any:
 
 
 PROGRAM = "dp-query-workbench"
-ATTEMPT_HELP = "number of the release of the same plan and dataset, from 1; each spends budget"
-CONFIDENCE_HELP = "confidence level of the intervals, between 0 and 1; by default 0.95"
+ATTEMPT_HELP = "number of this release, from 1; each one spends budget; by default %(default)s"
+CHAIN_HELP = "decide in steps from coarse to fine; by default at once between all"
+CONFIDENCE_HELP = "confidence level of the intervals, between 0 and 1; by default %(default)s"
 
 # command -> description, in the order of the help text
 SUMMARIES = {
@@ -126,10 +127,16 @@ EXAMPLES = {
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Help text whose usage line shows only required options."""
+    """Help text with short lines for options; the usage line shows only required options."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30, width=shutil.get_terminal_size((100, 50))[0])
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        """Return ``NAME ...`` for an option with several values, not ``NAME [NAME ...]``."""
+        if action.nargs == argparse.ONE_OR_MORE and action.option_strings:
+            return f"{action.metavar or default_metavar} ..."
+        return super()._format_args(action, default_metavar)
 
     def add_usage(
         self,
@@ -175,18 +182,29 @@ def add_command(
     command.add_argument(
         "--json",
         action="store_true",
-        help=(
-            f"print one JSON object instead of text, with the keys {', '.join(keys.split())};"
-            " errors and progress go to standard error"
-        ),
+        help=f"print one JSON object with the keys {', '.join(keys.split())}",
     )
     command.set_defaults(run=run)
     return command
 
 
+def add_command_group(commands: Commands, name: str) -> Commands:
+    """Add a command whose first argument is an action; return the parser for its actions."""
+    summary = SUMMARIES[name]
+    group = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"Options of an action: {PROGRAM} {name} ACTION --help",
+        formatter_class=HelpFormatter,
+    )
+    return group.add_subparsers(required=True, metavar="action")
+
+
 # Python argument -> option of the command line with {} for its value, or words if there is no option
 OPTIONS = {
     "SheetFile": "--sheet",
+    "aim": "--aim {}",
     "attempt": "--attempt {}",
     "centers": "--options centers={}",
     "clip": "clip",
@@ -199,6 +217,7 @@ OPTIONS = {
     "memory_limit": "the memory limit (of plans: --options memory_limit=BYTES)",
     "missing": "missing",
     "neighbours": "--neighbours {}",
+    "objective": "--options objective={}",
     "on_changed": "--on-changed {}",
     "on_refused=drop": "a smaller file",
     "on_refused": "the treatment of refused rows",

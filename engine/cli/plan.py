@@ -21,6 +21,7 @@ from engine.cli.arguments import (
     add_budget_options,
     add_column_options,
     add_mechanism_options,
+    add_rule_options,
     add_workload_options,
     budget_data,
     budget_of,
@@ -32,7 +33,7 @@ from engine.cli.arguments import (
     workload_from_file,
     workload_of,
 )
-from engine.cli.output import Commands, Reply, add_command, in_options
+from engine.cli.output import CHAIN_HELP, Commands, Reply, add_command, in_options
 from engine.common_mechanism import (
     CommonPlan,
     NestedPlanRule,
@@ -79,20 +80,16 @@ def add_plan_commands(commands: Commands) -> None:
         add_mechanism_options(command, several=command is compare_command)
         if command is not forecast_command:
             add_budget_options(command)
-    aim_help = (
-        "minimise the error of the answers, or of the published tables, which needs --reference"
-    )
+    aim_help = "what gets the smallest error, answers or tables; by default %(default)s"
     plan_command.add_argument("--aim", choices=AIMS, default=AIMS[0], help=aim_help)
     plan_command.add_argument(
         "--reference",
         type=Path,
-        help="for --aim published: public records with a similar distribution",
+        metavar="FILE",
+        help="similar public records, for --aim published; by default none",
     )
     plan_command.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        help="plan JSON to write; an existing file is not overwritten",
+        "--out", type=Path, required=True, metavar="FILE", help="file for the plan, as JSON"
     )
     plan_command.add_argument("--overwrite", action="store_true", help="replace an existing plan")
     show_command = add_command(
@@ -101,7 +98,9 @@ def add_plan_commands(commands: Commands) -> None:
         _show,
         keys=f"{PLAN_KEYS} groups",
     )
-    show_command.add_argument("--plan", type=Path, required=True, help="plan JSON")
+    show_command.add_argument(
+        "--plan", type=Path, required=True, metavar="FILE", help="file of a plan"
+    )
 
 
 def _plan(args: argparse.Namespace) -> Reply:
@@ -252,52 +251,69 @@ def add_prediction_commands(commands: Commands) -> None:
         _coarse_or_fine,
         keys="analyses look_pcost saved rule rule_text records predicted verdict",
     )
-    which = command.add_mutually_exclusive_group(required=True)
-    which.add_argument("--plans", type=Path, nargs="+", help="plan files, from coarse to fine")
-    which.add_argument(
-        "--workloads", type=Path, nargs="+", help="workload files, JSON or SQL, from coarse to fine"
+    analyses = command.add_mutually_exclusive_group(required=True)
+    analyses.add_argument(
+        "--plans", type=Path, nargs="+", metavar="FILE", help="plans, from coarse to fine"
     )
-    which.add_argument(
+    analyses.add_argument(
+        "--workloads",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="workloads, as JSON or SQL, from coarse to fine",
+    )
+    analyses.add_argument(
         "--ways",
         type=int,
         nargs="+",
-        help="numbers k, with --schema: one analysis per k, of all sets of k attributes",
-    )
-    command.add_argument("--schema", type=Path, help="schema JSON or CSV, for --ways and for SQL")
-    command.add_argument(
-        "--names", nargs="+", help="names of the analyses; by default the names of the files"
+        metavar="K",
+        help="with --schema: one analysis per K, of all sets of K attributes",
     )
     command.add_argument(
-        "--chain", action="store_true", help="decide stepwise, from coarse to fine"
+        "--schema",
+        type=Path,
+        metavar="FILE",
+        help="schema as JSON or CSV, for --ways and SQL; by default none",
     )
+    command.add_argument(
+        "--names",
+        nargs="+",
+        metavar="NAME",
+        help="names of the analyses; by default those of files",
+    )
+    command.add_argument("--chain", action="store_true", help=CHAIN_HELP)
     add_mechanism_options(command)
     add_budget_options(command, required=False)
+    add_rule_options(command, share=0.5)
     command.add_argument(
-        "--share",
+        "--sigmas",
         type=float,
-        default=0.5,
-        help="choose the finer analysis if this share of coarse cells ..",
+        default=3.0,
+        metavar="NUMBER",
+        help="safety margin of the look, in standard errors; by default %(default)g",
     )
     command.add_argument(
-        "--snr", type=float, default=5.0, help=".. is at least this number of standard errors"
+        "--primary",
+        metavar="NAME",
+        help="analysis that must always be answerable; by default the first",
     )
     command.add_argument(
-        "--sigmas", type=float, default=3.0, help="safety margin of the look, in standard errors"
-    )
-    command.add_argument(
-        "--primary", help="analysis that must always be answerable; by default the first"
-    )
-    command.add_argument(
-        "--records", type=int, help="expected number of records: predict for a uniform distribution"
+        "--records",
+        type=int,
+        metavar="NUMBER",
+        help="number of evenly spread records for which to predict; by default none",
     )
     command.add_argument(
         "--simulated",
         type=Path,
-        metavar="DATA",
-        help="simulated records on which to rehearse the look",
+        metavar="PATH",
+        help="simulated records, to rehearse the look on them; by default none",
     )
     command.add_argument(
-        "--seed", type=int, help="seed of the rehearsal's noise, to repeat it exactly"
+        "--seed",
+        type=int,
+        metavar="NUMBER",
+        help="seed of the noise of the rehearsal, a whole number; by default random",
     )
     add_column_options(command)
 

@@ -33,11 +33,12 @@ from engine.publish.output_path import check_target
 from engine.publish.report import FORMATS
 
 TABLE_FORMATS = ("zip", "xlsx", *FORMATS)
+# field of QualityRule -> name of its value, and help text without the default
 RULE_HELP = {
-    "doubtful_cv": "a number is doubtful from this ratio of its standard error to itself",
-    "suppressed_cv": "a number is suppressed from this ratio of its standard error to itself",
-    "least_count": "a smaller number is suppressed",
-    "least_signal": "a number is doubtful if a smaller share of it was measured",
+    "doubtful_cv": ("RATIO", "standard error over number, from which a number is doubtful"),
+    "suppressed_cv": ("RATIO", "standard error over number, from which it is suppressed"),
+    "least_count": ("COUNT", "count of records below which a number is suppressed"),
+    "least_signal": ("SHARE", "measured share, between 0 and 1, below which it is doubtful"),
 }
 
 
@@ -54,45 +55,65 @@ def add_publish_commands(commands: Commands) -> None:
         "--out",
         type=Path,
         required=True,
-        help="zip: a package with codes, labels and a codebook; xlsx: a workbook",
+        metavar="FILE",
+        help="file for the tables; a zip contains codes, labels and a codebook",
     )
-    command.add_argument("--format", choices=TABLE_FORMATS, help="by default the ending of --out")
+    command.add_argument(
+        "--format",
+        choices=TABLE_FORMATS,
+        metavar="FORMAT",
+        help=f"format of --out: {', '.join(TABLE_FORMATS)}; by default its ending",
+    )
     command.add_argument(
         "--fit",
         choices=FITS,
         default=FITS[0],
-        help="method of fitting the tables; by default %(default)s",
+        metavar="METHOD",
+        help=f"method of fitting the tables: {', '.join(FITS)}; by default %(default)s",
     )
     command.add_argument(
         "--whole",
         action="store_true",
-        help="integer counts, tabulated from the same simulated records",
+        help="publish integer counts, tabulated from the same simulated records",
     )
     command.add_argument(
         "--overwrite", action="store_true", help="replace existing files of tables and records"
     )
     command.add_argument(
-        "--records", type=Path, help=f"file for simulated records, {' or '.join(FORMATS)}"
+        "--records",
+        type=Path,
+        metavar="FILE",
+        help=f"file for simulated records, .{' or .'.join(FORMATS)}; by default none",
     )
     command.add_argument(
-        "--people", type=int, help="number of simulated records; by default the total of the tables"
+        "--people",
+        type=int,
+        metavar="NUMBER",
+        help="number of simulated records; by default the total of the tables",
     )
-    command.add_argument("--confidence", type=float, default=0.95, help=CONFIDENCE_HELP)
     command.add_argument(
-        "--draws", type=int, default=DRAWS, help="number of simulations for the error estimates"
+        "--confidence", type=float, default=0.95, metavar="LEVEL", help=CONFIDENCE_HELP
     )
-    for name, help_text in RULE_HELP.items():
+    command.add_argument(
+        "--draws",
+        type=int,
+        default=DRAWS,
+        metavar="NUMBER",
+        help="number of simulations for the error estimates; by default %(default)s",
+    )
+    for name, (metavar, help_text) in RULE_HELP.items():
         command.add_argument(
             f"--{name.replace('_', '-')}",
             type=float,
             default=getattr(QualityRule(), name),
-            help=help_text,
+            metavar=metavar,
+            help=f"{help_text}; by default %(default)g",
         )
     command.add_argument(
         "--resume",
         type=Path,
         metavar="FOLDER",
-        help="folder for checkpoints, from which the same command continues",
+        help="folder for checkpoints, from which the same command continues; by default none",
     )
 
 
@@ -171,9 +192,12 @@ def add_query_commands(commands: Commands) -> None:
     add_release_options(ask)
     queries = ask.add_mutually_exclusive_group(required=True)
     queries.add_argument(
-        "--where", nargs="+", metavar="CONDITION", help="such as \"age >= 30 and sex == 'F'\""
+        "--where",
+        nargs="+",
+        metavar="CONDITION",
+        help="count the records with a condition, such as \"age >= 30 and sex == 'F'\"",
     )
-    queries.add_argument("--total", action="store_true", help="total number of records")
+    queries.add_argument("--total", action="store_true", help="count all records")
     add_workload_file(ask, queries)
     ask.add_argument(
         "--times",
@@ -181,10 +205,13 @@ def add_query_commands(commands: Commands) -> None:
         type=float,
         metavar="NUMBER",
         help=(
-            "one factor per condition: also answer the weighted sum, such as 1 -1 for a difference"
+            "one factor per condition, to answer their weighted sum as well, such as 1 -1 for a"
+            " difference; by default none"
         ),
     )
-    ask.add_argument("--confidence", type=float, default=0.95, help=CONFIDENCE_HELP)
+    ask.add_argument(
+        "--confidence", type=float, default=0.95, metavar="LEVEL", help=CONFIDENCE_HELP
+    )
 
 
 def _ask(args: argparse.Namespace) -> Reply:

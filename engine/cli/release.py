@@ -25,7 +25,15 @@ from engine.cli.arguments import (
     refuse_seed_option,
     schema_of,
 )
-from engine.cli.output import ATTEMPT_HELP, CONFIDENCE_HELP, SUMMARIES, Commands, Reply, add_command
+from engine.cli.output import (
+    ATTEMPT_HELP,
+    CHAIN_HELP,
+    CONFIDENCE_HELP,
+    Commands,
+    Reply,
+    add_command,
+    add_command_group,
+)
 from engine.common_mechanism import coarse_or_fine, nested_choices
 from engine.common_mechanism.two_stage_io import counts_for_steps
 from engine.errors import DataError, LedgerError, PlanError, SchemaError
@@ -51,47 +59,60 @@ def add_release_commands(commands: Commands) -> None:
     for name in ("release", "rehearse"):
         keys = "out format queries rehearsal dataset attempt key pcost spent receipt"
         command = add_command(commands, name, _release, keys=keys)
-        command.add_argument("--plan", type=Path, required=True, help="plan JSON")
+        command.add_argument(
+            "--plan", type=Path, required=True, metavar="FILE", help="file of the plan"
+        )
         add_records_options(
             command,
-            "CSV, parquet, ..., a folder or a pattern; rows outside the schema are left out",
+            "records: file, folder or pattern; rows outside the schema are left out",
         )
-        command.add_argument("--out", type=Path, required=True, help="file for the answers")
+        command.add_argument(
+            "--out", type=Path, required=True, metavar="FILE", help="file for the answers"
+        )
         command.add_argument(
             "--format",
             choices=ANSWER_FORMATS,
-            help="by default the ending of --out; zip: a release package",
+            help="format of --out, zip is a release package; by default its ending",
         )
         add_column_options(command)
-        command.add_argument("--confidence", type=float, default=0.95, help=CONFIDENCE_HELP)
+        command.add_argument(
+            "--confidence", type=float, default=0.95, metavar="LEVEL", help=CONFIDENCE_HELP
+        )
         command.add_argument(
             "--overwrite", action="store_true", help="replace an existing file of answers"
         )
         if name == "release":
-            command.add_argument("--attempt", type=int, default=1, help=ATTEMPT_HELP)
+            command.add_argument(
+                "--attempt", type=int, default=1, metavar="NUMBER", help=ATTEMPT_HELP
+            )
         else:
             records = command.add_mutually_exclusive_group(required=True)
             records.add_argument(
                 "--simulated", action="store_true", help="the records are simulated"
             )
             records.add_argument(
-                "--public", metavar="WHY", default="", help="the records are public; the reason why"
+                "--public", metavar="REASON", default="", help="the records are public, and why"
             )
         seed_help = (
-            "seed of the noise, to repeat a rehearsal exactly"
+            "seed of the noise, a whole number, to repeat a rehearsal exactly; by default random"
             if name == "rehearse"
             else argparse.SUPPRESS
         )
-        command.add_argument("--seed", type=int, help=seed_help)
-        ledger_note = (
-            "; marks the records as public and detects earlier releases"
-            if name == "rehearse"
-            else ""
+        command.add_argument("--seed", type=int, metavar="NUMBER", help=seed_help)
+        dataset_help, ledger_help = (
+            ("dataset in the ledger", "file of the ledger")
+            if name == "release"
+            else (
+                "with --public: dataset that the ledger marks as public; by default none",
+                "with --public: file of the ledger; by default none",
+            )
         )
         command.add_argument(
-            "--dataset", required=name == "release", help=f"name in the ledger{ledger_note}"
+            "--dataset", required=name == "release", metavar="NAME", help=dataset_help
         )
-        command.add_argument("--ledger", type=Path, required=name == "release", help="ledger file")
+        command.add_argument(
+            "--ledger", type=Path, required=name == "release", metavar="FILE", help=ledger_help
+        )
         command.set_defaults(rehearsal=name == "rehearse")
 
     check = add_command(
@@ -100,12 +121,20 @@ def add_release_commands(commands: Commands) -> None:
         _check,
         keys="private rows_in counted refused reasons people over_cap people_over_cap warnings",
     )
-    check.add_argument("--plan", type=Path, required=True, help="plan JSON")
+    check.add_argument("--plan", type=Path, required=True, metavar="FILE", help="file of the plan")
     add_records_options(check)
     check.add_argument(
-        "--ledger", type=Path, help="also search for the same records under other names"
+        "--ledger",
+        type=Path,
+        metavar="FILE",
+        help="ledger that is searched for the same records under other names; by default none",
     )
-    check.add_argument("--dataset", default="", help="name of the records in the ledger")
+    check.add_argument(
+        "--dataset",
+        default="",
+        metavar="NAME",
+        help="dataset of the records in the ledger; by default none",
+    )
     add_column_options(check)
 
 
@@ -222,24 +251,35 @@ def add_count_commands(commands: Commands) -> None:
         keys=COUNT_KEYS,
     )
     count.add_argument(
-        "--plan", type=Path, nargs="+", required=True, help="several plans for look and finish"
+        "--plan",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="file of the plan, or those of several plans for look and finish",
     )
+    count.add_argument("--chain", action="store_true", help=CHAIN_HELP)
     count.add_argument(
-        "--chain", action="store_true", help="stepwise decision between several plans, as in look"
+        "--schema",
+        type=Path,
+        metavar="FILE",
+        help="schema that the plan must have; by default not compared",
     )
-    count.add_argument("--schema", type=Path, help="schema that the plan must have")
     source = count.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, help="this part of the records")
+    source.add_argument("--data", type=Path, metavar="PATH", help="this part of the records")
     add_named_source(source)
-    count.add_argument("--shard", default="", metavar="NAME", help="unique name of this part")
+    count.add_argument(
+        "--shard", default="", metavar="NAME", help="unique name of this part; by default none"
+    )
     add_file_options(count)
     add_column_options(count)
-    counts = commands.add_parser("counts", help=SUMMARIES["counts"])
-    actions = counts.add_subparsers(required=True, metavar="action")
+    actions = add_command_group(commands, "counts")
     merge = add_command(
         actions, "merge", _merge, "add the counts of disjoint parts of the records", keys=COUNT_KEYS
     )
-    merge.add_argument("parts", type=Path, nargs="+", help=f"files {COUNTS_ENDING}")
+    merge.add_argument(
+        "parts", type=Path, nargs="+", metavar="FILE", help=f"files {COUNTS_ENDING} of the parts"
+    )
     merge.add_argument(
         "--split-by-person",
         action="store_true",
@@ -249,7 +289,11 @@ def add_count_commands(commands: Commands) -> None:
     )
     for command in (count, merge):
         command.add_argument(
-            "--out", type=Path, required=True, help=f"new file {COUNTS_ENDING}, {PRIVACY_NOTE}"
+            "--out",
+            type=Path,
+            required=True,
+            metavar="FILE",
+            help=f"new file {COUNTS_ENDING}, {PRIVACY_NOTE}",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from engine.cli.arguments import (
     add_column_options,
     add_records_options,
+    add_rule_options,
     form_of,
     named_columns,
     option_names,
@@ -21,7 +22,7 @@ from engine.cli.arguments import (
     records_of,
     refuse_seed_option,
 )
-from engine.cli.output import ATTEMPT_HELP, Commands, Reply, add_command
+from engine.cli.output import ATTEMPT_HELP, CHAIN_HELP, Commands, Reply, add_command
 from engine.common_mechanism import NestedPlanRule, coarse_or_fine, nested_choices, stepwise
 from engine.common_mechanism.selection_rule import Decision
 from engine.ledger import Ledger
@@ -52,16 +53,17 @@ def add_step_commands(commands: Commands) -> None:
         type=Path,
         nargs="+",
         required=True,
+        metavar="FILE",
         help=(
-            "plan files, from coarse to fine; plan each with --options centers=uniform, so that the"
-            " plans share residual spaces"
+            "plans, from coarse to fine; plan each with --options centers=uniform, so that the plans"
+            " share residual spaces"
         ),
     )
     look.add_argument(
-        "--names", nargs="+", help="names of the plans; by default the names of the files"
+        "--names", nargs="+", metavar="NAME", help="names of the plans; by default those of files"
     )
-    look.add_argument("--chain", action="store_true", help="decide stepwise, from coarse to fine")
-    look.add_argument("--dataset", required=True, help="name in the ledger")
+    look.add_argument("--chain", action="store_true", help=CHAIN_HELP)
+    look.add_argument("--dataset", required=True, metavar="NAME", help="dataset in the ledger")
     decide = add_command(
         commands,
         "decide",
@@ -69,16 +71,20 @@ def add_step_commands(commands: Commands) -> None:
         keys="option row verdict shares certain",
     )
     decide.add_argument(
-        "--option", help="name of an option, or 'stop'; by default the decision of the rule"
+        "--option",
+        metavar="NAME",
+        help="plan to choose, by its name, or 'stop'; by default the decision of the rule",
+    )
+    add_rule_options(decide, share=None)
+    decide.add_argument(
+        "--by",
+        default="",
+        metavar="NAME",
+        help="person who decides without a rule or against it; by default none",
     )
     decide.add_argument(
-        "--share", type=float, help="rule: choose the finer plan if this share of coarse cells ..."
+        "--reason", default="", metavar="TEXT", help="reason, for the ledger; by default none"
     )
-    decide.add_argument(
-        "--snr", type=float, default=5.0, help="... is at least this number of standard errors"
-    )
-    decide.add_argument("--by", default="", help="who decides without a rule, or against it")
-    decide.add_argument("--reason", default="", help="why; stored in the ledger")
     finish = add_command(
         commands,
         "finish",
@@ -89,18 +95,29 @@ def add_step_commands(commands: Commands) -> None:
         "--on-changed",
         choices=("refuse", "charge"),
         default="refuse",
-        help="if the records differ from those of the look: refuse, or charge this step separately",
+        help=(
+            "if the records differ from those of the look: refuse, or charge this step separately;"
+            " by default %(default)s"
+        ),
     )
     for command in (look, decide, finish):
-        command.add_argument("--ledger", type=Path, required=True, help="ledger file")
+        command.add_argument(
+            "--ledger", type=Path, required=True, metavar="FILE", help="file of the ledger"
+        )
         if command is not look:
             command.add_argument("--look", required=True, metavar="KEY", help="key printed by look")
         if command is not decide:
-            add_records_options(command, "records; the same in both steps")
+            add_records_options(command, "records, the same in look and finish")
             add_column_options(command)
-            command.add_argument("--attempt", type=int, default=1, help=ATTEMPT_HELP)
             command.add_argument(
-                "--out", type=Path, required=True, help="CSV or parquet file for the answers"
+                "--attempt", type=int, default=1, metavar="NUMBER", help=ATTEMPT_HELP
+            )
+            command.add_argument(
+                "--out",
+                type=Path,
+                required=True,
+                metavar="FILE",
+                help="file for the answers, .csv or .parquet",
             )
             command.add_argument("--seed", type=int, help=argparse.SUPPRESS)
 

@@ -346,8 +346,7 @@ def plan(
         configured.check_invariants(workload)
     if aim == AIMS[0] and reference is not None:
         raise PlanError(
-            'The argument reference is allowed only with aim="published". Leave it out, or choose'
-            " that aim."
+            'A reference is allowed only with aim="published". Leave it out, or choose that aim.'
         )
     if aim != AIMS[0]:
         # The weights come from simulated releases, in a package above this one; see the import

@@ -48,7 +48,7 @@ def run_json(capsys: Capture, *arguments: object, code: int = 0) -> dict[str, An
     words = args[:2] if args[0] == "budget" else args[:1]
     with pytest.raises(SystemExit):
         main([*words, "--help"])
-    keys = re.search(r"with the keys (.*?); errors", " ".join(capsys.readouterr().out.split()))
+    keys = re.search(r"with the keys (.*?) --", " ".join(capsys.readouterr().out.split()))
     assert keys is not None
     assert sorted(keys[1].split(", ")) == sorted(reply)
     return reply

@@ -1,9 +1,12 @@
-"""Help texts: one screen per command, a text for every option, examples that parse."""
+"""Help texts: one screen per command, a text for every option, examples; shell completion."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,13 @@ import pytest
 from engine.cli.main import _parser, main
 from engine.cli.output import EXAMPLES, PROGRAM, SUMMARIES
 
-SCREEN_LINES = 50
+ROOT = Path(__file__).resolve().parents[2]
+SCREEN_LINES = 40
+# words of which the help text of a numeric option has at least one
+UNITS = (
+    *("between 0 and 1", "0 to 1", "budget as", "number of", "standard error", "count of records"),
+    *("all sets of K", "per K", "port", "whole number", "factor per condition"),
+)
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -36,10 +45,71 @@ def test_help_fits_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(parser.format_help().splitlines()) <= SCREEN_LINES, parser.prog
 
 
-def test_every_option_has_help_text() -> None:
+def options(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the options of a command, without hidden ones."""
+    for action in parser._actions:
+        if action.option_strings and action.help != argparse.SUPPRESS:
+            yield action
+
+
+def test_every_argument_has_help_text() -> None:
     for parser in command_parsers():
         for action in parser._actions:
             assert action.help, (parser.prog, action.dest)
+
+
+def test_help_of_optional_values_names_default() -> None:
+    for parser in command_parsers():
+        required = {
+            action
+            for group in parser._mutually_exclusive_groups
+            if group.required
+            for action in group._group_actions
+        }
+        for action in options(parser):
+            if action.nargs != 0 and not action.required and action not in required:
+                assert "by default" in str(action.help), (parser.prog, action.dest)
+
+
+def test_help_of_numbers_names_unit() -> None:
+    for parser in command_parsers():
+        for action in options(parser):
+            if action.type in (int, float):
+                assert any(unit in str(action.help) for unit in UNITS), (parser.prog, action.help)
+
+
+def completions(line: str) -> set[str]:
+    """Return what the shell would offer at the end of a line, as argcomplete asks for it."""
+    request = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line.encode()))}
+    code = (
+        "import os, sys\n"
+        # argcomplete writes the completions to the file descriptor 8
+        "os.dup2(1, 8)\n"
+        "from engine.cli.main import main\n"
+        "main([])"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | request | {"_ARGCOMPLETE_SHELL": "bash", "_ARGCOMPLETE_IFS": "\n"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {word.strip() for word in process.stdout.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("pl", {"plan"}),
+        ("budget ch", {"change"}),
+        ("plan --mechanism resid", {"residualplanner", "residualplanner+"}),
+        ("release --at", {"--attempt"}),
+    ],
+)
+def test_shell_completes_commands_options_and_choices(line: str, expected: set[str]) -> None:
+    assert completions(f"{PROGRAM} {line}") == expected
 
 
 def test_every_command_has_example_that_parses() -> None:

@@ -144,10 +144,10 @@ def test_release_with_invalid_options_spends_nothing(
     files = create_files(tmp_path, "--pcost", "1")
     capsys.readouterr()
     for out, words in (
-        (tmp_path / "missing" / "a.csv", "no folder"),
+        (tmp_path / "missing" / "a.csv", "does not exist"),
         (tmp_path / "a.xlsx", ".zip"),
         (tmp_path, ".parquet"),
-        (Path(files["ledger"] + ".results") / "a.csv", "no folder"),
+        (Path(files["ledger"] + ".results") / "a.csv", "does not exist"),
     ):
         assert run_release(files, "plan", str(out)) == 1
         output = capsys.readouterr().err
@@ -426,7 +426,7 @@ def test_schema_with_person_column_caps_rows(
     synthetic(schema, 60, seed=1).to_csv(data, index=False)
     for rows, message, excess in (
         ("", "", 0),
-        ("--rows-per-person 2", "no more than 2 of each", 20),
+        ("--rows-per-person 2", "at most 2 of each", 20),
     ):
         plan_path = tmp_path / f"plan{len(rows)}.json"
         assert run(f"plan --schema {place} --ways 1 --pcost 1 {rows} --out {plan_path}") == 0

@@ -58,11 +58,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a query that is no pair": (lambda: P.covariance([3]), "int|pair (attributes, table)"),
     "coefficients of another number": (
         lambda: M.combination([("age", [1, 0, 0, 0])], [1, 2]),
-        "(2,)|1 queries",
+        "(2,)|per query",
     ),
     "a coefficient that is none": (
         lambda: M.combination([("age", [1, 0, 0, 0])], [math.nan]),
-        "1 queries|finite",
+        "finite|per query",
     ),
     "a name for a group": (lambda: M.answers("age"), "'age'|0 to 2"),
     "a group that is not there": (lambda: P.variances(99), "99|0 to 2"),
@@ -137,7 +137,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "nothing for a workload": (lambda: Workload.from_json(None), "JSON|to_json"),
     "a query that is not there": (lambda: W.describe(999), "999|0 to 13"),
-    "a file name for a plan": (lambda: load_plan("plan.json"), "JSON|not the name of a file"),
+    "a file name for a plan": (lambda: load_plan("plan.json"), "JSON|not the name of"),
     "nothing for a plan": (lambda: load_plan(None), "JSON|to_json"),
     "a release without a ledger": (lambda: measure(P, D), "ledger|rehearsal=True"),
     "a ledger that is not there": (

@@ -17,6 +17,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
 # Python argument in engine messages -> label of its field in the app, or a description
 LABELS = {
     "SheetFile": "“Sheet of the workbook”",
+    "aim": "“Weights for published tables”",
     "centers=uniform": "“Split of totals: standard (uniform), as in the paper”",
     "centers=tuned": "“Split of totals: tuned to the workload”",
     "centers": "“Split of totals: {}”",
@@ -33,6 +34,7 @@ LABELS = {
     "neighbours=add_remove": "“Protect: a person's presence”",
     "neighbours=replace_one": "“Protect: a person's values”",
     "neighbours": "“Protect: {}”",
+    "objective": "the objective {}",
     "on_changed": "“The records have changed since the look: charge this step separately”",
     "on_refused=drop": "a smaller file",
     "on_refused": "the treatment of refused rows",
