@@ -35,7 +35,6 @@ TABLES = {
     "cluster": "records in parts: Spark cluster, counted files, extrapolation to ten billion rows",
     "published_tables": "published tables, compared with unbiased and clipped ones",
     "adaptive": "published tables of AIM and MST, compared with ours; needs the package mbi",
-    "aimed": "published tables of plans weighted for publishing",
     "coverage": "coverage of intervals of published tables",
     "warm": "planning time after an edit",
     "wide": "optimal strategies on one wide attribute, by width and family",

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from engine.ledger import Ledger
     from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
     from engine.plans import Plan
+    from engine.postprocess.publication_weights import publication_weights
     from engine.privacy import Budget
     from engine.records import Counts, SheetFile, TextFile, count_marginals
     from engine.records.subprocess_readers import draft_schema
@@ -96,6 +97,7 @@ __all__ = [
     "parse_query",
     "plan",
     "plot",
+    "publication_weights",
     "share_within",
     "stepwise",
     "tolerance_for",
@@ -137,6 +139,7 @@ _MODULES = {
     "parse_query": "engine.analysis",
     "plan": "engine.mechanisms",
     "plot": "engine.figures.release",
+    "publication_weights": "engine.postprocess.publication_weights",
     "share_within": "engine.analysis",
     "stepwise": "engine.common_mechanism",
     "tolerance_for": "engine.analysis",

@@ -26,7 +26,7 @@ TUTORIAL = (
 QUESTIONS = {
     "share": ("Queries within a tolerance", error_targets_view.spread),
     "targets": (group_targets_form.TITLE, group_targets_form.draw),
-    "aim": ("Weights for published tables", publication_weights_form.draw),
+    "published": ("Weights for published tables", publication_weights_form.draw),
     "usable": ("Publishable answers", error_targets_view.usable),
     "shares": ("Budget by measurement", plan_views.budget),
     "probe": ("Check one query", error_targets_view.one_query),

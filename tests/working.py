@@ -67,9 +67,9 @@ def reads(file: str, *, progress: Callable) -> int:
     return len(Path(file).read_text())
 
 
-def doubled(workload: str, *request: object, progress: Callable) -> tuple[str, float, float]:
-    """Return a workload in JSON with all group weights 2, and two errors that a test expects."""
+def doubled(workload: str, *request: object, progress: Callable) -> tuple[str, list]:
+    """Return a workload in JSON with all group weights 2, and rows of errors that a test expects."""
     document = json.loads(workload)
     for group in document["groups"]:
         group["weight"] = 2.0
-    return json.dumps(document), 0.2, 0.1
+    return json.dumps(document), [(1, 2.0, 1.0), (2, 2.0, 4.0)]

@@ -44,8 +44,9 @@ from engine.common_mechanism import (
 )
 from engine.errors import EngineError, PlanError, SchemaError
 from engine.mechanisms import forecast, plan
-from engine.mechanisms.registry import AIMS, DefaultOptions, default_options
+from engine.mechanisms.registry import default_options
 from engine.plans import Plan
+from engine.postprocess.publication_weights import publication_weights
 from engine.publish.output_path import check_target, new_file
 from engine.release.measure import read_plan
 
@@ -61,7 +62,7 @@ def add_plan_commands(commands: Commands) -> None:
         commands,
         "plan",
         _plan,
-        keys=f"plan centers single {PLAN_KEYS}",
+        keys=f"plan centers single weights {PLAN_KEYS}",
     )
     forecast_command = add_command(
         commands,
@@ -80,13 +81,17 @@ def add_plan_commands(commands: Commands) -> None:
         add_mechanism_options(command, several=command is compare_command)
         if command is not forecast_command:
             add_budget_options(command)
-    aim_help = "what gets the smallest error, answers or tables; by default %(default)s"
-    plan_command.add_argument("--aim", choices=AIMS, default=AIMS[0], help=aim_help)
+    plan_command.add_argument(
+        "--expected-records",
+        type=float,
+        metavar="N",
+        help="choose group weights for published tables of about N records; by default none",
+    )
     plan_command.add_argument(
         "--reference",
         type=Path,
         metavar="FILE",
-        help="similar public records, for --aim published; by default none",
+        help="similar public records, for --expected-records; by default none",
     )
     plan_command.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="file for the plan, as JSON"
@@ -106,33 +111,49 @@ def add_plan_commands(commands: Commands) -> None:
 def _plan(args: argparse.Namespace) -> Reply:
     options = mechanism_options(args)
     workload = workload_of(args)
-    # the aim "published" fits many plans, for which there is no forecast and so no default options
-    for_answers = args.aim == AIMS[0]
-    defaults = (
-        default_options(workload, args.mechanism, options)
-        if for_answers
-        else DefaultOptions(options=options)
-    )
+    if args.reference is not None and args.expected_records is None:
+        raise PlanError("--reference has no effect without --expected-records. Give both.")
+    defaults = default_options(workload, args.mechanism, options)
     sources = [path for path in (args.workload, args.schema, args.reference) if path is not None]
     # a file that contains the same plan already is left unchanged, so it is checked after planning
     if not args.out.is_file():
         check_target(args.out, keep=sources)
     target = {"keep": sources, "overwrite": args.overwrite, "is_replaceable": _is_plan}
-    arguments = {"progress": args.progress, "aim": args.aim, "reference": args.reference}
-    fitted_plan = plan(
-        workload, budget_of(args, workload.schema), args.mechanism, **defaults.options, **arguments
-    )
+    budget, arguments = budget_of(args, workload.schema), {"progress": args.progress}
+    weighted = workload
+    if args.expected_records is not None:
+        weighted = publication_weights(
+            workload, budget, expected_records=args.expected_records, reference=args.reference
+        )
+    fitted_plan = plan(weighted, budget, args.mechanism, **defaults.options, **arguments)
+    weights = ""
+    if args.expected_records is not None:
+        unweighted = plan(workload, budget, args.mechanism, **defaults.options, **arguments)
+        weights = (
+            f"for published tables of about {args.expected_records:,.0f} records; typical error of"
+            f" unbiased answers {fitted_plan.rmse:.4g} counts, {unweighted.rmse:.4g} with the"
+            " weights of the workload"
+        )
     if not _holds_plan(fitted_plan, args.out):
         with new_file(args.out, **target) as partial:
             partial.write_text(fitted_plan.to_json(), encoding="utf-8")
     summary, single = _plan_summary(fitted_plan), single_groups_text(fitted_plan)
     remarks = [
         f"{word:11}{text}"
-        for word, text in {"centers": defaults.reason, "single": single}.items()
+        for word, text in {
+            "centers": defaults.reason,
+            "single": single,
+            "weights": weights,
+        }.items()
         if text
     ]
     lines = [summary.text, *remarks, f"plan       {args.out}"]
-    data = {"plan": args.out, "centers": defaults.reason, "single": single}
+    data = {
+        "plan": args.out,
+        "centers": defaults.reason,
+        "single": single,
+        "weights": weights,
+    }
     return Reply(text="\n".join(lines), data={**data, **summary.data})
 
 

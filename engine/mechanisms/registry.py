@@ -18,7 +18,7 @@ import numpy as np
 from engine._format import format_number, near_matches
 from engine._threads import threads_for
 from engine._untrusted import MAX_JSON_MEMORY, parse_json
-from engine._validation import check_choice, check_type
+from engine._validation import check_type
 from engine.errors import EngineError, PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, PlanOptions
 from engine.mechanisms.baselines import DataCube, GaussianQueries, Identity, LaplaceQueries, Optimum
@@ -237,7 +237,6 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     GaussianQueries,
     LaplaceQueries,
 )
-AIMS = ("answers", "published")
 LIMITS = tuple(f.name for f in fields(Limits))
 
 
@@ -302,9 +301,6 @@ def plan(
     workload: Workload,
     budget: Budget,
     mechanism: str = "querysmasher",
-    *,
-    aim: str = AIMS[0],
-    reference: Any = None,
     **options: Unpack[PlanOptions],
 ) -> Plan:
     """Fit a mechanism to a workload and a budget; no record is read.
@@ -312,11 +308,6 @@ def plan(
     Parameters
     ----------
     mechanism : name of a mechanism in ``MECHANISMS``.
-    aim : "answers" uses the weights of the groups; "published" replaces them by weights that
-        minimise the error of published tables, and the workload of the plan has these weights.
-    reference : for the aim "published", public tables similar to the expected ones: `Published`
-        tables of an earlier release, public records or simulated records.  Never use the protected
-        records, because a plan is public.
     options : options of the mechanism, and ``objective``, ``max_records``, ``time_limit``
         (seconds), ``memory_limit`` (bytes), ``progress`` (a function of (fraction, text) that may
         return False to cancel, or True for a progress bar), ``workers`` (number of processes, 1 for
@@ -341,19 +332,8 @@ def plan(
     2.612
     """
     configured, limits = checked_options(mechanism, options)
-    check_choice("aim", aim, AIMS, error=PlanError)
     if isinstance(workload, Workload):
         configured.check_invariants(workload)
-    if aim == AIMS[0] and reference is not None:
-        raise PlanError(
-            'A reference is allowed only with aim="published". Leave it out, or choose that aim.'
-        )
-    if aim != AIMS[0]:
-        # The weights come from simulated releases, in a package above this one; see the import
-        # layers in pyproject.toml.
-        from engine.postprocess.publication_weights import weighed_for_publishing
-
-        workload = weighed_for_publishing(workload, budget, reference, mechanism, **options)
     # Most matrix products are small; code with large matrices sets its own number of threads.
     with threads_for(1):
         return configured.plan(workload, budget, limits)

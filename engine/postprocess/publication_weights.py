@@ -1,205 +1,91 @@
-"""Group weights that minimize the error of published tables.
+"""Group weights that minimise the predicted error of published tables.
 
-Fitting removes most noise from large tables, whose cells are small, and from tables that smaller
-tables predict well. Therefore the weight of a group is multiplied by
+A plan minimises the variance of unbiased answers.  Publishing changes what matters: a residual with
+more noise than signal is replaced by its prediction from smaller tables, so that budget spent on it
+is lost, and an error of a small table is repeated in every table that contains it.
 
-    queries^-a  d^b
+Prediction.  Let a plan measure the residual on every attribute set B with noise of variance v_B per
+cell.  The L1 error of the residual, relative to N records, is
 
-where d is the share of records that its table places differently from the maximum-entropy table of
-its margins.  The powers a and b minimize the simulated error of published tables on a reference.
-All candidates, including the original weights, are simulated with the same noise; a candidate with
-a larger error than the original weights in any simulation is rejected.
+    e_B = 0.8 sum over cells of sqrt(v t / (v + t)) / N,    t = dispersion of the cell,
 
-Simulation of publication methods on public data.
+the error of a linear estimate that shrinks the residual towards 0.  Dispersions are proportional to
+cell counts, which are lognormal with `LOG_CELL_SPREAD`, and sum to a deviation of d N records; d has
+the values `DEVIATIONS`, or follows from a reference.  Residuals on one attribute are not shrunk.
+The predicted error of the table on A is the root of the sum of e_B^2 over B inside A.
+
+Optimum.  With noise variances sigma_B^2, unit privacy costs c_B and u_B the derivative of the mean
+error of all tables, the optimal split of the budget has sigma_B^2 proportional to sqrt(c_B / u_B).
+The fixed point of this rule is reached by damped steps.  The group weights are those for which the
+sum of weighted variances has the derivatives u_B.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy
 
 from engine._arrays import Array
-from engine._validation import check_type
-from engine.errors import PlanError
-from engine.mechanisms import plan
-from engine.plans import Plan
-from engine.postprocess.published_tables import Published
-from engine.postprocess.shrinkage import max_entropy_table as maximum_entropy
-from engine.postprocess.uncertainty import simulate_measurement
+from engine._validation import check_positive, check_type
+from engine.errors import LimitExceeded, NotAnswerable, PlanError
+from engine.postprocess.published_tables import MAX_SETS, Published
+from engine.postprocess.shrinkage import max_entropy_table
 from engine.privacy import Budget
-from engine.progress import Progress, progress_reporter
 from engine.records import count_marginals
-from engine.release import apply_group
 from engine.residuals import Space
-from engine.workload import Schema, Workload
+from engine.workload import Schema, Workload, subsets
 
-REHEARSALS = (2, 8)  # minimum and maximum number of simulations
-SIMULATED_CELLS = 100_000  # number of cells, over all simulations, to aim for
-
-
-@dataclass(kw_only=True, eq=False)
-class _Tables:
-    """Tables of a reference, in counts: published, or counted on demand and cached."""
-
-    reference: Any
-    schema: Schema
-    cache: dict[Space, Array] = field(default_factory=dict)
-
-    def __call__(self, names: Space) -> Array:
-        if names not in self.cache:
-            larger = next((held for held in self.cache if set(names) < set(held)), None)
-            if isinstance(self.reference, Published):
-                self.cache[names] = self.reference.table(names)
-            elif larger is not None:
-                common = [name for name in larger if name in names]
-                summed = self.cache[larger].sum(
-                    axis=tuple(i for i, name in enumerate(larger) if name not in names)
-                )
-                self.cache[names] = summed.transpose([common.index(name) for name in names])
-            else:
-                self.count([names])
-        return self.cache[names]
-
-    def count(self, sets: Iterable[Space]) -> None:
-        """Count the tables on all these sets in one pass over the records."""
-        counted = count_marginals(self.reference, self.schema, list(sets))
-        self.cache |= {names: table.astype(float) for names, table in counted.items()}
+# shares of the records by which pairs deviate from independence, equally likely
+DEVIATIONS = np.array([0.01, 0.04, 0.1, 0.2, 0.5])
+ORDER_FACTOR = 0.4  # factor of the deviation for every attribute beyond two
+LOG_CELL_SPREAD = 2.25  # standard deviation of the logarithm of cell counts
+CELL_QUANTILES = 15  # cells that represent a table
+MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # of standard normal noise
+MIN_DEVIATION = 0.05  # of tables of a reference, whose noise may hide the deviation
+MIN_WEIGHT_SHARE = 1e-12  # of the largest weight
+MIN_SLOPE = 1e-16  # of the derivative per privacy cost, relative to the largest one
+MAX_STEPS, STEP_TOLERANCE = 200, 1e-4  # tolerance: largest change of the logarithm of a variance
 
 
-def tables_of(reference: Any, workload: Workload) -> Callable[[Space], Array]:
-    """Return a function from attributes to tables of a reference, in counts, shape (n_1, ..., n_k).
-
-    Parameters
-    ----------
-    reference : `Published` tables of an earlier release, or public or simulated records as for
-        `count_marginals`.
-
-    Raises: PlanError if there is no reference, its schema differs, it has negative cells or no
-    records.
-    """
-    if reference is None:
-        raise PlanError(
-            "A rehearsal needs a reference: published tables of an earlier release, or public or "
-            "simulated records. Never give the private records: a plan is public."
-        )
-    if isinstance(reference, Published):
-        theirs = reference.measurement.plan.schema
-        if any(
-            name not in theirs or theirs[name].size != workload.schema[name].size
-            for name in workload.schema
-        ):
-            raise PlanError(
-                "The reference has other attributes than the workload. Publish it on the same"
-                " schema."
-            )
-        if reference.fit == "none":
-            raise PlanError(
-                'A reference has no negative cells. Publish it with fit="shrunk" or "nonnegative".'
-            )
-    table = _Tables(reference=reference, schema=workload.schema)
-    if not isinstance(reference, Published):
-        table.count({group.attributes for group in workload.groups})
-    if not float(table(())) > 0.0:
-        raise PlanError("The reference holds no record. Give a reference with records.")
-    return table
-
-
-def relative_error(
-    answers: Callable[[int], Array], table: Callable[[Space], Array], workload: Workload
-) -> float:
-    """Return the weighted mean error of answers, given the exact tables.
-
-    The error of a group is the sum of absolute errors divided by the sum of exact answers; the mean
-    has the weights of the groups.  ``answers`` returns the answers of a group, shape (queries,).
-    """
-    error = 0.0
-    for number, group in enumerate(workload.groups):
-        if group.weight > 0.0:
-            exact = apply_group(group, table(group.attributes), 0, group.count)
-            absolute_error = float(np.abs(answers(number) - exact).sum())
-            error += group.weight * absolute_error / max(float(np.abs(exact).sum()), 1.0)
-    return error / sum(group.weight for group in workload.groups)
-
-
-def rehearsed_errors(plan: Plan, table: Callable[[Space], Array], workload: Workload) -> Array:
-    """Return errors of simulated publications, shape (seeds,), weighted as in ``workload``."""
-    cells = sum(workload.schema.cells(group.attributes) for group in workload.groups)
-    seeds = range(min(max(SIMULATED_CELLS // cells, REHEARSALS[0]), REHEARSALS[1]))
-    return np.array(
-        [
-            relative_error(
-                simulate_measurement(plan, table, np.random.default_rng(s)).publish().values,
-                table,
-                workload,
-            )
-            for s in seeds
-        ]
-    )
-
-
-def published_errors(
-    plan: Plan,
-    reference: Any,
-    *,
-    weights: Sequence[float] | None = None,
-) -> Array:
-    """Return the errors of simulated publications of a plan on a reference, shape (rehearsals,).
-
-    The error is the mean over groups with weights ``weights``, shape (groups,), by default those of
-    the workload; see `relative_error`.  Plans with the same spaces are simulated with the same
-    noise.
-
-    Raises: see `weighed_for_publishing`.
-    """
-    groups = plan.workload.groups
-    weighted_groups = [
-        replace(g, weight=w)
-        for g, w in zip(groups, weights or [g.weight for g in groups], strict=True)
-    ]
-    workload = Workload(plan.workload.schema, tuple(weighted_groups))
-    return rehearsed_errors(plan, tables_of(reference, workload), workload)
-
-
-QUERY_POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
-SIGNAL_POWERS = (0.25, 0.5, 0.75)
-# lower bound of d: the noise of a published reference may hide the deviation
-MIN_DEVIATION = 0.1
-
-
-def weighed_for_publishing(
-    workload: Workload,
-    budget: Budget,
-    reference: Any,
-    mechanism: str = "querysmasher",
-    *,
-    progress: Progress | None = None,
-    **options: Any,
+def publication_weights(
+    workload: Workload, budget: Budget, *, expected_records: float, reference: Any = None
 ) -> Workload:
-    """Choose the group weights of smallest simulated error of published answers.
+    """Choose group weights for tables that will be published, from public information.
 
     Parameters
     ----------
-    workload : its group weights are the weights of the error; query weights do not change.
-    reference : public tables similar to the private ones: `Published` tables of an earlier release,
-        or public or simulated records as for `count_marginals`, with a similar number of records.
-    **options : options of the mechanism, see `engine.plan`.
+    workload : tables; group weights are the importance of the tables, and 0 remains 0.  Tables of
+        all families are treated as marginals on their attributes.
+    budget : the budget of the release.
+    expected_records : expected number of records, which must be public.
+    reference : public tables similar to the expected ones: `Published` tables of an earlier
+        release, or public or simulated records as for `count_marginals`.  Never give the private
+        records: a plan is public.
 
-    The error of a group is the sum of absolute errors of its published answers divided by the sum
-    of its exact answers.
+    Returns
+    -------
+    The workload with new group weights, for `plan`.  Unbiased answers of the plan have a larger
+    root mean squared error than with the original weights.
 
-    Guarantee: a deterministic function of its arguments.  On the reference, the error is at most
-    that of the original weights.
+    Guarantee: a deterministic function of its arguments.
 
     Raises
     ------
-    PlanError : no reference, a reference on a different schema or without records, or an objective
-        other than the weighted sum.
-    NotApplicable : the mechanism does not measure residual spaces, so that its answers cannot be
-        published.
+    PlanError : the number of records is not positive, or the reference has another schema, negative
+        cells or no records.
+    LimitExceeded : the groups have too many subsets of attributes.
+
+    >>> from engine import Attribute, Budget, Schema, Workload
+    >>> schema = Schema([Attribute.of_size("a", 20), Attribute.of_size("b", 30)])
+    >>> workload = Workload.all_ways(schema, (1, 2), family="marginal")
+    >>> one, *_, pair = publication_weights(workload, Budget(pcost=0.01), expected_records=500).groups
+    >>> one.weight > 100 * pair.weight
+    True
     """
     check_type(
         "workload",
@@ -208,62 +94,174 @@ def weighed_for_publishing(
         give="a Workload, such as Workload.all_ways(schema)",
         error=PlanError,
     )
-    if options.get("objective", "sum") != "sum":
-        raise PlanError(
-            'The aim "published" chooses weights for the weighted sum. Leave the objective out.'
+    records = check_positive("expected number of records", expected_records, error=PlanError)
+    schema, importance = workload.schema, dict[Space, float]()
+    sets = [_wide(group.attributes, schema) for group in workload.groups]
+    for names, group in zip(sets, workload.groups, strict=True):
+        importance[names] = importance.get(names, 0.0) + group.weight
+    importance = {names: weight for names, weight in importance.items() if weight > 0.0}
+    if not importance:
+        return workload
+    deviations = None if reference is None else _deviations(reference, workload, importance)
+    weights = _set_weights(schema, importance, budget.row_pcost, records, deviations)
+    new_weights = [
+        weights[names] * group.weight / importance[names] * schema.cells(names) / group.count
+        if group.weight > 0.0
+        else 0.0
+        for names, group in zip(sets, workload.groups, strict=True)
+    ]
+    scale = sum(g.weight * g.count for g in workload.groups) / sum(
+        weight * g.count for weight, g in zip(new_weights, workload.groups, strict=True)
+    )
+    groups = [
+        replace(group, weight=scale * weight)
+        for group, weight in zip(workload.groups, new_weights, strict=True)
+    ]
+    return Workload(schema, tuple(groups))
+
+
+def _wide(names: Space, schema: Schema) -> Space:
+    """Return the attributes with more than one cell, in the order of the schema."""
+    return tuple(name for name in schema.names if name in names and schema[name].size > 1)
+
+
+def _set_weights(
+    schema: Schema,
+    importance: Mapping[Space, float],
+    pcost: float,
+    records: float,
+    deviations: Mapping[Space, float] | None,
+) -> dict[Space, float]:
+    """Return a mapping from attribute sets to the weights of the cells of their tables."""
+    if sum(2 ** len(names) for names in importance) > MAX_SETS:
+        raise LimitExceeded(
+            f"The groups have more than {MAX_SETS:,} subsets of attributes. Use a workload with fewer"
+            " attributes per group."
         )
-    table, tell = (
-        tables_of(reference, workload),
-        progress_reporter(progress, "Planning was cancelled; nothing was changed."),
+    inside = {names: list(subsets(names)) for names in importance}
+    spaces = sorted({space for found in inside.values() for space in found}, key=len)
+    index = {space: i for i, space in enumerate(spaces)}
+    cells = np.array([float(schema.cells(space)) for space in spaces])
+    # number of residual coordinates, and privacy cost at noise variance 1
+    coordinates = np.array([math.prod(schema[n].size - 1.0 for n in space) for space in spaces])
+    costs = coordinates / cells
+    # dispersion of cells, shape (spaces, deviations, quantiles); infinite if residuals are kept
+    quantiles = scipy.special.ndtri((np.arange(CELL_QUANTILES) + 0.5) / CELL_QUANTILES)
+    counts = np.exp(LOG_CELL_SPREAD * quantiles)
+    counts /= np.sqrt(counts).mean() ** 2
+    shares = np.full((len(spaces), len(DEVIATIONS)), np.inf)
+    for i, space in enumerate(spaces):
+        if len(space) > 1:
+            prior = DEVIATIONS * ORDER_FACTOR ** (len(space) - 2)
+            shares[i] = prior if deviations is None else deviations[space]
+    dispersions = np.multiply.outer(
+        (shares * records / (MEAN_ABSOLUTE * cells[:, None])) ** 2, counts
     )
-    weighted = [i for i, group in enumerate(workload.groups) if group.weight > 0.0]
-    sizes = np.array([float(group.count) for group in workload.groups])
-    deviations = np.array(
-        [
-            _deviation(table, workload, i) if i in weighted else 1.0
-            for i in range(len(workload.groups))
-        ]
-    )
-    candidates: dict[tuple[float, float], tuple[Array, Workload]] = {}
-    max_candidates = len(QUERY_POWERS) + len(SIGNAL_POWERS)
-
-    def error(powers: tuple[float, float]) -> float:
-        if powers not in candidates:
-            tell(len(candidates) / max_candidates, "Rehearsing what would be published")
-            candidate = _scale_weights(workload, sizes ** -powers[0] * deviations ** powers[1])
-            candidates[powers] = (
-                rehearsed_errors(plan(candidate, budget, mechanism, **options), table, workload),
-                candidate,
-            )
-        errors, original_errors = candidates[powers][0], candidates[QUERY_POWERS[0], 0.0][0]
-        return float(errors.mean()) if (errors <= original_errors).all() else math.inf
-
-    best, _ = min(((a, 0.0) for a in QUERY_POWERS), key=error)
-    chosen = min([(best, 0.0), *((best, b) for b in SIGNAL_POWERS)], key=error)
-    return candidates[chosen][1]
-
-
-def _scale_weights(workload: Workload, factors: Array) -> Workload:
-    """Multiply group weights by factors, shape (groups,), normalized to the same sum."""
-    query_weights = np.array([group.weight * group.count for group in workload.groups])
-    factors = factors * (query_weights.sum() / (query_weights @ factors))
-    groups = tuple(
-        replace(g, weight=g.weight * float(f))
-        for g, f in zip(workload.groups, factors, strict=True)
-    )
-    return Workload(workload.schema, groups)
+    set_index = np.repeat(np.arange(len(importance)), [len(found) for found in inside.values()])
+    space_index = np.array([index[space] for found in inside.values() for space in found])
+    set_weights = np.array(list(importance.values())) / sum(importance.values())
+    variances = np.full(len(spaces), costs.sum() / pcost)
+    factors = MEAN_ABSOLUTE * cells / records
+    for _ in range(MAX_STEPS):
+        noise = (costs * variances)[:, None, None]
+        remaining = 1.0 / (1.0 + noise / dispersions)
+        errors = factors[:, None] * np.sqrt(noise * remaining).mean(axis=2)
+        slopes = (factors * costs)[:, None] * (0.5 * remaining**1.5 / np.sqrt(noise)).mean(axis=2)
+        squares, square_slopes = (errors**2).mean(axis=1), (2.0 * errors * slopes).mean(axis=1)
+        table_errors = np.sqrt(np.bincount(set_index, squares[space_index]))
+        derivatives = square_slopes * np.bincount(
+            space_index, (set_weights / (2.0 * table_errors))[set_index]
+        )
+        # residuals that noise hides keep a negligible share of the budget
+        derivatives = np.maximum(derivatives, MIN_SLOPE * costs * (derivatives / costs).max())
+        optimum = np.sqrt(costs / derivatives)
+        optimum *= (costs / optimum).sum() / pcost
+        # half a step on the logarithmic scale
+        new = np.sqrt(variances * optimum)
+        new *= (costs / new).sum() / pcost
+        step, variances = float(np.abs(np.log(new / variances)).max()), new
+        if step <= STEP_TOLERANCE:
+            break
+    return _weights_of_derivatives(derivatives, index, inside, coordinates, cells)
 
 
-def _deviation(table: Callable[[Space], Array], workload: Workload, number: int) -> float:
-    """Return the share of records by which a table differs from its reference."""
-    names = tuple(n for n in workload.groups[number].attributes if workload.schema[n].size > 1)
-    if len(names) < 2:
-        return 1.0
-    exact = table(names)
-    axes = tuple(range(len(names)))
+def _weights_of_derivatives(
+    derivatives: Array,
+    index: Mapping[Space, int],
+    inside: Mapping[Space, list[Space]],
+    coordinates: Array,
+    cells: Array,
+) -> dict[Space, float]:
+    """Return weights of cells for which weighted variances have given derivatives.
+
+    The variances of the cells of the table on A sum to sum over B inside A of sigma_B^2 times
+    coordinates_B / cells of A outside B.  If smaller sets would need negative weights, they get
+    small positive ones.
+    """
+    remaining, weights = derivatives.copy(), dict[Space, float]()
+    for names in sorted(inside, key=len, reverse=True):
+        at = index[names]
+        weight = max(remaining[at], 0.0) / coordinates[at]
+        weights[names] = float(weight)
+        for space in inside[names]:
+            i = index[space]
+            remaining[i] -= weight * coordinates[i] * cells[i] / cells[at]
+    least = MIN_WEIGHT_SHARE * max(weights.values())
+    return {names: max(weight, least) for names, weight in weights.items()}
+
+
+def _deviations(reference: Any, workload: Workload, sets: Iterable[Space]) -> dict[Space, float]:
+    """Return the shares of records by which tables of a reference deviate from smaller tables.
+
+    The mapping has all sets of at least two attributes inside ``sets``.
+    """
+    spaces = {space for names in sets for space in subsets(names) if len(space) > 1}
+    table = _reference_tables(reference, workload.schema, spaces)
+    return {space: _deviation(table(space)) for space in spaces}
+
+
+def _reference_tables(
+    reference: Any, schema: Schema, spaces: Iterable[Space]
+) -> Callable[[Space], Array | None]:
+    """Return a function from attributes to the table of a reference, None if it has no such table."""
+    if not isinstance(reference, Published):
+        counted = count_marginals(reference, schema, [(), *spaces])
+        if not counted[()] > 0:
+            raise PlanError("The reference has no records. Give a reference with records.")
+        return lambda names: counted[names].astype(float)
+    theirs = reference.measurement.plan.schema
+    if any(name not in theirs or theirs[name].size != schema[name].size for name in schema):
+        raise PlanError(
+            "The reference has other attributes than the workload. Give tables that were published"
+            " with the same schema."
+        )
+    if reference.fit == "none":
+        raise PlanError(
+            'The reference may have negative cells. Publish it with fit="shrunk" or "nonnegative".'
+        )
+    if not reference.total > 0.0:
+        raise PlanError("The reference has no records. Give a reference with records.")
+
+    def published_table(names: Space) -> Array | None:
+        try:
+            return reference.table(names)
+        except NotAnswerable:
+            return None
+
+    return published_table
+
+
+def _deviation(table: Array | None) -> float:
+    """Return the share of records by which a table deviates from its maximum-entropy reference.
+
+    At least `MIN_DEVIATION`, also for a table that is not there.
+    """
+    if table is None:
+        return MIN_DEVIATION
+    axes = tuple(range(table.ndim))
     margins = {
-        subset: exact.sum(axis=tuple(a for a in axes if a not in subset))
+        subset: table.sum(axis=tuple(a for a in axes if a not in subset))
         for subset in (*(axes[:i] + axes[i + 1 :] for i in axes), axes[:-2])
     }
-    deviation = float(np.abs(exact - maximum_entropy(axes, margins)).sum() / exact.sum())
-    return max(deviation, MIN_DEVIATION)
+    difference = table - max_entropy_table(axes, margins)
+    return max(float(np.abs(difference).sum() / table.sum()), MIN_DEVIATION)

@@ -20,9 +20,7 @@ from demo_data.make_synthetic import synthetic
 from engine.cli.main import main
 from engine.ledger import Ledger
 from engine.mechanisms import load_plan
-from engine.postprocess import publication_weights as aim
-from engine.postprocess import publication_weights as rehearsed
-from engine.postprocess.publication_weights import weighed_for_publishing
+from engine.postprocess.publication_weights import publication_weights
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from tests.cli.commands import run
@@ -75,27 +73,30 @@ def test_pure_epsilon_plan_is_released_as_package(
     assert main(["verify", "--ledger", ledger]) == 0
 
 
-def test_plan_aim_published_requires_reference_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_plan_expected_records_sets_publication_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rehearsed, "REHEARSALS", (1, 1))
-    monkeypatch.setattr(aim, "QUERY_POWERS", (0.0, 0.5))
     schema = Schema(
         [Attribute.of_size("a", 12, "categorical"), Attribute.of_size("b", 2, "categorical")]
     )
     (tmp_path / "schema.json").write_text(schema.to_json())
     synthetic(schema, 200, seed=1).to_csv(tmp_path / "public.csv", index=False)
-    command = f"plan --schema {tmp_path}/schema.json --ways 1 2 --rho 0.1 --aim published"
-    assert run(f"{command} --out {tmp_path}/no.json") == 1
-    assert "needs a reference" in capsys.readouterr().err
+    command = f"plan --schema {tmp_path}/schema.json --ways 1 2 --rho 0.01"
+    assert run(f"{command} --reference {tmp_path}/public.csv --out {tmp_path}/no.json") == 1
+    assert "--expected-records" in capsys.readouterr().err
+    assert run(f"{command} --expected-records 0 --out {tmp_path}/no.json") == 1
+    assert "expected number of records" in capsys.readouterr().err
+    command += " --expected-records 200"
+    assert run(f"{command} --out {tmp_path}/plan.json") == 0
+    assert "unbiased answers" in capsys.readouterr().out
     command += f" --reference {tmp_path}/public.csv"
     assert run(f"{command} --out {tmp_path}/public.csv") == 1, "the reference is not overwritten"
-    assert run(f"{command} --out {tmp_path}/plan.json") == 0
-    weighted_plan = load_plan((tmp_path / "plan.json").read_bytes())
-    weighed = weighed_for_publishing(
-        Workload.all_ways(schema, (1, 2)), Budget.zcdp(0.1), tmp_path / "public.csv"
-    )
-    assert weighted_plan.workload.to_json() == weighed.to_json()
+    assert run(f"{command} --out {tmp_path}/near.json") == 0
+    workload, budget = Workload.all_ways(schema, (1, 2)), Budget.zcdp(0.01)
+    for name, reference in (("plan", None), ("near", tmp_path / "public.csv")):
+        weighted = publication_weights(workload, budget, expected_records=200, reference=reference)
+        stored_plan = load_plan((tmp_path / f"{name}.json").read_bytes())
+        assert stored_plan.workload.to_json() == weighted.to_json()
 
 
 def create_files(tmp_path: Path, *total: str) -> dict[str, str]:

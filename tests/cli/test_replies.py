@@ -40,7 +40,7 @@ def test_plan_commands_return_json(folder: Path, capsys: Capture) -> None:
     assert {name: shown[name] for name in reply if name in shown} == {
         k: v for k, v in reply.items() if k in shown
     }
-    assert set(reply) - set(shown) == {"plan", "centers", "single"}
+    assert set(reply) - set(shown) == {"plan", "centers", "single", "weights"}
     assert reply["centers"].startswith("tuned centers: planning takes about")
     assert [(g["attributes"], g["queries"]) for g in shown["groups"]] == [
         (["age"], 5),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from demo_data.make_synthetic import synthetic
 from engine.errors import LimitExceeded
 from engine.ledger import Ledger
 from engine.mechanisms import load_plan, plan
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
-from engine.postprocess.publication_weights import published_errors, weighed_for_publishing
+from engine.postprocess.publication_weights import publication_weights
 from engine.privacy import Budget
 from engine.publish import write_published, write_records, write_tables, write_workbook
 from engine.release import Measurement, load_measurement
@@ -92,51 +89,38 @@ def weigh(
     budget: Mapping[str, Any],
     mechanism: str,
     options: Mapping[str, Any],
-    reference: bytes | tuple[int, int],
+    expected_records: float,
     *,
     progress: Progress,
-) -> tuple[str, float, float]:
-    """Choose weights of tables that reduce the errors of the published tables.
+) -> tuple[str, list[tuple[int, float, float]]]:
+    """Choose weights of groups for published tables, and compare the errors of unbiased answers.
 
     Parameters
     ----------
-    reference : content of a public CSV file, or the number of simulated records and a seed.
+    expected_records : expected number of records, which is public.
 
     Returns
     -------
-    JSON of the workload with the new weights, and the mean errors of the published tables before
-    and after, in counts.
+    JSON of the workload with the new weights, and rows (number of attributes, error, new error):
+    the root mean squared errors, in counts, of the unbiased answers of all groups with this number
+    of attributes.
     """
-    workload_value, spent = Workload.from_json(workload), Budget.from_dict(budget)
-    with _records(workload_value, reference) as records:
-        weighted = weighed_for_publishing(
-            workload_value,
-            spent,
-            records,
-            mechanism,
-            progress=_part(progress, 0.0, 0.9),
-            **dict(options),
-        )
-        weights = [group.weight for group in workload_value.groups]
-        before, after = (
-            published_errors(
-                plan(w, spent, mechanism, **dict(options)), records, weights=weights
-            ).mean()
-            for w in (workload_value, weighted)
-        )
-    return weighted.to_json(), float(before), float(after)
-
-
-@contextmanager
-def _records(workload: Workload, reference: bytes | tuple[int, int]) -> Iterator[Any]:
-    """Yield reference records for `weigh`: the path of a CSV file, or a data frame."""
-    if not isinstance(reference, bytes):
-        yield synthetic(workload.schema, *reference)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "reference.csv"
-        file.write_bytes(reference)
-        yield file
+    original, spent = Workload.from_json(workload), Budget.from_dict(budget)
+    weighted = publication_weights(original, spent, expected_records=expected_records)
+    squares = []
+    for number, candidate in enumerate((original, weighted)):
+        part = _part(progress, 0.5 * number, 0.5 * (number + 1))
+        result = plan(candidate, spent, mechanism, progress=part, **dict(options))
+        groups = result.by_group()
+        groups = groups.assign(order=groups["attributes"].map(len))
+        groups["square"] = groups["rmse"] ** 2 * groups["queries"]
+        sums = groups.groupby("order")[["square", "queries"]].sum()
+        squares.append(sums["square"] / sums["queries"])
+    rows = [
+        (int(order), float(squares[0][order]) ** 0.5, float(squares[1][order]) ** 0.5)
+        for order in squares[0].index
+    ]
+    return weighted.to_json(), rows
 
 
 def _measurement(source: Mapping[str, str]) -> Measurement:

@@ -6,23 +6,19 @@ import math
 
 import pytest
 
-from demo_data.make_synthetic import synthetic
 from engine._format import cost, format_number
 from engine.analysis import NoiseScale, budget_for_quality, budget_for_query
 from engine.analysis import error_targets as fitness
 from engine.analysis.error_targets import budget_for, share_within
 from engine.analysis.relative_error import quality_text
 from engine.mechanisms import plan
-from engine.postprocess import publication_weights as aim
-from engine.postprocess import publication_weights as rehearsed
-from engine.postprocess.publication_weights import weighed_for_publishing
+from engine.postprocess.publication_weights import publication_weights
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.jobs import publishing
 from pages.parts.preview import publication_weights_form
 from pages.parts.preview.group_targets_form import CURRENT, EACH
 from pages.parts.shell import permalink
-from pages.parts.workload import reference_form
 from tests import working
 from tests.app.preview.sessions import open_preview
 from tests.app.session import UNIFORM, Session, demo_plan, demo_schema, open_demo
@@ -157,35 +153,27 @@ def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.Mon
     monkeypatch.setattr(publication_weights_form.publishing, "weigh", working.doubled)
     workload = Workload.all_ways(Schema.from_json('{"a": 20, "b": 4, "c": 2}'), (1, 2), "marginal")
     session = open_preview(workload)
-    session.set(fold_aim=True).press("aim_find")
-    session.until(lambda: any(b.key == "aim_use" for b in session.app.button))
-    text = session.text()
-    assert "never on the records to be protected" in text
-    assert "10.0% of the counts (20.0% with" in text
-    assert any('aim="published", reference=reference)' in c.value for c in session.app.code)
-    session.press("aim_use")
+    session.set(fold_published=True, published_records=5_000).press("published_find")
+    session.until(lambda: any(b.key == "published_use" for b in session.app.button))
+    assert "unbiased answers" in session.text()
+    assert any("expected_records=5000" in c.value for c in session.app.code)
+    session.press("published_use")
     assert [g.weight for g in session.studio.required_workload.groups] == [2.0] * len(
         workload.groups
     )
     session.press("undo")
     assert session.studio.required_workload.to_json() == workload.to_json()
-    session.set(fold_aim=True, aim_reference=reference_form.PUBLIC)
-    assert session.app.button(key="aim_find").disabled
 
 
-def test_worker_weights_equal_engine_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsed, "REHEARSALS", (1, 1))
-    monkeypatch.setattr(aim, "QUERY_POWERS", (0.0, 0.5))
+def test_worker_weights_equal_engine_weights() -> None:
     workload, budget = (
         Workload.all_ways(Schema.from_json('{"a": 40, "b": 3}'), (1, 2), "marginal"),
         Budget(pcost=0.01),
     )
-    records = synthetic(workload.schema, 1_000, 1)
-    wanted = weighed_for_publishing(workload, budget, records, "residualplanner").to_json()
-    for reference in ((1_000, 1), records.to_csv(index=False).encode()):
-        request = workload.to_json(), budget.to_dict(), "residualplanner", {}
-        text, before, after = publishing.weigh(
-            *request, reference, progress=lambda share, words: True
-        )
-        assert text == wanted != workload.to_json()
-        assert after < before
+    request = workload.to_json(), budget.to_dict(), "residualplanner", {}, 1_000.0
+    text, errors = publishing.weigh(*request, progress=lambda share, words: True)
+    expected = publication_weights(workload, budget, expected_records=1_000)
+    assert text == expected.to_json() != workload.to_json()
+    assert [row[0] for row in errors] == [1, 2]
+    assert errors[0][2] < errors[0][1]
+    assert errors[1][2] > errors[1][1]

@@ -1,0 +1,150 @@
+"""Group weights for published tables."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.errors import LimitExceeded, PlanError
+from engine.mechanisms import load_plan, plan
+from engine.postprocess import publication_weights as module
+from engine.postprocess.publication_weights import publication_weights
+from engine.postprocess.uncertainty import simulate_measurement
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
+from tests.publish.measured import SCHEMA, people
+
+PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+RECORDS = 3_000
+TABLE = people(SCHEMA, RECORDS, 1)
+
+
+def weights_by_set(workload):
+    return {group.attributes: group.weight for group in workload.groups}
+
+
+def mean_pair_error(result, table, seeds=3):
+    """Return the mean L1 error of published pairs of a plan."""
+    pairs = list(itertools.combinations(result.schema.names, 2))
+    releases = [
+        simulate_measurement(result, table, np.random.default_rng(seed)).publish()
+        for seed in range(seeds)
+    ]
+    return np.mean([np.abs(f.table(p) - table(p)).sum() for f in releases for p in pairs])
+
+
+@pytest.mark.parametrize("pcost", [1e-4, 3e-3, 0.1, 10.0])
+def test_publication_weights_reduce_or_keep_published_error(pcost):
+    wide = Schema(
+        [Attribute.of_size(name, n) for name, n in zip("abcd", (40, 9, 20, 2), strict=True)]
+    )
+    workload, table = Workload.all_ways(wide, (1, 2), family="marginal"), people(wide, 20_000, 1)
+    budget = Budget(pcost=pcost)
+    weighted = publication_weights(workload, budget, expected_records=20_000)
+    error, original = (
+        mean_pair_error(plan(w, budget, "residualplanner"), table) for w in (weighted, workload)
+    )
+    assert error <= (0.9 if pcost <= 1e-4 else 1.03) * original
+
+
+def test_publication_weights_at_small_budget_equal_independence():
+    budget = Budget(pcost=1e-5)
+    one_way = Workload.all_ways(SCHEMA, (1,), family="marginal")
+    absolute_errors = []
+    for workload in (
+        publication_weights(PAIRS, budget, expected_records=RECORDS),
+        publication_weights(one_way, budget, expected_records=RECORDS),
+    ):
+        result = plan(workload, budget, "residualplanner")
+        numbers = [i for i, g in enumerate(workload.groups) if len(g.attributes) == 1]
+        absolute_errors.append(sum(np.sqrt(result.variances(i)).sum() for i in numbers))
+    assert absolute_errors[0] <= 1.02 * absolute_errors[1]
+
+
+def test_publication_weights_at_large_budget_are_nearly_equal():
+    weights = weights_by_set(
+        publication_weights(PAIRS, Budget(pcost=1e6), expected_records=RECORDS)
+    )
+    pairs = [weight for names, weight in weights.items() if len(names) == 2]
+    assert max(pairs) <= 4.0 * min(pairs)
+
+
+def test_publication_weights_depend_only_on_public_arguments():
+    first = publication_weights(PAIRS, Budget(pcost=0.02), expected_records=RECORDS)
+    assert publication_weights(PAIRS, Budget(pcost=0.02), expected_records=RECORDS) == first
+    assert publication_weights(PAIRS, Budget(pcost=0.02), expected_records=10 * RECORDS) != first
+    total = sum(group.weight * group.count for group in first.groups)
+    assert total == pytest.approx(PAIRS.queries)
+    result = plan(first, Budget(pcost=0.02), "residualplanner")
+    assert load_plan(result.to_json()).hash == result.hash
+
+
+def test_publication_weights_keep_zero_weights():
+    groups = [
+        replace(g, weight=0.0 if g.attributes == ("a", "b") else g.weight) for g in PAIRS.groups
+    ]
+    weighted = publication_weights(
+        Workload(SCHEMA, tuple(groups)), Budget(pcost=0.02), expected_records=RECORDS
+    )
+    assert [g.attributes for g in weighted.groups if g.weight == 0.0] == [("a", "b")]
+
+
+def test_publication_weights_accept_every_family_and_triples():
+    workload = (
+        Workload.all_ways(SCHEMA, (0, 1, 2, 3))
+        .add(("a", "b"), "range")
+        .add(("c", "d"), "affine")
+        .add(("a",), "marginal")
+    )
+    weighted = publication_weights(workload, Budget(pcost=0.02), expected_records=RECORDS)
+    assert all(0.0 < group.weight < np.inf for group in weighted.groups)
+    plan(weighted, Budget(pcost=0.02))
+
+
+def test_publication_weights_follow_dependence_in_reference():
+    schema = Schema([Attribute.of_size(name, 6) for name in "abc"])
+    workload = Workload.all_ways(schema, (1, 2), family="marginal")
+    rng = np.random.default_rng(1)
+    a, c = rng.integers(0, 6, 4_000), rng.integers(0, 6, 4_000)
+    records = pd.DataFrame({"a": a, "b": a, "c": c})
+    earlier = simulate_measurement(
+        plan(workload, Budget(pcost=1.0), "residualplanner"),
+        lambda names: np.histogramdd(
+            records[list(names)].to_numpy(), bins=[np.arange(7)] * len(names)
+        )[0] if names else np.array(4_000.0),
+        np.random.default_rng(0),
+    ).publish()  # fmt: skip
+    for reference in (records, earlier):
+        weights = weights_by_set(
+            publication_weights(
+                workload, Budget(pcost=0.001), expected_records=4_000, reference=reference
+            )
+        )
+        assert weights["a", "b"] > 3.0 * weights["a", "c"]
+
+
+def test_publication_weights_with_bad_arguments_are_refused(monkeypatch):
+    earlier = simulate_measurement(
+        plan(PAIRS, Budget(pcost=0.02), "residualplanner"), TABLE, np.random.default_rng(0)
+    )
+    small = Workload(Schema([Attribute.of_size("a", 9), Attribute.of_size("z", 2)])).add(("z",))
+    no_records = pd.DataFrame({name: np.zeros(0, int) for name in SCHEMA.names})
+    cases = [
+        (PAIRS, 0, None, "number of records"),
+        (PAIRS, RECORDS, earlier.publish("none"), "negative"),
+        (small, RECORDS, earlier.publish(), "attributes"),
+        (PAIRS, RECORDS, no_records, "no records"),
+        ("workload", RECORDS, None, "workload"),
+    ]
+    for workload, records, reference, word in cases:
+        with pytest.raises(PlanError, match=word):
+            publication_weights(
+                workload, Budget(pcost=0.02), expected_records=records, reference=reference
+            )
+    monkeypatch.setattr(module, "MAX_SETS", 10)
+    with pytest.raises(LimitExceeded, match="subsets"):
+        publication_weights(PAIRS, Budget(pcost=0.02), expected_records=RECORDS)
