@@ -85,7 +85,10 @@ def add_plan_commands(commands: Commands) -> None:
         "--expected-records",
         type=float,
         metavar="N",
-        help="choose group weights for published tables of about N records; by default none",
+        help=(
+            "expected number of records, for which group weights minimise the error of published"
+            " tables; by default, the weights of the workload remain"
+        ),
     )
     plan_command.add_argument(
         "--reference",
