@@ -403,12 +403,10 @@ class FunctionCounts:
     def _count(self, i: int, order: int) -> int:
         terms, max_functions = self.symmetric_terms[i], max(self.sizes[i], default=1)
         if terms is not None:
-            # without products, the order is the number of queries on a pair, which is small
-            return (
-                min(max_functions, math.isqrt(order))
-                if any(len(keys) == 2 for keys in terms.pair)
-                else max_functions
-            )
+            # products of two attributes give matrices of k^2 rows for k functions; other queries
+            # on pairs give one row per query, so that all functions fit
+            has_products = any(len(keys) == 2 for keys in terms.pair)
+            return min(max_functions, math.isqrt(order)) if has_products else max_functions
         k = 1
         while k < max_functions and self._order(i, k + 1) <= order:
             k += 1

@@ -184,8 +184,7 @@ class LinkedQueries:
     ----------
     links : the distinct links.
     sums : (factor, squares) pairs.  The nuclear norm of the workload is the sum over pairs of
-    factor
-        times the square root of the sum over links of (squares[number of the link] times the
+        factor times the square root of the sum over links of (squares[number of the link] times the
         nuclear norm of the link)^2.
     roles : mapping from free attributes to their role; attributes of one role have equal weights.
     sizes : number of cells by role.

@@ -6,8 +6,7 @@ Notes
 -----
 **Single attributes and pairs** (`SymmetricPairs`).  Queries on pairs are split into a symmetric and
 an antisymmetric part under the exchange of the two attributes, in the bases S and L of symmetric
-and antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors,
-with
+and antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors, with
 the coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2:
 
     sector         times         columns    coefficients, column by column
@@ -39,9 +38,8 @@ over the square root of C(N, k) C(N, l).  The matrices have at most j + 1 rows f
 attributes.  Source: our own; the sectors are those of Schur-Weyl duality for two states.
 
 **Weights that are not products** (`CompositionBound`).  By symmetry the optimal weights of the
-cells are invariant under permutations of the attributes.  The weight of a cell then depends only on
-its
-*composition*: c_a of the attributes have the value a, with sum d.  The weights are shares of
+cells are invariant under permutations of the attributes.  The weight of a cell then depends only
+on its *composition*: c_a of the attributes have the value a, with sum d.  The weights are shares of
 compositions, and the bound is the nuclear norm of the mean, under the shares, of matrices M(c),
 which have the sectors of `SymmetricPairs`.  With orthonormal functions phi_u of the values and a
 unit vector w over the attributes, orthogonal to the constant, the columns of the sectors represent
@@ -959,14 +957,15 @@ class CompositionBound:
 def shares_norm(
     linked_queries: LinkedQueries, roots: Mapping[Role, Array], deadline: float
 ) -> float:
-    """Return the largest nuclear norm of a search over shares of compositions until a deadline.
+    """Search for cell weights with a large nuclear norm until a deadline; return the largest norm.
 
+    The weight of a cell depends only on its composition: how many attributes have each value.
     Returns 0 unless the workload is invariant under permutations of its free attributes.
 
     Parameters
     ----------
-    roots : square roots of good weights of the values of an attribute, shape (n,); the initial
-        compositions are drawn near these weights.
+    roots : mapping from roles of attributes to square roots of the weights of their values, shape
+        (n,), in the best product of weights so far; initial compositions are drawn near these.
     deadline : time at which the search ends, on the clock of `planning_time`.
     """
     terms = (

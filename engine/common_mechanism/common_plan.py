@@ -376,7 +376,10 @@ class CommonPlan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> CommonPlan:
-        """Return the options that `to_json` wrote, with look and residuals computed again.
+        """Rebuild a common plan from the text that `to_json` wrote.
+
+        The text has the plans of the options only.  The look, which is their common first
+        measurement, and the residual measurements are computed again.
 
         Raises
         ------

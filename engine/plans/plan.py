@@ -419,9 +419,10 @@ class Plan(FrozenValue):
     def checked(self, query: NamedQuery) -> tuple[Space, npt.ArrayLike]:
         """Return the attributes and the tensor of a query; raise PlanError unless it is a pair."""
         if not isinstance(query, (tuple, list)) or len(query) != 2:
+            kind = type(query).__name__
+            found = f"a {kind} of {len(query)}" if isinstance(query, (tuple, list)) else f"a {kind}"
             raise PlanError(
-                f"A query has the type {type(query).__name__}; a query is a pair (attributes,"
-                " table). Give such a pair."
+                f"A query is {found}, but must be a pair (attributes, table). Give such a pair."
             )
         return self.schema.named(query[0], error=PlanError), query[1]
 

@@ -164,10 +164,11 @@ def _on_simplex_table(
 def _precision_factor(
     seen: ResidualEstimate | None, value: Array, precision: Array | float
 ) -> float:
-    """Return a factor in (0, 1] for the precision of a residual estimated from larger tables.
+    """Return the factor in (0, 1] that multiplies the precision of an estimate from larger tables.
 
-    It is below 1 if this estimate, ``value / precision``, differs from the residual ``seen`` by more
-    than the noise of both explains, so that it seems to be biased.
+    The estimate ``value / precision`` is compared with ``seen``, the measured estimate of the same
+    residual.  The factor is below 1 if they differ by more than their noise explains, because the
+    estimate from larger tables then seems to be biased.
     """
     if seen is None or not np.min(precision) > 0.0:
         return 1.0

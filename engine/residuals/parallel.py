@@ -126,8 +126,7 @@ def search_all(
     workers : number of workers; None for the caller's joblib configuration.
     deadline : time limit on the clock of `planning_time`.
     on_progress : called about ten times per second with the number of searches that ended; may
-    raise to
-        cancel.
+        raise to cancel.
     """
     import joblib
     from joblib.externals.loky import get_reusable_executor

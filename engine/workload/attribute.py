@@ -220,8 +220,8 @@ class Attribute:
         unit : "year", "quarter", "month" or "day".
         clip : count earlier and later dates in the first and the last cell; False refuses them.
         missing : label of an additional last cell for missing values; None refuses them.
-        missing_values : texts that denote a missing value. A text that is a date denotes that day
-            in every type.
+        missing_values : texts that denote a missing value. If such a text is a date, that day
+            is a missing value also where the records contain it as a date or a time.
         date_format : format of texts that are not ISO dates, with %Y, %m, %d, %H, %M and %S, each
             at most once.
 

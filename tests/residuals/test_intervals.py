@@ -127,8 +127,8 @@ def test_evaluation_equals_dense_eigendecomposition(mix, with_total, cells):
 
 @pytest.mark.parametrize("with_total", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
-def test_norms_are_twice_the_derivative(mix, with_total):
-    """f(mu) is homogeneous of degree 1/2, and its derivative by mu is half the cell costs."""
+def test_norms_are_twice_derivative_of_trace(mix, with_total):
+    """The derivative of the trace with respect to the weights is half the norms."""
     space, weights = space_of(30, mix, with_total, seed=2), random_weights(30)
     direction = np.random.default_rng(3).standard_normal(30)
     direction -= direction.mean()

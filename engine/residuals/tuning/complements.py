@@ -29,7 +29,7 @@ of Gram G and lift M has the weighted squared error and the sensitivity
 
 and sqrt(f d) is minimal at its optimal strategy R.  A p-norm in place of the largest norm makes it
 smooth and is at most (cells)^(1/(2p)) larger.  L-BFGS then minimises S over the split and the
-strategies of all spaces at once, from the published split Z = 0, zeta = 0, with increasing p.  An
+strategies of all spaces at once, from the published split Z = 0, zeta = 0, with increasing p.  A
 search for the optimal strategies of every split on the way would take ten times as long.
 """
 
@@ -249,8 +249,7 @@ class PairKind:
     ----------
     sizes : sizes of the two attributes.
     query_rows : coefficients of the queries on the residual space of the pair, in the basis V;
-    shape
-        (queries, r).
+        shape (queries, r).
     across : the orthonormal basis V of these coefficients, shape (residual coordinates, r).
     A : coefficients of the queries on the residual spaces of the two attributes, shapes (queries,
         n_i - 1).
@@ -516,7 +515,7 @@ class ComplementProblem:
         S += math.fsum(
             self._single(s, kind, at, passed, gradient) for s, kind in enumerate(self.singles)
         )
-        S += self._total(at, passed, gradient)
+        S += self._total_term(at, passed, gradient)
         return S, self.vector(gradient)
 
     def _noise(
@@ -577,25 +576,31 @@ class ComplementProblem:
             )
         return kind.count * result.value
 
-    def _total(
+    def _total_term(
         self, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]
     ) -> float:
+        """Return the term of the total in S, and add its derivatives to ``gradient``.
+
+        The term is the root of the sum of squared coefficients that the queries have on the total.
+        ``at`` maps the names of parameters to their values; ``passed`` maps (pair, slot) to the
+        coefficients of the pair's queries on one of its attributes.
+        """
         value, changes = self.constant, list[tuple[Any, Array]]()
         for s, single in enumerate(self.singles):
-            t = single.total + single.query_rows @ at["zeta", s]
-            value += single.count * float(t @ t)
-            changes.append((("zeta", s), 2.0 * single.count * single.query_rows.T @ t))
+            on_total = single.total + single.query_rows @ at["zeta", s]
+            value += single.count * float(on_total @ on_total)
+            changes.append((("zeta", s), 2.0 * single.count * single.query_rows.T @ on_total))
         for (p, *slots), number in self.links.items():
             kind = self.pairs[p]
-            t = kind.a0 + kind.query_rows @ at["y", p]
+            on_total = kind.a0 + kind.query_rows @ at["y", p]
             for slot, s in enumerate(slots):
-                t = t + passed[p, slot] @ at["zeta", s]
-            value += number * float(t @ t)
-            back = 2.0 * number * kind.query_rows.T @ t
-            changes.append((("y", p), back))
+                on_total = on_total + passed[p, slot] @ at["zeta", s]
+            value += number * float(on_total @ on_total)
+            by_parameter = 2.0 * number * kind.query_rows.T @ on_total
+            changes.append((("y", p), by_parameter))
             for slot, s in enumerate(slots):
-                changes.append((("Y", p, slot), np.outer(back, at["zeta", s])))
-                changes.append((("zeta", s), 2.0 * number * passed[p, slot].T @ t))
+                changes.append((("Y", p, slot), np.outer(by_parameter, at["zeta", s])))
+                changes.append((("zeta", s), 2.0 * number * passed[p, slot].T @ on_total))
         if value <= 0.0:
             return 0.0
         for name, change in changes:

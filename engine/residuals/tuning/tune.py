@@ -496,21 +496,17 @@ def split_seconds(
 
     ``subs`` and ``factors`` are those of the decomposition with uniform centers.
     """
-    joint, products = ways_to_split(workload, allowance)
-    seconds = complement_seconds(workload) if joint else 0.0
-    is_untuned_pair = not joint and can_tune(workload)
-    for sub in subs if products else ():
+    tunes_complements, tunes_centers = ways_to_split(workload, allowance)
+    seconds = complement_seconds(workload) if tunes_complements else 0.0
+    has_untuned_pairs = not tunes_complements and can_tune(workload)
+    for sub in subs if tunes_centers else ():
         has_joint_factor = any(len(axes) > 1 for term in sub.terms for axes, _ in term.factors)
         if sub.mixed:
             seconds += MIXED_SPACE_SECONDS + (JOINT_ROWS_SECONDS if has_joint_factor else 0.0)
-            steps = (
-                UNTUNED_PAIR_STEPS
-                if is_untuned_pair and has_joint_factor
-                else 0
-                if too_slow(sub.sizes)
-                else MIXED_SPACE_STEPS
-            )
-            seconds += steps * _step(sub, factors)
+            if has_untuned_pairs and has_joint_factor:
+                seconds += UNTUNED_PAIR_STEPS * _step(sub, factors)
+            elif not too_slow(sub.sizes):
+                seconds += MIXED_SPACE_STEPS * _step(sub, factors)
         elif len(sub.sizes) == 1:
             factor = factors[sub.terms[0].factors[0][1]]
             if not isinstance(factor, IntervalFactor):

@@ -106,7 +106,7 @@ def paper_numbers(studio: RequestState, comparison: Compared | None) -> str:
         "Compute row",
         job_widget.start,
         key,
-        tasks.published,
+        tasks.recomputed_rmse,
         number,
         key="book_start",
         place=right,

@@ -81,8 +81,8 @@ def compare_all(
     return result, {label_of(name, options): (name, options) for name, options in choices}
 
 
-def published(number: int, *, progress: Progress) -> float:
-    """Return the RMSE at privacy cost 1 of row ``number`` of the tables in the papers."""
+def recomputed_rmse(number: int, *, progress: Progress) -> float:
+    """Plan the workload of `ROWS[number]`, a row of the papers, at privacy cost 1; return its RMSE."""
     return plan(ROWS[number].workload(), Budget(pcost=1.0), progress=progress).rmse
 
 

@@ -19,9 +19,8 @@ from pages.parts.shell import history
 from pages.parts.shell.streamlit_internals import RerunException, field_values
 
 Action = Callable[..., None]
-# keys of the page state: key of a button that was clicked with outdated values; its action with the
-# new arguments, which the next draw of the page calls first
-PRESSED, DUE = "pressed", "due"
+PRESSED = "pressed"  # page state: key of a button that was clicked with outdated values
+DUE = "due"  # page state: action and new arguments, called first at the next draw of the page
 PAGE_STATE = "only_here"  # session state key of the page state
 VALUES_CHANGED = (
     "A value changed just before your click. Nothing was spent. Check it and try again."
