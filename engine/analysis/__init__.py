@@ -4,12 +4,14 @@ from engine.analysis.ad_hoc_queries import (
     box_query,
     condition_query,
     count_cells,
+    find_cells,
     find_groups,
     half_width,
     page_of,
     parse_query,
     run_query,
     workload_digest,
+    workload_errors,
     workload_table,
 )
 from engine.analysis.compare import compare, comparison, partial_comparison
@@ -33,6 +35,14 @@ from engine.analysis.error_targets import (
     two_digits,
     within_text,
 )
+from engine.analysis.hidden_errors import (
+    WeightProposal,
+    hidden_groups,
+    hidden_text,
+    proposal_text,
+    propose_weights,
+    raise_weights,
+)
 from engine.analysis.paper_results import ROWS, results_table
 from engine.analysis.plan_comparison import SAMPLED, losses, plan_diff, single_groups_text, summary
 from engine.analysis.relative_error import (
@@ -50,6 +60,7 @@ from engine.analysis.variance_breakdown import (
     worst_error,
     worst_first,
     worst_group,
+    worst_tables,
 )
 from engine.analysis.what_if import (
     added_text,
@@ -63,6 +74,7 @@ __all__ = [
     "ROWS",
     "SAMPLED",
     "NoiseScale",
+    "WeightProposal",
     "above_best",
     "added_text",
     "bound_text",
@@ -81,11 +93,14 @@ __all__ = [
     "error_table",
     "errors_against_targets",
     "even_error",
+    "find_cells",
     "find_groups",
     "forecast_added",
     "gap_text",
     "group_table",
     "half_width",
+    "hidden_groups",
+    "hidden_text",
     "largest_errors",
     "losses",
     "mechanism_bound",
@@ -94,11 +109,14 @@ __all__ = [
     "parse_query",
     "partial_comparison",
     "plan_diff",
+    "proposal_text",
+    "propose_weights",
     "publishable_by_group",
     "publishable_text",
     "quality_by_group",
     "quality_shares",
     "query_count_text",
+    "raise_weights",
     "releases_within",
     "remove_targets",
     "results_table",
@@ -111,8 +129,10 @@ __all__ = [
     "two_digits",
     "within_text",
     "workload_digest",
+    "workload_errors",
     "workload_table",
     "worst_error",
     "worst_first",
     "worst_group",
+    "worst_tables",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 
 MAX_CELLS = 4_000_000  # largest coefficient table of one query
+MAX_CELLS_SEARCHED = 100_000  # cells without labels whose texts `find_cells` writes
 
 
 def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> pd.DataFrame:
@@ -54,6 +57,20 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
     )
 
 
+def workload_errors(
+    workload: Workload, chosen: Sequence[int], plan: Plan | None = None
+) -> pd.DataFrame:
+    """Return `workload_table` of some groups with the typical error of each, in counts.
+
+    The column "typical error" is empty without a plan of the workload.
+    """
+    from engine.analysis.variance_breakdown import errors_by_group
+
+    table = workload_table(workload, chosen)
+    errors = None if plan is None else errors_by_group(plan)["rmse"].to_numpy()[list(chosen)]
+    return table.assign(**{"typical error": errors if errors is not None else math.nan})
+
+
 def find_groups(workload: Workload, words: str) -> list[int]:
     """Return the numbers of the groups that match every word of a search text, ignoring case.
 
@@ -74,6 +91,31 @@ def find_groups(workload: Workload, words: str) -> list[int]:
         for text in [f"{i} {' '.join(g.attributes) or 'total'} {g.family_text}".casefold()]
         if all(needle in text for needle in needles)
     ]
+
+
+def find_cells(attribute: Attribute, text: str, *, limit: int = 100) -> list[int]:
+    """Return the cells of an attribute whose text contains a search text, ignoring case.
+
+    Cells with exactly this text are first; at most ``limit`` cells are returned. Of the codes of an
+    attribute without labels only those within `MAX_CELLS_SEARCHED` are searched.
+
+    >>> find_cells(Attribute.categorical("town", ["Ulm", "Neu-Ulm", "Bonn"]), "ulm")
+    [0, 1]
+    >>> find_cells(Attribute.of_size("zip", 30_000), "7", limit=3)
+    [7, 17, 27]
+    """
+    needle = text.strip().casefold()
+    cells = range(
+        attribute.size if attribute.labels is not None else min(attribute.size, MAX_CELLS_SEARCHED)
+    )
+    texts = attribute.labels or map(attribute.label, cells)
+    matches = [(cell, label.casefold()) for cell, label in zip(cells, texts, strict=True)]
+    exact = [cell for cell, label in matches if label == needle]
+    contained = (cell for cell, label in matches if needle in label and label != needle)
+    # a code beyond the cells that are searched is found by its number
+    if attribute.is_coded and re.fullmatch(r"[0-9]{1,8}", needle) and int(needle) < attribute.size:
+        exact = [int(needle)]
+    return [*exact, *itertools.islice(contained, max(limit - len(exact), 0))]
 
 
 def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[int], int]:

@@ -118,12 +118,10 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     pieces = []
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):
         if share >= 0.005:
-            source = f"the {_name(names)} interaction" if names else "the total"
-            pieces.append(
-                f"{share:.0%} comes from"
-                f" {source if len(names) != 1 else f'the distribution of {names[0]}'}"
-            )
-    return f"{'; '.join(pieces)}." if pieces else "No noise."
+            interaction = f"the {_name(names)} interaction" if len(names) > 1 else ""
+            source = interaction or (names[0] if names else "the total")
+            pieces.append(f"{share:.0%} {'' if pieces else 'comes '}from {source}")
+    return f"{', '.join(pieces)}." if pieces else "No noise."
 
 
 def _name(names: tuple[str, ...]) -> str:
@@ -166,6 +164,21 @@ def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.D
     groups = plan.workload.groups
     selected = [g in matching and ways in (None, len(groups[g].attributes)) for g in table["group"]]
     return table[selected].reset_index(drop=True)
+
+
+@cached_on_value
+def worst_tables(plan: Plan, count: int = 5) -> pd.DataFrame:
+    """Return the groups with the largest typical errors, the largest first.
+
+    Columns: attributes, as text, and typical error, in counts.
+    """
+    errors = errors_by_group(plan)["rmse"].to_numpy()
+    # a partition first, because a workload can have 100,000 groups
+    last = min(count, len(errors))
+    candidates = np.argpartition(-errors, last - 1)[:last]
+    numbers = candidates[np.argsort(-errors[candidates], kind="stable")]
+    table = group_table(plan).iloc[numbers]
+    return table[["attributes", "RMSE"]].rename(columns={"RMSE": "typical error"})
 
 
 def even_error(plan: Plan, group: int) -> float | None:

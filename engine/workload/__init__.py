@@ -5,7 +5,7 @@ from engine.workload.families import Circular, Custom, Family, Marginal, Range, 
 from engine.workload.schema import Schema
 from engine.workload.schema_draft import DraftSchema
 from engine.workload.schema_io import DEFAULT_MISSING_TEXTS
-from engine.workload.workload import Group, Part, Workload, joint_part, subsets
+from engine.workload.workload import Group, Part, Workload, joint_part, new_groups, subsets
 
 __all__ = [
     "DEFAULT_MISSING_TEXTS",
@@ -23,5 +23,6 @@ __all__ = [
     "Width",
     "Workload",
     "joint_part",
+    "new_groups",
     "subsets",
 ]

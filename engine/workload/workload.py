@@ -16,7 +16,7 @@ import itertools
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -347,6 +347,34 @@ class Workload(FrozenValue):
             (*self.groups, make_group(self.schema, attributes, family, weight, query_weights)),
         )
 
+    def with_weights(self, weights: Mapping[int, float]) -> Workload:
+        """Return the workload with new weights of some groups.
+
+        Parameters
+        ----------
+        weights : number of a group -> weight of its queries, 0 or more.
+
+        Raises
+        ------
+        WorkloadError : if a weight is invalid, or there is no group of that number.
+
+        >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age").add("age", "range")
+        >>> [group.weight for group in workload.with_weights({1: 2.5}).groups]
+        [1.0, 2.5]
+        """
+        for i, weight in weights.items():
+            if not 0 <= i < len(self.groups):
+                raise WorkloadError(
+                    f"There is no group {i}; the workload has {len(self.groups):,} groups. Give"
+                    " numbers of groups from 0."
+                )
+            _check_weight(weight)
+        groups = tuple(
+            replace(group, weight=float(weights[i])) if i in weights else group
+            for i, group in enumerate(self.groups)
+        )
+        return Workload(self.schema, groups)
+
     @classmethod
     def all_ways(
         cls, schema: Schema, ways: Iterable[int] = (1, 2, 3), family: FamilySpec = "auto"
@@ -570,18 +598,71 @@ def make_group(
             else [tuple(range(len(names)))]
         )
         parts = [_part(axes, joint_family, columns) for axes in sets]
-    is_real = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(
-        weight, bool
-    )
-    if not is_real or not (weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT):
-        raise WorkloadError(
-            f"The weight is {str(weight)[:40]}. Give a number, 0 or more; above 0 from"
-            f" {SMALLEST_WEIGHT:g} to {1 / SMALLEST_WEIGHT:g}."
-        )
+    _check_weight(weight)
     group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
     if query_weights is None:
         return group
     return replace(group, query_weights=_check_query_weights(query_weights, group.count))
+
+
+def _check_weight(weight: object) -> None:
+    """Raise WorkloadError unless a weight of a group is 0 or within the permitted range."""
+    is_number = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(
+        weight, bool
+    )
+    if not is_number or not (weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT):
+        raise WorkloadError(
+            f"The weight is {str(weight)[:40]}. Give a number, 0 or more; above 0 from"
+            f" {SMALLEST_WEIGHT:g} to {1 / SMALLEST_WEIGHT:g}."
+        )
+
+
+def new_groups(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Return the groups whose queries the workload does not have yet, each once.
+
+    The order of the attributes and the weight of a group do not matter.
+
+    >>> workload = Workload(Schema([Attribute.of_size(name, 2) for name in "ab"])).add(("a", "b"))
+    >>> reordered = workload.add(("b", "a")).add(("a", "b"), "prefix").add(("b", "a"), "prefix")
+    >>> [group.attributes for group in new_groups(workload, reordered.groups)]
+    [('a', 'b')]
+    """
+    listed = _query_keys(workload)
+    new: dict[tuple[Any, ...], Group] = {}
+    for group in groups:
+        names, key = _query_key(group, workload.schema)
+        if key not in listed.get(names, ()):
+            new.setdefault((names, key), group)
+    return tuple(new.values())
+
+
+@cached_on_value
+def _query_keys(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
+    """Return the attributes of groups in schema order -> keys of the groups on them.
+
+    Equal sets of keys are one object, which saves memory in workloads of 100,000 groups.
+    """
+    keys: dict[tuple[str, ...], frozenset[Hashable]] = {}
+    shared: dict[frozenset[Hashable], frozenset[Hashable]] = {}
+    for group in workload.groups:
+        names, key = _query_key(group, workload.schema)
+        extended = keys.get(names, frozenset()) | {key}
+        keys[names] = shared.setdefault(extended, extended)
+    return keys
+
+
+def _query_key(group: Group, schema: Schema) -> tuple[tuple[str, ...], Hashable]:
+    """Return the attributes of a group in schema order, and a key that identifies its queries.
+
+    Groups with equal attributes and keys have the same queries, up to their order.
+    """
+    ranks = group.ranks(schema)
+    names = group.attributes if ranks == tuple(range(len(ranks))) else group.named(ranks)
+    if group.query_weights is not None:
+        return names, (group.attributes, group.key)
+    position = {axis: i for i, axis in enumerate(ranks)}
+    parts = ((tuple(position[axis] for axis in part.axes), part.key) for part in group.parts)
+    return names, frozenset(parts)
 
 
 @cached_on_value

@@ -1,0 +1,129 @@
+"""Tables that are much less accurate than the typical error of a plan suggests.
+
+The typical error is the RMSE over all queries, so a table with few queries hardly changes it. Larger
+weights of such tables lower their error at little expense of the other tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine._format import format_number, pluralize, set_name
+from engine.analysis.variance_breakdown import errors_by_group
+from engine.analysis.what_if import Request
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.progress import Progress, progress_reporter
+from engine.workload import Workload
+
+# RMSE of a table over that of all queries: a table with a larger ratio is hidden
+HIDDEN_RATIO = 3.0
+# the weights are raised until this ratio holds, unless the RMSE of all queries rises too much
+GOAL_RATIO, MAX_RISE = 2.0, 1.1
+FACTORS = (4.0, 16.0, 64.0, 256.0, 1024.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightProposal:
+    """Larger weights of hidden tables, and the errors that follow, in counts.
+
+    Attributes
+    ----------
+    factor : multiplier of the weights.
+    largest : largest RMSE of the tables with larger weights.
+    typical : RMSE of all queries.
+    """
+
+    factor: float
+    largest: float
+    typical: float
+
+
+def hidden_groups(plan: Plan) -> tuple[int, ...]:
+    """Return the numbers of the groups with an RMSE far above that of all queries, worst first.
+
+    Groups with weight 0 are left out.
+
+    >>> from engine import Attribute, Budget, Schema, Workload, plan
+    >>> schema = Schema([Attribute.of_size("town", 500, "categorical"), Attribute.of_size("sex", 2)])
+    >>> workload = Workload.all_ways(schema, (1, 2), "marginal")
+    >>> hidden_groups(plan(workload, Budget(pcost=1.0)))
+    (1,)
+    """
+    errors = errors_by_group(plan)["rmse"].to_numpy()
+    hidden = np.flatnonzero(np.isfinite(errors) & (errors > HIDDEN_RATIO * plan.rmse))
+    by_error = hidden[np.argsort(-errors[hidden], kind="stable")]
+    return tuple(int(i) for i in by_error if plan.workload.groups[i].weight > 0.0)
+
+
+def hidden_text(plan: Plan, groups: Sequence[int]) -> str:
+    """Return a sentence that compares the worst hidden table with the typical error."""
+    worst = plan.workload.groups[groups[0]]
+    error = format_number(errors_by_group(plan)["rmse"][groups[0]])
+    counts = "count" if worst.count == 1 else f"{worst.count:,} counts"
+    others = (
+        f" {pluralize(len(groups) - 1, 'more table')} {'exceeds' if len(groups) == 2 else 'exceed'}"
+        " it by far."
+        if len(groups) > 1
+        else ""
+    )
+    return (
+        f"The {counts} of {set_name(worst.attributes) or 'all records'} have an error of {error},"
+        f" while the typical error is {format_number(plan.rmse)}.{others}"
+    )
+
+
+def raise_weights(workload: Workload, groups: Sequence[int], factor: float) -> Workload:
+    """Return the workload with the weights of some groups multiplied by a factor."""
+    return workload.with_weights({i: factor * workload.groups[i].weight for i in groups})
+
+
+def propose_weights(
+    request: Request, groups: Sequence[int], progress: Progress | None = None
+) -> WeightProposal | None:
+    """Search for a factor by which larger weights of hidden groups make their errors normal.
+
+    The smallest factor is chosen for which their RMSE is at most `GOAL_RATIO` times that of all
+    queries. If the RMSE of all queries would rise by more than `MAX_RISE`, a smaller factor is
+    chosen; None if no factor is small enough.
+    """
+    report = progress_reporter(progress, "The search for weights was cancelled.")
+    proposal: WeightProposal | None = None
+    typical_before = np.inf
+    for number, factor in enumerate((1.0, *FACTORS)):
+        report(number / (1 + len(FACTORS)), "Searching for weights")
+        changed = plan(
+            raise_weights(request.workload, groups, factor),
+            request.budget,
+            request.mechanism,
+            **request.options,
+        )
+        if factor == 1.0:
+            typical_before = changed.rmse
+            continue
+        if changed.rmse > MAX_RISE * typical_before:
+            break
+        largest = float(errors_by_group(changed)["rmse"].to_numpy()[list(groups)].max())
+        proposal = WeightProposal(factor=factor, largest=largest, typical=changed.rmse)
+        if largest <= GOAL_RATIO * changed.rmse:
+            break
+    return proposal
+
+
+def proposal_text(proposal: WeightProposal, tables: int) -> str:
+    """Return a sentence with the effect of the proposed weights on ``tables`` tables.
+
+    >>> proposal_text(WeightProposal(factor=16.0, largest=84.52, typical=27.09), 1)
+    '16 times its weight lowers this error to 84.52; the typical error becomes 27.09.'
+    """
+    whose = "its weight" if tables == 1 else "the weight of these tables"
+    lowered = "this error" if tables == 1 else "their errors to at most"
+    separator = " to " if tables == 1 else " "
+    return (
+        f"{proposal.factor:g} times {whose} lowers {lowered}{separator}"
+        f"{format_number(proposal.largest)}; the typical error becomes"
+        f" {format_number(proposal.typical)}."
+    )
