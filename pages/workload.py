@@ -1,13 +1,18 @@
-"""Workload page: counting queries to publish, and their weights."""
+"""Workload page: the counts to publish, their weights and their errors."""
 
 import streamlit as st
 
 from engine import _format as texts
-from engine import analysis
 from engine.workload import Workload
-from pages.parts.shell import figure_view, history, page_layout, python_script
-from pages.parts.shell.error_text import deferred_errors, show_deferred_error
-from pages.parts.workload import group_form, group_table, range_form, sql_form
+from pages.parts.shell import figure_view, page_layout, python_script
+from pages.parts.workload import (
+    accuracy_panel,
+    file_form,
+    group_form,
+    group_table,
+    range_form,
+    sql_form,
+)
 
 page_layout.require()
 
@@ -25,46 +30,21 @@ FORMS = {
 }
 
 
-def use_file() -> None:
-    """Open the uploaded workload with its schema."""
-    file = st.session_state.get("workload_file")
-    if file is not None:
-        with deferred_errors("file"):
-            history.change(workload=Workload.from_json(file.getvalue()), redraw=True)
-
-
-def clear() -> None:
-    """Remove all tables."""
-    history.change(workload=Workload(history.current().required_workload.schema), redraw=True)
-
-
-def sizes(workload: Workload) -> None:
-    """Draw the numbers of tables, queries and cells."""
-    cells = analysis.count_cells(workload)
-    figure_view.numbers(
-        ("Tables", f"{len(workload.groups):,}", "Sets of attributes with their queries"),
-        ("Queries", texts.number(workload.queries), "Counts to publish"),
-        (
-            "Table cells counted",
-            texts.number(cells),
-            "Cells of the tables counted from the records",
-        ),
+def require_schema() -> None:
+    """Draw the ways to a schema, and stop the page."""
+    st.info(
+        "No schema yet. Choose one on the Schema page, or open a workload file.",
+        icon="📋",
     )
+    if st.button("← Back to Schema", key="back"):
+        st.switch_page(page_layout.page("Schema").file)
+    file_form.workload_upload()
+    st.stop()
 
 
 def files(workload: Workload) -> None:
-    """Draw the upload, download and removal of the workload."""
-    left, right = st.columns(2)
-    with left:
-        st.file_uploader(
-            "Workload file (includes its schema)",
-            type=["json"],
-            key="workload_file",
-            on_change=use_file,
-            max_upload_size=50,
-        )
-        show_deferred_error("file")
-    with right:
+    """Draw the download and the upload of the workload."""
+    with st.popover("Save or open"):
         st.download_button(
             "Download workload.json",
             workload.to_json,
@@ -72,43 +52,38 @@ def files(workload: Workload) -> None:
             "application/json",
             on_click="ignore",
         )
-        st.button("Remove all tables", disabled=not workload.groups, on_click=clear, key="clear")
+        file_form.workload_upload()
 
 
-studio = page_layout.header(
+request_state = page_layout.header(
     page_layout.page("Workload"),
-    "Choose the counts to publish.",
+    "Choose the counts to publish. The panel shows how accurate they will be.",
     TUTORIAL,
 )
-if studio.workload is None:
-    st.info(
-        "No schema yet. Choose one on the Schema page, or open a workload file.",
-        icon="📋",
+if request_state.workload is None:
+    require_schema()
+workload = request_state.required_workload
+left, right = st.columns([7, 4], gap="medium")
+with left:
+    proposed = figure_view.tabs(FORMS, key="add_how", arguments=(workload.schema,))
+with right:
+    plan = accuracy_panel.draw(proposed or ())
+with left:
+    st.subheader("Tables of the workload", anchor=False)
+    st.caption(
+        f"{texts.pluralize(len(workload.groups), 'table')},"
+        f" {texts.pluralize(workload.queries, 'query', 'queries')}"
+        if workload.groups
+        else "No table yet. Add combinations, one table, a range or SQL above."
     )
-    if st.button("← Back to Schema", key="back"):
-        st.switch_page(page_layout.page("Schema").file)
-    st.file_uploader(
-        "Workload file (includes its schema)",
-        type=["json"],
-        key="workload_file",
-        on_change=use_file,
-        max_upload_size=50,
-    )
-    show_deferred_error("file")
-    st.stop()
-sizes(studio.workload)
-st.header("Add queries")
-figure_view.tabs(FORMS, key="add_how", arguments=(studio.workload.schema,))
-group_form.show_added()
-st.header("Tables of the workload")
-if studio.workload.groups:
-    group_table.groups(studio.workload)
-else:
-    st.info("No table yet. Add combinations, one table, a range or SQL above.", icon="🧮")
-st.header("Save or load")
-files(studio.workload)
+    if workload.groups:
+        matches = group_table.groups(workload, plan)
+    with st.container(horizontal=True):
+        if workload.groups:
+            group_table.change_all(matches)
+        files(workload)
 page_layout.footer(
-    code=python_script.workload_script(studio).text(),
+    code=python_script.workload_script(request_state).text(),
     target=page_layout.page("Preview"),
-    reason="" if studio.workload.groups else "Add at least one table to continue.",
+    reason="" if workload.groups else "Add at least one table to continue.",
 )

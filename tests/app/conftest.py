@@ -13,7 +13,7 @@ from streamlit.testing.v1 import app_test, local_script_runner
 
 from pages.parts.compare import run
 from pages.parts.jobs import job_queue, plans
-from pages.parts.preview import error_targets_view
+from pages.parts.preview import error_targets_view, hidden_table_view
 from tests.waiting import CEILING
 
 
@@ -55,6 +55,11 @@ def keeps_bound_search() -> None:
 
 
 @pytest.fixture
+def keeps_weight_search() -> None:
+    """Keep the background search for better weights on the Preview page."""
+
+
+@pytest.fixture
 def keeps_forecasts() -> None:
     """Keep the forecast of errors in the form for new groups."""
 
@@ -67,6 +72,7 @@ def keeps_comparisons() -> None:
 # automatic actions of pages, and the fixture of tests that need them
 AUTOMATIC_ACTIONS = {
     "keeps_bound_search": (error_targets_view, "_search"),
+    "keeps_weight_search": (hidden_table_view, "_search"),
     "keeps_forecasts": (plans, "plan_of_form"),
     "keeps_comparisons": (run, "begin"),
 }

@@ -22,6 +22,11 @@ from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.shell.history import RequestState
 
 QUICK_S = 1.5  # plans with a shorter forecast are computed while the page waits
+LIVE_S = 0.5  # as `QUICK_S`, for pages that plan after every edit
+# slower plans are started in a worker without a button if their forecast is at most this long:
+# for the present workload, and for the proposal of a form
+STARTED_S, FORM_STARTED_S = 60.0, 10.0
+LIVE_PLAN = "live_plan"  # session key of the job that plans the present workload for a panel
 FORM_PLAN = "foreseen"  # session key of the job that plans the proposal of a form
 PAGE_LIMIT_S = 3.0  # a search in the page is stopped after this time and continues in a worker
 
@@ -74,19 +79,47 @@ def plan_of(request_state: RequestState) -> Plan | None:
     return None
 
 
+def live_plan(request_state: RequestState) -> Plan | None:
+    """Return the plan of the current request for a panel that follows every edit, or None.
+
+    A plan that is not quick is computed in a worker, without a button if it is short. The job of
+    an earlier edit is released.
+    """
+    with show_errors():
+        if (quick := quick_plan(request_state, LIVE_S)) is not None:
+            return quick
+        key, expected = _job(request_state), _expected(request_state)
+        previous_key = st.session_state.get(LIVE_PLAN, key)
+        if previous_key != key:
+            job_widget.release_job(previous_key)
+        st.session_state[LIVE_PLAN] = key
+        is_short = expected.seconds <= STARTED_S and expected.memory <= MEMORY_LIMIT
+        if job_queue.find(key) is None and is_short:
+            _start(key, request_state)
+        if job_queue.is_there(key):
+            return _worker_plan(request_state, "Computing errors", quiet=True)
+        job_widget.job(key, label="Computing errors", quiet=True)
+        _offer(key, request_state, expected)
+    return None
+
+
 def plan_of_form(request_state: RequestState) -> Plan | None:
-    """Return the plan of a request that a form proposes; if it takes long, draw a button for it.
+    """Return the plan of a request that a form proposes; draw a button for it if it takes long.
 
     A running job for an earlier proposal of the form is released.
     """
     with show_errors():
-        if (quick := quick_plan(request_state)) is not None:
+        if (quick := quick_plan(request_state, LIVE_S)) is not None:
             return quick
         key = _job(request_state)
         previous_key = st.session_state.get(FORM_PLAN, key)
         if previous_key not in (key, _job(history.current())):
             job_widget.release_job(previous_key)
         st.session_state[FORM_PLAN] = key
+        expected = _expected(request_state)
+        is_short = expected.seconds <= FORM_STARTED_S and expected.memory <= MEMORY_LIMIT
+        if job_queue.find(key) is None and is_short:
+            _start(key, request_state)
         if job_queue.is_there(key):
             return _worker_plan(request_state, "Forecasting accuracy", quiet=True)
         job_widget.job(key, label="Forecast", quiet=True)
@@ -94,8 +127,10 @@ def plan_of_form(request_state: RequestState) -> Plan | None:
     return None
 
 
-def quick_plan(request_state: RequestState) -> Plan | None:
+def quick_plan(request_state: RequestState, seconds: float = QUICK_S) -> Plan | None:
     """Return the plan of a request if the cache has it or its forecast is short; otherwise None.
+
+    ``seconds`` is the longest forecast of a search in the page.
 
     A search that exceeds `PAGE_LIMIT_S` despite a short forecast is stopped, and starts again in a
     worker.
@@ -106,7 +141,9 @@ def quick_plan(request_state: RequestState) -> Plan | None:
         return plan_cache.plan_of_key(
             request_state.key, lambda: at_budget(searched, request_state.budget), like=searched
         )
-    if job_queue.find(_job(request_state)) is None and _expected(request_state).seconds <= QUICK_S:
+    if job_queue.find(_job(request_state)) is None and _expected(request_state).seconds <= min(
+        seconds, QUICK_S
+    ):
         try:
             return keep(request_state, lambda: _plan(request_state))
         except Cancelled:
@@ -138,6 +175,11 @@ def _job(request_state: RequestState) -> str:
 
 def _expected(request_state: RequestState) -> Forecast:
     return _forecast(request_state.request_key, request_state)
+
+
+def expected_seconds(request_state: RequestState) -> float:
+    """Return the forecast planning time of a request, in seconds."""
+    return _expected(request_state).seconds
 
 
 def begin(request_state: RequestState) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
-from engine.analysis import ROWS, comparison, mechanism_bound
+from engine.analysis import ROWS, WeightProposal, comparison, hidden_errors, mechanism_bound
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import Coverage, coverage_check
 from engine.analysis.error_targets import MechanismBound, fit_targets
@@ -125,6 +125,25 @@ def solve_targets(
         dict(targets_result.request.options),
         targets_result.plan.to_json(),
     )
+
+
+def propose_weights(
+    workload: str,
+    budget: Mapping[str, float],
+    mechanism: str,
+    options: Mapping[str, Any],
+    groups: Sequence[int],
+    *,
+    progress: Progress,
+) -> WeightProposal | None:
+    """Search for larger weights of tables whose errors are far above the typical error."""
+    request = Request(
+        workload=Workload.from_json(workload),
+        budget=Budget.from_dict(budget),
+        mechanism=mechanism,
+        options=options,
+    )
+    return hidden_errors.propose_weights(request, groups, progress)
 
 
 def rehearse(plan_text: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import streamlit as st
 
@@ -13,7 +14,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.shell import buttons, figure_view, history
-from pages.parts.shell.budgets import in_words, other_units
+from pages.parts.shell.budgets import headline, in_words, language, other_units
 from pages.parts.shell.error_text import (
     deferred_errors,
     escape_markdown,
@@ -174,7 +175,7 @@ def one_query(plan: Plan) -> None:
             key="probe",
         )
         figure_view.picture(
-            figures.interval_picture(plan, variance, in_words),
+            figures.interval_picture(plan, variance, partial(headline, unit=language())),
             key="probe_budgets",
             config=figure_view.EXPORT,
         )

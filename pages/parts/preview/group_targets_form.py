@@ -19,7 +19,7 @@ from pages.parts.shell.budgets import in_words, other_units
 from pages.parts.shell.error_text import escape_markdown
 from pages.parts.shell.history import RequestState
 
-TITLE = "Set error targets by table size"
+TITLE = "Each table size or table"
 SIZES, EACH = "Each table size", "Each table"
 SMALLEST = "Meet all targets with the smallest budget"
 CURRENT = "Keep this budget; relax unlocked tables"
@@ -66,7 +66,7 @@ def drop_targets() -> None:
     if st.session_state.get(history.DROPPED) and history.TARGETS not in history.current().options:
         st.info(
             "A change of the workload removed the error targets. Solve them again under"
-            f" “{TITLE}”.",
+            f" “Find the budget for a target error”, “{TITLE}”.",
             icon="🎯",
         )
 

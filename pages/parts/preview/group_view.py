@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import streamlit as st
 
 from engine import _format as texts
@@ -10,12 +13,18 @@ from engine._format import pluralize
 from engine.plans import Plan
 from pages.parts.preview import variance_breakdown_view
 from pages.parts.shell import figure_view, history
+from pages.parts.shell.error_text import escape_markdown
 from pages.parts.workload import group_choice, record_count_form
+
+if TYPE_CHECKING:
+    from streamlit.elements.lib.column_types import ColumnConfig
 
 # session keys: the selected group in the list, the last valid one, and the version of the table
 GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
 MAX_ROWS = 500  # groups in the table
 TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 430, 300
+COLUMN_WIDTH_PX = 78
+SHORT_TABLE = 10  # rows of a table without a fixed height
 ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 
 
@@ -46,22 +55,46 @@ def groups(plan: Plan) -> None:
         st.info("No table has all these attributes. Enter fewer names.", icon="🔎")
         return
     numbers, chosen = table["group"].tolist(), selected_group(plan)
-    columns = ["largest standard error", "attributes", "RMSE", "queries"]
-    if table["family"].nunique() > 1:
-        columns.append("family")
+    columns = ["attributes", "RMSE", "largest standard error", "queries"]
     if (scale := record_count_form.entered_scale()) is not None:
         shares = analysis.quality_by_group(plan, scale).set_index("group")["publishable"]
-        table, columns = table.join(shares, on="group"), [*columns[:3], "publishable", *columns[3:]]
-    figure_view.choice(
+        table, columns = table.join(shares, on="group"), [*columns[:3], "publishable"]
+    key = f"groups_{history.version()}_{st.session_state.get(TABLE_VERSION, 0)}_{view}_{words}"
+    st.dataframe(
         table[columns],
-        key=f"groups_{history.version()}_{st.session_state.get(TABLE_VERSION, 0)}_{view}_{words}",
+        hide_index=True,
         alt="Tables by error, least accurate first",
-        row=numbers.index(chosen) if chosen in numbers else None,
-        bar="largest standard error",
-        pick=lambda row: _select(numbers[row]),
-        height=TABLE_HEIGHT_PX,
+        height=TABLE_HEIGHT_PX if len(table) > SHORT_TABLE else "auto",
+        column_config={
+            "attributes": st.column_config.TextColumn("Table", width=200),
+            "RMSE": _error_column("Typical", "Typical error (RMSE) of the table, in counts."),
+            "largest standard error": _error_column(
+                "Largest", "Standard error of its least accurate query, in counts."
+            ),
+            "publishable": st.column_config.NumberColumn(
+                "Publishable", format="percent", width=COLUMN_WIDTH_PX
+            ),
+            "queries": st.column_config.NumberColumn(
+                "Queries", format="localized", width=COLUMN_WIDTH_PX
+            ),
+        },
+        key=key,
+        on_select=lambda: _pick_row(key, numbers),
+        selection_mode="single-row",
+        selection_default={
+            "selection": {"rows": [numbers.index(chosen)] if chosen in numbers else []}
+        },
     )
-    figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")
+
+
+def _error_column(label: str, meaning: str) -> ColumnConfig:
+    return st.column_config.NumberColumn(label, format="%,.2f", width=COLUMN_WIDTH_PX, help=meaning)
+
+
+def _pick_row(key: str, numbers: Sequence[int]) -> None:
+    """Select the group of the row that was clicked."""
+    if rows := st.session_state[key].selection.rows:
+        _select(numbers[rows[0]])
 
 
 def _pick_pair() -> None:
@@ -84,30 +117,25 @@ def chosen(plan: Plan) -> None:
     """Draw the selected group: its queries, its sources of error, and possible changes."""
     number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)
-    group, row = plan.workload.groups[number], analysis.group_table(plan).iloc[number]
-    typical, largest = (
-        texts.format_number(row[name]) for name in ("RMSE", "largest standard error")
-    )
-    if analysis.even_error(plan, number) is not None:
-        counts = pluralize(group.count, "query", "queries")
-        st.markdown(f"**{counts}, each with a standard error of {typical} counts**")
+    even_error = analysis.even_error(plan, number)
+    if even_error is not None:
+        counts = pluralize(plan.workload.groups[number].count, "query", "queries")
+        error = texts.format_number(even_error)
+        st.markdown(f"**{counts}, each with a standard error of {error} counts**")
+        row = st.container(horizontal=True)
     else:
-        words = (
-            f"{pluralize(group.count, 'query', 'queries')}, typical error {typical}, largest"
-            f" {largest} counts"
-        )
-        st.markdown(f"**{words}**")
-        place = st.container()
-        drawn = group_choice.choose_slice(plan, number)
+        place, row = st.container(), st.container(horizontal=True)
+        with row, st.popover("Axes"):
+            drawn = group_choice.choose_slice(plan, number)
         if drawn is not None:
+            picture = figures.error_picture(plan, number, *drawn)
             with place:
-                figure_view.picture(
-                    figures.error_picture(plan, number, *drawn),
-                    key="errors",
-                    height=CHART_HEIGHT_PX,
-                    titled=False,
-                )
-    variance_breakdown_view.why(plan, number)
+                figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
+                if picture.note:
+                    st.caption(escape_markdown(picture.note))
+            with row, st.popover("Show data"):
+                figure_view.table(picture.table, name="errors", alt=picture.title)
+    variance_breakdown_view.why(plan, number, row)
 
 
 def _select(number: int) -> None:

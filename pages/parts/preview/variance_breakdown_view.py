@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from engine import _format as texts
 from engine import analysis, figures
@@ -19,25 +22,26 @@ from pages.parts.shell.error_text import (
 )
 
 MEAN, WORST, CHOSEN = "Average of all queries", "Least accurate query", "Query by number"
-MAX_CHART_HEIGHT_PX = 240
+MAX_MERGE_BUTTONS = 3
 TRIAL = "what_if"  # session key: state before the trial, its group, and the changed request
 
 
-def why(plan: Plan, number: int) -> None:
-    """Draw the variance breakdown of a group, and the changes that reduce its error."""
+def why(plan: Plan, number: int, detail: DeltaGenerator) -> None:
+    """Draw why a group has its error, and the changes that reduce it.
+
+    ``detail`` is the container for the button that opens the chart of all sources of error.
+    """
     with show_errors():
         place = st.container()
-        query = _query(plan, number)
-        with place:
-            st.markdown(f"**Why:** {escape_markdown(breakdown_text(plan, number, query))}")
+        with detail, st.popover("Sources of error"):
+            query = _query(plan, number)
             picture = figures.breakdown_picture(plan, number, query)
-            figure_view.picture(
-                picture,
-                key="why",
-                config=figure_view.EXPORT,
-                height=min(MAX_CHART_HEIGHT_PX, picture.figure.layout.height),
-            )
-    st.markdown("**Ways to reduce this error** (nothing changes until you apply one)")
+            figure_view.chart(picture, key="why", config=figure_view.EXPORT)()
+            figure_view.downloads(lambda: picture.table, name="why")
+        place.markdown(f"**Why:** {escape_markdown(breakdown_text(plan, number, query))}")
+    st.markdown(
+        "**Ways to reduce this error**", help="Nothing changes until you apply one of them."
+    )
     _buttons(plan, number)
     show_deferred_error(TRIAL)
     _draw_trial(plan)
@@ -67,37 +71,45 @@ def _query(plan: Plan, group: int) -> int | None:
 
 
 def _buttons(plan: Plan, group: int) -> None:
-    """Draw one button per change, and the attribute whose bins can be merged."""
+    """Draw one button per change; merging bins has one per attribute with bins to merge."""
     request = history.current().request
     obstacles = {
         name: analysis.merge_obstacle(plan.schema[name])
         for name in plan.workload.groups[group].attributes
     }
-    names = [name for name, obstacle in obstacles.items() if not obstacle]
-    attribute = ""
-    if names:
-        attribute = st.selectbox(
-            "Attribute to merge bins of",
-            names,
-            key=f"why_attribute_{group}",
-            help="Merges pairs of adjacent bins.",
-        )
-    applied = {"tuned"} if request.options.get("centers") == "tuned" else set()
+    mergeable = [name for name, obstacle in obstacles.items() if not obstacle]
+    is_tuned = request.options.get("centers") == "tuned"
     with st.container(horizontal=True):
-        for change in (change for change in CHANGES if change.name not in applied):
-            buttons.button(
-                escape_markdown(change.label(request)),
-                _start_trial,
-                change,
-                group,
-                attribute,
-                key=f"what_if_{change.name}",
-                disabled=change.name == "coarser" and not names,
-            )
-    if not names:
-        st.caption("No attribute of this table has bins to merge.")
-    for obstacle in filter(None, obstacles.values()):
-        st.caption(escape_markdown(obstacle))
+        for change in CHANGES:
+            if change.name == "coarser":
+                _merge_buttons(change, group, mergeable, obstacles)
+            elif change.name != "tuned" or not is_tuned:
+                buttons.button(
+                    escape_markdown(change.label(request)),
+                    _start_trial,
+                    change,
+                    group,
+                    "",
+                    key=f"what_if_{change.name}",
+                )
+
+
+def _merge_buttons(
+    change: Change, group: int, mergeable: Sequence[str], obstacles: Mapping[str, str]
+) -> None:
+    """Draw a button per attribute with bins to merge, or a disabled one with the reasons."""
+    for name in mergeable[:MAX_MERGE_BUTTONS]:
+        buttons.button(
+            f"Merge bins of {escape_markdown(name)}",
+            _start_trial,
+            change,
+            group,
+            name,
+            key=f"what_if_coarser_{name}",
+        )
+    if not mergeable:
+        reasons = " ".join(obstacles.values()) or "This table has no attribute."
+        st.button("Merge bins", disabled=True, key="what_if_coarser", help=escape_markdown(reasons))
 
 
 def _start_trial(change: Change, group: int, attribute: str) -> None:

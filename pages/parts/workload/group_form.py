@@ -1,9 +1,9 @@
-"""Forms that add all k-way tables at once, or one table."""
+"""Forms that propose all k-way tables, or one table, for the workload."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ import streamlit as st
 from engine import _format as texts
 from engine import figures
 from engine._format import pluralize
-from engine.workload import Group, Schema, Workload
+from engine.workload import Group, Schema, Workload, new_groups
 from engine.workload.families import default_family
 from pages.parts.shell import buttons, figure_view, history
 from pages.parts.shell.error_text import (
@@ -23,104 +23,86 @@ from pages.parts.shell.error_text import (
 )
 from pages.parts.workload import family_form, forecast_form
 
-ADDED = "added"
+ADDED = "added"  # key of the page state: message about the tables that were just added
 MAX_ATTRIBUTES_PAIRS = 100  # attributes up to which all pairs are selected at first
 MAX_DRAWN_CELLS = 100_000
 MAX_SLIDER_QUERIES = 10_000
 PLANE = -1  # choice to draw one query on both attributes of a table
 # type of counts -> family of numeric attributes
 NUMERIC_FAMILIES = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}
-# form -> fields that are reset after an addition, with their initial values
-FIELDS: dict[str, dict[str, Any]] = {
-    "ways": {"ways_weight": 1.0, "special": []},
-    "set": {"group_weight": 1.0},
-    "range": {"range_weight": 1.0},
-    "sql": {"sql_weight": 1.0, "sql_text": ""},
-}
+# fields that are reset after an addition, with their initial values
+RESET: dict[str, Any] = {"special": [], "sql_text": ""}
 SAME, EACH, JOINT = "Same for all", "One per attribute", "Joint"
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupRequest:
-    """Arguments of `Workload.add` for one group."""
+def add_button(
+    groups: Sequence[Group], label: Callable[[Sequence[Group]], str], *, key: str
+) -> tuple[Group, ...]:
+    """Draw the button that adds groups; return the groups that the workload does not have.
 
-    attributes: tuple[str, ...]
-    family: Any
-    weight: float
+    ``label`` returns the text of the button from the groups that it adds. Right after an addition
+    the message about it replaces the hint that the groups are included.
+    """
+    message = history.page_state().pop(ADDED, "")
+    if message:
+        st.success(escape_markdown(message), icon="✅")
+        new = new_groups(history.current().required_workload, groups)
+    else:
+        new = forecast_form.proposed(groups)
+    buttons.button(label(new or groups), _add, new, key=key, type="primary", disabled=not new)
+    show_deferred_error("group")
+    return new
 
 
-def add_groups(groups: tuple[Group, ...], form: str = "") -> None:
-    """Add the groups that are new to the workload, and reset the fields of the form."""
+def _add(groups: tuple[Group, ...]) -> None:
+    """Add groups to the workload, and reset the fields of the forms."""
     workload = history.current().required_workload
-    new = forecast_form.new_groups(workload, groups)
-    if not new:
-        return
     with deferred_errors("group"):
-        history.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
-        history.page_state()[ADDED] = f"{pluralize(len(new), 'table')} added."
+        history.change(workload=Workload(workload.schema, (*workload.groups, *groups)), redraw=True)
+        history.page_state()[ADDED] = f"{pluralize(len(groups), 'table')} added."
         st.session_state.update(
-            {key: value for key, value in FIELDS.get(form, {}).items() if key in st.session_state}
+            {key: value for key, value in RESET.items() if key in st.session_state}
         )
 
 
-def show_added() -> None:
-    """Show once what the last button added."""
-    if message := history.page_state().pop(ADDED, ""):
-        st.success(escape_markdown(message), icon="✅")
-
-
-def all_ways(schema: Schema) -> None:
+def all_ways(schema: Schema) -> tuple[Group, ...]:
     """Draw the form for all k-way tables, with one family per kind or per attribute."""
     choices = [k for k in (1, 2, 3) if k <= len(schema)]
     first = choices[: 2 if len(schema) <= MAX_ATTRIBUTES_PAIRS else 1]
-    query_kind = st.radio(
-        "Type of counts",
-        list(NUMERIC_FAMILIES),
-        captions=[_example(schema, how) for how in NUMERIC_FAMILIES],
-        key="ways_ask",
+    left, right = st.columns([2, 3])
+    ways = left.pills(
+        "Attributes per table", choices, selection_mode="multi", default=first, key="ways"
     )
-    ways = st.multiselect(
-        "Attributes per table", choices, default=first, key="ways", format_func=_way
+    query_kind = right.radio(
+        "Type of counts", list(NUMERIC_FAMILIES), key="ways_ask", horizontal=True
     )
+    st.caption(_example(schema, query_kind))
     special = st.multiselect(
         "Use a different query type for",
         schema.names,
         key="special",
+        placeholder="Attributes (optional)",
         help="Categorical attributes otherwise count every single cell.",
     )
     with show_errors():
         families = _families(schema, query_kind) | {
             name: _family_choice(schema, name) for name in special
         }
-        added_groups = _all_tables(
+        tables = _all_tables(
             f"{schema.to_json()}|{sorted(ways)}|{_family_items(families)}",
             schema,
             sorted(ways),
             families,
         )
-        weight = weight_form("ways_weight")
-        groups = (
-            added_groups.groups
-            if weight == 1.0
-            else tuple(replace(group, weight=weight) for group in added_groups.groups)
-        )
-        text = (
-            f"{pluralize(len(added_groups.groups), 'table')},"
-            f" {pluralize(added_groups.queries, 'query', 'queries')}"
-        )
-        label = f"Add {text}" if groups else "Add tables"
-        buttons.button(
-            label,
-            add_groups,
-            groups,
-            "ways",
-            key="add_ways",
-            type="primary",
-            disabled=not forecast_form.before_adding(groups),
-        )
-        if not added_groups.groups:
+        if not tables.groups:
             st.caption("Choose at least one number of attributes per table.")
-    show_deferred_error("group")
+        return add_button(tables.groups, partial(_counts_label, schema), key="add_ways")
+    return ()
+
+
+def _counts_label(schema: Schema, groups: Sequence[Group]) -> str:
+    queries = Workload(schema, tuple(groups)).queries
+    return f"Add {pluralize(len(groups), 'table')}, {pluralize(queries, 'query', 'queries')}"
 
 
 def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
@@ -139,7 +121,7 @@ def _example(schema: Schema, query_kind: str) -> str:
     example = Workload(schema).add(
         first.name, NUMERIC_FAMILIES[query_kind] if first.kind == "numeric" else "marginal"
     )
-    return escape_markdown(f"e.g. records with {example.describe(example.queries // 2)}")
+    return escape_markdown(f"Example: records with {example.describe(example.queries // 2)}.")
 
 
 @st.cache_resource(max_entries=4, show_spinner="Listing the tables")
@@ -156,49 +138,29 @@ def _family_items(families: Mapping[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
-def one_set(schema: Schema) -> None:
-    """Draw the form for one table: family, weight, queries and a chart."""
-    left, right = st.columns([2, 3], gap="large")
-    with left:
-        names = st.multiselect("Attributes", schema.names, key="group_names")
+def one_set(schema: Schema) -> tuple[Group, ...]:
+    """Draw the form for one table: attributes, family, first and last query, and a chart."""
+    names = st.multiselect(
+        "Attributes", schema.names, key="group_names", placeholder="None: the total count"
+    )
+    with show_errors():
         if not names:
             total = Workload(schema).add((), "total").groups
-            is_new = forecast_form.before_adding(total)
-            buttons.button(
-                "Add the total count", add_groups, total, key="add_total", disabled=not is_new
-            )
-            return
-        with show_errors():
-            request = GroupRequest(
-                attributes=tuple(names),
-                family=_family(schema, names),
-                weight=weight_form("group_weight"),
-            )
-            addition = Workload(schema).add(request.attributes, request.family, request.weight)
-            (group,) = addition.groups
-            st.caption(
-                f"{pluralize(group.count, 'query', 'queries')} on"
-                f" {pluralize(schema.cells(names), 'cell')}. First:"
-                f" {escape_markdown(addition.describe(0))}. Last:"
-                f" {escape_markdown(addition.describe(group.count - 1))}."
-            )
-            is_new = forecast_form.before_adding(addition.groups)
-            buttons.button(
-                "Add this table",
-                add_groups,
-                addition.groups,
-                "set",
-                key="add_group",
-                type="primary",
-                disabled=not is_new,
-            )
-            with right:
+            return add_button(total, lambda _: "Add the total count", key="add_total")
+        addition = Workload(schema).add(tuple(names), _family(schema, names))
+        (group,) = addition.groups
+        st.caption(
+            f"{pluralize(group.count, 'query', 'queries')} on"
+            f" {pluralize(schema.cells(names), 'cell')}:"
+            f" {escape_markdown(addition.describe(0))} … "
+            f"{escape_markdown(addition.describe(group.count - 1))}."
+        )
+        new = add_button(addition.groups, lambda _: "Add this table", key="add_group")
+        with st.expander("Show the queries", key="family_fold", on_change="rerun") as fold:
+            if fold.open:
                 picture(schema, group, key="family")
-    show_deferred_error("group")
-
-
-def _way(k: int) -> str:
-    return f"{k}-way"
+        return new
+    return ()
 
 
 def _family_choice(schema: Schema, name: str) -> Any:
@@ -218,18 +180,6 @@ def _family(schema: Schema, names: list[str]) -> Any:
     if how == JOINT:
         return family_form.choose("Joint type of counts", family_form.JOINT, "joint")
     return family_form.choose("Type of counts on each attribute", family_form.SINGLE, "same")
-
-
-def weight_form(key: str) -> float:
-    """Draw and return the weight of the queries that a form adds."""
-    st.session_state.setdefault(key, 1.0)
-    return st.number_input(
-        "Weight",
-        min_value=0.0,
-        step=0.5,
-        key=key,
-        help="Importance when sharing the budget; 0 adds no cost.",
-    )
 
 
 def picture(schema: Schema, group: Group, *, key: str) -> None:

@@ -1,93 +1,137 @@
-"""List of the tables of the workload: search, pages, removal, weights."""
+"""Tables of the workload with their errors: search, pages, weights in the cell, removal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import streamlit as st
 
 from engine import analysis
 from engine._format import pluralize
+from engine.plans import Plan
 from engine.workload import Workload
-from pages.parts.shell import buttons, figure_view, history
-from pages.parts.workload import group_form
+from pages.parts.shell import buttons, history
+from pages.parts.shell.error_text import deferred_errors, show_deferred_error
 
 PAGE_SIZE = 100  # groups per page
-SELECTED = "Selected tables"
+SEARCHED_GROUPS = 10  # shorter lists have no search
+REMOVE, WEIGHT = "remove", "weight"  # columns that can be edited
+GRID_HEIGHT_PX = 430
+SHORT_GRID = 10  # rows of a grid without a fixed height
 
 
-def remove(chosen: Sequence[int]) -> None:
-    """Remove the selected groups."""
-    workload, removed = history.current().required_workload, set(chosen)
-    groups = tuple(g for i, g in enumerate(workload.groups) if i not in removed)
-    history.change(workload=Workload(workload.schema, groups), redraw=True)
+def apply_edits(
+    workload: Workload, numbers: Sequence[int], edits: Mapping[int | str, Mapping[str, Any]]
+) -> Workload:
+    """Return the workload after edits in the grid; raise WorkloadError for an invalid weight.
 
-
-def set_weight(chosen: Sequence[int]) -> None:
-    """Set the weight of the selected groups."""
-    workload, selected = history.current().required_workload, set(chosen)
-    weight = st.session_state.new_weight
-    groups = tuple(
-        replace(g, weight=weight) if i in selected else g for i, g in enumerate(workload.groups)
+    Parameters
+    ----------
+    numbers : numbers of the groups in the rows of the grid.
+    edits : row -> column -> new value, of the columns `WEIGHT` and `REMOVE`.
+    """
+    changes = {numbers[int(row)]: values for row, values in edits.items()}
+    removed = {i for i, values in changes.items() if values.get(REMOVE)}
+    weighted = workload.with_weights(
+        {i: values[WEIGHT] for i, values in changes.items() if WEIGHT in values}
     )
-    history.change(workload=Workload(workload.schema, groups), redraw=True)
+    groups = tuple(group for i, group in enumerate(weighted.groups) if i not in removed)
+    return Workload(workload.schema, groups) if removed else weighted
 
 
-def groups(workload: Workload) -> None:
-    """Draw the list of groups and the widgets that change selected groups."""
+def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
+    """Draw the search and the grid of the groups; return the numbers of the groups found.
+
+    The grid has the errors in ``plan``, if there is a plan.
+    """
     matches, shown = _matches(workload)
     if not matches:
         st.info("No table matches. Use fewer words, such as one attribute.", icon="🔎")
-        return
-    figure_view.table(
-        analysis.workload_table(workload, shown),
-        name="groups",
-        alt="Tables of the workload",
-        full_table=lambda: analysis.workload_table(workload, matches),
+        return ()
+    key = f"grid_{history.version()}_{shown[0]}_{len(shown)}"
+    st.data_editor(
+        analysis.workload_errors(workload, shown, plan).assign(**{REMOVE: False}),
+        key=key,
+        hide_index=True,
+        height=GRID_HEIGHT_PX if len(shown) > SHORT_GRID else "auto",
+        column_order=["attributes", "family", "queries", WEIGHT, "typical error", REMOVE],
+        column_config={
+            "attributes": st.column_config.TextColumn("Table", disabled=True, width=180),
+            "family": st.column_config.TextColumn("Type", disabled=True, width=90),
+            "queries": st.column_config.NumberColumn(
+                "Queries", disabled=True, format="localized", width=75
+            ),
+            WEIGHT: st.column_config.NumberColumn(
+                "Weight",
+                min_value=0.0,
+                width=85,
+                help="Importance when sharing the budget; 0 adds no cost.",
+            ),
+            "typical error": st.column_config.NumberColumn(
+                "Error",
+                disabled=True,
+                format="%,.2f",
+                width=75,
+                help="Typical error (RMSE) of the table, in counts.",
+            ),
+            REMOVE: st.column_config.CheckboxColumn("Remove", width=95),
+        },
+        placeholder="",
+        on_change=_use_edits,
+        args=(tuple(shown), key),
+        alt="Tables of the workload, with editable weights",
     )
-    chosen: Sequence[int] = st.multiselect(
-        "Tables to change",
-        shown,
-        format_func=lambda i: (
-            f"{i}: {' × '.join(workload.groups[i].attributes) or 'total'},"
-            f" {workload.groups[i].family_text}"
-        ),
-        key=f"chosen_{history.version()}",
-        placeholder="Select tables",
-    )
-    all_matches = f"All {pluralize(len(matches), 'table')} found"
-    if (
-        st.radio("Apply to", [SELECTED, all_matches], horizontal=True, key="change_which")
-        == all_matches
-    ):
-        chosen = matches
-    left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
-    label = f"Remove {pluralize(len(chosen), 'table')}" if chosen else "Remove tables"
-    buttons.button(label, remove, chosen, key="remove", place=left, disabled=not chosen)
-    middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
-    buttons.button("Set weight", set_weight, chosen, key="weigh", place=right, disabled=not chosen)
-    if len(chosen) == 1:
-        group_form.picture(workload.schema, workload.groups[chosen[0]], key="group_picture")
+    show_deferred_error("grid")
+    return matches
+
+
+def _use_edits(numbers: Sequence[int], key: str) -> None:
+    """Apply the edits of the grid, which keeps its state unless a group was removed."""
+    workload, edits = history.current().required_workload, st.session_state[key]["edited_rows"]
+    with deferred_errors("grid"):
+        changed = apply_edits(workload, numbers, edits)
+        history.change(workload=changed, redraw=len(changed.groups) < len(workload.groups))
+
+
+def change_all(numbers: Sequence[int]) -> None:
+    """Draw the button that opens the changes of all groups found by the search."""
+    with st.popover(f"Change {pluralize(len(numbers), 'table')}", disabled=not numbers):
+        st.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
+        with st.container(horizontal=True):
+            buttons.button("Set weight", _set_weight, numbers, key="weigh")
+            buttons.button("Remove tables", _remove, numbers, key="remove")
+
+
+def _remove(numbers: Sequence[int]) -> None:
+    """Remove the groups with these numbers."""
+    workload, removed = history.current().required_workload, set(numbers)
+    remaining = tuple(g for i, g in enumerate(workload.groups) if i not in removed)
+    history.change(workload=Workload(workload.schema, remaining), redraw=True)
+
+
+def _set_weight(numbers: Sequence[int]) -> None:
+    """Set the weight of the groups with these numbers."""
+    with deferred_errors("grid"):
+        weights = dict.fromkeys(numbers, st.session_state.new_weight)
+        workload = history.current().required_workload.with_weights(weights)
+        history.change(workload=workload, redraw=True)
 
 
 def _matches(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
-    """Draw the search and return the matching groups and those on the current page."""
-    if len(workload.groups) <= PAGE_SIZE:
-        all_groups = range(len(workload.groups))
-        return all_groups, all_groups
+    """Draw the search; return the numbers of the matching groups and of those on this page."""
+    numbers: Sequence[int] = range(len(workload.groups))
+    if len(numbers) <= SEARCHED_GROUPS:
+        return numbers, numbers
     left, right = st.columns([3, 1])
     search = left.text_input(
         "Find tables", key="find", placeholder="age range", help="Attributes, types, numbers."
     )
-    matches = analysis.find_groups(workload, search)
+    matches = analysis.find_groups(workload, search) if search.strip() else numbers
     pages = analysis.page_of(matches, 1, PAGE_SIZE)[1]
-    page = right.number_input(
-        f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}", disabled=pages == 1
-    )
+    if pages == 1:
+        return matches, matches
+    page = right.number_input(f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}")
     shown = analysis.page_of(matches, int(page), PAGE_SIZE)[0]
-    st.caption(
-        f"{len(matches):,} of {pluralize(len(workload.groups), 'table')} found, {len(shown):,} on"
-        " this page."
-    )
+    st.caption(f"{len(matches):,} tables found, {len(shown):,} on this page.")
     return matches, shown

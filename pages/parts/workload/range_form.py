@@ -7,11 +7,11 @@ import streamlit as st
 from engine import _format as texts
 from engine import figures
 from engine._format import pluralize
-from engine.workload import Attribute, Schema
+from engine.workload import Attribute, Group, Schema
 from engine.workload.conditions import box_workload
-from pages.parts.shell import buttons, figure_view
-from pages.parts.shell.error_text import escape_markdown, show_deferred_error, show_errors
-from pages.parts.workload import forecast_form, group_form
+from pages.parts.shell import figure_view
+from pages.parts.shell.error_text import escape_markdown, show_errors
+from pages.parts.workload import group_form
 
 MAX_LABELS = 2_000  # cells of a slider
 CHART = "range_cells"
@@ -63,27 +63,17 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
     return chosen
 
 
-def drag_range(schema: Schema) -> None:
+def drag_range(schema: Schema) -> tuple[Group, ...]:
     """Draw the form for a range, its description, and the button that adds it."""
     chosen = choose(schema)
     if not chosen:
-        return
+        return ()
     with show_errors():
-        weight = group_form.weight_form("range_weight")
-        addition = box_workload(schema, chosen, weight)
+        addition = box_workload(schema, chosen)
         cells = pluralize(schema.cells(chosen), "cell")
         st.markdown(f"**Range: {escape_markdown(addition.describe(0))}** (1 query, {cells})")
-        is_new = forecast_form.before_adding(addition.groups)
-        buttons.button(
-            "Add this range",
-            group_form.add_groups,
-            addition.groups,
-            "range",
-            key="add_range",
-            type="primary",
-            disabled=not is_new,
-        )
-    show_deferred_error("group")
+        return group_form.add_button(addition.groups, lambda _: "Add this range", key="add_range")
+    return ()
 
 
 def _key(attribute: Attribute) -> str:

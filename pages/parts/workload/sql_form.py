@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import streamlit as st
 
 from engine import analysis
 from engine._format import pluralize
-from engine.workload import Schema, Workload
+from engine.workload import Group, Schema, Workload
 from engine.workload.sql import example, sql_readings, workload_from_sql
 from pages.parts.shell import buttons, figure_view
-from pages.parts.shell.error_text import escape_markdown, show_deferred_error, show_errors
-from pages.parts.workload import forecast_form, group_form
+from pages.parts.shell.error_text import escape_markdown, show_errors
+from pages.parts.workload import group_form
 
 MAX_READINGS = 20  # conditions listed
 MAX_SHOWN = 200  # groups listed
@@ -38,7 +38,7 @@ def use_example(text: str) -> None:
     st.session_state["sql_text"] = text
 
 
-def write_sql(schema: Schema) -> None:
+def write_sql(schema: Schema) -> tuple[Group, ...]:
     """Draw the SQL field, the resulting groups, and the button that adds them."""
     offer = example(schema)
     text = st.text_area(
@@ -54,13 +54,14 @@ def write_sql(schema: Schema) -> None:
     request = SqlRequest(text=text or "")
     if not request.text.strip():
         buttons.button("Insert an example", use_example, offer, key="sql_example")
-        return
+        return ()
     with show_errors():
-        _check(schema, request)
-    show_deferred_error("group")
+        return _check(schema, request)
+    return ()
 
 
-def _check(schema: Schema, request: SqlRequest) -> None:
+def _check(schema: Schema, request: SqlRequest) -> tuple[Group, ...]:
+    """Draw how the SQL is read, and the button that adds its tables; return the new groups."""
     workload, readings = request.workload(schema), request.readings(schema)
     cells = pluralize(analysis.count_cells(workload), "cell")
     st.markdown(
@@ -78,17 +79,9 @@ def _check(schema: Schema, request: SqlRequest) -> None:
         st.markdown(
             "\n".join([*lines, *([f"- and {pluralize(more, 'condition')} more"] if more else [])])
         )
-    weight = group_form.weight_form("sql_weight")
-    groups = tuple(replace(group, weight=weight) for group in workload.groups)
-    is_new = forecast_form.before_adding(groups)
-    buttons.button(
-        f"Add {pluralize(len(groups), 'table')} from SQL",
-        group_form.add_groups,
-        groups,
-        "sql",
-        key="add_sql",
-        type="primary",
-        disabled=not is_new,
+    groups = workload.groups
+    new = group_form.add_button(
+        groups, lambda added: f"Add {pluralize(len(added), 'table')} from SQL", key="add_sql"
     )
     shown = range(min(MAX_SHOWN, len(groups)))
     figure_view.table(
@@ -99,5 +92,4 @@ def _check(schema: Schema, request: SqlRequest) -> None:
     )
     if len(groups) > MAX_SHOWN:
         st.caption(f"The first {MAX_SHOWN:,} tables are listed.")
-    if len(groups) == 1:
-        group_form.picture(schema, groups[0], key="sql_picture")
+    return new

@@ -83,14 +83,17 @@ def test_invalid_budget_is_refused(unit: str, key: str, value: float) -> None:
 
 def test_preview_views_show_numbers_of_the_plan() -> None:
     session, reference = open_demo("survey"), demo_plan("survey")
-    for fold in ("share", "usable", "shares", "probe", "limit", "promise", "mechanism"):
+    for fold in ("target", "limit", "published", "promise", "mechanism"):
         session.set(**{f"fold_{fold}": True})
+        assert not session.errors()
+    for goal in ("Publishable answers", "Each table size or table", "A share of all queries"):
+        session.set(target_goal=goal)
         assert not session.errors()
     session.set(group=12).set(across_12=[1], fixed_12_0=3).set(across_12=[])
     assert "Choose one or two" in session.text()
     session.set(tolerance=1000.0)
     assert "100.0% of 9,417 queries" in session.text()
-    session.set(probe_names=["age", "vote"], probe_vote=[1])
+    session.set(target_goal="One query", probe_names=["age", "vote"], probe_vote=[1])
     tensor = [[0.0, 1.0]] * 82
     assert (
         session.metrics()["Standard error"]

@@ -16,9 +16,9 @@ from engine.postprocess.publication_weights import publication_weights
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.jobs import publishing
-from pages.parts.preview import publication_weights_form
-from pages.parts.preview.group_targets_form import CURRENT, EACH
+from pages.parts.preview.group_targets_form import CURRENT, EACH, TITLE
 from pages.parts.shell import permalink
+from pages.parts.workload import publication_weights_form
 from tests import working
 from tests.app.preview.sessions import open_preview
 from tests.app.session import UNIFORM, Session, demo_plan, demo_schema, open_demo
@@ -32,7 +32,7 @@ def pcost_on_page(session: Session) -> float:
 
 def test_error_target_sets_budget_until_undo(session: Session) -> None:
     reference = demo_plan()
-    session.set(budget_unit="pcost", fold_share=True, tolerance=4.0, tolerance_share=0.95)
+    session.set(budget_unit="pcost", fold_target=True, tolerance=4.0, tolerance_share=0.95)
     needed = budget_for(reference.workload, 4.0, 0.95)
     assert f"pcost {cost(needed.pcost)} needed (now pcost 1)" in session.text()
     assert fitness.within_text(reference, 4.0) in session.text()
@@ -52,7 +52,7 @@ def test_error_target_sets_budget_until_undo(session: Session) -> None:
 
 def test_interval_target_needs_smaller_standard_error(session: Session) -> None:
     reference = demo_plan()
-    session.set(fold_share=True, tolerance=10.0, tolerance_is="95% interval", tolerance_share=1.0)
+    session.set(fold_target=True, tolerance=10.0, tolerance_is="95% interval", tolerance_share=1.0)
     error = fitness.error_for(reference, 10.0)
     assert error == pytest.approx(10 / 1.959964)
     assert fitness.within_text(reference, error) in session.text()
@@ -65,7 +65,7 @@ def test_interval_target_needs_smaller_standard_error(session: Session) -> None:
 
 def test_unreachable_target_shows_error() -> None:
     workload = Workload(demo_schema("census")).add("sex").add("age", "marginal", weight=0.0)
-    session = open_preview(workload).set(fold_share=True)
+    session = open_preview(workload).set(fold_target=True)
     assert "can be answered at all" in session.errors()
     assert not any(b.key == "use_budget_share" for b in session.app.button)
     assert "cannot be answered" in session.errors()
@@ -73,7 +73,9 @@ def test_unreachable_target_shows_error() -> None:
 
 def test_drawn_query_sets_budget_for_its_interval() -> None:
     session, reference = open_demo("survey"), demo_plan("survey")
-    session.set(fold_probe=True, probe_how="Draw a range", range_names_10=["age"])
+    session.set(
+        fold_target=True, target_goal="One query", probe_how="Draw a range", range_names_10=["age"]
+    )
     session.run(session.app.select_slider(key="range_age_82_0").set_range(10, 20))
     tensor = [float(10 <= i <= 20) for i in range(82)]
     error = reference.variance_of(("age",), tensor) ** 0.5
@@ -90,13 +92,13 @@ def test_drawn_query_sets_budget_for_its_interval() -> None:
 
 
 def test_query_without_cells_needs_no_budget(session: Session) -> None:
-    session.set(fold_probe=True, probe_names=["sex"], probe_sex=[])
+    session.set(fold_target=True, target_goal="One query", probe_names=["sex"], probe_sex=[])
     assert "without noise" in session.text()
     assert not session.errors()
 
 
 def test_noise_is_shown_relative_to_record_count(session: Session) -> None:
-    session.set(fold_usable=True)
+    session.set(fold_target=True, target_goal="Publishable answers")
     assert "Enter the expected" in session.text()
     session.set(scale_records=50_000)
     scale = NoiseScale(records=50_000)
@@ -110,7 +112,7 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     workload = Workload.all_ways(Schema.from_json('{"a": 3, "b": 4, "c": 2}'), (1, 2), "marginal")
     session, result = open_preview(workload), plan(workload, Budget(pcost=1.0))
     before = session.studio
-    session.set(fold_targets=True)
+    session.set(fold_target=True, target_goal=TITLE)
     rows = [n.label for n in session.app.number_input if (n.key or "").startswith("target_")]
     assert [row.replace("\\", "").split(" ")[0] for row in rows] == ["1-way", "2-way"]
     keys = [n.key for n in session.app.number_input if (n.key or "").startswith("target_")]
@@ -142,7 +144,7 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     session.press("undo")
     assert session.studio.options["targets"] == targets[:3]
     assert "They went with" not in session.text()
-    session.set(fold_targets=True).press("targets_forget")
+    session.set(fold_target=True, target_goal=TITLE).press("targets_forget")
     assert session.studio.options == UNIFORM
     assert "They went with" not in session.text()
     session.set(targets_goal=CURRENT, targets_for=EACH)

@@ -25,12 +25,12 @@ def set_and_press(session: Session, button: str, **fields: object) -> Session:
     return session.run(session.app)
 
 
-def test_weight_set_with_click_is_used() -> None:
+def test_family_set_with_click_is_used() -> None:
     session = open_demo("survey", (1,), page="workload").set(
-        add_how="One table", group_names=["age", "vote"]
+        add_how="One table", group_names=["age"]
     )
-    set_and_press(session, "add_group", group_weight=2.5)
-    assert session.studio.workload.groups[-1].weight == 2.5
+    set_and_press(session, "add_group", same="range")
+    assert session.studio.workload.groups[-1].family_text == "range"
     assert "1 table added" in session.text()
     before = len(session.studio.workload.groups)
     session.run(session.app)  # adds the group only once

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from engine.errors import WorkloadError
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
+from pages.parts.workload import group_table
 from tests.app.session import Session, demo_schema, open_demo
 from tests.app.workload.sessions import SURVEY, open_workload
 
@@ -20,13 +22,10 @@ def test_groups_of_all_families_are_added() -> None:
     session = Session(plan=permalink.packed(RequestState(workload=Workload(schema)))).go("workload")
     assert "at least one table" in session.text()
     session.set(ways=[1], special=["age"], own_age="range").press("add_ways")
-    assert session.metrics()["Tables"] == "3"
-    assert session.metrics()["Queries"] == str(12 * 13 // 2 + 9 + 2)
+    assert f"3 tables, {12 * 13 // 2 + 9 + 2} queries" in session.text()
     session.set(add_how="One table").press("add_total")
     families = {"own_age": "range", "own_income": "circular"}
-    session.set(
-        group_names=["age", "income"], group_how="One per attribute", **families, group_weight=2.5
-    )
+    session.set(group_names=["age", "income"], group_how="One per attribute", **families)
     session.press("add_group")
     session.set(group_names=["age"], group_how="Same for all", same="width", same_width=3).press(
         "add_group"
@@ -45,20 +44,33 @@ def test_groups_of_all_families_are_added() -> None:
         "affine",
     ]
     assert [g.count for g in workload.groups[5:8]] == [10, 11, 2]
-    assert workload.groups[4].weight == 2.5
-    chosen = f"chosen_{session.app.session_state['history'].version}"
-    session.set(**{chosen: [3, 4, 8]}).press("remove")
-    assert [g.family_text for g in session.studio.workload.groups[3:]] == [
-        "width",
-        "random",
-        "custom",
-    ]
-    session.set(
-        new_weight=4.0, **{f"chosen_{session.app.session_state['history'].version}": [0]}
-    ).press("weigh")
-    assert session.studio.workload.groups[0].weight == 4.0
-    assert session.press("clear").studio.workload.groups == ()
-    assert len(session.press("undo").studio.workload.groups) == 6
+    session.set(new_weight=4.0).press("weigh")
+    assert {g.weight for g in session.studio.workload.groups} == {4.0}
+    assert session.press("remove").studio.workload.groups == ()
+    assert session.press("undo").studio.workload.groups[8].weight == 4.0
+
+
+def test_edits_of_the_grid_set_weights_and_remove() -> None:
+    workload = Workload.all_ways(SURVEY, (1,))
+    edited = group_table.apply_edits(
+        workload, [2, 0], {0: {"weight": 3}, "1": {"remove": True, "weight": 5.0}}
+    )
+    assert [g.attributes for g in edited.groups] == [g.attributes for g in workload.groups[1:]]
+    assert [g.weight for g in edited.groups] == [1.0, 3.0, *[1.0] * 7]
+    assert group_table.apply_edits(workload, [0], {0: {"remove": False}}) == workload
+    for weight in (-1.0, None, 1e300):
+        with pytest.raises(WorkloadError, match="weight"):
+            group_table.apply_edits(workload, [0], {0: {"weight": weight}})
+
+
+def test_same_table_in_another_order_is_not_added() -> None:
+    session = open_workload(add_how="One table").set(group_names=["age", "vote"])
+    session.press("add_group").set(group_names=["vote", "age"])
+    assert next(b for b in session.app.button if b.key == "add_group").disabled
+    assert "Already in the workload" in session.text()
+    session.set(group_names=["vote", "party"])
+    assert "Already in the workload" not in session.text()
+    assert not next(b for b in session.app.button if b.key == "add_group").disabled
 
 
 def test_invalid_groups_are_refused_with_reason() -> None:
@@ -101,10 +113,7 @@ def test_query_types_have_examples_and_tables_first(
     schema = demo_schema("cps")
     of = {a.name: family for a in schema.attributes if a.kind == "numeric"}
     wanted = Workload.all_ways(schema, (1, 2), of)
-    captions = session.app.radio(key="ways_ask").proto.captions
-    assert example in captions[["Tables", "Cumulative tables", "Ranges"].index(query_type)].replace(
-        "\\", ""
-    )
+    assert example in session.text()
     session.press("add_ways")
     assert session.studio.workload == wanted
     names: dict = {}
@@ -113,12 +122,12 @@ def test_query_types_have_examples_and_tables_first(
     assert "all_ways" in session.app.code[-1].value
 
 
-def test_all_ways_use_weight_and_special_families() -> None:
+def test_all_ways_use_special_families() -> None:
     session = open_workload("cps").set(ways_ask="Cumulative tables", ways=[2])
-    session.set(special=["age"], own_age="range", ways_weight=0.5).press("add_ways")
+    session.set(special=["age"], own_age="range").press("add_ways")
     expected = Workload.all_ways(demo_schema("cps"), (2,), {"age": "range"})
     assert [(g.attributes, dict(g.family), g.weight) for g in session.studio.workload.groups] == [
-        (g.attributes, dict(g.family), 0.5) for g in expected.groups
+        (g.attributes, dict(g.family), 1.0) for g in expected.groups
     ]
 
 
@@ -133,16 +142,17 @@ def test_duplicate_groups_are_not_added() -> None:
     assert session.studio.required_workload == Workload.all_ways(SURVEY, (1, 2))
     assert not session.errors()
     assert "45 tables added." in session.text()
+    assert "Already" not in session.text()  # the message replaces the hint
     assert not session.app.toast  # toasts have no accessible name
-    assert "tables added" not in session.set(ways_weight=2.0).text()
+    assert "tables added" not in session.set(ways=[2]).text()
+    assert "Already in the workload" in session.text()
 
 
-def test_selected_group_is_drawn() -> None:
-    session = open_workload("cps").set(ways=[2]).press("add_ways")
-    version = session.app.session_state["history"].version
-    session.set(**{f"chosen_{version}": [0]})
+def test_queries_of_a_new_table_are_drawn() -> None:
+    session = open_workload("cps", add_how="One table").set(group_names=["income", "age"])
+    session.set(family_fold=True)
     assert "100 queries" in session.text()
-    session.set(group_picture_part=-1)
+    session.set(family_part=-1)
     assert "Query 2,500 of 5,000" in session.text()
 
 

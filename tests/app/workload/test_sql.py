@@ -20,12 +20,9 @@ def test_sql_is_checked_before_it_is_added() -> None:
     session.set(sql_text=text)
     assert "This adds 2 tables with 3 queries" in session.text()
     assert "age BETWEEN 20 AND 39 is read as **20 <= age < 40**" in session.text()
-    session.set(sql_weight=2.5).press("add_sql")
+    session.press("add_sql")
     expected = workload_from_sql(SURVEY, text)
-    assert [g.to_dict() | {"weight": 1.0} for g in session.studio.workload.groups] == [
-        g.to_dict() | {"weight": 1.0} for g in expected.groups
-    ]
-    assert [g.weight for g in session.studio.workload.groups] == [2.5, 2.5]
+    assert session.studio.workload == expected
     assert session.press("undo").studio.workload.groups == ()
 
 

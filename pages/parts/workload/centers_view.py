@@ -24,13 +24,16 @@ UNKNOWN = "Some tables may be less accurate than with uniform centers; see Compa
 
 def draw(plan: Plan) -> None:
     """Show the centers, their effect on single tables, and buttons to change them."""
-    studio = history.current()
-    if CENTERS not in (cls := mechanism_class(studio.mechanism)).choices:
+    request_state = history.current()
+    if CENTERS not in (cls := mechanism_class(request_state.mechanism)).choices:
         st.caption(f"Mechanism: {cls.title}")
         return
-    centers, keep = studio.options_without_defaults.get(CENTERS, PAPER), studio.options.get("keep")
-    words = f"Mechanism: {cls.title}, {studio.default_options.reason or CHOSEN[centers]}."
-    if centers == TUNED and (effect := _effect_text(studio, plan)):
+    centers, keep = (
+        request_state.options_without_defaults.get(CENTERS, PAPER),
+        request_state.options.get("keep"),
+    )
+    words = f"Mechanism: {cls.title}, {request_state.default_options.reason or CHOSEN[centers]}."
+    if centers == TUNED and (effect := _effect_text(request_state, plan)):
         words += f" {effect}"
     st.caption(escape_markdown(words))
     with st.container(horizontal=True):
@@ -38,7 +41,7 @@ def draw(plan: Plan) -> None:
             _button("Tune the split to this workload", {CENTERS: TUNED}, "centers_tuned")
         else:
             _button("Use the standard (uniform) split", {CENTERS: PAPER}, "centers_uniform")
-            if studio.options_without_defaults.get("objective", "sum") == "sum":
+            if request_state.options_without_defaults.get("objective", "sum") == "sum":
                 if keep is None:
                     _button(
                         "Do not let any table become less accurate",
@@ -56,31 +59,33 @@ def _button(label: str, options: Mapping[str, Any], key: str) -> None:
 
 def _apply(options: Mapping[str, Any]) -> None:
     """Change the centers, and start a job for the plan if planning takes long."""
-    studio = history.current()
-    others = {k: v for k, v in studio.options.items() if k not in (CENTERS, "keep")}
+    request_state = history.current()
+    others = {k: v for k, v in request_state.options.items() if k not in (CENTERS, "keep")}
     with deferred_errors(CENTERS):
-        changed = studio.with_options(others | dict(options))
+        changed = request_state.with_options(others | dict(options))
         plans.begin(changed)
         history.commit(changed, redraw=True)
 
 
-def _effect_text(studio: RequestState, plan: Plan) -> str:
+def _effect_text(request_state: RequestState, plan: Plan) -> str:
     """Return the effect of the centers on single tables; it does not depend on the budget."""
     try:
-        return _compare_with_uniform(f"{studio.request_key}{studio.budget.law}", studio, plan)
+        return _compare_with_uniform(
+            f"{request_state.request_key}{request_state.budget.law}", request_state, plan
+        )
     except EngineError:
         return UNKNOWN
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _compare_with_uniform(key: str, _studio: RequestState, _plan: Plan) -> str:
+def _compare_with_uniform(key: str, _request_state: RequestState, _plan: Plan) -> str:
     others = {
         name: value
-        for name, value in _studio.options_without_defaults.items()
+        for name, value in _request_state.options_without_defaults.items()
         if name not in (CENTERS, "keep")
     }
     uniform = (
-        plans.quick_plan(_studio.with_options(others))
+        plans.quick_plan(_request_state.with_options(others))
         if len(_plan.workload.groups) <= MAX_GROUPS
         else None
     )

@@ -14,7 +14,7 @@ from pages.parts.shell.python_script import Script, budget_text, plan_script
 
 def draw(plan: Plan) -> None:
     """Draw the expected number of records, the search button and the result."""
-    studio = history.current()
+    request_state = history.current()
     st.caption(
         "Published tables are non-negative and consistent, which removes most noise of large"
         " tables. Other weights can therefore make them more accurate. They follow from the sizes"
@@ -29,19 +29,19 @@ def draw(plan: Plan) -> None:
         key="published_records",
         help="A public estimate. Do not count the confidential records.",
     )
-    key = f"weigh|{studio.key}|{records}"
+    key = f"weigh|{request_state.key}|{records}"
     buttons.button(
         "Find weights",
         _start_search,
         key,
-        studio,
+        request_state,
         float(records),
         key="published_find",
-        disabled=studio.options.get("objective", "sum") != "sum",
+        disabled=request_state.options.get("objective", "sum") != "sum",
         type="primary",
     )
     with st.expander("As Python"):
-        st.code(_script(studio, records), language=None, wrap_lines=True)
+        st.code(_script(request_state, records), language=None, wrap_lines=True)
     done = job_widget.job(key, label="Planning with other weights")
     if done is not None:
         text, errors = done.result
@@ -64,16 +64,16 @@ def draw(plan: Plan) -> None:
         )
 
 
-def _start_search(key: str, studio: RequestState, records: float) -> None:
+def _start_search(key: str, request_state: RequestState, records: float) -> None:
     if (old := st.session_state.get("published_job", key)) != key:
         job_widget.release_job(old)
     st.session_state["published_job"] = key
     if not job_queue.is_there(key):
         request = (
-            studio.required_workload.to_json(),
-            studio.budget.to_dict(),
-            studio.mechanism,
-            dict(studio.options_without_defaults),
+            request_state.required_workload.to_json(),
+            request_state.budget.to_dict(),
+            request_state.mechanism,
+            dict(request_state.options_without_defaults),
         )
         job_widget.start(key, publishing.weigh, *request, records)
 
@@ -82,12 +82,12 @@ def _use(text: str) -> None:
     history.change(workload=Workload.from_json(text), redraw=True)
 
 
-def _script(studio: RequestState, records: int) -> str:
+def _script(request_state: RequestState, records: int) -> str:
     """Return the choice of weights and the plan as Python."""
-    script = plan_script(studio)
+    script = plan_script(request_state)
     *first_lines, plan_line = script.lines
     weights_line = (
-        f"workload = publication_weights(workload, {budget_text(studio.budget)},"
+        f"workload = publication_weights(workload, {budget_text(request_state.budget)},"
         f" expected_records={records})"
     )
     imports = script.imports | {("engine", "publication_weights")}

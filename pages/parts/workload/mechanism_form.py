@@ -1,4 +1,4 @@
-"""Forms for the privacy budget in any unit and for the mechanism with its options."""
+"""Form for the mechanism of the plan and its options, for any page."""
 
 from __future__ import annotations
 
@@ -9,24 +9,12 @@ from functools import partial
 import streamlit as st
 
 from engine.mechanisms import mechanism_class, registry
-from engine.privacy import Budget
-from pages.parts.preview.privacy_unit_form import person
+from engine.plans import Plan
 from pages.parts.shell import history
-from pages.parts.shell.budgets import (
-    APPROX,
-    MAKERS,
-    PURE,
-    RISK,
-    UNITS,
-    choose_language,
-    language,
-    numbers_of,
-    other_units,
-    unit_of,
-)
-from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.shell.error_text import deferred_errors, show_deferred_error
+from pages.parts.shell.history import RequestState
+from pages.parts.workload import centers_view
 
-RISK_LABEL = "attacker's success rate (%)"
 DEFAULT_FAMILY = "as in the workload"
 LABELS = {
     "centers": "Split of totals",
@@ -47,61 +35,6 @@ MEANINGS: dict[tuple[str, object], str] = {
 }
 
 
-def use_budget(unit: str, keys: tuple[str, ...]) -> None:
-    """Apply the budget in the input fields."""
-    with deferred_errors("budget"):
-        before = history.current().budget
-        new_budget = MAKERS[unit](*(st.session_state[key] for key in keys), **unit_of(before))
-        if unit not in (APPROX, PURE):  # the other units have no delta
-            new_budget = replace(new_budget, report_delta=before.report_delta)
-        history.change(budget=new_budget)
-
-
-def budget(current: Budget) -> None:
-    """Draw the budget inputs in the chosen unit, with conversions to the other units."""
-    unit = choose_language()
-    _inputs(current, unit)
-    show_deferred_error("budget")
-    st.caption(escape_markdown(other_units(current)))
-
-
-def promise() -> None:
-    """Draw the privacy guarantee and the inputs for the protected unit."""
-    current, schema = history.current().budget, history.current().schema
-    left, right = st.columns(2, gap="large")
-    with left:
-        st.info(escape_markdown(schema.promise(current) if schema else current.promise), icon="🙋")
-    with right:
-        person(current)
-        has_invariants = schema is not None and schema.invariants
-        st.caption(
-            escape_markdown(
-                schema.meaning(current) if schema and has_invariants else current.describe()
-            )
-        )
-        st.caption(UNITS[language()])
-
-
-def _inputs(current: Budget, unit: str) -> None:
-    version = history.version()
-    starts = numbers_of(current, unit)
-    labels = {APPROX: ["epsilon", "delta"], RISK: [RISK_LABEL]}.get(unit, [unit])
-    keys = tuple(f"budget_{label}_{version}" for label in labels)
-    for column, label, key, start in zip(
-        st.columns(len(labels)), labels, keys, starts, strict=True
-    ):
-        is_delta = label == "delta"
-        column.number_input(
-            label,
-            value=float(start),
-            step=1e-6 if is_delta else 0.1,
-            format="%.1e" if is_delta else "%.6g",
-            key=key,
-            on_change=use_budget,
-            args=(unit, keys),
-        )
-
-
 def use_mechanism() -> None:
     """Change the mechanism and reset its options."""
     with deferred_errors("mechanism"):
@@ -119,41 +52,50 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
     key : widget key of the new value.
     entry : key in the mapping; None for an option that is no mapping.
     """
-    studio = history.current()
-    value, default = st.session_state[key], _defaults(studio)[name]
+    request_state = history.current()
+    value, default = st.session_state[key], _defaults(request_state)[name]
     if entry is not None:
-        other_entries = {k: v for k, v in studio.options.get(name, default).items() if k != entry}
+        other_entries = {
+            k: v for k, v in request_state.options.get(name, default).items() if k != entry
+        }
         value = other_entries if value == DEFAULT_FAMILY else other_entries | {entry: value}
     others = {
-        k: v for k, v in studio.options.items() if k != name and (name, k) != ("centers", "keep")
+        k: v
+        for k, v in request_state.options.items()
+        if k != name and (name, k) != ("centers", "keep")
     }
     with deferred_errors("mechanism"):
-        mechanism_class(studio.mechanism)(**others | {name: value})
+        mechanism_class(request_state.mechanism)(**others | {name: value})
         history.change(options=others if value == default else others | {name: value})
 
 
-def mechanism() -> None:
-    """Draw the choice of the mechanism and of its main options."""
-    studio = history.current()
+def draw(plan: Plan | None) -> None:
+    """Draw the choice of the mechanism, its main options, and the effect of tuned centers.
+
+    ``plan`` is the plan of the current request, None if there is none yet.
+    """
+    request_state = history.current()
     names, version = [m.name for m in registry.MECHANISMS], history.version()
     st.selectbox(
         "Mechanism",
         names,
-        index=names.index(studio.mechanism) if studio.mechanism in names else 0,
+        index=names.index(request_state.mechanism) if request_state.mechanism in names else 0,
         format_func=lambda name: f"{mechanism_class(name).title}: {mechanism_class(name).meaning}",
         key=f"mechanism_{version}",
         on_change=use_mechanism,
     )
-    _options(studio, version)
+    _options(request_state, version)
     show_deferred_error("mechanism")
+    if plan is not None:
+        centers_view.draw(plan)
 
 
-def _options(studio: history.RequestState, version: int) -> None:
-    choices = mechanism_class(studio.mechanism).choices
-    for name, default in _defaults(studio).items():
-        key, value = f"option_{name}_{version}", studio.options.get(name, default)
+def _options(request_state: RequestState, version: int) -> None:
+    choices = mechanism_class(request_state.mechanism).choices
+    for name, default in _defaults(request_state).items():
+        key, value = f"option_{name}_{version}", request_state.options.get(name, default)
         if name in choices and isinstance(default, Mapping):
-            _by_attribute(studio, name, value, choices[name], version)
+            _by_attribute(request_state, name, value, choices[name], version)
         elif name in choices:
             values = list(choices[name])
             if value not in values:
@@ -187,7 +129,7 @@ def _meaning(name: str, value: object) -> str:
 
 
 def _by_attribute(
-    studio: history.RequestState,
+    request_state: RequestState,
     name: str,
     value: Mapping[str, str],
     allowed: tuple[str, ...],
@@ -195,7 +137,9 @@ def _by_attribute(
 ) -> None:
     """Draw the query family that the strategy of one numeric attribute is optimised for."""
     ordered = (
-        [a.name for a in studio.schema.attributes if a.kind == "numeric"] if studio.schema else []
+        [a.name for a in request_state.schema.attributes if a.kind == "numeric"]
+        if request_state.schema
+        else []
     )
     if not ordered:
         return
@@ -214,16 +158,17 @@ def _by_attribute(
     )
 
 
-def _defaults(studio: history.RequestState) -> dict[str, object]:
+def _defaults(request_state: RequestState) -> dict[str, object]:
     """Return the default of every option; the default centers depend on the workload."""
     values = {}
-    for field in fields(mechanism_class(studio.mechanism)):
+    for field in fields(mechanism_class(request_state.mechanism)):
         if field.default is not MISSING:
             values[field.name] = field.default
         elif field.default_factory is not MISSING:
             values[field.name] = field.default_factory()
     without_centers = replace(
-        studio, options={k: v for k, v in studio.options.items() if k not in ("centers", "keep")}
+        request_state,
+        options={k: v for k, v in request_state.options.items() if k not in ("centers", "keep")},
     )
     return values | {
         name: without_centers.options_without_defaults.get(name, value)

@@ -1,0 +1,71 @@
+"""Warning about tables that the typical error hides, with proposed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from engine import analysis
+from engine.plans import Plan
+from pages.parts.jobs import job_queue, job_widget, plans, tasks
+from pages.parts.shell import buttons, history
+from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.shell.history import RequestState
+
+PLACE = "hidden"  # key of the error of the button
+SEARCH_S = 5.0  # a longer planning time per trial needs no search for weights
+
+
+def draw(plan: Plan) -> None:
+    """Draw the warning, once it is known with the weights that make the errors normal."""
+    hidden = analysis.hidden_groups(plan)
+    if not hidden:
+        return
+    request_state = history.current()
+    key = f"weights|{request_state.key}"
+    text = analysis.hidden_text(plan, hidden)
+    proposal = _proposal(key, request_state, hidden)
+    if proposal is None:
+        st.warning(escape_markdown(text), icon="🔎")
+        job_widget.job(key, label="Searching for better weights", quiet=True)
+        return
+    text = f"{text} {analysis.proposal_text(proposal, len(hidden))}"
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    left.warning(escape_markdown(text), icon="🔎")
+    buttons.button(
+        "Apply", _apply, hidden, proposal.factor, key="hidden_apply", place=right, width="stretch"
+    )
+    show_deferred_error(PLACE)
+
+
+def _proposal(
+    key: str, request_state: RequestState, hidden: Sequence[int]
+) -> analysis.WeightProposal | None:
+    """Return the proposed weights once a worker found them; start the search if it is short."""
+    job = job_queue.find(key)
+    if job is None:
+        if plans.expected_seconds(request_state) <= SEARCH_S:
+            _search(key, request_state, hidden)
+        return None
+    proposal: analysis.WeightProposal | None = job.result
+    return proposal
+
+
+def _search(key: str, request_state: RequestState, hidden: Sequence[int]) -> None:
+    job_widget.start(
+        key,
+        tasks.propose_weights,
+        request_state.required_workload.to_json(),
+        request_state.budget.to_dict(),
+        request_state.mechanism,
+        dict(request_state.options_without_defaults),
+        list(hidden),
+    )
+
+
+def _apply(hidden: Sequence[int], factor: float) -> None:
+    with deferred_errors(PLACE):
+        workload = history.current().required_workload
+        raised = analysis.raise_weights(workload, hidden, factor)
+        history.change(workload=raised, redraw=True)

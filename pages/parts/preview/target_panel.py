@@ -1,0 +1,22 @@
+"""Panel that finds the budget for a wanted error: of a share of queries, by table, of one query."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine.plans import Plan
+from pages.parts.preview import error_targets_view, group_targets_form
+
+GOAL = "target_goal"  # key of the choice
+GOALS = {
+    "A share of all queries": error_targets_view.spread,
+    group_targets_form.TITLE: group_targets_form.draw,
+    "One query": error_targets_view.one_query,
+    "Publishable answers": error_targets_view.usable,
+}
+
+
+def draw(plan: Plan) -> None:
+    """Draw the choice of the goal, its fields, and the budget that reaches it."""
+    goal = st.radio("Target for", list(GOALS), horizontal=True, key=GOAL, persist_state="session")
+    GOALS[goal](plan)

@@ -1,0 +1,60 @@
+"""Accuracy panel of the Workload page: budget, errors, and the effect of a proposed addition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from engine import analysis
+from engine._format import format_number
+from engine.plans import Plan
+from engine.workload import Group
+from pages.parts.jobs import plans
+from pages.parts.shell import figure_view, history
+from pages.parts.workload import budget_form, forecast_form
+
+
+def draw(proposed: Sequence[Group]) -> Plan | None:
+    """Draw the panel and return the plan of the current request; None while it is computed.
+
+    ``proposed`` are the groups of the open form that the workload does not have.
+    """
+    request_state = history.current()
+    plan = None
+    with st.container(border=True):
+        st.subheader("Accuracy at this budget", anchor=False)
+        budget_form.slider(request_state.budget)
+        if request_state.required_workload.groups:
+            plan = plans.live_plan(request_state)
+        if plan is not None:
+            _errors(plan)
+        if proposed:
+            forecast_form.effect(proposed)
+    return plan
+
+
+def _errors(plan: Plan) -> None:
+    """Draw the typical and the largest error, and the five least accurate tables."""
+    figure_view.numbers(
+        (
+            "Typical error",
+            format_number(plan.rmse),
+            "Root mean squared error (RMSE) over all queries, in counts.",
+        ),
+        (
+            "Largest error",
+            format_number(analysis.worst_error(plan)),
+            "Standard error of the least accurate query, in counts.",
+        ),
+    )
+    st.markdown("**Least accurate tables**")
+    st.dataframe(
+        analysis.worst_tables(plan),
+        hide_index=True,
+        alt="The five tables with the largest typical errors",
+        column_config={
+            "attributes": st.column_config.TextColumn("Table", width=190),
+            "typical error": st.column_config.NumberColumn("Error", format="± %,.2f", width=80),
+        },
+    )

@@ -1,0 +1,134 @@
+"""Form for the privacy budget: a slider, exact numbers in any unit, and the guarantee."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import streamlit as st
+
+from engine._format import cost
+from engine.privacy import Budget
+from pages.parts.shell import budgets, history
+from pages.parts.shell.budgets import APPROX, MAKERS, MU, PCOST, PURE, RHO, RISK
+from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.workload.privacy_unit_form import person
+
+SLIDER = "budget_slider"  # key of the slider; its value is set before every draw
+RISK_LABEL = "attacker's success rate (%)"
+# unit -> budgets that the slider offers
+STEPS: dict[str, tuple[float, ...]] = {
+    APPROX: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    PURE: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    MU: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    PCOST: (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0),
+    RHO: (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0),
+    RISK: (50.5, 51.0, 52.0, 55.0, 60.0, 65.0, 70.0, 75.0, 80.0, 85.0, 90.0, 95.0, 99.0),
+}
+
+
+def slider(current: Budget) -> None:
+    """Draw the budget as a slider in the chosen unit, and a button that opens the exact numbers."""
+    unit = _unit(current)
+    start = budgets.numbers_of(current, unit)[0]
+    value = next((step for step in STEPS[unit] if cost(step) == cost(start)), start)
+    st.session_state[SLIDER] = value
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.select_slider(
+            "Privacy budget",
+            sorted({*STEPS[unit], value}),
+            format_func=partial(_headline, unit),
+            key=SLIDER,
+            on_change=_use_slider,
+            args=(unit,),
+        )
+        with st.popover("Exact budget"):
+            exact(current)
+
+
+def exact(current: Budget) -> None:
+    """Draw the budget as numbers in the chosen unit, and the same budget in the other units."""
+    unit = budgets.choose_language()
+    _inputs(current, unit)
+    show_deferred_error("budget")
+    st.caption(escape_markdown(budgets.other_units(current)))
+
+
+def promise() -> None:
+    """Draw the privacy guarantee and the inputs for the protected unit."""
+    current, schema = history.current().budget, history.current().schema
+    left, right = st.columns(2, gap="large")
+    with left:
+        st.info(escape_markdown(schema.promise(current) if schema else current.promise), icon="🙋")
+    with right:
+        person(current)
+        has_invariants = schema is not None and schema.invariants
+        st.caption(
+            escape_markdown(
+                schema.meaning(current) if schema and has_invariants else current.describe()
+            )
+        )
+        st.caption(budgets.UNITS[budgets.language()])
+
+
+def use_budget(unit: str, keys: tuple[str, ...]) -> None:
+    """Apply the budget in the input fields."""
+    with deferred_errors("budget"):
+        _apply(unit, *(st.session_state[key] for key in keys))
+
+
+def _use_slider(unit: str) -> None:
+    with deferred_errors("budget"):
+        delta = (history.current().budget.report_delta,) if unit == APPROX else ()
+        # with a redraw, so that the number fields show the new budget
+        _apply(unit, st.session_state[SLIDER], *delta, redraw=True)
+
+
+def _apply(unit: str, *numbers: float, redraw: bool = False) -> None:
+    """Commit the budget with these numbers in a unit, for the present privacy unit."""
+    history.change(budget=_budget(history.current().budget, unit, *numbers), redraw=redraw)
+
+
+def _budget(before: Budget, unit: str, *numbers: float) -> Budget:
+    """Return the budget with these numbers in a unit, for the privacy unit of another budget."""
+    budget = MAKERS[unit](*numbers, **budgets.unit_of(before))
+    # units other than these two have no delta of their own
+    return budget if unit in (APPROX, PURE) else replace(budget, report_delta=before.report_delta)
+
+
+def _headline(unit: str, step: float) -> str:
+    """Return a step of the slider as text.
+
+    >>> _headline(APPROX, 0.5), _headline(RISK, 55.0)
+    ('ε 0.5', 'success rate 55%')
+    """
+    if unit == RISK:
+        return f"success rate {step:g}%"
+    return f"{'ε' if unit in (APPROX, PURE) else unit} {cost(step)}"
+
+
+def _unit(current: Budget) -> str:
+    """Return the chosen unit, or one that fits the guarantee if it was changed by undo or a file."""
+    is_pure, unit = current.pure_epsilon is not None, budgets.language()
+    return unit if is_pure == (unit == PURE) else PURE if is_pure else APPROX
+
+
+def _inputs(current: Budget, unit: str) -> None:
+    """Draw the fields for the numbers of a budget in a unit."""
+    version = history.version()
+    starts = budgets.numbers_of(current, unit)
+    labels = {APPROX: ["epsilon", "delta"], RISK: [RISK_LABEL]}.get(unit, [unit])
+    keys = tuple(f"budget_{label}_{version}" for label in labels)
+    for column, label, key, start in zip(
+        st.columns(len(labels)), labels, keys, starts, strict=True
+    ):
+        is_delta = label == "delta"
+        column.number_input(
+            label,
+            value=float(start),
+            step=1e-6 if is_delta else 0.1,
+            format="%.1e" if is_delta else "%.6g",
+            key=key,
+            on_change=use_budget,
+            args=(unit, keys),
+        )

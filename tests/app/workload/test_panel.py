@@ -1,0 +1,88 @@
+"""Accuracy panel of the Workload page: budget slider, errors and slow plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import analysis
+from engine._format import format_number
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Workload
+from pages.parts.jobs import job_queue, plans
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
+from tests.app.session import UNIFORM, Session, demo_plan, demo_schema
+
+CPS = Workload.all_ways(demo_schema("cps"), (1, 2))
+
+
+def open_panel(budget: Budget, **fields: object) -> Session:
+    state = RequestState(workload=CPS, budget=budget, options=UNIFORM)
+    return Session(plan=permalink.packed(state)).go("workload", **fields)
+
+
+def test_panel_shows_errors_of_the_plan() -> None:
+    session, reference = open_panel(Budget(pcost=1.0)), demo_plan()
+    assert session.metrics()["Typical error"] == format_number(reference.rmse)
+    assert session.metrics()["Largest error"] == format_number(analysis.worst_error(reference))
+    grid, worst = session.app.dataframe[0].value, session.app.dataframe[-1].value
+    assert grid["typical error"].tolist() == reference.by_group()["rmse"].tolist()
+    assert worst["typical error"].iloc[0] == reference.by_group()["rmse"].max()
+
+
+@pytest.mark.parametrize(
+    ("budget", "unit", "step", "expected"),
+    [
+        (Budget.approx(1.0, 1e-9), "epsilon, delta", 2.0, Budget.approx(2.0, 1e-9)),
+        (Budget(pcost=1.0, rows_per_person=3), "pcost", 5.0, Budget(5.0, rows_per_person=3)),
+        (Budget.pure(1.0), "pure epsilon", 0.5, Budget.pure(0.5)),
+    ],
+)
+def test_budget_slider_sets_budget_until_undo(
+    budget: Budget, unit: str, step: float, expected: Budget
+) -> None:
+    session = open_panel(budget, budget_unit=unit)
+    session.run(session.app.select_slider(key="budget_slider").set_value(step))
+    assert session.studio.budget == expected
+    assert session.app.select_slider(key="budget_slider").value == step
+    assert session.press("undo").studio.budget == budget
+
+
+def test_budget_off_the_scale_is_a_step_of_the_slider() -> None:
+    session = open_panel(Budget(pcost=1.0))
+    slider = session.app.select_slider(key="budget_slider")
+    assert "ε 4.887" in [option.replace("\\", "") for option in slider.options]
+    session.set(budget_unit="pcost")
+    key = f"budget_pcost_{session.app.session_state['history'].version}"
+    session.set(**{key: 0.3})
+    assert session.app.select_slider(key="budget_slider").value == 0.3
+    session.run(session.app.select_slider(key="budget_slider").set_value(2.0))
+    version = session.app.session_state["history"].version
+    assert session.app.number_input(key=f"budget_pcost_{version}").value == 2.0
+
+
+def test_slow_plan_is_started_without_a_button(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "LIVE_S", -1.0)
+    workload = Workload.all_ways(demo_schema("census"), (1,), {"age": "range"})
+    state = RequestState(workload=workload, budget=Budget(pcost=0.37), options=UNIFORM)
+    session = Session(plan=permalink.packed(state)).go("workload")
+    assert session.app.dataframe[0].value["typical error"].isna().all()
+    session.until(lambda: "Typical error" in session.metrics())
+    assert session.metrics()["Typical error"] == format_number(plan(workload, state.budget).rmse)
+    first = session.app.session_state[plans.LIVE_PLAN]
+    session.set(add_how="One table").press("add_total")
+    second = session.app.session_state[plans.LIVE_PLAN]
+    assert second != first
+    assert job_queue.find(first) is None  # released with the edit
+    assert job_queue.find(second) is not None
+
+
+def test_long_plan_of_the_panel_waits_for_a_button(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "LIVE_S", -1.0)
+    monkeypatch.setattr(plans, "STARTED_S", -1.0)
+    workload = Workload.all_ways(demo_schema("census"), (1,), {"age": "circular"})
+    session = Session(plan=permalink.packed(RequestState(workload=workload))).go("workload")
+    assert "Planning takes about" in session.text()
+    assert any(b.key == "plan_now" for b in session.app.button)
+    session.press("plan_now").until(lambda: "Typical error" in session.metrics())
