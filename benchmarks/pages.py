@@ -62,7 +62,7 @@ def time_quick_plans(workload: Workload) -> tuple[int, float]:
         status = job_queue.find(app.session_state[run.LAST])
         running = status is not None and status.running
         partial = partial_comparison(
-            workload, Budget(pcost=1.0), quick_variants, time_limit=float(run.START_LIMIT)
+            workload, Budget(pcost=1.0), quick_variants, time_limit=float(run.DEFAULT_LIMIT_S)
         )
         if partial is not None and len(partial.plans) > there:
             there, last = len(partial.plans), time.monotonic() - start

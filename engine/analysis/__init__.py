@@ -14,7 +14,12 @@ from engine.analysis.ad_hoc_queries import (
     workload_errors,
     workload_table,
 )
-from engine.analysis.compare import compare, comparison, partial_comparison
+from engine.analysis.compare import (
+    compare,
+    comparison,
+    expected_wait_text,
+    partial_comparison,
+)
 from engine.analysis.error_targets import (
     above_best,
     bound_text,
@@ -64,6 +69,7 @@ from engine.analysis.variance_breakdown import (
 )
 from engine.analysis.what_if import (
     added_text,
+    cumulative_workload,
     error_table,
     forecast_added,
     merge_obstacle,
@@ -89,10 +95,12 @@ __all__ = [
     "comparison",
     "condition_query",
     "count_cells",
+    "cumulative_workload",
     "error_for",
     "error_table",
     "errors_against_targets",
     "even_error",
+    "expected_wait_text",
     "find_cells",
     "find_groups",
     "forecast_added",

@@ -316,6 +316,33 @@ def _coarsened_group(
         raise NotApplicable(f"{subject} does not fit coarser cells: {error}") from None
 
 
+def cumulative_workload(workload: Workload) -> Workload | None:
+    """Return a workload of plain tables with cumulative counts of numeric attributes.
+
+    The result is None if the workload has other queries than plain counts, or no numeric attribute.
+
+    >>> from engine import Attribute
+    >>> sex = Attribute.of_size("sex", 2, kind="categorical")
+    >>> plain = Workload.all_ways(Schema([Attribute.of_size("age", 4), sex]), (1,), "marginal")
+    >>> [group.family_text for group in cumulative_workload(plain).groups]
+    ['prefix', 'marginal']
+    """
+    schema, groups = workload.schema, []
+    for group in workload.groups:
+        if not all(isinstance(part.family, Marginal) for part in group.parts):
+            return None
+        families = {
+            name: Prefix() if schema[name].kind == "numeric" else Marginal()
+            for name in group.attributes
+        }
+        weights = group.weight, group.query_weights
+        groups.append(make_group(schema, group.attributes, families or "total", *weights))
+    has_numeric = any(
+        schema[name].kind == "numeric" for group in groups for name in group.attributes
+    )
+    return Workload(schema, tuple(groups)) if has_numeric else None
+
+
 def error_table(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
     """Return a table of typical and largest errors before and after a change, in counts.
 

@@ -11,6 +11,7 @@ from engine.figures.compare import (
     ratio_picture,
     refusals,
     spreads_picture,
+    tied_mechanisms,
     where_picture,
 )
 from engine.figures.domain import (
@@ -94,5 +95,6 @@ __all__ = [
     "spending_picture",
     "spread_picture",
     "spreads_picture",
+    "tied_mechanisms",
     "where_picture",
 ]

@@ -116,14 +116,14 @@ class _Gaps:
     omitted : labels of the mechanisms whose errors are too large to be drawn.
     gaps : maps a label to its error divided by the reference, minus 1.
     errors : maps a label to its error in counts.
-    axis : axis title of the gaps.
+    reference : name of the reference.
     """
 
     drawn: tuple[tuple[str, ...], ...]
     omitted: tuple[str, ...]
     gaps: Mapping[str, float]
     errors: Mapping[str, float]
-    axis: str
+    reference: str
 
     @property
     def labels(self) -> list[str]:
@@ -165,6 +165,13 @@ def tied_titles(labels: Sequence[str]) -> str:
     return ", ".join(title_of(label) for label in labels)
 
 
+def tied_mechanisms(comparison: Comparison) -> list[str]:
+    """Return the titles of the best mechanisms, if several have equal errors for every table."""
+    relative = _gaps(comparison)
+    tied = relative.drawn[0] if relative.drawn else ()
+    return [title_of(label) for label in tied] if len(tied) > 1 else []
+
+
 def all_tied(comparison: Comparison) -> bool:
     """Return whether there are several mechanisms to draw, with equal errors for every table."""
     relative = _gaps(comparison)
@@ -197,7 +204,7 @@ def _gaps(comparison: Comparison) -> _Gaps:
         omitted=tuple(label for label in order if not gaps[label] <= limit),
         gaps=gaps,
         errors=errors,
-        axis="above the bound" if has_bound else "above the best",
+        reference="the bound" if has_bound else "the best",
     )
 
 
@@ -238,7 +245,7 @@ def ranking_picture(comparison: Comparison) -> Picture:
             bound | {"yref": "y domain", "line": {"color": GREY, "dash": "dash", "width": 3}}
         ],
         "xaxis": {
-            "title": {"text": f"error {relative.axis}"},
+            "title": {"text": "gap"},
             "range": [-0.05 * relative.largest, 1.05 * relative.largest],
             "tickformat": PERCENT,
             "nticks": 6,
@@ -250,7 +257,7 @@ def ranking_picture(comparison: Comparison) -> Picture:
     best = min(relative.errors, key=lambda label: relative.gaps[label])
     claim = f", {gap_words(float(bound_gaps[best]))}" if comparison.bound > 0 else ""
     return Picture(
-        title=f"Error {relative.axis}",
+        title=f"Gap to {relative.reference}",
         figure=set_margins(go.Figure(traces, layout)),
         table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
         alt=(
@@ -309,7 +316,7 @@ def effort_picture(comparison: Comparison) -> Picture:
         }
         traces.append(mark)
     y_axis = {
-        "title": {"text": f"error {relative.axis}"},
+        "title": {"text": "gap"},
         "range": [-margin, relative.largest + margin],
         "tickformat": PERCENT,
         "automargin": True,
@@ -324,7 +331,6 @@ def effort_picture(comparison: Comparison) -> Picture:
         "showlegend": not all(text_positions),
         "legend": LEGEND,
     }
-    reference = "over the bound" if comparison.bound > 0 else "over the best"
     fastest = min(labels, key=lambda label: float(table["seconds"][label]), default="")
     rows = [
         (title_of(label), float(table["seconds"][label]), relative.gaps[label])
@@ -333,7 +339,7 @@ def effort_picture(comparison: Comparison) -> Picture:
     return Picture(
         title="Error and planning time",
         figure=set_margins(go.Figure(traces, layout)),
-        table=pd.DataFrame(rows, columns=["mechanism", "seconds", reference]),
+        table=pd.DataFrame(rows, columns=["mechanism", "seconds", f"over {relative.reference}"]),
         alt=(
             f"{title_of(fastest)} is the fastest of those shown."
             if fastest
@@ -352,7 +358,7 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     relative = _gaps(comparison)
     drawn: list[tuple[str, ...]] = [tied for tied in relative.drawn if tied[0] in comparison.groups]
     if not drawn:
-        drawn = [(label,) for label in relative.omitted if label in comparison.groups][:1]
+        drawn += [(label,) for label in relative.omitted if label in comparison.groups][:1]
     labels = [
         label for label in (*relative.labels, *relative.omitted) if label in comparison.groups
     ]
@@ -401,9 +407,11 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
         table=pd.DataFrame(
             {"attributes": names} | {title: loss_ratios[k] for k, title in enumerate(titles)}
         ),
-        alt="Number of tables for which it is the most accurate: "
-        + ", ".join(f"{title} {number(int(k))}" for title, k in zip(titles, wins, strict=True))
-        + f", of {number(len(names))}.",
+        alt=f"Most accurate, of {pluralize(len(names), 'table')}: "
+        + ", ".join(
+            f"{title} for {number(int(k))}" for title, k in zip(titles, wins, strict=True) if k
+        )
+        + ".",
         note=(
             "Error divided by that of the best mechanism for the table. Brighter = less accurate"
             f" (capped at {MAX_DRAWN_RATIO:g}x).{more} {relative.omitted_text()}"

@@ -472,7 +472,7 @@ def _set_color_range(figure: go.Figure, shown: Array) -> None:
     lowest = float(shown.min())
     figure.update_traces(zmin=-largest if lowest < -largest / 4 else min(lowest, 0.0), zmax=largest)
     figure.update_xaxes(nticks=HEATMAP_TICKS)
-    figure.update_yaxes(nticks=2 * HEATMAP_TICKS)
+    figure.update_yaxes(nticks=HEATMAP_TICKS)
     figure.update_layout(height=SQUARE_HEIGHT_PX)
 
 

@@ -27,12 +27,11 @@ def test_compare_views_are_accessible_and_set_mechanism(
     page = visit.page
     visit.open(f"compare?{permalink.NAME}={permalink.packed(census_studio())}")
     visit.expect_text("Done: the results are below")  # quick mechanisms start automatically
-    visit.expect_text("is the most accurate of")
+    visit.expect_text("of 6 mechanisms are the most accurate")  # HDMM is among the first
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
-    page.get_by_text("Estimated time and memory").click()
-    visit.settle()
+    visit.unfold("Time limit and forecast")
     visit.check_accessibility("compare_ranking_and_forecast")
-    page.get_by_text("Estimated time and memory").click()
+    visit.unfold("Time limit and forecast")
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.check_accessibility("compare_ranking_narrow")
     assert visit.find_overflows() == []
@@ -41,9 +40,13 @@ def test_compare_views_are_accessible_and_set_mechanism(
     )
     assert len(visit.find_overflows()) == 1  # overflow is detected
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-    page.locator(".js-plotly-plot").first.hover()
+    page.get_by_role("button", name="Export").click()
+    for name, start in (("CSV", "mechanism,"), ("LaTeX", "\\begin"), ("HTML report", "<!doctype")):
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=name, exact=True).first.click()
+        assert saved.value.path().read_text("utf-8-sig").lstrip().startswith(start), name
     with page.expect_download() as saved:
-        page.locator(".modebar-btn[data-title*=Download]").first.click(force=True)
+        page.get_by_role("button", name="SVG", exact=True).first.click()
     assert '<svg class="main-svg" xmlns="http://www.w3.org/2000/svg"' in (
         drawn := saved.value.path().read_text("utf-8")
     )
@@ -55,14 +58,20 @@ def test_compare_views_are_accessible_and_set_mechanism(
         0, timeout=60_000
     )  # Plotly's message is gone
     for view, text in {
-        "Other budgets": "Error at other budgets",
-        "Error distribution": "Smallest 95% quantile",
-        "A and B": "Tables where A is less accurate",
-        "Strategies": "Gram matrix of the strategy",
-        "Two plans": "First plan",
-        "Reproduce the papers": "All rows",
+        "Differences": "Relative error by table",
+        "By query": "Smallest 95% quantile",
+        "Two mechanisms": "Tables where A is less accurate",
+        "Other budgets": "Four times the pcost halves every error",
+        "Strategies": "Strategy on",
+        "Gram matrix": "Gram matrix of the strategy",
+        "Plans": "First plan",
+        "Published results": "All rows",
     }.items():
-        visit.choose(view)
+        if page.get_by_role("tab", name=view, exact=True).count():
+            visit.choose(view)
+        else:
+            with visit.run():
+                page.get_by_test_id("stRadio").get_by_text(view, exact=True).click()
         visit.expect_text(text)
         visit.settle()
         if view == "Other budgets":
@@ -71,9 +80,9 @@ def test_compare_views_are_accessible_and_set_mechanism(
                     force=True
                 )  # the drag layer covers the point
             visit.expect_text("at this budget")
-        if view == "A and B":
+        if view == "Two mechanisms":
             visit.pick("Table", "3: age")
-        if view == "Two plans":
+        if view == "Plans":
             other = tmp_path / "plan.json"
             studio = census_studio(pcost=2.0)
             other.write_text(
@@ -86,11 +95,13 @@ def test_compare_views_are_accessible_and_set_mechanism(
 
     # use the best mechanism
     visit.choose("Ranking")
-    visit.press("Use Weighted Fourier Factorizations")
-    visit.expect_text("In use: Weighted Fourier Factorizations")
+    visit.pick("Mechanism of your plan", "Weighted Fourier Factorizations")
+    visit.unfold("Options of Weighted Fourier Factorizations")
+    visit.expect_text("Maximum number of records (public)")
+    visit.check_accessibility("compare_options")
     page.get_by_role("link", name="Preview").click()
     visit.settle()
-    visit.expect_text("Mechanism: Weighted Fourier Factorizations")
+    visit.expect_text("Typical error")
     visit.pick("Budget unit", "pure epsilon")
     visit.expect_text("never satisfies pure epsilon")
     visit.take_picture("compare_pure_epsilon")

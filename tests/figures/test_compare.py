@@ -30,6 +30,7 @@ from engine.figures import (
     refusals,
     spread_picture,
     spreads_picture,
+    tied_mechanisms,
     where_picture,
 )
 from engine.figures.base import COLORS, mechanism_name, mechanism_style
@@ -110,6 +111,8 @@ def test_tied_mechanisms_are_drawn_once() -> None:
     compared = comparison(workload.add("a", "prefix"), Budget(pcost=1.0), [*same, "identity"])
     assert not all_tied(compared)
     names = [title_of(label) for label in compared.plans]
+    assert set(tied_mechanisms(tied)) == {title_of(label) for label in same}
+    assert tied_mechanisms(by_hand({"querysmasher": 0.01, "wff": 0.3})) == []
     for draw in (
         ranking_picture(tied).figure.layout.yaxis.ticktext,
         where_picture(tied, workload).figure.layout.xaxis.ticktext,
@@ -171,7 +174,7 @@ def test_mechanisms_far_from_bound_are_summarized() -> None:
     assert list(dots(ranking_picture(by_hand({"wff": 3.0, "identity": 899.0})))) == ["wff"]
     unknown = ranking_picture(by_hand({"wff": math.nan, "identity": math.nan}, bound=0.0))
     assert "bound" not in unknown.alt
-    assert unknown.figure.layout.xaxis.title.text == "error above the best"
+    assert unknown.title == "Gap to the best"
 
 
 def test_where_picture_matches_group_errors(plans: dict[str, Plan]) -> None:

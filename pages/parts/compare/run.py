@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from engine._format import pluralize
-from engine.analysis import partial_comparison
+from engine.analysis import expected_wait_text, partial_comparison
 from engine.analysis.compare import Comparison, expected_costs, quick_choices
 from engine.errors import EngineError
 from engine.mechanisms import label_of, load_plan, title_of, variants
@@ -126,7 +127,7 @@ def running() -> bool:
 
 
 def run(studio: RequestState) -> Compared | None:
-    """Draw choice, estimate and progress; return the results, or None if there are none yet."""
+    """Draw choice, forecast and progress; return the results, or None if there are none yet."""
     if studio.workload is None or not studio.workload.groups:
         st.info(
             "There is nothing to compare yet. Choose a schema and add queries to continue.",
@@ -134,8 +135,9 @@ def run(studio: RequestState) -> Compared | None:
         )
         return None
     all_choices = offered(studio)
-    labels, limit = _inputs(studio, all_choices)
+    labels, place = _selected(studio, all_choices)
     chosen = [all_choices[label] for label in labels]
+    limit = _settings(studio, chosen, list(all_choices))
     base = studio.workload_budget_key
     key = f"compare|{base}|{_digest(*labels)}|{limit}"
     if not labels:
@@ -143,8 +145,8 @@ def run(studio: RequestState) -> Compared | None:
     else:
         with show_errors():
             if labels == _first(studio, all_choices) and job_queue.find(key) is None:
-                begin(key, studio, chosen, limit)  # fast mechanisms start automatically
-            _start(key, studio, chosen, limit)
+                begin(key, studio, chosen, limit)  # the first comparison starts automatically
+            _start(key, studio, chosen, limit, place)
     job_result = job_widget.job(key, label="Comparison", stream=True) if labels else None
     if job_result is None:
         return _partial_results(studio, key, chosen, limit) or _previous(
@@ -164,53 +166,78 @@ def _select(labels: list[str]) -> None:
     st.session_state[CHOSEN] = labels
 
 
-def _inputs(
+def _selected(
     studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
-) -> tuple[list[str], float]:
-    """Draw the inputs; return the labels of the selected mechanisms and the limit in seconds."""
-    left, right = st.columns([5, 1])
-    labels = list(choices)
+) -> tuple[list[str], DeltaGenerator]:
+    """Draw the choice of mechanisms; return their labels, and the place of the start button."""
+    left, right = st.columns([6, 1], vertical_alignment="bottom")
     with show_errors():
         st.session_state.setdefault(CHOSEN, _first(studio, choices))
     chosen = left.multiselect(
         "Mechanisms to compare",
-        labels,
+        list(choices),
         format_func=title_of,
         key=CHOSEN,
         persist_state="session",
-        help="Fast mechanisms are compared at once.",
+        help="Fast mechanisms and HDMM are compared at once.",
     )
-    if len(chosen) < len(labels):
-        buttons.button(
-            "Select all (including slow)", _select, labels, key="compare_all", place=left
+    return chosen, right
+
+
+def _settings(
+    studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], labels: list[str]
+) -> float:
+    """Draw the expander with time limit and forecast; return the limit in seconds."""
+    limit = float(st.session_state.get(LIMIT, DEFAULT_LIMIT_S))
+    with st.expander(
+        "Time limit and forecast", key="compare_forecast", on_change="rerun"
+    ) as opened:
+        left, right = st.columns([1, 2], vertical_alignment="bottom")
+        limit = float(
+            left.number_input(
+                "Time limit per mechanism (s)",
+                1,
+                3600,
+                DEFAULT_LIMIT_S,
+                key=LIMIT,
+                persist_state="session",
+                help="Slower mechanisms are stopped.",
+            )
         )
-    limit = right.number_input(
-        "Time limit per mechanism (s)",
-        1,
-        3600,
-        DEFAULT_LIMIT_S,
-        key=LIMIT,
-        persist_state="session",
-        help="Slower mechanisms are stopped.",
-    )
-    return chosen, float(limit)
+        if len(chosen) < len(labels):
+            buttons.button(
+                "Select all (including slow)", _select, labels, key="compare_all", place=right
+            )
+        if opened.open and chosen:
+            with show_errors():
+                table = _expected_of(studio, chosen)
+                st.caption("Time is a rough estimate, memory an upper bound.")
+                figure_view.table(
+                    table.assign(mechanism=[title_of(label) for label in table["mechanism"]]),
+                    name="forecast",
+                    alt="Estimated seconds and memory of every mechanism, or why it cannot run",
+                )
+    return limit
+
+
+def _expected_of(studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]]) -> Frame:
+    """Return the forecasts of the chosen mechanisms."""
+    labels = [label_of(name, options) for name, options in chosen]
+    return _expected(f"{studio.workload_budget_key}{labels}", studio, chosen)
 
 
 def _start(
-    key: str, studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], limit: float
+    key: str,
+    studio: RequestState,
+    chosen: list[tuple[str, Mapping[str, Any]]],
+    limit: float,
+    place: DeltaGenerator,
 ) -> None:
-    """Draw the estimate and the start button."""
+    """Draw the start button, and what to expect from the comparison."""
     job = job_queue.find(key)
-    if job is not None and job.running:
-        return
-    table = _expected(key, studio, chosen)
-    ready = table[table["status"] == "ok"]
-    blocked = len(table) - len(ready)
-    text = f"{pluralize(len(ready), 'mechanism')} can start."
-    if blocked:
-        text += f" {pluralize(blocked, 'mechanism')} cannot; the table below has the reason."
-    left, right = st.columns([1, 3], vertical_alignment="center")
-    done = job is not None and job.done
+    table = _expected_of(studio, chosen)
+    is_running, is_done = job is not None and job.running, job is not None and job.done
+    can_start = bool((table["status"] == "ok").any())
     buttons.button(
         "Compare",
         begin,
@@ -219,24 +246,14 @@ def _start(
         chosen,
         limit,
         key="compare_start",
-        place=left,
-        type="secondary" if done else "primary",
-        disabled=done or ready.empty,
-        help="This comparison is done; its results are below." if done else None,
+        place=place,
+        type="secondary" if is_done else "primary",
+        disabled=is_done or is_running or not can_start,
+        help="This comparison is done; its results are below." if is_done else None,
         width="stretch",
     )
-    right.caption(escape_markdown("Done: the results are below." if done else text))
-    with st.expander(
-        "Estimated time and memory", key="compare_forecast", on_change="rerun"
-    ) as opened:
-        if opened.open:
-            st.caption("Time is a rough estimate, memory an upper bound.")
-            named = table.assign(mechanism=[title_of(label) for label in table["mechanism"]])
-            figure_view.table(
-                named,
-                name="forecast",
-                alt="Estimated seconds and memory of every mechanism, or why it cannot run",
-            )
+    done_text = "Done: the results are below."
+    st.caption(escape_markdown(done_text if is_done else expected_wait_text(table)))
 
 
 def _compared(job: Status, key: str, label: str) -> Compared:

@@ -20,6 +20,19 @@ from pages.parts.shell.history import RequestState
 CURRENT, FILE = "current plan", "uploaded file"
 
 
+def plans_view(studio: RequestState, comparison: Compared | None) -> str:
+    """Draw the differences between two plans, or the published results of the papers."""
+    shown = st.radio(
+        "Show",
+        list(PLAN_VIEWS),
+        key="plans_shown",
+        horizontal=True,
+        persist_state="session",
+        label_visibility="collapsed",
+    )
+    return PLAN_VIEWS[shown](studio, comparison)
+
+
 def difference(studio: RequestState, comparison: Compared | None) -> str:
     """Draw the choice of two plans and their differences; return the code."""
     file = st.file_uploader(
@@ -135,3 +148,6 @@ def paper_numbers(studio: RequestState, comparison: Compared | None) -> str:
         height=420,
     )
     return script.paper_numbers(number)
+
+
+PLAN_VIEWS = {"Two plans": difference, "Published results": paper_numbers}

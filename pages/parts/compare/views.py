@@ -1,18 +1,17 @@
-"""Views of a comparison: ranking, other budgets, distributions, pairs and strategies."""
+"""Views of a comparison: ranking, differences, other budgets and strategies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import streamlit as st
 
 from engine import _format as texts
 from engine import analysis, figures
-from engine.mechanisms import mechanism_class, title_of
-from engine.privacy import Budget
-from pages.parts.compare import run, script
+from engine.analysis.compare import Comparison
+from engine.mechanisms import title_of
+from engine.workload import Workload
+from pages.parts.compare import export_menu, mechanism, run, script
 from pages.parts.compare.run import Compared
 from pages.parts.shell import budgets, buttons, figure_view, history
 from pages.parts.shell.error_text import escape_markdown, in_labels, show_errors
@@ -21,14 +20,7 @@ from pages.parts.workload import group_choice, record_count_form
 
 POINT = "budget_dot"  # selected point: (request key, mechanism label, pcost)
 FIRST_SHOWN = 4  # mechanisms selected at first in the view of distributions
-
-
-def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> None:
-    """Apply a mechanism with its options and optionally a budget; keep the maximum of records."""
-    before = history.current()
-    max_records = {k: v for k, v in before.options.items() if k == "max_records"}
-    studio = replace(before, mechanism=name, options={}, budget=budget or before.budget)
-    history.commit(studio.with_options(dict(options) | max_records), redraw=True)
+MAX_DRAWN_PARTS = 2  # parts of a group that one chart shows
 
 
 def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[Compared]:
@@ -45,55 +37,109 @@ def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[C
 
 
 def ranking(studio: RequestState, comparison: Compared | None) -> str:
-    """Draw errors relative to the bound, planning time, errors per table, and "Use" buttons."""
-    if comparison is not None and comparison.best:
-        picture = figures.ranking_picture(comparison.results)
-        st.markdown(f"**{escape_markdown(picture.alt)}**")
-        left, right = st.columns(2, gap="medium")
-        with left:
-            figure_view.picture(picture, key="ranking")
-        with right:
-            figure_view.picture(figures.effort_picture(comparison.results), key="seconds")
-        figure_view.picture(
-            figures.where_picture(comparison.results, studio.required_workload), key="where"
+    """Draw the gaps to the bound and the planning times, and the mechanisms without a result."""
+    if not has_enough_plans(comparison):
+        _show_failures(comparison)
+        return script.compare(studio, comparison)
+    results, workload = comparison.results, studio.required_workload
+    pictures = {
+        "ranking": figures.ranking_picture(results),
+        "seconds": figures.effort_picture(results),
+    }
+
+    def report() -> str:
+        return figures.comparison_page(results, workload, studio.budget)
+
+    export_menu.head(pictures["ranking"].alt, pictures, report=report)
+    _say_ties(studio, results)
+    if not figures.all_tied(results):
+        notes = {
+            "ranking": "Dashed: the bound for any matrix mechanism.",
+            "seconds": "Lower is more accurate, further left is faster.",
+        }
+        for place, (key, picture) in zip(
+            st.columns(2, gap="medium"), pictures.items(), strict=True
+        ):
+            with place:
+                export_menu.chart(picture, key=key, note=notes[key])
+    export_menu.data(pictures, key="ranking")
+    if (scale := record_count_form.entered_scale()) is not None:
+        st.caption(escape_markdown(analysis.publishable_text(results, scale)))
+        with st.expander(
+            "Publishable share per table", key="compare_quality", on_change="rerun"
+        ) as opened:
+            if opened.open:
+                st.caption("For typical errors and evenly spread records.")
+                table = analysis.publishable_by_group(results, workload, scale)
+                figure_view.table(
+                    table,
+                    name="publishable_by_group",
+                    alt="Share of publishable answers per table",
+                    shares=list(map(str, table))[1:],
+                )
+    _show_failures(comparison)
+    return script.compare(studio, comparison)
+
+
+def _say_ties(studio: RequestState, results: Comparison) -> None:
+    """Say which mechanisms do not differ, and offer queries for which they do."""
+    tied = figures.tied_mechanisms(results)
+    changed = analysis.cumulative_workload(studio.required_workload)
+    if not tied or (changed is None and not figures.all_tied(results)):
+        return
+    left, right = st.columns([4, 1], vertical_alignment="center")
+    kind = "Plain tables" if changed is not None else "These queries"
+    proposal = " Try cumulative tables." if changed is not None else ""
+    left.info(
+        escape_markdown(f"{kind} are answered alike by {', '.join(tied)}.{proposal}"), icon="🟰"
+    )
+    if changed is not None:
+        buttons.button(
+            "Use cumulative tables",
+            _use_workload,
+            changed,
+            key="use_cumulative",
+            place=right,
+            help="Counts up to each value of numeric attributes. Undo restores the plain tables.",
         )
-        if (scale := record_count_form.entered_scale()) is not None:
-            st.caption(escape_markdown(analysis.publishable_text(comparison.results, scale)))
-            with st.expander(
-                "Publishable share per table", key="compare_quality", on_change="rerun"
-            ) as opened:
-                if opened.open:
-                    st.caption("For typical errors and evenly spread records.")
-                    table = analysis.publishable_by_group(
-                        comparison.results, studio.required_workload, scale
-                    )
-                    figure_view.table(
-                        table,
-                        name="publishable_by_group",
-                        alt="Share of publishable answers per table",
-                        shares=list(map(str, table))[1:],
-                    )
-        st.subheader("Choose a mechanism")
-        st.caption("RMSE, planning time and peak memory.")
-        for label, text in figures.costs(comparison.results).items():
-            _draw_offer(comparison, label, text)
-        st.download_button(
-            "Download HTML report",
-            lambda: figures.comparison_page(
-                comparison.results, studio.required_workload, studio.budget
-            ),
-            "comparison.html",
-            "text/html",
-            on_click="ignore",
-        )
-    else:
-        has_enough_plans(comparison)
-    if comparison is not None and len(failures := figures.refusals(comparison.results)):
-        st.subheader("Mechanisms without a result")
+
+
+def _use_workload(workload: Workload) -> None:
+    history.change(workload=workload, redraw=True)
+
+
+def _show_failures(comparison: Compared | None) -> None:
+    """Draw the mechanisms without a result and the reasons, if there are any."""
+    if comparison is None or not len(failures := figures.refusals(comparison.results)):
+        return
+    with st.expander(f"{texts.pluralize(len(failures), 'mechanism')} without a result"):
         reasons = failures.assign(reason=failures["reason"].map(in_labels))
-        figure_view.table(
-            reasons, name="without_result", alt="Mechanisms without a result, and why"
-        )
+        st.dataframe(reasons, hide_index=True, alt="Mechanisms without a result, and why")
+
+
+def differences(studio: RequestState, comparison: Compared | None) -> str:
+    """Draw differences between mechanisms: by table, of two mechanisms, or by query."""
+    shown = st.radio(
+        "Show",
+        list(DIFFERENCES),
+        key="differences_shown",
+        horizontal=True,
+        persist_state="session",
+        label_visibility="collapsed",
+    )
+    return DIFFERENCES[shown](studio, comparison)
+
+
+def tables(studio: RequestState, comparison: Compared | None) -> str:
+    """Draw the errors of every table relative to the best mechanism."""
+    if has_enough_plans(comparison, least=2):
+        if figures.all_tied(comparison.results):
+            st.info("These mechanisms have the same error for every table.", icon="🟰")
+        else:
+            picture = figures.where_picture(comparison.results, studio.required_workload)
+            export_menu.head(picture.alt, {"where": picture})
+            export_menu.chart(picture, key="where")
+            export_menu.data({"where": picture}, key="where")
     return script.compare(studio, comparison)
 
 
@@ -101,12 +147,14 @@ def other_budgets(studio: RequestState, comparison: Compared | None) -> str:
     """Draw the error of every mechanism at other budgets, with a selectable point."""
     if has_enough_plans(comparison):
         picture = figures.budgets_picture(comparison.results, studio.budget, budgets.in_words)
-        figure_view.picture(picture, key="budgets", on_select=_store_point, selects="points")
+        export_menu.head(picture.alt, {"budgets": picture})
+        figure_view.chart(picture, key="budgets")(on_select=_store_point, selection_mode="points")
         point = history.page_state().get(POINT)
         if point is None or point[0] != studio.key or title_of(point[1]) not in picture.table:
             st.caption("Choose a point to use its mechanism and budget.")
         else:
             _draw_point(studio, comparison, picture, *point[1:])
+        export_menu.data({"budgets": picture}, key="budgets")
     return script.compare(studio, comparison)
 
 
@@ -132,31 +180,12 @@ def _draw_point(
     label = f"Use {title} at this budget"
     buttons.button(
         escape_markdown(label),
-        use,
+        mechanism.use,
         name,
         options,
         budget,
         key="use_dot",
         place=right,
-        width="stretch",
-    )
-
-
-def _draw_offer(comparison: Compared, label: str, text: str) -> None:
-    left, right = st.columns([9, 5], vertical_alignment="center")
-    cls = mechanism_class(comparison.choices[label][0])
-    title = title_of(label)
-    left.markdown(
-        f"**{escape_markdown(title)}** · {escape_markdown(text)}  \n{escape_markdown(cls.meaning)}"
-    )
-    in_use = label == comparison.current_label
-    buttons.button(
-        escape_markdown(f"In use: {title}" if in_use else f"Use {title}"),
-        use,
-        *comparison.choices[label],
-        key=f"use_{label}",
-        place=right,
-        disabled=in_use,
         width="stretch",
     )
 
@@ -184,8 +213,9 @@ def spreads(studio: RequestState, comparison: Compared | None) -> str:
     picture = figures.spreads_picture(
         {label: comparison.results.spreads[label] for label in chosen}
     )
-    st.markdown(f"**{escape_markdown(picture.alt)}**")
-    figure_view.picture(picture, key="spreads")
+    export_menu.head(picture.alt, {"spreads": picture})
+    export_menu.chart(picture, key="spreads")
+    export_menu.data({"spreads": picture}, key="spreads")
     return script.spreads(studio, comparison, chosen)
 
 
@@ -202,6 +232,9 @@ def against(studio: RequestState, comparison: Compared | None) -> str:
     plans = {label: comparison.plan(label) for label in (one, other)}
     with show_errors():
         lost = analysis.losses(plans[one], plans[other])
+        if lost.worse == lost.better == 0.0:
+            st.info("A and B have the same error for every query.", icon="🟰")
+            return script.against(studio, comparison, one, other)
         worse, better, worst = st.columns(3)
         worse.metric(
             "Queries less accurate under A",
@@ -221,20 +254,32 @@ def against(studio: RequestState, comparison: Compared | None) -> str:
         )
         sampling_note = "" if lost.exact else f" {analysis.SAMPLED}"
         st.caption(escape_markdown(f"Worst ratio: {lost.query}.{sampling_note}"))
-        st.subheader("Ratio of standard errors")
         number = group_choice.choose_group(plans[one], key="pair_group")
-        grid_slice = group_choice.choose_slice(plans[one], number, prefix="pair_")
+        # Up to two attributes are drawn together; of more, two are chosen.
+        grid_slice = (
+            (None, None)
+            if len(plans[one].workload.groups[number].parts) <= MAX_DRAWN_PARTS
+            else group_choice.choose_slice(plans[one], number, prefix="pair_")
+        )
         if grid_slice is not None:
             titled = {title_of(label): plan for label, plan in plans.items()}
-            figure_view.picture(figures.ratio_picture(titled, number, *grid_slice), key="ratio")
-        st.subheader("Tables where A is less accurate")
-        figure_view.table(
-            lost.groups,
-            name="where_a_loses",
-            alt="Share of queries less accurate under A, per table",
-            height=320,
-        )
+            picture = figures.ratio_picture(titled, number, *grid_slice)
+            export_menu.head(picture.alt, {"ratio": picture})
+            export_menu.chart(picture, key="ratio")
+        with st.expander(
+            "Tables where A is less accurate", key="losses", on_change="rerun"
+        ) as fold:
+            if fold.open:
+                figure_view.table(
+                    lost.groups,
+                    name="where_a_loses",
+                    alt="Share of queries less accurate under A, per table",
+                    height=320,
+                )
     return script.against(studio, comparison, one, other)
+
+
+DIFFERENCES = {"By table": tables, "Two mechanisms": against, "By query": spreads}
 
 
 def strategies(studio: RequestState, comparison: Compared | None) -> str:
@@ -246,14 +291,36 @@ def strategies(studio: RequestState, comparison: Compared | None) -> str:
     for place, column in enumerate(columns):
         with column:
             chosen.append(_strategy(comparison, place))
-    for name, draw in (("rows", figures.rows_picture), ("gram", figures.gram_picture)):
-        pictures = [draw(comparison.plan(label), key, factor) for label, key, factor in chosen]
-        figures.on_one_scale(*pictures)
-        for place, (column, picture) in enumerate(zip(columns, pictures, strict=True)):
-            with column:
-                figure_view.picture(picture, key=f"{name}_{place}")
+    if chosen[0] == chosen[1]:
+        st.caption("Both sides show the same measurement; choose another on one side.")
+        chosen = chosen[:1]
+    shown = st.radio(
+        "Show",
+        list(STRATEGY_PICTURES),
+        key="strategies_shown",
+        horizontal=True,
+        persist_state="session",
+        label_visibility="collapsed",
+    )
+    draw = STRATEGY_PICTURES[shown]
+    pictures = {
+        f"strategy_{place}": draw(comparison.plan(label), key, factor)
+        for place, (label, key, factor) in enumerate(chosen)
+    }
+    figures.on_one_scale(*pictures.values())
+    export_menu.head(next(iter(pictures.values())).alt, pictures)
+    for column, (key, picture) in zip(st.columns(len(pictures)), pictures.items(), strict=True):
+        with column:
+            export_menu.chart(picture, key=key, note="")
+    export_menu.data(pictures, key="strategies")
     label, _, factor = chosen[0]
     return script.strategies(studio, comparison, label, factor)
+
+
+STRATEGY_PICTURES = {
+    "Strategy matrix": figures.rows_picture,
+    "Gram matrix": figures.gram_picture,
+}
 
 
 def _strategy(comparison: Compared, place: int) -> tuple[str, tuple[str, ...], int]:
@@ -276,6 +343,6 @@ def _strategy(comparison: Compared, place: int) -> tuple[str, tuple[str, ...], i
             range(len(factors)),
             format_func=lambda i: factors[i],
             key=f"strategy_factor_{place}_{label}_{'_'.join(map(str, key))}",
+            help="The strategy is the Kronecker product of its factors.",
         )
-        st.caption("The strategy is the Kronecker product of its factors.")
     return label, key, factor

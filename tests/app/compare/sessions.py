@@ -25,6 +25,11 @@ def run_comparison(session: Session, chosen: list[str] = MECHANISMS) -> Session:
     return session.until(lambda: "Done: the results are below" in session.text())
 
 
+def mechanism_choice(session: Session) -> Any:
+    """Return the widget that chooses the mechanism of the plan."""
+    return next(s for s in session.app.selectbox if s.label == "Mechanism of your plan")
+
+
 def data_frames(session: Session) -> list[Any]:
     return [element.value for element in session.app.dataframe]
 

@@ -10,7 +10,8 @@ from typing import ClassVar
 import psutil
 import pytest
 
-from engine._format import format_number
+from engine._format import duration_text, format_number
+from engine.analysis import expected_wait_text
 from engine.analysis.compare import comparison, expected_costs, quick_choices
 from engine.errors import NotApplicable
 from engine.mechanisms import plan, registry, title_of, variants
@@ -28,6 +29,7 @@ from tests.app.compare.sessions import (
     MECHANISMS,
     WORKLOAD,
     data_frames,
+    mechanism_choice,
     open_small_workload,
     run_code,
     run_comparison,
@@ -42,9 +44,9 @@ def test_compare_page_without_workload_shows_instructions() -> None:
     session = Session().go("compare")
     assert "nothing to compare yet" in session.text()
     assert next(b for b in session.app.button if b.key == "next").disabled
-    for view in ("Error distribution", "A and B", "Strategies"):
+    for view in ("Differences", "Other budgets", "Strategies"):
         assert "Press Compare above" in session.set(compare_view=view).text()
-    assert "upload a plan file" in session.set(compare_view="Two plans").text()
+    assert "upload a plan file" in session.set(compare_view="Plans").text()
     session = open_small_workload(page="compare").set(compare_chosen=[])
     assert "Choose at least one mechanism" in session.text()
 
@@ -56,10 +58,11 @@ def test_compare_page_starts_only_quick_mechanisms() -> None:
         Workload.all_ways(demo_schema("census"), (1, 2)), Budget(pcost=1.0)
     ).set_index("mechanism")
     assert chosen == quick_choices(table.reset_index())
-    assert len(chosen) == 5
-    assert (table.loc[chosen, "seconds"] <= 1.0).all()
+    assert len(chosen) == 6
+    assert chosen[-1] == "hdmm"
+    assert (table.loc[chosen[:-1], "seconds"] <= 1.0).all()
     session.until(lambda: "Done: the results are below" in session.text())
-    assert "is the most accurate of" in session.text()
+    assert "of 6 mechanisms are the most accurate" in session.text()
     session.press("compare_all")  # slow mechanisms start only on request
     assert next(m for m in session.app.multiselect if m.key == "compare_chosen").value == list(
         variants()
@@ -68,14 +71,33 @@ def test_compare_page_starts_only_quick_mechanisms() -> None:
     assert "previous selection" in session.text()
 
 
+def test_expected_wait_names_slowest_mechanism() -> None:
+    workload = Workload.all_ways(demo_schema("cps"), (1, 2))
+    table = expected_costs(workload, Budget(pcost=1.0), ["wff", "hdmm", "laplace"])
+    seconds = duration_text(float(table["seconds"].max()))
+    assert expected_wait_text(table) == (
+        f"HDMM is expected to take about {seconds}, the others less. 1 mechanism cannot run."
+    )
+    session = Session(plan=permalink.packed(RequestState(workload=workload)))
+    session.go("compare", compare_chosen=["hdmm", "wff"])
+    assert "HDMM is expected to take about" in session.text()
+
+
+def test_hdmm_with_long_forecast_starts_only_on_request() -> None:
+    table = expected_costs(WORKLOAD, Budget(pcost=1.0))
+    slow_table = table.assign(seconds=table["seconds"].where(table["mechanism"] != "hdmm", 1000.0))
+    assert "hdmm" in quick_choices(table)
+    assert "hdmm" not in quick_choices(slow_table)
+
+
 def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatch) -> None:
     session, store = open_small_workload(), LruCache[Plan](plan_cache.CACHE_BYTES)
     monkeypatch.setattr(plan_cache, "_plans", lambda: store)  # no cached plans
     run_comparison(session, [MECHANISMS[0], MECHANISMS[2]])
     for module, name in ((run, "load_plan"), (plans, "plan")):
         monkeypatch.setattr(module, name, None)
-    for view in ("A and B", "Strategies", "Two plans"):
-        session.set(compare_view=view)
+    for view in ("Differences", "Strategies", "Plans"):
+        session.set(compare_view=view, differences_shown="Two mechanisms")
     assert "Both plans have the same typical error" in session.text()
 
 
@@ -109,11 +131,12 @@ def test_comparison_on_page_can_be_cancelled() -> None:
 
 
 def test_option_variant_is_offered_until_mechanism_changes() -> None:
-    session = open_small_workload()
+    session = open_small_workload(page="compare")
     version = session.app.session_state["history"].version
-    session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"}).go("compare")
+    session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
     variant = "querysmasher (solver=fourier)"
-    run_comparison(session, [variant, "wff"]).press("use_wff").go("preview").go("compare")
+    run_comparison(session, [variant, "wff"])
+    session.set(**{mechanism_choice(session).key: "wff"}).go("preview").go("compare")
     offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
     assert title_of(variant) not in offered.options
     assert offered.value == ["wff"]
@@ -169,11 +192,9 @@ def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None
     assert (
         "The mechanism 'toy' does not exist" in reasons["reason"][0]
     )  # workers do not have the patched registry
-    session.go("preview")
+    session.set(**{mechanism_choice(session).key: "toy"})
     version = session.app.session_state["history"].version
-    session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "toy"})
-    version = session.app.session_state["history"].version
-    session.set(**{f"option_size_{version}": "large"})
+    session.set(fold_mechanism=True).set(**{f"option_size_{version}": "large"})
     assert session.studio.options == {"size": "large"}
 
 
@@ -187,7 +208,9 @@ def test_pure_epsilon_budget_works_on_pages() -> None:
     assert "pure epsilon 1" in session.text()
     version = session.app.session_state["history"].version
     session.set(**{"budget_pure epsilon_" + str(version): 0.5})
-    wait(session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "laplace"}))
+    session.go("compare")
+    session.set(**{mechanism_choice(session).key: "laplace"})
+    wait(session.go("preview"))
     assert not session.errors()
     result = plan(WORKLOAD, Budget.pure(0.5), "laplace")
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
@@ -203,12 +226,10 @@ def test_pure_epsilon_budget_works_on_pages() -> None:
 
 
 def test_base_family_of_one_attribute_is_set() -> None:
-    session = open_small_workload()
-    session.set(fold_mechanism=True).set(
-        **{f"mechanism_{session.app.session_state['history'].version}": "residualplanner+"}
-    )
+    session = open_small_workload(page="compare")
+    session.set(**{mechanism_choice(session).key: "residualplanner+"})
     version = session.app.session_state["history"].version
-    session.set(**{f"option_base_0_{version}": "range"})
+    session.set(fold_mechanism=True).set(**{f"option_base_0_{version}": "range"})
     assert session.studio.options == {"base": {"age": "range"}}
     session.set(**{f"option_base_0_{version}": "as in the workload"})
     assert session.studio.options == {}

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.usefixtures("keeps_comparisons")
 
 
 def test_published_numbers_are_reproduced() -> None:
-    session = Session().go("compare").set(compare_view="Reproduce the papers", book_row=4)
+    session = Session().go("compare").set(compare_view="Plans", plans_shown="Published results")
+    session.set(book_row=4)
     job_queue.forget("published|4")
     assert "Not computed yet" in session.run(session.app).text()
     session.press("book_start")

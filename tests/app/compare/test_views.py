@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -13,16 +14,19 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.compare import run, views
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.compare.sessions import (
     MECHANISMS,
     SCHEMA,
     WORKLOAD,
     data_frames,
+    mechanism_choice,
     open_small_workload,
     run_code,
     run_comparison,
 )
-from tests.app.session import Session
+from tests.app.session import UNIFORM, Session
 
 pytestmark = pytest.mark.usefixtures("keeps_comparisons")
 
@@ -35,9 +39,8 @@ def small() -> Session:
 def test_ranking_view_shows_all_figures(small: Session) -> None:
     said = small.set(compare_view="Ranking").text()
     for title in (
-        "Error relative to the bound",
+        "Gap to the bound",
         "Error and planning time",
-        "Relative error by table",
     ):
         assert title in said
     assert "Smallest publishable count" not in said
@@ -54,6 +57,8 @@ def test_ranking_view_shows_all_figures(small: Session) -> None:
         "Four times the pcost halves"
         in small.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
     )
+    assert "Relative error by table" in small.set(compare_view="Differences").text()
+    assert "Most accurate, of 3 tables" in small.text()
 
 
 def test_ranking_equals_engine_and_offers_all_variants(small: Session) -> None:
@@ -84,17 +89,23 @@ def test_cached_comparison_is_shown_at_once(small: Session) -> None:
 
 def test_mechanism_choice_is_copied_to_studio(small: Session) -> None:
     small.set(compare_view="Ranking")
-    assert next(b for b in small.app.button if b.key == "use_querysmasher").disabled
-    small.press("use_wff")
+    choice = mechanism_choice(small)
+    assert choice.value == "querysmasher"
+    # compared mechanisms come first, with their errors
+    costs = format_number(comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS).frame["rmse"][0])
+    assert choice.options[0].startswith(f"QuerySmasher · {costs} counts")
+    assert choice.options[-1].endswith("· not compared")
+    small.set(**{choice.key: "wff"})
     assert small.studio.mechanism == "wff"
-    assert next(b for b in small.app.button if b.key == "use_wff").disabled
+    assert mechanism_choice(small).value == "wff"
     assert small.press("undo").studio.mechanism == "querysmasher"
     version = small.app.session_state["history"].version
     assert version > 0
 
 
 def test_spread_view_shows_selected_mechanisms(small: Session) -> None:
-    small.set(compare_view="Error distribution", spread_of=["wff", "identity"])
+    small.set(compare_view="Differences", differences_shown="By query")
+    small.set(spread_of=["wff", "identity"])
     assert "Smallest 95% quantile" in small.text()
     assert "wff" in small.app.code[-1].value
     assert set(run_code(small)["spreads"]) == {"wff", "identity"}
@@ -102,7 +113,8 @@ def test_spread_view_shows_selected_mechanisms(small: Session) -> None:
 
 
 def test_pair_view_shows_share_and_ratio(small: Session) -> None:
-    small.set(compare_view="A and B", pair_a="identity", pair_b="wff")
+    small.set(compare_view="Differences", differences_shown="Two mechanisms")
+    small.set(pair_a="identity", pair_b="wff")
     metrics = small.metrics()
     one, other = (plan(WORKLOAD, Budget(pcost=1.0), name) for name in ("identity", "wff"))
     worse = worst = 0.0
@@ -112,21 +124,28 @@ def test_pair_view_shows_share_and_ratio(small: Session) -> None:
         worst = max(worst, float(ratio.max()))
     assert metrics["Queries less accurate under A"] == f"{worse / WORKLOAD.queries:.1%}"
     assert metrics["Worst ratio A / B"] == format_number(worst)
-    small.set(pair_group=2).set(pair_across_2=[0])
+    small.set(pair_group=2)
+    # a group on two attributes is drawn in both
+    chart = json.loads(small.app.get("plotly_chart")[-1].proto.spec)
+    assert chart["data"][0]["type"] == "heatmap"
     assert not small.errors()
     assert run_code(small)["lost"].worst == pytest.approx(worst, rel=1e-6)
 
 
 def test_strategy_view_shows_selected_mechanism(small: Session) -> None:
     small.set(compare_view="Strategies", strategy_of_0="identity")
-    assert "Kronecker product of its factors" in small.text()
-    small.set(strategy_of_0="querysmasher")
+    factor = next(s for s in small.app.selectbox if s.label == "Factor")
+    assert "Kronecker product of its factors" in factor.help
+    small.set(strategies_shown="Gram matrix")
+    assert "Gram matrix of the strategy" in small.text()
+    small.set(strategy_of_0="querysmasher", strategies_shown="Strategy matrix")
     assert not small.errors()
     assert isinstance(run_code(small)["chosen_plan"], Plan)
 
 
 def test_two_plans_view_lists_differences(small: Session) -> None:
-    small.set(compare_view="Two plans", diff_first="querysmasher", diff_second_False="identity")
+    small.set(compare_view="Plans", plans_shown="Two plans")
+    small.set(diff_first="querysmasher", diff_second_False="identity")
     assert "The mechanism differs: querysmasher and identity." in small.text()
     other = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=4.0))
     small.run(
@@ -141,6 +160,35 @@ def test_two_plans_view_lists_differences(small: Session) -> None:
     small.run(small.app.file_uploader(key="diff_file").upload("p.json", b"{}", "text/plain"))
     assert "not a plan file" in small.errors()
     small.set(compare_view="Ranking")
+
+
+def test_export_menu_offers_every_format(small: Session) -> None:
+    small.set(compare_view="Ranking")
+    files = [button.proto.label for button in small.app.get("download_button")]
+    assert files.count("CSV") == files.count("LaTeX") == 2
+    assert "HTML report" in files
+    assert [b.label for b in small.app.button].count("SVG") == 2
+    small.press("svg_ranking")
+    assert any("st-key-chart_ranking" in element.proto.body for element in small.app.get("html"))
+
+
+def test_tied_mechanisms_are_said_and_not_drawn() -> None:
+    plain = Workload.all_ways(SCHEMA, (1, 2), "marginal")
+    session = Session(plan=permalink.packed(RequestState(workload=plain, options=UNIFORM)))
+    run_comparison(session.go("compare"), ["querysmasher", "wff"])
+    assert "All 2 mechanisms are equally accurate" in session.text()
+    assert "Plain tables are answered alike by" in session.text()
+    assert not session.app.get("plotly_chart")
+    session.set(compare_view="Differences")
+    assert "the same error for every table" in session.text()
+    assert not session.app.get("plotly_chart")
+    session.set(differences_shown="Two mechanisms")
+    assert "the same error for every query" in session.text()
+    assert not session.app.get("plotly_chart")
+    session.set(compare_view="Ranking").press("use_cumulative")
+    cumulative = Workload.all_ways(SCHEMA, (1, 2))
+    assert [g.key for g in session.studio.workload.groups] == [g.key for g in cumulative.groups]
+    assert session.press("undo").studio.workload == plain
 
 
 def test_present_plan_has_label_and_bound(small: Session) -> None:

@@ -1,0 +1,95 @@
+"""Charts of a view, with one export menu and one table of data for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import streamlit as st
+
+from engine._format import csv_text, latex_text
+from engine.figures import Picture
+from pages.parts.shell import figure_view
+from pages.parts.shell.error_text import escape_markdown
+
+# The chart saves itself: a click on the button of its toolbar, which has the same file format.
+SAVE_SVG = """<script>
+document.querySelector(".st-key-chart_{key} .modebar-btn[data-title^=Download]")?.click();
+</script>"""
+SHARES = ("over the bound", "over the best", "share")  # columns in percent
+TABLES = (("CSV", "csv", "text/csv", csv_text), ("LaTeX", "tex", "text/x-tex", latex_text))
+
+
+def head(
+    text: str, pictures: Mapping[str, Picture], *, report: Callable[[], str] | None = None
+) -> None:
+    """Draw the main result of a view and the menu that exports its charts.
+
+    Parameters
+    ----------
+    pictures : maps the key of a chart to its picture.
+    report : function that returns an HTML report.
+    """
+    left, right = st.columns([6, 1], vertical_alignment="center")
+    left.markdown(f"**{escape_markdown(text)}**")
+    with right.popover("Export", key="export"):
+        for key, picture in pictures.items():
+            _export_buttons(key, picture)
+        if report is not None:
+            st.download_button(
+                "HTML report",
+                lambda: report().encode(),
+                "comparison.html",
+                "text/html",
+                key="export_report",
+                on_click="ignore",
+            )
+
+
+def _export_buttons(key: str, picture: Picture) -> None:
+    """Draw the buttons that save one chart and its table."""
+    st.caption(escape_markdown(picture.title))
+    with st.container(horizontal=True):
+        for label, ending, mime, write in TABLES:
+            st.download_button(
+                label,
+                data=partial(_file_bytes, picture, write),
+                file_name=f"{key}.{ending}",
+                mime=mime,
+                key=f"{ending}_{key}",
+                on_click="ignore",
+            )
+        if st.button("SVG", key=f"svg_{key}"):
+            st.html(SAVE_SVG.format(key=key), unsafe_allow_javascript=True)
+
+
+def _file_bytes(picture: Picture, write: Callable[..., str]) -> bytes:
+    return write(picture.table).encode()
+
+
+def chart(picture: Picture, *, key: str, note: str | None = None) -> None:
+    """Draw a chart with its title and note; another note moves the own one to the tooltip."""
+    st.markdown(f"**{escape_markdown(picture.title)}**")
+    figure_view.chart(picture, key=key)()
+    if note is not None:
+        st.caption(escape_markdown(note), help=escape_markdown(picture.note) or None)
+    elif picture.note:
+        st.caption(escape_markdown(picture.note))
+
+
+def data(pictures: Mapping[str, Picture], *, key: str) -> None:
+    """Draw an expander with the tables of all charts of a view."""
+    with st.expander("Show data", key=f"data_{key}", on_change="rerun") as fold:
+        for picture in pictures.values() if fold.open else ():
+            st.dataframe(
+                picture.table,
+                hide_index=True,
+                alt=picture.title,
+                column_config={
+                    name: st.column_config.NumberColumn(
+                        format="percent" if name in SHARES else "%,.2f"
+                    )
+                    for name, kind in picture.table.dtypes.items()
+                    if kind.kind == "f"
+                },
+            )

@@ -1,0 +1,74 @@
+"""Choice of the mechanism of the plan, with its tuning options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from engine import analysis, figures
+from engine.mechanisms import mechanism_class, title_of
+from engine.privacy import Budget
+from pages.parts.compare import option_form
+from pages.parts.compare.run import Compared, current_choice, offered
+from pages.parts.shell import history
+from pages.parts.shell.error_text import (
+    deferred_errors,
+    escape_markdown,
+    show_deferred_error,
+    show_errors,
+)
+from pages.parts.shell.history import RequestState
+
+UNIFORM, TUNED = "querysmasher", "querysmasher (centers=tuned)"
+
+
+def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> None:
+    """Apply a mechanism with its options and optionally a budget; keep the maximum of records."""
+    before = history.current()
+    max_records = {k: v for k, v in before.options.items() if k == "max_records"}
+    studio = replace(before, mechanism=name, options={}, budget=budget or before.budget)
+    history.commit(studio.with_options(dict(options) | max_records), redraw=True)
+
+
+def draw(studio: RequestState, comparison: Compared | None) -> None:
+    """Draw the choice of a mechanism, compared ones first, and an expander with its options."""
+    if studio.workload is None or not studio.workload.groups:
+        return
+    choices, current = offered(studio), current_choice(studio)[0]
+    costs = figures.costs(comparison.results) if comparison is not None else {}
+    labels = [label for label in costs if label in choices]
+    labels += [label for label in choices if label not in costs]
+    key = f"use_mechanism_{history.version()}"
+    st.selectbox(
+        "Mechanism of your plan",
+        labels,
+        index=labels.index(current),
+        format_func=lambda label: f"{title_of(label)} · {costs.get(label, 'not compared')}",
+        key=key,
+        on_change=_use_selected,
+        args=(key, choices),
+        help="Sorted by error: typical error and planning time. Undo restores the last choice.",
+    )
+    show_deferred_error("choice")
+    effect = ""
+    if comparison is not None and current == TUNED and UNIFORM in comparison.best:
+        with show_errors():
+            effect = analysis.single_groups_text(comparison.plan(TUNED), comparison.plan(UNIFORM))
+    st.caption(escape_markdown(f"{mechanism_class(studio.mechanism).meaning} {effect}".strip()))
+    title = mechanism_class(studio.mechanism).title
+    with st.expander(
+        f"Options of {escape_markdown(title)}", key="fold_mechanism", on_change="rerun"
+    ) as fold:
+        if fold.open:
+            option_form.draw(studio)
+
+
+def _use_selected(key: str, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+    """Apply the selected mechanism, unless it is the current one."""
+    label = st.session_state[key]
+    with deferred_errors("choice"):
+        if label != current_choice(history.current())[0]:
+            use(*choices[label])
