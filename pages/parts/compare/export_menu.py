@@ -86,7 +86,7 @@ def data(pictures: Mapping[str, Picture], *, key: str) -> None:
                 hide_index=True,
                 alt=picture.title,
                 column_config={
-                    name: st.column_config.NumberColumn(
+                    str(name): st.column_config.NumberColumn(
                         format="percent" if name in SHARES else "%,.2f"
                     )
                     for name, kind in picture.table.dtypes.items()
