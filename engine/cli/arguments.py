@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 
 from engine._format import near_matches, quote_public
 from engine._untrusted import parse_json
-from engine.cli.output import Commands, in_options
+from engine.cli.output import Commands, in_options, number, whole_number
 from engine.common_mechanism import stepwise
 from engine.errors import (
     BudgetError,
@@ -70,7 +70,7 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--ways",
-        type=int,
+        type=whole_number,
         nargs="+",
         metavar="K",
         help="all sets of K attributes, with default query families; by default 1 2 3",
@@ -183,15 +183,15 @@ def add_budget_options(command: argparse.ArgumentParser, *, required: bool = Tru
         ("--epsilon", "EPSILON", "budget as epsilon of (epsilon, delta)-DP, with --delta"),
         ("--pure-epsilon", "EPSILON", "budget as epsilon with delta 0, for Laplace noise"),
     ):
-        unit.add_argument(name, type=float, metavar=metavar, help=help_text + end)
+        unit.add_argument(name, type=number, metavar=metavar, help=help_text + end)
     command.add_argument(
         "--delta",
-        type=float,
+        type=number,
         help="delta of --epsilon, between 0 and 1; by default none",
     )
     command.add_argument(
         "--rows-per-person",
-        type=int,
+        type=whole_number,
         metavar="K",
         help="largest number of rows of a person; by default that of the schema, or 1",
     )
@@ -359,7 +359,7 @@ def add_rule_options(command: argparse.ArgumentParser, *, share: float | None) -
     """Add the options of the rule that chooses between coarse and fine; ``share`` is the default."""
     command.add_argument(
         "--share",
-        type=float,
+        type=number,
         default=share,
         metavar="SHARE",
         help=(
@@ -369,7 +369,7 @@ def add_rule_options(command: argparse.ArgumentParser, *, share: float | None) -
     )
     command.add_argument(
         "--snr",
-        type=float,
+        type=number,
         default=5.0,
         metavar="NUMBER",
         help="number of standard errors from which a cell stands out; by default %(default)g",
@@ -451,13 +451,16 @@ def release_of(args: argparse.Namespace) -> Measurement:
     key = args.key
     if key is None:
         keys = [receipt.key for receipt in releases(ledger, args.dataset or "")]
-        if len(keys) != 1:
-            subject = (
-                f"{len(keys)} releases of {args.dataset!r}" if args.dataset else "no --dataset"
+        if args.dataset is None:
+            raise LedgerError(
+                "--ledger does not select one release. Give the --key of a release, or the"
+                " --dataset that has one release."
             )
+        if len(keys) != 1:
             listed = f", one of {', '.join(map(repr, keys[:5]))}" if keys else ""
             raise LedgerError(
-                f"There are {subject} to select from. Give the --key of one release{listed}."
+                f"The dataset {args.dataset!r} has {len(keys)} releases in the ledger. Give the"
+                f" --key of one release{listed}."
             )
         (key,) = keys
     receipt = ledger.find(key)

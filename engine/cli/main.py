@@ -23,6 +23,8 @@ from engine.cli.output import (
     HelpFormatter,
     Reply,
     in_options,
+    sentence,
+    whole_number,
 )
 from engine.errors import EngineError
 from engine.progress import Bar
@@ -48,7 +50,7 @@ def add_studio_command(commands: Commands) -> None:
     studio.add_argument(
         "--port",
         "--server.port",
-        type=int,
+        type=whole_number,
         metavar="NUMBER",
         help="port of the server; by default 8501, or the next free one",
     )
@@ -145,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_BROKEN_PIPE
     except EngineError as error:
-        print(f"{type(error).__name__}: {in_options(error)}", file=sys.stderr)
+        print(f"{type(error).__name__}: {sentence(in_options(error))}", file=sys.stderr)
         return 1
     except OSError as error:
         prefix = f"{error.filename}: " if error.filename else ""

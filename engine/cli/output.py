@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -204,7 +205,6 @@ def add_command_group(commands: Commands, name: str) -> Commands:
 # Python argument -> option of the command line with {} for its value, or words if there is no option
 OPTIONS = {
     "SheetFile": "--sheet",
-    "aim": "--aim {}",
     "attempt": "--attempt {}",
     "centers": "--options centers={}",
     "clip": "clip",
@@ -239,6 +239,42 @@ def in_options(message: object) -> str:
     "Plan for --rows-per-person 3, or leave out --ignore n 'all rows'."
     """
     return translate_arguments(str(message), OPTIONS, _quoted_values)
+
+
+_SENTENCE_START = re.compile(
+    r"(a|an|attribute|byte|column|line|no|one|some|the|there|these|this|two) "
+)
+
+
+def sentence(message: str) -> str:
+    """Return a message with a capital letter and a full stop, unless it begins with a name.
+
+    >>> sentence("the file 'a.csv' has no rows; give some"), sentence("a.csv exists.")
+    ("The file 'a.csv' has no rows; give some.", 'a.csv exists.')
+    """
+    if _SENTENCE_START.match(message):
+        message = message[0].upper() + message[1:]
+    return message if message.endswith((".", "!", "?")) else f"{message}."
+
+
+def number(text: str) -> float:
+    """Return the number in an argument of the command line."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a number. Give one, such as 0.5."
+        ) from None
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number in an argument of the command line."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a whole number. Give one, such as 3."
+        ) from None
 
 
 def _quoted_values(values: Sequence[str]) -> str:

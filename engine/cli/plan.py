@@ -33,7 +33,15 @@ from engine.cli.arguments import (
     workload_from_file,
     workload_of,
 )
-from engine.cli.output import CHAIN_HELP, Commands, Reply, add_command, in_options
+from engine.cli.output import (
+    CHAIN_HELP,
+    Commands,
+    Reply,
+    add_command,
+    in_options,
+    number,
+    whole_number,
+)
 from engine.common_mechanism import (
     CommonPlan,
     NestedPlanRule,
@@ -83,11 +91,11 @@ def add_plan_commands(commands: Commands) -> None:
             add_budget_options(command)
     plan_command.add_argument(
         "--expected-records",
-        type=float,
-        metavar="N",
+        type=number,
+        metavar="NUMBER",
         help=(
-            "expected number of records, for which group weights minimise the error of published"
-            " tables; by default, the weights of the workload remain"
+            "expected number of records, to weight groups for published tables; by default not"
+            " weighted"
         ),
     )
     plan_command.add_argument(
@@ -115,13 +123,15 @@ def _plan(args: argparse.Namespace) -> Reply:
     options = mechanism_options(args)
     workload = workload_of(args)
     if args.reference is not None and args.expected_records is None:
-        raise PlanError("--reference has no effect without --expected-records. Give both.")
+        raise PlanError(
+            "--reference has no effect without --expected-records. Give both, or leave it out."
+        )
     defaults = default_options(workload, args.mechanism, options)
     sources = [path for path in (args.workload, args.schema, args.reference) if path is not None]
-    # a file that contains the same plan already is left unchanged, so it is checked after planning
-    if not args.out.is_file():
-        check_target(args.out, keep=sources)
     target = {"keep": sources, "overwrite": args.overwrite, "is_replaceable": _is_plan}
+    # a file that contains the same plan already is left unchanged, so plans are compared first
+    if args.overwrite or not _is_plan(args.out):
+        check_target(args.out, **target)
     budget, arguments = budget_of(args, workload.schema), {"progress": args.progress}
     weighted = workload
     if args.expected_records is not None:
@@ -288,7 +298,7 @@ def add_prediction_commands(commands: Commands) -> None:
     )
     analyses.add_argument(
         "--ways",
-        type=int,
+        type=whole_number,
         nargs="+",
         metavar="K",
         help="with --schema: one analysis per K, of all sets of K attributes",
@@ -311,7 +321,7 @@ def add_prediction_commands(commands: Commands) -> None:
     add_rule_options(command, share=0.5)
     command.add_argument(
         "--sigmas",
-        type=float,
+        type=number,
         default=3.0,
         metavar="NUMBER",
         help="safety margin of the look, in standard errors; by default %(default)g",
@@ -323,7 +333,7 @@ def add_prediction_commands(commands: Commands) -> None:
     )
     command.add_argument(
         "--records",
-        type=int,
+        type=whole_number,
         metavar="NUMBER",
         help="number of evenly spread records for which to predict; by default none",
     )
@@ -335,7 +345,7 @@ def add_prediction_commands(commands: Commands) -> None:
     )
     command.add_argument(
         "--seed",
-        type=int,
+        type=whole_number,
         metavar="NUMBER",
         help="seed of the noise of the rehearsal, a whole number; by default random",
     )

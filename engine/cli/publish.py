@@ -23,7 +23,7 @@ from engine.cli.arguments import (
     release_of,
     workload_from_file,
 )
-from engine.cli.output import CONFIDENCE_HELP, Commands, Reply, add_command
+from engine.cli.output import CONFIDENCE_HELP, Commands, Reply, add_command, number, whole_number
 from engine.errors import PlanError
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.published_tables import FITS
@@ -87,16 +87,16 @@ def add_publish_commands(commands: Commands) -> None:
     )
     command.add_argument(
         "--people",
-        type=int,
+        type=whole_number,
         metavar="NUMBER",
         help="number of simulated records; by default the total of the tables",
     )
     command.add_argument(
-        "--confidence", type=float, default=0.95, metavar="LEVEL", help=CONFIDENCE_HELP
+        "--confidence", type=number, default=0.95, metavar="LEVEL", help=CONFIDENCE_HELP
     )
     command.add_argument(
         "--draws",
-        type=int,
+        type=whole_number,
         default=DRAWS,
         metavar="NUMBER",
         help="number of simulations for the error estimates; by default %(default)s",
@@ -104,7 +104,7 @@ def add_publish_commands(commands: Commands) -> None:
     for name, (metavar, help_text) in RULE_HELP.items():
         command.add_argument(
             f"--{name.replace('_', '-')}",
-            type=float,
+            type=number,
             default=getattr(QualityRule(), name),
             metavar=metavar,
             help=f"{help_text}; by default %(default)g",
@@ -125,7 +125,7 @@ def _publish(args: argparse.Namespace) -> Reply:
             "--people is the number of simulated records in the file --records, which is missing."
             " Give --records, or leave --people out."
         )
-    check_positive("confidence", args.confidence, below=1, error=PlanError)
+    check_positive("value of --confidence", args.confidence, below=1, error=PlanError)
     rule = QualityRule(**{name: getattr(args, name) for name in RULE_HELP})
     sources = [path for path in (args.ledger, args.measurement) if path is not None]
     check_target(args.out, keep=sources, overwrite=args.overwrite)
@@ -202,7 +202,7 @@ def add_query_commands(commands: Commands) -> None:
     ask.add_argument(
         "--times",
         nargs="+",
-        type=float,
+        type=number,
         metavar="NUMBER",
         help=(
             "one factor per condition, to answer their weighted sum as well, such as 1 -1 for a"
@@ -210,7 +210,7 @@ def add_query_commands(commands: Commands) -> None:
         ),
     )
     ask.add_argument(
-        "--confidence", type=float, default=0.95, metavar="LEVEL", help=CONFIDENCE_HELP
+        "--confidence", type=number, default=0.95, metavar="LEVEL", help=CONFIDENCE_HELP
     )
 
 

@@ -33,6 +33,8 @@ from engine.cli.output import (
     Reply,
     add_command,
     add_command_group,
+    number,
+    whole_number,
 )
 from engine.common_mechanism import coarse_or_fine, nested_choices
 from engine.common_mechanism.two_stage_io import counts_for_steps
@@ -76,14 +78,14 @@ def add_release_commands(commands: Commands) -> None:
         )
         add_column_options(command)
         command.add_argument(
-            "--confidence", type=float, default=0.95, metavar="LEVEL", help=CONFIDENCE_HELP
+            "--confidence", type=number, default=0.95, metavar="LEVEL", help=CONFIDENCE_HELP
         )
         command.add_argument(
             "--overwrite", action="store_true", help="replace an existing file of answers"
         )
         if name == "release":
             command.add_argument(
-                "--attempt", type=int, default=1, metavar="NUMBER", help=ATTEMPT_HELP
+                "--attempt", type=whole_number, default=1, metavar="NUMBER", help=ATTEMPT_HELP
             )
         else:
             records = command.add_mutually_exclusive_group(required=True)
@@ -98,7 +100,7 @@ def add_release_commands(commands: Commands) -> None:
             if name == "rehearse"
             else argparse.SUPPRESS
         )
-        command.add_argument("--seed", type=int, metavar="NUMBER", help=seed_help)
+        command.add_argument("--seed", type=whole_number, metavar="NUMBER", help=seed_help)
         dataset_help, ledger_help = (
             ("dataset in the ledger", "file of the ledger")
             if name == "release"
@@ -166,7 +168,7 @@ def _release(args: argparse.Namespace) -> Reply:
     sources = [path for path in (args.plan, args.data, args.ledger) if path is not None]
     file_format = form_of(args.out, args.format, ANSWER_FORMATS)
     # checked before any budget is spent, although only the written answers use it
-    check_positive("confidence", args.confidence, below=1, error=PlanError)
+    check_positive("value of --confidence", args.confidence, below=1, error=PlanError)
     check_target(args.out, keep=sources, overwrite=args.overwrite)
     plan, ledger = read_plan(args.plan), None if args.ledger is None else Ledger(args.ledger)
     if args.rehearsal and args.public and ledger is not None:

@@ -22,7 +22,7 @@ from engine.cli.arguments import (
     records_of,
     refuse_seed_option,
 )
-from engine.cli.output import ATTEMPT_HELP, CHAIN_HELP, Commands, Reply, add_command
+from engine.cli.output import ATTEMPT_HELP, CHAIN_HELP, Commands, Reply, add_command, whole_number
 from engine.common_mechanism import NestedPlanRule, coarse_or_fine, nested_choices, stepwise
 from engine.common_mechanism.selection_rule import Decision
 from engine.ledger import Ledger
@@ -110,7 +110,7 @@ def add_step_commands(commands: Commands) -> None:
             add_records_options(command, "records, the same in look and finish")
             add_column_options(command)
             command.add_argument(
-                "--attempt", type=int, default=1, metavar="NUMBER", help=ATTEMPT_HELP
+                "--attempt", type=whole_number, default=1, metavar="NUMBER", help=ATTEMPT_HELP
             )
             command.add_argument(
                 "--out",
@@ -119,7 +119,7 @@ def add_step_commands(commands: Commands) -> None:
                 metavar="FILE",
                 help="file for the answers, .csv or .parquet",
             )
-            command.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+            command.add_argument("--seed", type=whole_number, help=argparse.SUPPRESS)
 
 
 def _look(args: argparse.Namespace) -> Reply:

@@ -112,7 +112,8 @@ def create_file(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         raise LedgerError(
-            f"The file {path} exists already. Open it with Ledger(path), or give another name."
+            f"The file {path} exists already. If it is a ledger, use it; otherwise give another"
+            " name."
         ) from None
     except OSError as error:
         raise LedgerError(
@@ -144,8 +145,8 @@ def transaction(
     if before is None:
         raise LedgerError(
             f"There is no ledger at {path}. If it was moved or deleted, restore it: a new ledger"
-            " would grant the spent budget again. Only for records that were never released, create"
-            " one with Ledger.create(path)."
+            " would grant the spent budget again. Create a new ledger only for records that were"
+            " never released."
         )
     try:
         # mode=rw never creates a file: a missing ledger must not reappear empty

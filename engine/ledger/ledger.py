@@ -973,8 +973,7 @@ def _confusable_names(book: Balance, name: str) -> list[str]:
 
 def _not_spent_error(key: str) -> LedgerError:
     return LedgerError(
-        f"Key {key!r} was never spent in this ledger. Give the key of a release; `spend` creates"
-        " it."
+        f"Key {key!r} was never spent in this ledger. Give the key of a release in it."
     )
 
 

@@ -210,7 +210,8 @@ class Optimum(ExplicitMechanism):
                     """Report a step of the search, whose number of steps is not known."""
                     steps[0] += 1
                     limits.tell(
-                        1.0 - math.exp(-steps[0] / 40.0), f"Solving {cells:,} cells, gap {gap:.1e}"
+                        1.0 - math.exp(-steps[0] / 40.0),
+                        f"Searching a strategy for {cells:,} cells, gap {gap:.1e}",
                     )
 
                 mass, _ = problem.maximise(options, watch=watch)

@@ -503,7 +503,7 @@ class ResidualMechanism(Mechanism):
         # the constant makes progress increase even if the forecast of a solve is 0
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
-            parallel_share, message = (1.0 - first) * 0.9, "Solving side by side"
+            parallel_share, message = (1.0 - first) * 0.9, "Searching strategies in parallel"
 
             def watch(ended: float) -> None:
                 limits.tell(first + parallel_share * ended, f"{message}, {ended:.0%} done")
@@ -512,11 +512,12 @@ class ResidualMechanism(Mechanism):
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
             done = first + (1.0 - first) * float(work[i] / work[-1])
-            where = " x ".join(map(str, sub.sizes)) or "the total"
-            solver.watch = lambda gap, done=done, where=where: limits.tell(
-                done, f"Solving {where}, gap {gap:.1e}"
+            cells = f"{' x '.join(map(str, sub.sizes))} cells" if sub.sizes else "the total"
+            text = f"Searching a strategy for {cells}"
+            solver.watch = lambda gap, done=done, text=text: limits.tell(
+                done, f"{text}, gap {gap:.1e}"
             )
-            limits.tell(done, f"Solving {where}")
+            limits.tell(done, text)
             solutions.append(solver.solve(sub))
         return parts, solutions, solver
 

@@ -15,7 +15,7 @@ from engine.records.batches import check_columns, import_optional, without_value
 from engine.records.counts import Counts
 from engine.records.database import POLL_INTERVAL_S
 
-DASK_FRAME, COUNTING_TEXT = "the Dask frame", "counting on the workers"
+DASK_FRAME, COUNTING_TEXT = "the Dask frame", "Counting on the workers"
 MAX_CONCURRENT_PARTITIONS = 64  # the tables of each partition may be in memory
 # parts of the names of exception types that mean that a cluster lost its workers
 _LOST_WORKER_ERRORS = ("killed", "cancelled", "commclosed", "timeout", "connection")

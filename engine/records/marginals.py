@@ -497,7 +497,7 @@ class _Tally:
                         if batch.fraction is None
                         else batch.fraction
                     )
-                    listen(min(1.0, fraction), "counting records")
+                    listen(min(1.0, fraction), "Counting records")
             if self.cap is not None:
                 self._count_within_cap(self.cap, names, pool)
             self._flush(pool)

@@ -584,4 +584,6 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     try:
         return load_plan(Path(path).read_bytes())
     except OSError as error:
-        raise PlanError(f"The plan file {path} cannot be read: {error.strerror}.") from None
+        raise PlanError(
+            f"The plan file {path} cannot be read: {error.strerror}. Give the path of a plan file."
+        ) from None

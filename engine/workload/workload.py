@@ -394,7 +394,7 @@ class Workload(FrozenValue):
         check_type("ways", ways, (int, Iterable), give="a number, or several, such as (1, 2)")
         ways = (ways,) if isinstance(ways, int) else tuple(ways)
         for k in ways:
-            check_int(f"way of {len(schema)} attributes", k, 0, len(schema))
+            check_int("number of attributes per set", k, 0, len(schema))
         groups = sum(math.comb(len(schema), k) for k in ways)
         if groups > MAX_GROUPS:
             raise WorkloadError(

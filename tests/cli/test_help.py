@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli.main import _parser, main
-from engine.cli.output import EXAMPLES, PROGRAM, SUMMARIES
+from engine.cli.output import EXAMPLES, PROGRAM, SUMMARIES, number, whole_number
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREEN_LINES = 40
@@ -74,8 +74,30 @@ def test_help_of_optional_values_names_default() -> None:
 def test_help_of_numbers_names_unit() -> None:
     for parser in command_parsers():
         for action in options(parser):
-            if action.type in (int, float):
+            if action.type in (number, whole_number):
                 assert any(unit in str(action.help) for unit in UNITS), (parser.prog, action.help)
+
+
+def test_no_option_uses_untranslated_conversion() -> None:
+    for parser in command_parsers():
+        assert all(action.type not in (int, float) for action in parser._actions), parser.prog
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["plan", "--out", "p.json", "--rho", "abc"], "'abc' is not a number"),
+        (["plan", "--out", "p.json", "--rho", "1", "--ways", "1.5"], "'1.5' is not a whole number"),
+    ],
+)
+def test_invalid_number_is_refused_with_example(
+    command: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(command)
+    error = capsys.readouterr().err
+    assert words in error
+    assert "such as" in error
 
 
 def completions(line: str) -> set[str]:

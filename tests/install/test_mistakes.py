@@ -142,7 +142,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a release without a ledger": (lambda: measure(P, D), "ledger|rehearsal=True"),
     "a ledger that is not there": (
         lambda: measure(P, D, dataset="x", ledger="/nofile"),
-        "/nofile|Ledger.create",
+        "/nofile|new ledger",
     ),
     "a ledger that is none": (lambda: Ledger(None), "NoneType|path"),
     "a result of no ledger": (lambda: load_measurement(None, "key"), "NoneType|path"),

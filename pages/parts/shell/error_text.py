@@ -17,7 +17,6 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
 # Python argument in engine messages -> label of its field in the app, or a description
 LABELS = {
     "SheetFile": "“Sheet of the workbook”",
-    "aim": "“Weights for published tables”",
     "centers=uniform": "“Split of totals: standard (uniform), as in the paper”",
     "centers=tuned": "“Split of totals: tuned to the workload”",
     "centers": "“Split of totals: {}”",
