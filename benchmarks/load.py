@@ -153,12 +153,12 @@ ACTIONS: dict[str, Sequence[tuple[str, Callable[[Client], Client]]]] = {
     "compare": [*tab("compare_view", ("Two plans", "Published numbers", "Ranking"))],
     "coarse": [
         *switch("tutorial"),
-        *tab("coarse_step", ("Look for real", "Earlier looks", "Rehearse")),
+        *tab("coarse_step", ("2. Rule", "Past looks", "1. Analyses")),
     ],
     "learn": [*switch("tutorial")],
     "guide": [*tab("guide", ("Release and verify",))],
     "release": [
-        *tab("step", ("2. Release", "3. Paid releases", "1. Rehearse")),
+        *tab("step", ("2. File", "Past releases", "1. Rehearse")),
         *tab(
             "rehearsal_view",
             (

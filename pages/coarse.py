@@ -1,4 +1,7 @@
-"""Coarse or fine page: two-stage release with a choice between several analyses."""
+"""Coarse or fine page: analyses, rule, rehearsal, file, who pays, look; then the page of a look."""
+
+from collections.abc import Callable
+from functools import partial
 
 import streamlit as st
 
@@ -6,12 +9,23 @@ from engine import figures
 from engine.common_mechanism import CommonPlan
 from pages.parts.coarse import candidates_form, rehearsal, two_stage_view
 from pages.parts.coarse import script as coarse_code
-from pages.parts.shell import figure_view, page_layout, python_script
+from pages.parts.release import dataset_form, records_form, wizard
+from pages.parts.shell import page_layout, python_script
 from pages.parts.shell.error_text import escape_markdown
 from pages.parts.shell.python_script import Script
 
 page_layout.require()
 
+STEP = two_stage_view.STEP
+TITLES = ANALYSES, RULE, REHEARSE, FILE, PAYER, LOOK, PAST = (
+    "1. Analyses",
+    "2. Rule",
+    "3. Rehearse",
+    "4. File",
+    "5. Who pays",
+    "6. Look",
+    "Past looks",
+)
 TUTORIAL = (
     "A **fine** analysis has more detail, a **coarse** one less noise. The part that both share,"
     " the **look**, is measured first and shows whether the counts are large enough. A **rule** set"
@@ -20,10 +34,78 @@ TUTORIAL = (
 )
 
 
-def draw_hint(text: str) -> None:
-    """Draw a sentence of tutorial text, unless it is switched off."""
+def choose_analyses() -> Script | None:
+    """Draw the choice of the analyses and what they share; return its Python code."""
+    st.caption(
+        escape_markdown(
+            "Two or more analyses, from coarse to fine, each with"
+            f" {candidates_form.settings_text(studio)}"
+        )
+    )
+    analyses = candidates_form.choose(studio)
+    split = candidates_form.split(analyses) if analyses is not None else None
+    if split is None:
+        wizard.next_button(RULE, key=STEP, reason="choose at least two analyses.")
+        return None
+    wizard.next_button(RULE, key=STEP)
+    candidates_form.shared(split[0])
+    return split[1]
+
+
+def with_analyses(
+    draw: Callable[[CommonPlan, candidates_form.Settings], Script | None],
+) -> Script | None:
+    """Draw a step that needs the analyses; return the Python code up to it."""
+    analyses = candidates_form.chosen(studio)
+    split = candidates_form.split(analyses) if analyses is not None else None
+    if split is None:
+        wizard.missing("choose at least two analyses.", ANALYSES, key=STEP)
+        return None
+    common, script = split
+    step_script = draw(common, candidates_form.entered(common))
+    rule_code = coarse_code.rule_script(candidates_form.entered(common).arguments(common))
+    return script + rule_code + step_script if step_script is not None else script + rule_code
+
+
+def set_rule(common: CommonPlan, _: candidates_form.Settings) -> None:
+    """Draw the settings of the rule, and the rule as text."""
+    settings = candidates_form.settings(common)
+    rule = candidates_form.rule(common, settings)
+    if rule is not None:
+        st.markdown(escape_markdown(figures.rule_text(rule)))
     if st.session_state.get("tutorial", True):
-        st.caption(text)
+        st.caption("Set the rule first; choosing it after seeing results risks fitting noise.")
+    wizard.next_button(REHEARSE, key=STEP, reason="" if rule is not None else "correct the rule.")
+
+
+def rehearse(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
+    """Draw the rehearsal; return its Python code."""
+    return rehearsal.draw(common, settings, partial(wizard.next_button, FILE, key=STEP))
+
+
+def choose_file(common: CommonPlan, _: candidates_form.Settings) -> None:
+    """Draw the choice of the records."""
+    look = common.look
+    source = records_form.source(look.budget.rows_per_person, look.schema.person)
+    st.caption("Rows that do not fit the schema are dropped. Only you see how many.")
+    wizard.next_button(PAYER, key=STEP, reason=source.problem(look.schema))
+
+
+def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
+    """Draw the choice of ledger and dataset, with what is needed to finish."""
+    describe = lambda status: figures.to_finish_text(  # noqa: E731
+        common, status.left, candidates_form.short_budget
+    )
+    dataset_form.choose(common.look.schema, common.options[0].budget, describe)
+    status = dataset_form.chosen(dataset_form.opened(), common.look.schema)
+    dataset_form.remember(status)
+    reason = "" if status is not None else "choose or create the dataset to charge."
+    wizard.next_button(LOOK, key=STEP, reason=reason)
+
+
+def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
+    """Draw the confirmation of the look; return its Python code."""
+    return two_stage_view.take_look(common, settings, PAYER)
 
 
 studio = page_layout.header(
@@ -31,65 +113,16 @@ studio = page_layout.header(
     "Measure what the analyses share, then choose; the look costs nothing extra.",
     TUTORIAL,
 )
-common: CommonPlan | None = None
 script: Script | None = None
-is_done = two_stage_view.draw_waiting()
-with st.expander("Steps 1-3 (done)", key="coarse_settled") if is_done else st.container():
-    st.header("1. Analyses")
-    draw_hint("Choose two or more analyses, from coarse to fine. No records are read.")
-    chosen = candidates_form.choose(studio)
-    if chosen is not None:
-        split = candidates_form.split(chosen)
-        if split is not None:
-            common, script = split
-    st.header("2. What they share")
-    if common is None:
-        st.info("Choose at least two analyses to continue.", icon="🪜")
-    else:
-        draw_hint("Grey: the shared part, measured first.")
-        candidates_form.shared(common)
-    st.header("3. The rule")
-    draw_hint("Set the rule first; choosing it after seeing results risks fitting noise.")
-    settings = candidates_form.settings(common)
-    if common is not None and script is not None:
-        rule = candidates_form.rule(common, settings)
-        if rule is not None:
-            st.markdown(escape_markdown(figures.rule_text(rule)))
-            script += coarse_code.rule_script(settings.arguments(common))
-st.header("4. Look, decide, finish")
-draw_hint("Rehearse first: the same steps on simulated records spend nothing.")
-
-
-def rehearse() -> Script | None:
-    """Draw the rehearsal, or a note that it needs analyses."""
-    if common is None:
-        st.info("Choose analyses above to rehearse.", icon="🎭")
-        return None
-    return rehearsal.draw(common, settings)
-
-
-def look() -> Script | None:
-    """Draw the look at the records, or a note that it needs analyses."""
-    if common is None:
-        st.info(
-            "Choose analyses above to look. Past looks are under Earlier looks.",
-            icon="🔭",
-        )
-        return None
-    return two_stage_view.draw(common, settings)
-
-
-step_script = figure_view.tabs(
-    {
-        "Rehearse": rehearse,
-        two_stage_view.LOOK: look,
-        two_stage_view.EARLIER: lambda: two_stage_view.earlier(settings),
-    },
-    key=two_stage_view.STEP,
-)
-if script is not None and step_script is not None:
-    script += step_script
+if key := wizard.opened(two_stage_view.NAME):
+    two_stage_view.draw_look(key, {"New look": ANALYSES, "Past looks": PAST})
+else:
+    two_stage_view.draw_waiting(PAST)
+    draws = (set_rule, rehearse, choose_file, choose_payer, look)
+    steps = [choose_analyses, *(partial(with_analyses, draw) for draw in draws)]
+    script = wizard.draw(
+        dict(zip(TITLES, [*steps, two_stage_view.past_looks], strict=True)), key=STEP
+    )
 page_layout.footer(
-    code=script.text() if script is not None else python_script.plan_code(studio),
-    target=page_layout.page("Release"),
+    code=script.text() if script is not None else python_script.plan_code(studio), target=None
 )

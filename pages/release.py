@@ -1,26 +1,36 @@
-"""Release page: rehearsal on simulated records, release, and paid releases."""
+"""Release page: rehearsal, file, who pays, confirmation; then the result of the release."""
 
+from collections.abc import Callable
 from functools import partial
 
 import streamlit as st
 
-from engine.ledger import Ledger, release_key
+from engine.ledger import release_key
 from engine.plans import Plan
 from engine.release.measure import is_unfinished, load_rehearsal
 from pages.parts.coarse import release_history
 from pages.parts.jobs import job_queue, job_widget, plans, private_tempdir, tasks
-from pages.parts.release import dataset_form, records_form, release_form, results_view
-from pages.parts.shell import buttons, figure_view, history, page_layout, python_script
-from pages.parts.shell.error_text import (
-    deferred_errors,
-    show_deferred_error,
-    show_errors,
+from pages.parts.release import (
+    dataset_form,
+    records_form,
+    release_form,
+    result_page,
+    results_view,
+    wizard,
 )
+from pages.parts.shell import buttons, history, page_layout, python_script
+from pages.parts.shell.error_text import deferred_errors, show_deferred_error, show_errors
 
 page_layout.require()
 
-TABS = REHEARSE, RELEASE, PAID = "1. Rehearse", "2. Release", "3. Paid releases"
-PAID_ALONE = "step_without_plan"
+STEP = "step"
+TITLES = REHEARSE, FILE, PAYER, CONFIRM, PAST = (
+    "1. Rehearse",
+    "2. File",
+    "3. Who pays",
+    "4. Confirm",
+    "Past releases",
+)
 TUTORIAL = (
     "A **release** reads the records once, adds noise, and spends budget for good. A **rehearsal**"
     " does the same with simulated records and costs nothing. Everything computed from a release"
@@ -43,12 +53,21 @@ def rehearse(plan: Plan) -> str:
     left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
     rows = int(
         left.number_input(
-            "Simulated records", 1, min(plan.max_records, 2_000_000), 10_000, key="rows"
+            "Simulated records",
+            1,
+            min(plan.max_records, 2_000_000),
+            10_000,
+            key="rows",
+            persist_state="session",
         )
     )
-    seed = int(middle.number_input("Random seed", 0, 2**31 - 1, 1, key="seed"))
+    seed = int(
+        middle.number_input("Random seed", 0, 2**31 - 1, 1, key="seed", persist_state="session")
+    )
     key = f"rehearsal|{plan.hash}|{rows}|{seed}"
-    buttons.button("Rehearse", start_rehearsal, plan, key, rows, seed, key="rehearse", place=right)
+    with right.container(horizontal=True):
+        buttons.button("Rehearse", start_rehearsal, plan, key, rows, seed, key="rehearse")
+        wizard.next_button(FILE, key=STEP)
     show_deferred_error("rehearsal")
     script = python_script.rehearsal_code(history.current(), rows=rows, seed=seed)
     finished_job = job_widget.job(key, label="Rehearsal")
@@ -73,59 +92,111 @@ def rehearse(plan: Plan) -> str:
     return script
 
 
-def release(plan: Plan) -> str:
-    """Draw the release; return its Python code."""
-    left, right = st.columns(2, gap="large")
-    with left:
-        book = dataset_form.ledger()
-    if book is None:
-        return ""
-    with left:
-        status = dataset_form.dataset(book)
-    with right:
-        source = records_form.source(plan.budget.rows_per_person, plan.schema.person)
+def choose_file(plan: Plan) -> str:
+    """Draw the choice and the check of the records; return the Python code of the release."""
+    source = records_form.source(plan.budget.rows_per_person, plan.schema.person)
+    st.caption("Rows that do not fit the schema are dropped. Only you see how many.")
+    book = dataset_form.opened()
+    status = dataset_form.chosen(book, plan.schema)
+    release_form.check(book, plan, "" if status is None else status.dataset, source)
+    wizard.next_button(PAYER, key=STEP, reason=source.problem(plan.schema))
+    return code(plan, source)
+
+
+def choose_payer(plan: Plan) -> str:
+    """Draw the choice of ledger and dataset; return the Python code of the release."""
+    describe = lambda status: dataset_form.payment(status, plan.budget)  # noqa: E731
+    dataset_form.choose(plan.schema, plan.budget, describe)
+    status = dataset_form.chosen(dataset_form.opened(), plan.schema)
     dataset_form.remember(status)
-    if status is None:
-        st.info("To continue, choose or register the dataset to charge.", icon="🗂️")
+    reason = "" if status is not None else "choose or create the dataset to charge."
+    wizard.next_button(CONFIRM, key=STEP, reason=reason)
+    return code(plan, records_form.chosen(plan.budget.rows_per_person, plan.schema.person))
+
+
+def confirm(plan: Plan) -> str:
+    """Draw the confirmation or the progress of the release; return its Python code."""
+    source = records_form.chosen(plan.budget.rows_per_person, plan.schema.person)
+    book = dataset_form.opened()
+    status = dataset_form.chosen(book, plan.schema)
+    dataset_form.remember(status)
+    if book is None or status is None:
+        wizard.missing("choose the dataset to charge.", PAYER, key=STEP)
         return ""
     spent = release_form.attempts(book, status.dataset, plan)
     again = bool(spent) and st.checkbox(tasks.AGAIN, key=f"again_{len(spent)}")
     attempt = len(spent) + 1 if again or not spent else len(spent)
     interrupted = bool(spent) and not again and is_unfinished(book, spent[-1])
     if not spent or again or interrupted:
-        next_key = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
-        release_form.running(book, next_key)
-        job = job_queue.find(release_form.job_key(book, next_key))
+        key = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
+        release_form.running(book, key)
+        job = job_queue.find(release_form.job_key(book, key))
         if job is None or not job.running:
             release_form.confirm(book, plan, status, source, attempt, interrupted=interrupted)
     else:
-        results(book, spent[-1], source)
+        show_released(book, spent[-1], source)
+    return code(plan, source)
+
+
+def show_released(book: dataset_form.Ledger, key: str, source: records_form.Source) -> None:
+    """Open the result if this session started the release; otherwise offer to open it.
+
+    The result of other records than those chosen is not offered.
+    """
+    job = job_queue.find(release_form.job_key(book, key))
+    if job is not None and job.running:
+        release_form.running(book, key)
+        return
+    if release_form.stored(book, key) is None:
+        return
+    if wizard.was_started("release", key):
+        release_form.open_result(key)
+        st.rerun()
+    if release_form.same_records(book, key, source):
+        spend = dataset_form.spent(book, key)
+        st.info(
+            f"This plan was released on {dataset_form.time_text(spend.utc)}. Showing the result"
+            " again costs nothing.",
+            icon="✅",
+        )
+        buttons.button(
+            "Show the result", release_form.open_result, key, key="open_result", type="primary"
+        )
+
+
+def code(plan: Plan, source: records_form.Source) -> str:
+    """Return the Python code of the release with what has been chosen so far."""
+    book = dataset_form.opened()
+    status = dataset_form.chosen(book, plan.schema)
+    if book is None or status is None:
+        return ""
+    spent = release_form.attempts(book, status.dataset, plan)
+    again = bool(spent) and bool(st.session_state.get(f"again_{len(spent)}"))
     return python_script.release_code(
         history.current(),
         dataset=status.dataset,
         ledger=str(book.path.name),
         records=source.script,
-        attempt=attempt,
+        attempt=len(spent) + 1 if again or not spent else len(spent),
         columns=source.columns,
     )
 
 
-def results(book: Ledger, key: str, source: records_form.Source) -> None:
-    """Draw the stored result of a release, unless different records are chosen."""
-    job = job_queue.find(release_form.job_key(book, key))
-    if job is not None and job.running:
-        release_form.running(book, key)
-        return
-    measurement = release_form.stored(book, key)
-    if measurement is not None and release_form.same_records(book, key, source):
-        release_form.receipt(book, key)
-        results_view.views(measurement, key="release_result", ledger=str(book.path))
-
-
 def require_plan() -> str:
-    """Draw the text of a tab that needs a plan."""
+    """Draw the text of a step that needs a plan."""
     st.info("To continue, compute the plan first.", icon="⏳")
     return ""
+
+
+def steps(plan: Plan | None) -> dict[str, Callable[[], str | None]]:
+    """Return a mapping from the title of each step to the function that draws it.
+
+    The titles are the same with and without a plan, because a changed set of tabs loses the open
+    one.
+    """
+    draws = (rehearse, choose_file, choose_payer, confirm)
+    drawn = [partial(draw, plan) if plan is not None else require_plan for draw in draws]
+    return dict(zip(TITLES, [*drawn, release_history.draw], strict=True))
 
 
 studio = page_layout.header(
@@ -133,23 +204,15 @@ studio = page_layout.header(
     "Rehearse on simulated records, then release noisy counts of your records.",
     TUTORIAL,
 )
-current_plan = plans.plan_of(studio)
-if current_plan is None:
-    st.caption("A new release needs a plan. Paid releases do not.")
-    if (studio.workload is None or not studio.workload.groups) and "step" not in st.session_state:
-        st.session_state["step"], st.session_state[PAID_ALONE] = PAID, True
-elif (
-    st.session_state.pop(PAID_ALONE, False)
-    and st.session_state.get(figure_view.OPEN, {}).get("step") == PAID
-):
-    # "Paid releases" was opened by the page, not by the user
-    st.session_state["step"] = REHEARSE
-# same tabs with and without a plan, because a changed set of tabs loses the open one
-steps = (
-    {REHEARSE: partial(rehearse, current_plan), RELEASE: partial(release, current_plan)}
-    if current_plan
-    else dict.fromkeys(TABS, require_plan)
-)
-with show_errors():
-    script = figure_view.tabs(steps | {PAID: release_history.draw}, key="step")
+script: str | None = ""
+if result := wizard.opened("release"):
+    script = result_page.draw(result, {"New release": REHEARSE, "Past releases": PAST})
+else:
+    with show_errors():
+        current_plan = plans.plan_of(studio)
+        if studio.workload is None or not studio.workload.groups:
+            st.caption("A new release needs a plan. Past releases do not.")
+            release_history.draw()
+        else:
+            script = wizard.draw(steps(current_plan), key=STEP)
 page_layout.footer(code=script or python_script.plan_code(studio), target=None)

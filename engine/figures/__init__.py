@@ -50,6 +50,8 @@ from engine.figures.two_stage import (
     snr_picture,
     space_table,
     spend_table,
+    summary_text,
+    to_finish_text,
 )
 
 __all__ = [
@@ -95,6 +97,8 @@ __all__ = [
     "spending_picture",
     "spread_picture",
     "spreads_picture",
+    "summary_text",
     "tied_mechanisms",
+    "to_finish_text",
     "where_picture",
 ]

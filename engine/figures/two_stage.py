@@ -16,10 +16,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._arrays import Array
-from engine._format import pluralize, set_name
+from engine._format import cost, pluralize, remaining_text, set_name
 from engine.common_mechanism import CommonPlan, NestedPlanRule
 from engine.common_mechanism.common_plan import option_cost
 from engine.common_mechanism.selection_rule import ROUNDING
+from engine.common_mechanism.two_stage_io import Choice
 from engine.figures.base import (
     BLUE,
     GREEN,
@@ -109,7 +110,8 @@ def shares_picture(
         "legend": LEGEND,
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "xaxis": {
-            "title": {"text": "privacy cost (pcost)"},
+            "title": {"text": "privacy cost"},
+            "showticklabels": False,
             "range": [0.0, x_limit],
         },
     }
@@ -126,7 +128,7 @@ def saved_text(common: CommonPlan, format_budget: Callable[[Budget], str] = in_p
     """Return a sentence with the cost of the first measurement (the look) of all options."""
     return (
         f"All options share {format_budget(common.look.budget)}, {common.saved:.2%} of the largest"
-        " pcost, so the look costs nothing extra."
+        " pcost. The look is part of every option, so it costs nothing extra."
     )
 
 
@@ -191,6 +193,79 @@ def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
         else f"while this analysis alone costs {separate:f}"
     )
     return f"Spent in {pluralize(len(paid), 'step')}: {exact_sum(paid)} pcost, {comparison}."
+
+
+def to_finish_text(
+    common: CommonPlan, left: float, format_budget: Callable[[Budget], str] = in_pcost
+) -> str:
+    """Return what look and remainder of each option cost, and which options a dataset can pay.
+
+    Parameters
+    ----------
+    left : remaining budget of the dataset, in pcost.
+    """
+    costs = {name: option_cost(p) for name, p in zip(common.names, common.options, strict=True)}
+    totals = [
+        f"{format_budget(p.budget)} ({cost(costs[name])} pcost) with '{name}'"
+        for name, p in zip(common.names, common.options, strict=True)
+    ]
+    affordable = [f"'{name}'" for name, total in costs.items() if total <= left]
+    if len(affordable) == len(costs):
+        fits = f"The dataset has {remaining_text(left)} pcost left, enough for each."
+    elif affordable:
+        fits = f"The dataset has {remaining_text(left)} pcost left: only {', '.join(affordable)}."
+    else:
+        fits = (
+            f"The dataset has {remaining_text(left)} pcost left, too little. Choose a smaller budget"
+            " on Preview, or another dataset."
+        )
+    return (
+        f"The look costs {format_budget(common.look.budget)}. To finish takes, look included,"
+        f" {' or '.join(totals)}. {fits}"
+    )
+
+
+def summary_text(
+    dataset: str,
+    choices: Sequence[Choice],
+    rule: NestedPlanRule | None,
+    paid: Sequence[float],
+    common: CommonPlan,
+    format_budget: Callable[[Budget], str] = in_pcost,
+) -> str:
+    """Return one paragraph for a manager: what was decided, by which rule, and what it cost.
+
+    Parameters
+    ----------
+    choices : decision after each look of a chain, in order; the last one is an option of ``common``.
+    rule : rule that was recorded with the first look, or None.
+    paid : pcost charged in each step.
+    common : options of the last look.
+    """
+    last, named_steps = choices[-1], " and then ".join(f"'{choice.option}'" for choice in choices)
+    if rule is None:
+        requirement = "No rule was recorded with the look."
+    else:
+        primary = rule.common.names[rule.common.position(rule.primary)]
+        requirement = (
+            f"The rule, set before the look, was that at least {rule.share:.0%} of the"
+            f" {pluralize(rule.queries, 'cell')} of '{primary}' must reach"
+            f" {_standard_errors(rule.snr)} in a finer analysis."
+        )
+    who = f"{last.by} decided against the rule ({last.reason})." if last.by else "The rule decided."
+    option = common.options[common.position(last.option)]
+    as_alone = sum(map(_decimal, paid)) == _decimal(option_cost(option))
+    together = "as much as this analysis alone" if as_alone else "plus the steps charged alone"
+    return (
+        f"For {dataset}, {named_steps} was chosen on {last.utc[:10]}, after a first look at what"
+        f" the analyses have in common. {requirement} {who} The look and everything after it cost"
+        f" {format_budget(option.budget)}, {together}."
+    )
+
+
+def _decimal(number: float) -> Decimal:
+    """Return the decimal number that the ledger counts for a cost."""
+    return Decimal(repr(float(number)))
 
 
 def rule_text(rule: NestedPlanRule) -> str:

@@ -276,6 +276,21 @@ class QualityRule:
                 " least_count of at least 0, and a least_signal from 0 to 1."
             )
 
+    def describe(self) -> str:
+        """Return which numbers are suppressed and which are doubtful, as text.
+
+        >>> QualityRule(least_count=5).describe()
+        'Suppressed: counts below 5, and counts with a CV above 30%. Doubtful: a CV above 15%.'
+        """
+        small = f"counts below {self.least_count:g}, and " if self.least_count > 0 else ""
+        unmeasured = (
+            f", or less than {self.least_signal:.0%} measured" if self.least_signal > 0 else ""
+        )
+        return (
+            f"Suppressed: {small}counts with a CV above {self.suppressed_cv:.0%}. Doubtful: a CV"
+            f" above {self.doubtful_cv:.0%}{unmeasured}."
+        )
+
     def flags(
         self, values: Array, errors: Array, signal: Array
     ) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_]]:

@@ -336,6 +336,15 @@ class Intake:
         persons = f"{self.people_over_cap:,} of {self.people:,} persons"
         return f"{text} + over the cap {self.over_cap:,} ({persons})."
 
+    def describe_dropped(self) -> str:
+        """Return the number and share of the rows that do not fit the schema, as one sentence.
+
+        >>> Intake(rows_in=200, counted=188, refused=12, reasons={}).describe_dropped()
+        '12 of 200 rows (6.0%) were dropped.'
+        """
+        share = self.refused / max(self.rows_in, 1)
+        return f"{self.refused:,} of {self.rows_in:,} rows ({share:.1%}) were dropped."
+
     @property
     def many_dropped(self) -> bool:
         """Whether more than 1% of the rows do not fit the schema."""

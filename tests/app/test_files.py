@@ -17,7 +17,7 @@ from engine.release import measure
 from pages.parts.jobs import job_queue, tasks
 from pages.parts.release import download_view
 from tests.app.protected import SURVEY, create_protected_files
-from tests.app.release.sessions import open_step
+from tests.app.release.sessions import FILE, PAYER, open_confirmation, open_release, open_result
 from tests.app.session import Session, demo_plan, wait
 
 
@@ -32,11 +32,12 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     book.add_dataset("survey", total=Budget(pcost=2.0))
     measure(demo_plan("survey", (1,)), folder / "records.csv", dataset="survey", ledger=book)
     records = str(folder / "records.csv")
-    return open_step(book.path, records_path=records, release_result_view="Download")
+    session = open_release(book, records)
+    return open_result(session).set(release_result_view="Download")
 
 
 def find_folder(session: Session) -> Path:
-    return Path(session.app.text_input(key="ledger_path").value).parent
+    return Path(session.app.session_state["ledger_path"]).parent
 
 
 def can_write(session: Session) -> bool:
@@ -115,7 +116,8 @@ def test_export_replaces_file_after_typed_name(session: Session) -> None:
 @pytest.mark.parametrize("word", ["outside", "dot file", "link", "behind a link", "no data file"])
 def test_records_outside_folders_are_refused(session: Session, word: str) -> None:
     place = create_protected_files(find_folder(session))[word]
-    session.set(again_1=True, records_path=str(place), confirmation="survey").press("release")
+    session.press("New release").set(step=FILE).set(records_path=str(place))
+    open_confirmation(session).set(again_1=True).set(confirmation="survey").press("release")
     assert (
         "may only access" in session.errors()
         or "Hidden" in session.errors()
@@ -133,9 +135,9 @@ def test_records_outside_folders_are_refused(session: Session, word: str) -> Non
 def test_ledger_outside_folders_cannot_be_created(session: Session, name: str) -> None:
     create_protected_files(find_folder(session))
     place = find_folder(session) / name
-    session.set(ledger_path=str(place))
+    session.press("New release").set(step=PAYER).set(ledger_path=str(place))
     assert session.errors()
-    assert not any(b.key == "create_ledger" for b in session.app.button)
+    assert not any(b.key == "declare" for b in session.app.button)
     assert not os.path.lexists(place)
 
 

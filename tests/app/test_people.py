@@ -16,7 +16,13 @@ from pages.parts.jobs import job_queue
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
 from tests.app.coarse.sessions import record_decision, run_finish, spent_pcosts
-from tests.app.release.sessions import is_release_disabled
+from tests.app.release.sessions import (
+    FILE,
+    PAYER,
+    is_release_disabled,
+    open_confirmation,
+    open_result,
+)
 from tests.app.session import UNIFORM, Session, wait
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
@@ -60,31 +66,38 @@ def fill_form(session: Session, **values: object) -> Session:
 def open_release(
     ledger: Ledger, records: Path, budget: Budget = BUDGET, **fields: object
 ) -> Session:
-    place = {"step": "2. Release", "ledger_path": str(ledger.path), "records_path": str(records)}
-    return open_page("release", budget, **place, confirmation="office", **fields)
+    place = {"step": FILE, "ledger_path": str(ledger.path), "records_path": str(records)}
+    return open_page("release", budget, **place, **fields)
+
+
+def confirm_release(session: Session) -> Session:
+    """Open the step of the confirmation and type the name of the dataset."""
+    return open_confirmation(session, "office").set(confirmation="office")
 
 
 def open_look(ledger: Ledger, records: Path, **fields: object) -> Session:
     place = {
-        "coarse_step": "Look for real",
+        "coarse_step": "5. Who pays",
         "ledger_path": str(ledger.path),
         "records_path": str(records),
     }
-    return open_page("coarse", **place, coarse_confirmation="office", **fields)
+    session = open_page("coarse", **place, **fields).set(dataset="office")
+    return session.set(coarse_step="6. Look").set(coarse_confirmation="office")
 
 
 def test_release_caps_rows_and_reports_once(ledger: Ledger, panel: Path) -> None:
     session = open_release(ledger, panel)
-    assert is_release_disabled(session)
+    assert "enter the person ID column" in session.text()
+    assert is_release_disabled(confirm_release(session))
     assert "enter the person ID column" in session.text()
     assert "up to 3 rows, is protected together" in session.text()
-    assert not is_release_disabled(session.set(person_column="pid"))
+    assert not is_release_disabled(confirm_release(session.set(step=FILE).set(person_column="pid")))
     assert "person='pid'" in session.app.code[-1].value
     wait(session.press("release"))
     summary = "= counted 1,800 + dropped 0 + over the cap 1,200 (600 of 600 persons)."
     assert summary in session.text()
-    other = open_page("release", step="2. Release", ledger_path=str(ledger.path))
-    assert "Released for office" in other.text()
+    other = confirm_release(open_page("release", step=PAYER, ledger_path=str(ledger.path)))
+    assert "Released for office" in open_result(other).text()
     assert "over the cap" not in other.text()
     assert abs(session.app.dataframe[0].value["answer"].sum() - 1_800) < 600
 
@@ -97,10 +110,10 @@ def test_check_caps_rows_like_the_release(ledger: Ledger, panel: Path) -> None:
 
 
 def test_declared_row_bound_is_accepted_per_unit(ledger: Ledger, panel: Path) -> None:
-    session = open_release(ledger, panel).set(person_how=False)
+    session = confirm_release(open_release(ledger, panel).set(person_how=False))
     assert not is_release_disabled(session)
     assert ", person='" not in session.app.code[-1].value
-    single = open_release(ledger, panel, Budget(pcost=0.4))
+    single = confirm_release(open_release(ledger, panel, Budget(pcost=0.4)))
     assert is_release_disabled(single)
     assert "cannot be charged" in single.text()
 
@@ -128,11 +141,11 @@ def test_schema_page_declares_person_column(ledger: Ledger, panel: Path) -> None
     assert "will count" not in session.text()
     session.run(rows.set_value(2))
     assert "at most 2 of each person will be counted" in session.text().replace("\\", "")
-    session.press("undo").go("release").set(step="2. Release", ledger_path=str(ledger.path))
-    fill_form(session, records_path=str(panel), confirmation="office")
+    session.press("undo").go("release").set(step=FILE, ledger_path=str(ledger.path))
+    fill_form(session, records_path=str(panel))
     assert "At most 3 rows per person will count" in session.text()
     assert not any(r.key == "person_how" for r in session.app.radio)
-    assert not is_release_disabled(session)
+    assert not is_release_disabled(confirm_release(session))
 
 
 def test_structural_zero_rules_are_checked_when_entered() -> None:
@@ -176,8 +189,8 @@ def test_invariants_are_read_from_spreadsheet_files() -> None:
 def test_look_requires_the_person_column(ledger: Ledger, panel: Path) -> None:
     session = open_look(ledger, panel)
     assert "enter the person ID column" in session.text()
-    session.set(person_column="pid")
-    assert "for up to 3 rows per person" in session.text()
+    session.set(coarse_step="4. File").set(person_column="pid").set(coarse_step="6. Look")
+    assert "up to 3 rows, is protected together" in session.text()
     assert "person='pid'" in session.app.code[-1].value
 
 
@@ -199,7 +212,8 @@ def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -
     # a new session reads the row bound from the ledger
     for job in list(job_queue._JOBS):
         job_queue.forget(job)
-    again = Session().go("coarse").set(coarse_step="Earlier looks", ledger_path=str(ledger.path))
+    again = Session().go("coarse").set(coarse_step="Past looks", ledger_path=str(ledger.path))
+    again.press("coarse_show")
     assert any(r.key == "person_how" for r in again.app.radio)
 
 
@@ -214,24 +228,25 @@ def count_table(tmp_path: Path) -> Path:
 def test_release_reads_the_count_column(ledger: Ledger, count_table: Path) -> None:
     session = open_release(ledger, count_table, person_how=False)
     wait(session.press("check_records"))
-    assert "if it tells how many records each row stands for" in session.errors()
-    wait(session.press("release"))
+    assert "if it is the number of records of each row" in session.errors()
+    wait(confirm_release(session).press("release"))
     assert "“Column of counts: n”" in session.errors()
-    session.set(confirmation="office", rows_are="counted")
-    assert is_release_disabled(session)
+    session.set(step=FILE).set(rows_are="counted")
     assert "enter the column of counts" in session.text()
-    assert is_release_disabled(session.set(number_column="n", person_how=True, person_column="a"))
+    session.set(number_column="n", person_how=True, person_column="a")
     assert "no rows of single persons" in session.text()
-    assert is_release_disabled(session.set(person_how=False, number_column="b"))
+    session.set(person_how=False, number_column="b")
     assert "also an attribute of the schema" in session.text()
-    assert not is_release_disabled(session.set(number_column="n"))
+    assert is_release_disabled(confirm_release(session))
+    session.set(step=FILE).set(number_column="n")
     assert ", count_column='n'" in session.app.code[-1].value
     wait(session.press("check_records"))
     assert "Rows read 510 = counted 510" in session.text()
-    wait(session.press("release"))
+    wait(confirm_release(session).press("release"))
     assert abs(session.app.dataframe[0].value["answer"].sum() - 510) < 200
     left_out = open_release(ledger, count_table, person_how=False)
-    left_out.set(again_1=True, confirmation="office", rows_are="ignored", number_column="share, n")
+    left_out.set(rows_are="ignored", number_column="share, n")
+    confirm_release(left_out).set(again_1=True).set(confirmation="office")
     assert ", ignore=['share', 'n']" in left_out.app.code[-1].value
     wait(left_out.press("release"))
     assert "Rows read 12 = counted 12" in left_out.text()
@@ -265,7 +280,7 @@ TOTALS: list[Total] = [
     ids=["approximate and pure", "rho and mu"],
 )
 def test_total_is_declared_in_each_unit(ledger: Ledger, totals: list[Total]) -> None:
-    session = open_page("coarse", coarse_step="Look for real", ledger_path=str(ledger.path))
+    session = open_page("coarse", coarse_step="5. Who pays", ledger_path=str(ledger.path))
     for language, numbers, kind, total in totals:
         session.set(dataset_unit=language)
         fill_form(
@@ -285,7 +300,8 @@ def test_total_is_declared_in_each_unit(ledger: Ledger, totals: list[Total]) -> 
 def test_budget_takes_rows_per_person_of_dataset(tmp_path: Path) -> None:
     book = Ledger.create(tmp_path / "budget.ledger")
     book.add_dataset("visits", total=Budget(pcost=1.0, rows_per_person=2))
-    session = open_page("release", Budget(pcost=1.0), step="2. Release", ledger_path=str(book.path))
+    session = open_page("release", Budget(pcost=1.0), step=PAYER, ledger_path=str(book.path))
+    open_confirmation(session, "visits")
     assert "Plan for adding or removing" in session.text()
     before = session.studio.budget
     assert before.rows_per_person == 1

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from engine.ledger import Ledger
+from engine.workload import Attribute, Schema, Workload
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
 
 
@@ -59,34 +62,36 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.expect_text("REHEARSAL on simulated records")
     visit.check_accessibility("9_rehearsal")
 
-    visit.choose("2. Release")
+    visit.press("Next: File")
+    visit.fill("Records file", str(ROOT / "demo_data" / "survey.csv"))
+    visit.press("Next: Who pays")
     ledger = tmp_path / "budget.ledger"
     visit.fill("Ledger file", str(ledger))
-    visit.press("Create ledger")
+    visit.check_accessibility("10_release_ledger")
     visit.fill("Dataset name", "survey 1995")
-    visit.press("Register dataset", exact=True)
-    visit.fill("Records file", str(ROOT / "demo_data" / "survey.csv"))
+    visit.press("Create ledger and dataset")
+    visit.press("Next: Confirm")
     visit.check_accessibility("10_release_waits")
     release = page.get_by_role("button", name="Release: spend")
     expect(release).to_be_disabled()
     visit.fill("to confirm", "survey 1995")
     expect(release).to_be_enabled()
-    page.get_by_test_id("stExpander").get_by_text("Register a dataset", exact=True).first.click()
-    visit.settle()
+    visit.choose("3. Who pays")
+    visit.unfold("New dataset")
     visit.fill("Dataset name", "survey 1996")
     visit.press("Register dataset", exact=True)
     expect(page.get_by_role("combobox", name="Charge budget to")).to_have_value("survey 1996")
+    visit.press("Next: Confirm")
     expect(release).to_be_disabled()  # the typed name is another dataset
     page.reload()
     visit.settle()
-    expect(page.get_by_role("combobox", name="Charge budget to")).to_have_value("survey 1996")
+    visit.expect_text("from survey.csv, for survey 1996")
     expect(release).to_be_disabled()
-    visit.fill("Records file", str(ROOT / "demo_data" / "survey.csv"))
     visit.fill("to confirm", "survey 1996")
     release.dblclick()
     visit.expect_text("Released for survey 1996")
     visit.take_picture("11_released")
-    visit.choose("Further queries")
+    visit.choose("Ask a question")
     visit.pick("Attributes", "age", "vote")
     page.set_viewport_size({"width": 1100, "height": HEIGHT})
     visit.take_picture("12_ask")
@@ -123,9 +128,7 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
 
 def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     page = visit.page
-    page.add_init_script(
-        "window.clicks = 0; addEventListener('click', (e) => { clicks += e.isTrusted; }, true)"
-    )
+    page.add_init_script(COUNT_CLICKS)
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.open("")
     before = page.evaluate("history.length")
@@ -143,7 +146,7 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     visit.press("Next: Release")
     visit.press("Rehearse", exact=True)
     visit.expect_text("REHEARSAL on simulated records")
-    assert 12 <= page.evaluate("clicks") < 25
+    assert 12 <= clicks(page) < 25
 
     # one history entry per page, although pages change their addresses
     visit.settle()
@@ -176,3 +179,60 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
         visit.expect_text(f"Your records file must contain: {', '.join(names)}")
     visit.press("Undo")
     visit.expect_text("Your records file must contain: years, gender")
+
+
+def test_curator_publishes_own_file_in_few_clicks(visit: Visit, tmp_path: Path) -> None:
+    """A curator's clicks from a CSV file to a package, and a decision maker's after a reload."""
+    page, records = visit.page, tmp_path / "people.csv"
+    rows = [f"{sex},{region}" for sex in ("f", "m") for region in ("north", "south")] * 250
+    records.write_text("\n".join(["sex,region", *rows]) + "\n", encoding="utf-8")
+    schema = Schema(
+        [
+            Attribute.categorical("sex", ["f", "m"]),
+            Attribute.categorical("region", ["north", "south"]),
+        ]
+    )
+    request = RequestState(workload=Workload(schema))
+    page.add_init_script(COUNT_CLICKS)
+    visit.open(f"workload?{permalink.NAME}={permalink.packed(request)}")
+    visit.press("Add ")
+    visit.press("Next: Preview")
+    visit.expect_text("Typical error")
+    with visit.run():
+        page.get_by_test_id("stSidebarNav").get_by_role("link", name="Release").click()
+    visit.press("Next: File")
+    visit.fill("Records file", str(records))
+    visit.press("Next: Who pays")
+    visit.fill("Ledger file", str(tmp_path / "people.ledger"))
+    visit.fill("Dataset name", "people")
+    visit.press("Create ledger and dataset")
+    visit.press("Next: Confirm")
+    visit.fill("to confirm", "people")
+    visit.press("Release: spend")
+    visit.expect_text("Released for people")
+    visit.choose("Download")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Package (zip)").click()
+    assert waiting.value.path().stat().st_size > 1_000
+    # a field counts as one click; the schema editor takes at most 15 clicks for two columns
+    assert clicks(page) + 4 <= 20
+
+    page.reload()
+    visit.settle()
+    visit.expect_text("Released for people")
+    visit.choose("Published tables")
+    visit.press("Create published tables")
+    visit.expect_text("All tables sum to")
+    visit.choose("Download")
+    assert clicks(page) <= 12
+
+
+COUNT_CLICKS = (
+    "window.clicks = 0; addEventListener('click', (e) => { clicks += e.isTrusted; }, true)"
+)
+
+
+def clicks(page: Page) -> int:
+    """Return the number of clicks since the page was loaded."""
+    number: int = page.evaluate("clicks")
+    return number

@@ -35,7 +35,7 @@ SCHEMA = Schema(
 QUERY = "plan=" + permalink.packed(
     RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01))
 )
-STEP = "2. Release"
+FILE, PAYER, CONFIRM = "2. File", "3. Who pays", "4. Confirm"  # steps of the page
 FIRST_GROUP = 3  # the page shows this group first
 
 
@@ -107,14 +107,16 @@ class Person:
         """Fill in the page up to the confirmation of a release."""
         if self.page.page != "release":
             self.page.go("release")
-        self.page.set("step", string_value=STEP)
-        for key, value in (
-            ("ledger_path", f"canary{self.name}q.ledger"),
-            ("records_path", f"canary{self.name}q.csv"),
-        ):
-            if self.page.has(key):
-                self.page.set(key, string_value=str(self.folder / value))
-        return self.page
+        if self.page.has("release_leave_0"):
+            self.page.press("release_leave_0")
+        mark = f"canary{self.name}q"
+        self.page.set("step", string_value=FILE)
+        if self.page.has("records_path"):
+            self.page.set("records_path", string_value=str(self.folder / f"{mark}.csv"))
+        self.page.set("step", string_value=PAYER)
+        self.page.set("ledger_path", string_value=str(self.folder / f"{mark}.ledger"))
+        self.page.set("dataset", string_value=f"{mark}dataset")
+        return self.page.set("step", string_value=CONFIRM)
 
     def release(self) -> None:
         """Release; confirm the repetition if there was a release before."""
@@ -144,13 +146,15 @@ class Person:
 
     def send(self) -> None:
         """Send the records as an upload, and leave the page."""
-        self.prepare()
+        self.prepare().set("step", string_value=FILE)
         upload(self.server, self.page, self.table)
         self.page.run().go("preview")
 
     def browse(self) -> None:
         """View the answers."""
         page = self.prepare()
+        if page.has("open_result"):
+            page.press("open_result").until("Released for")
         if any("release_result_view" in name for name in page.drawn_ids):
             page.set("release_result_view", string_value="Download").set(
                 "release_result_view", string_value="Answers"

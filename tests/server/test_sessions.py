@@ -113,9 +113,9 @@ def released(tmp_path: Path, server: RunningServer) -> tuple[Client, Ledger]:
     book = Ledger.create(tmp_path / "canary-office.ledger")
     book.add_dataset("canary-dataset", total=Budget(pcost=2.5))
     page = open_client(server, "release", QUERY, cookie=f"{server.cookie}; workbench-browser=mine")
-    page.set("step", string_value="2. Release")
-    page.set("ledger_path", string_value=str(book.path))
-    page.set("records_path", string_value=SURVEY)
+    page.set("step", string_value="2. File").set("records_path", string_value=SURVEY)
+    page.set("step", string_value="3. Who pays").set("ledger_path", string_value=str(book.path))
+    page.set("dataset", string_value="canary-dataset").set("step", string_value="4. Confirm")
     page.set("confirmation", string_value="canary-dataset")
     page.press("release").until("Released for canary")
     return page, book
@@ -130,7 +130,7 @@ def test_other_session_receives_no_release_data(
         stranger = open_client(
             server, "release", page.query, cookie=f"{server.cookie}; workbench-browser={other}"
         )
-        stranger.set("step", string_value="2. Release")
+        stranger.set("step", string_value="4. Confirm")
         for where in ("coarse", "release", "preview"):
             stranger.go(where)
         received = b"".join(stranger.received)

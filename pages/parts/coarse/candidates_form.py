@@ -13,6 +13,7 @@ from engine import common_mechanism, figures
 from engine.common_mechanism import CommonPlan, NestedPlanRule, coarse_or_fine, nested_choices
 from engine.mechanisms import load_plan, title_of
 from engine.plans import Plan
+from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.coarse import script as coarse_code
 from pages.parts.jobs import plans
@@ -69,7 +70,44 @@ def choose(studio: RequestState) -> Analyses | None:
     """Draw the choice of the analyses and plan them; None if something is missing."""
     if st.session_state.get("coarse_kind", SIZES) not in KINDS:
         del st.session_state["coarse_kind"]
-    kind = st.radio("Analyses", KINDS, key="coarse_kind", persist_state="session")
+    kind = st.radio(
+        "Analyses",
+        KINDS,
+        key="coarse_kind",
+        persist_state="session",
+        horizontal=True,
+        label_visibility="collapsed",
+    )
+    if kind == FILES:
+        _upload_files()
+    elif kind == SIZES and studio.schema is not None:
+        key, options, first = _ways_field(studio.schema)
+        st.session_state.setdefault(key, first)  # a reloaded page has stored values
+        st.multiselect("Attributes per table", options, key=key, persist_state="session")
+    elif kind == CENSUS:
+        st.caption(
+            "Counts by sex and by 1, 4, 9 or 23 age bins. The paper requires half of the cells"
+            " above a ratio of 20."
+        )
+    analyses = chosen(studio)
+    if analyses is not None and len(analyses.plans) > 2:
+        st.radio(
+            "Order of choices",
+            [ONE_BY_ONE, AT_ONCE],
+            horizontal=True,
+            key="coarse_chain",
+            persist_state="session",
+            help="Step by step, each look adds detail. You pay for the last analysis only.",
+        )
+    return analyses
+
+
+def chosen(studio: RequestState) -> Analyses | None:
+    """Return the planned analyses of the form without drawing it.
+
+    None, with the reason on the page, if something is missing.
+    """
+    kind = st.session_state.get("coarse_kind", SIZES)
     if kind == FILES:
         return _from_files()
     if kind != CENSUS and studio.schema is None:
@@ -81,23 +119,31 @@ def choose(studio: RequestState) -> Analyses | None:
             st.info("Choose at least two table sizes, such as 1 and 2.", icon="🪜")
             return None
         uniform = studio.with_uniform_centers
-        note = UNIFORM_NOTE if uniform is not studio else ""
-        text = f"{budgets.in_words(studio.budget)}, {title_of(studio.mechanism)}{note}"
-        st.caption(escape_markdown(f"Budget and mechanism (from Preview): {text}."))
         return _plan_all(templates, uniform, script)
     return None
 
 
+def settings_text(studio: RequestState) -> str:
+    """Return budget and mechanism of the analyses as text."""
+    note = UNIFORM_NOTE if studio.with_uniform_centers is not studio else ""
+    return f"{budgets.in_words(studio.budget)}, {title_of(studio.mechanism)}{note} (from Preview)."
+
+
+def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
+    """Return key, options and default of the field for the numbers of attributes per table."""
+    most = min(3, len(schema))
+    options = list(range(1, most + 1))
+    # all pairs of hundreds of attributes take long to plan
+    first = options[:2] if len(schema) <= MAX_DEFAULT_ATTRIBUTES else []
+    return f"coarse_ways_{most}_{bool(first)}", options, first
+
+
 def _templates(kind: str, studio: RequestState) -> tuple[Mapping[str, Workload], Script]:
+    """Return the workloads of the analyses by name, and the Python code that defines them."""
     if kind == SIZES:
         schema = studio.required_workload.schema
-        most = min(3, len(schema))
-        options = list(range(1, most + 1))
-        # all pairs of hundreds of attributes take long to plan
-        first = options[:2] if len(schema) <= MAX_DEFAULT_ATTRIBUTES else []
-        key = f"coarse_ways_{most}_{bool(first)}"
-        st.session_state.setdefault(key, first)  # a reloaded page has stored values
-        ways = st.multiselect("Attributes per table", options, key=key, persist_state="session")
+        key, _, first = _ways_field(schema)
+        ways = st.session_state.get(key, first)
         return (
             (
                 common_mechanism.workloads_by_way(schema, ways),
@@ -110,10 +156,6 @@ def _templates(kind: str, studio: RequestState) -> tuple[Mapping[str, Workload],
         return common_mechanism.coarse_and_fine(
             studio.required_workload
         ), coarse_code.coarser_script(studio)
-    st.caption(
-        "Counts by sex and by 1, 4, 9 or 23 age bins. The paper requires half of the cells above a"
-        " ratio of 20."
-    )
     return common_mechanism.census_ages(_census()), coarse_code.census()
 
 
@@ -147,7 +189,8 @@ def store_files() -> None:
         st.session_state["coarse_plans"] = {name: load_plan(text) for name, text in texts.items()}
 
 
-def _from_files() -> Analyses | None:
+def _upload_files() -> None:
+    """Draw the upload of plan files, and their order."""
     st.file_uploader(
         "Plan files (two or more, same schema)",
         type=["json"],
@@ -157,14 +200,31 @@ def _from_files() -> Analyses | None:
         max_upload_size=100,
     )
     show_deferred_error("coarse_files")
+    names = _file_names()
+    if len(names) >= 2:
+        key = f"coarse_order_{len(names)}"
+        st.session_state.setdefault(key, names)
+        st.multiselect("Order, coarse first", names, key=key, persist_state="session")
+
+
+def _file_names() -> list[str]:
+    """Return the names of the uploaded plans, the one with the fewest queries first."""
+    plans: Mapping[str, Plan] = st.session_state.get("coarse_plans", {})
+    return sorted(plans, key=lambda name: plans[name].workload.queries)
+
+
+def _from_files() -> Analyses | None:
+    """Return the uploaded plans in their order; None, with the reason on the page, without two."""
     uploaded_plans: Mapping[str, Plan] = st.session_state.get("coarse_plans", {})
-    names = sorted(uploaded_plans, key=lambda name: uploaded_plans[name].workload.queries)
+    names = _file_names()
     if len(names) < 2:
         st.info("Upload at least two plan files to continue.", icon="📂")
         return None
-    order = st.multiselect(
-        "Order, coarse first", names, default=names, key=f"coarse_order_{len(names)}"
-    )
+    order = [
+        name
+        for name in st.session_state.get(f"coarse_order_{len(names)}", names)
+        if name in uploaded_plans
+    ]
     if len(order) < 2:
         st.info("Choose at least two plans, coarse first.", icon="📂")
         return None
@@ -183,24 +243,22 @@ def _split(
     return split(*_plans, names=names)
 
 
-def split(chosen: Analyses) -> tuple[CommonPlan, Script] | None:
+def split(analyses: Analyses) -> tuple[CommonPlan, Script] | None:
     """Split the analyses into their shared part and the remainder of each."""
-    chain = False
-    if len(chosen.plans) > 2:
-        how = st.radio(
-            "Order of choices",
-            [ONE_BY_ONE, AT_ONCE],
-            horizontal=True,
-            key="coarse_chain",
-            persist_state="session",
-            help="Step by step, each look adds detail. You pay for the last analysis only.",
-        )
-        chain = how == ONE_BY_ONE
+    is_chain = st.session_state.get("coarse_chain", ONE_BY_ONE) == ONE_BY_ONE
+    chain = len(analyses.plans) > 2 and is_chain
     with show_errors():
-        identity = tuple(f"{p.hash}|{p.max_records}|{p.budget.report_delta}" for p in chosen.plans)
-        common = _split(identity, chosen.names, chain, chosen.plans)
-        return common, chosen.script + coarse_code.split_script(chosen.names, chain=chain)
+        identity = tuple(
+            f"{p.hash}|{p.max_records}|{p.budget.report_delta}" for p in analyses.plans
+        )
+        common = _split(identity, analyses.names, chain, analyses.plans)
+        return common, analyses.script + coarse_code.split_script(analyses.names, chain=chain)
     return None
+
+
+def short_budget(budget: Budget) -> str:
+    """Return a budget in the unit on screen, without the rows per person, which all options share."""
+    return budgets.headline(budget, budgets.language())
 
 
 def shared(common: CommonPlan) -> None:
@@ -213,7 +271,7 @@ def shared(common: CommonPlan) -> None:
             st.markdown(
                 f"**{escape_markdown(f'Choice {number + 1}: {one.names[0]}, or {one.names[1]}?')}**"
             )
-        picture = figures.shares_picture(one, budgets.in_words)
+        picture = figures.shares_picture(one, short_budget)
         figure_view.picture(picture, key=f"coarse_shares_{number}", config=figure_view.EXPORT)
         st.markdown(f"**{escape_markdown(picture.alt)}**")
         key, label = f"coarse_space_{number}_open", "Shared part in detail"
@@ -226,48 +284,63 @@ def shared(common: CommonPlan) -> None:
                 )
 
 
-def settings(common: CommonPlan | None) -> Settings:
+def settings(common: CommonPlan) -> Settings:
     """Draw the settings of the selection rule."""
     one, two, three, four = st.columns(4, vertical_alignment="bottom")
-    share = one.number_input(
-        "Share of cells that must be reliable",
+    one.number_input(
+        "Share of reliable cells",
         0.01,
         1.0,
         0.5,
         step=0.05,
         key="coarse_share",
         persist_state="session",
-        help="0.5 means half of the cells.",
+        help="Share of cells that must be reliable in the finer analysis; 0.5 means half of them.",
     )
-    snr = two.number_input(
-        "Minimum signal-to-noise ratio",
+    two.number_input(
+        "Signal-to-noise ratio",
         0.1,
         1e6,
         5.0,
         step=1.0,
         key="coarse_snr",
         persist_state="session",
-        help="Count divided by its standard error.",
+        help="A cell is reliable if its count divided by its standard error is at least this.",
     )
-    sigmas = three.number_input(
-        "Safety margin (standard errors)",
+    three.number_input(
+        "Safety margin",
         0.0,
         10.0,
         3.0,
         step=0.5,
         key="coarse_sigmas",
         persist_state="session",
-        help="Uncertainty of the look to allow for; 0 ignores it.",
+        help="Standard errors of the look to allow for; 0 ignores its uncertainty.",
     )
-    primary = ""
-    if common is not None and common.following is None:
-        primary = four.selectbox(
+    if common.following is None and len(common.names) > 2:
+        four.selectbox(
             "Primary analysis",
             common.names[:-1],
-            key=f"coarse_primary_{len(common.names)}_{common.hash[:8]}",
+            key=_primary_key(common),
+            persist_state="session",
             help="Coarsest acceptable analysis; later ones are finer.",
         )
-    return Settings(share=share, snr=snr, sigmas=sigmas, primary=primary or "")
+    return entered(common)
+
+
+def entered(common: CommonPlan) -> Settings:
+    """Return the settings of the form without drawing it."""
+    form = st.session_state
+    return Settings(
+        share=form.get("coarse_share", 0.5),
+        snr=form.get("coarse_snr", 5.0),
+        sigmas=form.get("coarse_sigmas", 3.0),
+        primary=form.get(_primary_key(common)) or "",
+    )
+
+
+def _primary_key(common: CommonPlan) -> str:
+    return f"coarse_primary_{len(common.names)}_{common.hash[:8]}"
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

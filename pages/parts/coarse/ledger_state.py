@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 
 import streamlit as st
 
@@ -14,12 +13,11 @@ from engine.common_mechanism import CommonPlan, stepwise
 from engine.common_mechanism.two_stage_io import Steps
 from engine.errors import EngineError
 from engine.ledger import Ledger
-from engine.ledger.balance import DatasetStatus
-from engine.release import Measurement
+from pages.parts.coarse import candidates_form
 from pages.parts.coarse.candidates_form import Settings
 from pages.parts.coarse.views import STOP
 from pages.parts.jobs import job_widget
-from pages.parts.release import dataset_form, file_access
+from pages.parts.release import dataset_form
 from pages.parts.shell.error_text import error_text, escape_markdown, show_error
 
 WAITING = ("waits for a decision", "waits for the remainder")
@@ -70,17 +68,6 @@ def stored(book: Ledger, key: str) -> Steps | None:
         return None
 
 
-def unit(book: Ledger, status: DatasetStatus) -> tuple[int, str | None]:
-    """Return the maximum rows per person of all looks, and their common person ID column."""
-    rows, columns = [1], set()
-    for key in stepwise.looks(book, status.dataset):
-        with suppress(EngineError):  # the list of looks shows lost looks
-            look = read(book, key).common.look
-            rows.append(look.budget.rows_per_person)
-            columns.add(look.schema.person)
-    return max(rows), columns.pop() if len(columns) == 1 else None
-
-
 def state_text(book: Ledger, key: str) -> str:
     """Return one line with the state of a look, for the list."""
     time = dataset_form.time_text(dataset_form.spent(book, key).utc)
@@ -99,14 +86,10 @@ def state_text(book: Ledger, key: str) -> str:
     return f"{time}: {names}; {steps.choice.option} chosen, {state}"
 
 
-def waiting(path: str, dataset: str) -> list[str]:
-    """Return the states of the looks that wait for a decision or for the remainder."""
-    with suppress(EngineError, OSError):  # the ledger form shows the error
-        if (place := file_access.readable(path)).exists():
-            book = Ledger(place)
-            states = [state_text(book, key) for key in stepwise.looks(book, dataset)]
-            return [text for text in states if text.endswith(WAITING)]
-    return []
+def waiting(book: Ledger, dataset: str) -> dict[str, str]:
+    """Return the looks that wait for a decision or the remainder, as key -> text of the state."""
+    states = {key: state_text(book, key) for key in stepwise.looks(book, dataset)}
+    return {key: text for key, text in states.items() if text.endswith(WAITING)}
 
 
 def has_next_choice(steps: Steps) -> bool:
@@ -148,33 +131,42 @@ def draw_look_receipt(book: Ledger, key: str) -> None:
     )
 
 
-def recorded_rule(book: Ledger, key: str, settings: Settings) -> Settings:
-    """Return the rule recorded with the look, or else the one on the page."""
+def recorded_rule(book: Ledger, key: str, *, quiet: bool = False) -> Settings | None:
+    """Return the rule recorded with the look, and draw it unless ``quiet``; None without one."""
     notes = book.notes(kind="rule", key=key)
     if not notes:
-        st.caption("No rule was recorded with this look; the rule on this page applies.")
-        return settings
+        if not quiet:
+            st.caption("No rule was recorded with this look; the default rule is shown.")
+        return None
     text = json.loads(notes[0].note)
     primary = text["primary"] if isinstance(text["primary"], str) else ""
-    st.caption(
-        escape_markdown(
-            f"Rule recorded with the look (ledger row {notes[0].seq}): share {text['share']:g},"
-            f" ratio {text['snr']:g}, safety margin {text['sigmas']:g}."
+    if not quiet:
+        st.caption(
+            escape_markdown(
+                f"Rule recorded with the look (ledger row {notes[0].seq}): share"
+                f" {text['share']:g}, ratio {text['snr']:g}, safety margin {text['sigmas']:g}."
+            )
         )
-    )
     return Settings(share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary)
 
 
-def draw_receipt(
-    book: Ledger, steps: Steps, last: Measurement, option: str, paid: Sequence[str]
-) -> None:
-    """Draw the spend of all steps; `paid` are the keys before the last measurement."""
-    keys = [*paid, *([last.key] if last.key not in paid else [])]
-    spent = [dataset_form.spent(book, key).pcost for key in keys]
-    job_widget.receipt(
-        finish_job(book, paid[-1], len(steps.lost) + 1),
-        f"Finished with '{option}' for {steps.look.dataset} on"
-        f" {dataset_form.time_text(last.utc)}."
-        f" {figures.receipt_text(spent, steps.common, option)}",
-        icon="✅",
+def draw_summary(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
+    """Draw one paragraph on a finished release: what was decided, by which rule, at what cost.
+
+    ``stages`` are the looks with their keys; the last one is finished.
+    """
+    key, last = stages[-1]
+    if last.finished is None:
+        return
+    keys = [one for one, _ in stages]
+    if last.finished.key not in keys:
+        keys.append(last.finished.key)
+    spent = [dataset_form.spent(book, one).pcost for one in keys]
+    choices = [state.choice for _, state in stages if state.choice is not None]
+    settings = recorded_rule(book, keys[0], quiet=True)
+    rule = None if settings is None else candidates_form.rule(stages[0][1].common, settings)
+    text = figures.summary_text(
+        last.look.dataset, choices, rule, spent, last.common, candidates_form.short_budget
     )
+    job_widget.receipt(finish_job(book, key, len(last.lost) + 1), text, icon="✅")
+    st.caption(escape_markdown(figures.receipt_text(spent, last.common, choices[-1].option)))

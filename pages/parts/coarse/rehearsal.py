@@ -34,25 +34,32 @@ def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
         job_widget.start(key, function, *arguments, str(file), files=[file])
 
 
-def draw(common: CommonPlan, settings: Settings) -> Script | None:
-    """Draw the rehearsal; return its Python code."""
+def draw(common: CommonPlan, settings: Settings, next_button: Callable[[], None]) -> Script | None:
+    """Draw the rehearsal and the button to the next step; return its Python code."""
     left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
     most = min(common.look.max_records, 2_000_000)
-    rows = int(left.number_input("Simulated records", 1, most, min(5_000, most), key="coarse_rows"))
-    seed = int(middle.number_input("Random seed", 0, 2**31 - 1, 1, key="coarse_seed"))
+    rows = int(
+        left.number_input(
+            "Simulated records",
+            1,
+            most,
+            min(5_000, most),
+            key="coarse_rows",
+            persist_state="session",
+        )
+    )
+    seed = int(
+        middle.number_input(
+            "Random seed", 0, 2**31 - 1, 1, key="coarse_seed", persist_state="session"
+        )
+    )
     delta = common.look.budget.report_delta
     key = f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
-    buttons.button(
-        "Rehearse the look",
-        start_look,
-        common,
-        key,
-        rows,
-        seed,
-        key="coarse_rehearse",
-        place=right,
-        type="primary",
-    )
+    with right.container(horizontal=True):
+        buttons.button(
+            "Rehearse the look", start_look, common, key, rows, seed, key="coarse_rehearse"
+        )
+        next_button()
     show_deferred_error("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
     done = job_widget.job(key, label="Rehearsed look")

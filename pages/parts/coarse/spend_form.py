@@ -1,8 +1,6 @@
-"""Forms of the two paid steps: dataset, spend, confirmation and job."""
+"""Forms of the two paid steps: spend, typed confirmation and job."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import streamlit as st
 
@@ -13,41 +11,13 @@ from engine.common_mechanism.two_stage_io import Steps
 from engine.errors import EngineError
 from engine.ledger import Ledger
 from engine.ledger.balance import DatasetStatus
-from pages.parts.coarse import ledger_state
+from pages.parts.coarse import candidates_form, ledger_state
 from pages.parts.coarse.candidates_form import Settings
 from pages.parts.jobs import job_queue, job_widget, tasks
-from pages.parts.release import dataset_form, records_form, release_form
+from pages.parts.release import release_form, wizard
 from pages.parts.release.records_form import Source
-from pages.parts.shell import buttons, figure_view
-from pages.parts.shell.error_text import (
-    deferred_errors,
-    error_text,
-    escape_markdown,
-    show_deferred_error,
-    show_error,
-)
-
-
-def payer(
-    unit: Callable[[Ledger, DatasetStatus], tuple[int, str | None]],
-) -> tuple[Ledger, DatasetStatus, Source] | None:
-    """Draw ledger, dataset and records; None if ledger or dataset are missing.
-
-    ``unit`` returns the maximum rows per person of the steps and their person ID column.
-    """
-    left, right = st.columns(2, gap="large")
-    with left:
-        book = dataset_form.ledger()
-        status = dataset_form.dataset(book) if book is not None else None
-    if book is None:
-        return None
-    with right:
-        source = records_form.source(*((1, None) if status is None else unit(book, status)))
-    dataset_form.remember(status)
-    if status is None:
-        st.info("Register a dataset to continue.", icon="🗂️")
-        return None
-    return book, status, source
+from pages.parts.shell import figure_view
+from pages.parts.shell.error_text import deferred_errors, error_text, escape_markdown, show_error
 
 
 def start_look(
@@ -56,6 +26,7 @@ def start_look(
     """Start the look in a worker; repeated calls start one job only."""
     key = stepwise.look_key(common, dataset=dataset, attempt=attempt)
     job = ledger_state.look_job(book, key)
+    wizard.note_start("coarse", key)
     if job_queue.is_there(job):
         return
     with deferred_errors("coarse_look"):
@@ -95,33 +66,32 @@ def confirm_look(
 ) -> None:
     """Draw the spend of the look and of every option, and the typed confirmation."""
     now = common.look.budget.pcost
+    text = figures.to_finish_text(common, status.left, candidates_form.short_budget)
+    st.markdown(
+        escape_markdown(f"From {source.title or 'no file yet'}, for {status.dataset}. {text}")
+    )
     figure_view.picture(
         figures.spending_picture(status.total, status.spent, now),
         key="coarse_spending",
         config=figure_view.EXPORT,
+        titled=False,
     )
-    st.markdown("**Spend now and in total, per option (pcost)**")
-    figure_view.table(
-        figures.spend_table(common),
-        name="coarse_spends",
-        alt="Spend of look and remainder, by option",
-    )
-    st.caption("The ledger records the rule with the look.")
+    with st.expander("Costs to the last digit (pcost)"):
+        figure_view.table(
+            figures.spend_table(common),
+            name="coarse_spends",
+            alt="Spend of look and remainder, by option",
+        )
     if attempt > 1:
         st.warning(
             f"This look was already taken. Attempt {attempt} draws new noise and costs the same"
             " again."
         )
     st.info(
-        escape_markdown(
-            f"Promise to the people in the records: {common.options[-1].budget.promise}"
-        ),
+        escape_markdown(f"For the people in the records: {common.options[-1].budget.promise}"),
         icon="🙋",
     )
-    confirmation = _confirmation_input(status, "coarse_confirmation")
-    reason = _reason(status, source, confirmation, common, needed=figures.least_total(common))
-    left, right = st.columns([1, 2], vertical_alignment="center")
-    buttons.button(
+    release_form.confirmation(
         f"Look: spend {texts.cost(now)} pcost",
         start_look,
         book,
@@ -130,16 +100,12 @@ def confirm_look(
         source,
         attempt,
         settings,
+        dataset=status.dataset,
         key="coarse_look",
-        place=left,
-        spends=True,
-        type="primary",
-        disabled=bool(reason),
-        width="stretch",
+        field="coarse_confirmation",
+        reason=_reason(status, source, common, needed=figures.least_total(common)),
     )
-    if reason:
-        right.caption(escape_markdown(f"Look disabled: {reason}"))
-    show_deferred_error("coarse_look")
+    st.caption("The ledger records the rule with the look.")
 
 
 def confirm_remainder(
@@ -147,10 +113,6 @@ def confirm_remainder(
 ) -> None:
     """Draw the confirmation of the last step, the remainder of the chosen option."""
     attempt = len(steps.lost) + 1
-    for number in range(1, attempt + 1):
-        if running(ledger_state.finish_job(book, key, number)):
-            show_job(ledger_state.finish_job(book, key, number), "Remainder")
-            return
     remainder = steps.common.residuals[steps.common.position(option)]
     if steps.lost:
         show_error(
@@ -163,7 +125,6 @@ def confirm_remainder(
         ):
             return
     show_job(ledger_state.finish_job(book, key, attempt), "Remainder")
-    st.subheader("Remainder")
     if steps.is_interrupted:
         st.warning(
             "This paid step was interrupted. Finish it with the same records; this spends nothing"
@@ -186,11 +147,9 @@ def confirm_remainder(
         figures.spending_picture(status.total, status.spent, spend),
         key="coarse_rest",
         config=figure_view.EXPORT,
+        titled=False,
     )
-    confirmation = _confirmation_input(status, "coarse_confirm_finish")
-    reason = _reason(status, source, confirmation, steps.common, needed=spend)
-    left, right = st.columns([1, 2], vertical_alignment="center")
-    buttons.button(
+    release_form.confirmation(
         f"Measure the remainder: spend {'at most ' if charge else ''}{texts.cost(spend)} pcost",
         start_finish,
         book,
@@ -198,44 +157,26 @@ def confirm_remainder(
         source,
         attempt,
         "charge" if charge else "refuse",
+        dataset=status.dataset,
         key="coarse_finish",
-        place=left,
-        spends=True,
-        type="primary",
-        disabled=bool(reason),
-        width="stretch",
-    )
-    if reason:
-        right.caption(escape_markdown(f"Remainder disabled: {reason}"))
-    show_deferred_error("coarse_finish")
-
-
-def _confirmation_input(status: DatasetStatus, key: str) -> str:
-    return st.text_input(
-        f"Type the name of the dataset, {escape_markdown(status.dataset)}, to confirm. This cannot"
-        " be undone.",
-        key=key,
-        live=True,
-        autocomplete="off",
+        field="coarse_confirm_finish",
+        reason=_reason(status, source, steps.common, needed=spend),
     )
 
 
-def _reason(
-    status: DatasetStatus, source: Source, confirmation: str, common: CommonPlan, *, needed: float
-) -> str:
-    """Return why a step cannot start yet; empty if it can."""
+def _reason(status: DatasetStatus, source: Source, common: CommonPlan, *, needed: float) -> str:
+    """Return what is missing for a step, as the end of a sentence; empty if nothing is."""
     try:
         status.definition.check_unit(common.look.budget)
     except EngineError as error:
-        return error_text(error)
+        return f"choose another dataset. {error_text(error)}"
     if needed > status.left:
         return (
-            f"the dataset has {texts.remaining_text(status.left)} pcost left, but the cheapest"
-            f" option needs {texts.cost(needed)}. Choose a smaller budget on the Preview page."
+            "choose a smaller budget on Preview, or another dataset: this one has"
+            f" {texts.remaining_text(status.left)} pcost left, but the cheapest option needs"
+            f" {texts.cost(needed)}."
         )
-    if problem := source.problem(common.look.schema):
-        return problem
-    return "" if confirmation.strip() == status.dataset else "type the dataset name."
+    return source.problem(common.look.schema)
 
 
 def running(job: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
@@ -11,52 +11,72 @@ from engine.common_mechanism import CommonPlan, stepwise
 from engine.common_mechanism.selection_rule import Decision
 from engine.common_mechanism.two_stage_io import Steps
 from engine.ledger import Ledger
-from engine.ledger.balance import DatasetStatus
 from pages.parts.coarse import candidates_form, ledger_state, script, spend_form, views
 from pages.parts.coarse.candidates_form import Settings
 from pages.parts.coarse.views import STOP
 from pages.parts.jobs import tasks
-from pages.parts.release import release_form
+from pages.parts.release import dataset_form, records_form, release_form, wizard
 from pages.parts.release.records_form import Source
 from pages.parts.shell import buttons
-from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.shell.error_text import (
+    deferred_errors,
+    escape_markdown,
+    show_deferred_error,
+    show_errors,
+)
 from pages.parts.shell.python_script import Script
 
-LOOK, EARLIER = "Look for real", "Earlier looks"  # tabs
 STEP = "coarse_step"
+NAME = "coarse"  # name of the wizard
 
 
-def draw_waiting() -> bool:
-    """Draw a note about unfinished looks at the dataset; return whether steps 1-3 are done."""
-    form = st.session_state
-    path, dataset = form.get("ledger_path"), str(form.get("dataset") or "")
-    states = ledger_state.waiting(path, dataset) if path and dataset else []
-    if states and form.get(STEP) != EARLIER:
-        heading = f"**{pluralize(len(states), 'unfinished look')} at {escape_markdown(dataset)}:** "
-        with st.container(border=True):
-            st.markdown(heading + "; ".join(map(escape_markdown, states)))
-            st.button(
-                "Show the look" if len(states) == 1 else "Show the looks",
-                on_click=_show_earlier_looks,
-                key="coarse_waiting",
-                type="primary",
-            )
-    return form.get(STEP) == EARLIER or (bool(states) and form.get(STEP) == LOOK)
+def open_look(key: str) -> None:
+    """Open the page of a look; for callbacks."""
+    wizard.open_result(NAME, key)
 
 
-def _show_earlier_looks() -> None:
-    st.session_state[STEP] = EARLIER
+def records(common: CommonPlan) -> Source:
+    """Return the records that were chosen for these options."""
+    return records_form.chosen(common.look.budget.rows_per_person, common.look.schema.person)
 
 
-def draw(common: CommonPlan, settings: Settings) -> Script | None:
-    """Draw all steps with the chosen analyses; return their Python code."""
+def draw_waiting(past: str) -> None:
+    """Draw a note about unfinished looks at the chosen dataset, with a button that opens them.
+
+    ``past`` is the title of the step with the list of looks.
+    """
+    book, dataset = dataset_form.opened(), str(st.session_state.get("dataset") or "")
+    if book is None or not dataset or st.session_state.get(STEP) == past:
+        return
+    states: Mapping[str, str] = {}
+    with show_errors():
+        states = ledger_state.waiting(book, dataset)
+    if not states:
+        return
+    heading = f"**{pluralize(len(states), 'unfinished look')} at {escape_markdown(dataset)}:** "
+    with st.container(border=True, horizontal=True, vertical_alignment="center"):
+        st.markdown(heading + "; ".join(map(escape_markdown, states.values())), width="content")
+        if len(states) == 1:
+            buttons.button("Show the look", open_look, next(iter(states)), key="coarse_waiting")
+        else:
+            buttons.button("Show the looks", wizard.open_step, STEP, past, key="coarse_waiting")
+
+
+def take_look(common: CommonPlan, settings: Settings, payer_step: str) -> Script | None:
+    """Draw the confirmation or the progress of the look; return its Python code.
+
+    ``payer_step`` is the title of the step in which the dataset is chosen.
+    """
     rule = candidates_form.rule(common, settings)
-    unit = common.look.budget.rows_per_person, common.look.schema.person
-    payer = spend_form.payer(lambda _book, _status: unit)
-    if rule is None or payer is None:
+    book = dataset_form.opened()
+    status = dataset_form.chosen(book, common.look.schema)
+    dataset_form.remember(status)
+    if rule is None:
         return None
-    book, status, source = payer
-    keys = ledger_state.attempts(book, common, status.dataset)
+    if book is None or status is None:
+        wizard.missing("choose the dataset to charge.", payer_step, key=STEP)
+        return None
+    source, keys = records(common), ledger_state.attempts(book, common, status.dataset)
     repeat = bool(keys) and st.checkbox(tasks.REPEAT_LABEL, key=f"coarse_again_{len(keys)}")
     attempt = len(keys) + 1 if repeat or not keys else len(keys)
     if not keys or repeat:
@@ -66,28 +86,44 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
         spend_form.show_job(job, "Look")
         if not spend_form.running(job):
             spend_form.confirm_look(book, common, status, source, attempt, settings)
-    elif spend_form.running(ledger_state.look_job(book, keys[-1])) or same_look(
-        book, keys[-1], source
-    ):
-        steps(book, keys[-1], status, source, settings)
+    else:
+        _offer_look(book, keys[-1], source)
     return source.script + script.steps(
         dataset=status.dataset, ledger=book.path.name, attempt=attempt, columns=source.columns
     )
 
 
-def same_look(book: Ledger, key: str, source: Source) -> bool:
-    """Return whether a stored look and its later steps used the chosen records."""
-    return ledger_state.stored(book, key) is not None and release_form.same_records(
-        book, key, source, compare=tasks.same_look, advice=tasks.OTHER_LOOK
-    )
+def _offer_look(book: Ledger, key: str, source: Source) -> None:
+    """Open the look if this session took it; otherwise offer to open it.
 
-
-def earlier(settings: Settings) -> None:
-    """Draw all looks at a dataset; each can be decided and finished in any session."""
-    payer = spend_form.payer(ledger_state.unit)
-    if payer is None:
+    The look at other records than those chosen is not offered.
+    """
+    job = ledger_state.look_job(book, key)
+    if spend_form.running(job):
+        spend_form.show_job(job, "Look")
         return
-    book, status, source = payer
+    if ledger_state.stored(book, key) is None:
+        return
+    if wizard.was_started(NAME, key):
+        open_look(key)
+        st.rerun()
+    if release_form.same_records(
+        book, key, source, compare=tasks.same_look, advice=tasks.OTHER_LOOK
+    ):
+        st.info(
+            escape_markdown(f"This look was taken on {ledger_state.state_text(book, key)}."),
+            icon="🔭",
+        )
+        buttons.button("Show the look", open_look, key, key="coarse_show", type="primary")
+
+
+def past_looks() -> None:
+    """Draw the list of all looks at a dataset; each can be decided and finished in any session."""
+    place = dataset_form.browse()
+    if place is None:
+        return
+    book, status = place
+    dataset_form.remember(status)
     keys = stepwise.looks(book, status.dataset)
     if not keys:
         st.info(escape_markdown(f"No looks at {status.dataset} yet."), icon="🔭")
@@ -99,9 +135,112 @@ def earlier(settings: Settings) -> None:
         range(len(keys)),
         index=open_ones[-1] if open_ones else len(keys) - 1,
         format_func=lambda i: f"{i + 1}: {states[i]}",
-        key=f"coarse_open_{len(keys)}",
+        key=f"coarse_list_{len(keys)}",
     )
-    steps(book, keys[number], status, source, settings)
+    buttons.button("Show the look", open_look, keys[number], key="coarse_show", type="primary")
+
+
+def draw_look(key: str, leave: Mapping[str, str]) -> None:
+    """Draw the page of a look: result, decision, remainder and answers, one question at a time.
+
+    ``leave`` maps labels of buttons to the titles of the steps that they open.
+    """
+    book = dataset_form.opened()
+    if book is None:
+        wizard.result_header("Look", leave, name=NAME, step_key=STEP)
+        st.info("To continue, open the ledger of this look under Past looks.", icon="🗂️")
+        return
+    with show_errors():
+        dataset = dataset_form.spent(book, key).dataset
+        dataset_form.remember(book.status(dataset))
+        wizard.result_header(f"Look at {dataset}", leave, name=NAME, step_key=STEP)
+        if spend_form.running(ledger_state.look_job(book, key)):
+            spend_form.show_job(ledger_state.look_job(book, key), "Look")
+            return
+        _draw_stages(book, _stages(book, key))
+
+
+def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
+    """Return the look with this key and the closer looks after it, each with its key.
+
+    A lost look is left out, with its error on the page.
+    """
+    stages: list[tuple[str, Steps]] = []
+    while (state := ledger_state.stored(book, key)) is not None:
+        stages.append((key, state))
+        if state.finished is None or not ledger_state.has_next_choice(state):
+            break
+        key = state.finished.key
+    return stages
+
+
+def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
+    """Draw the open question of the last look, or the summary and the answers if it is finished."""
+    if not stages:
+        return
+    key, state = stages[-1]
+    if state.finished is not None:
+        ledger_state.draw_summary(book, stages)
+        views.answers(state.finished, key=f"coarse_released_{len(stages) - 1}")
+        with st.expander("Look, rule and decision", key="coarse_past", on_change="rerun") as fold:
+            if fold.open:
+                ledger_state.draw_look_receipt(book, stages[0][0])
+                ledger_state.recorded_rule(book, stages[0][0])
+                for number, (_, seen) in enumerate(stages):
+                    _draw_seen(book, stages[0][0], seen, number)
+        return
+    ledger_state.draw_look_receipt(book, stages[0][0])
+    settings = ledger_state.recorded_rule(book, stages[0][0]) or Settings()
+    is_open = state.choice is None or state.choice.option == STOP
+    for number, (_, seen) in enumerate(stages[: len(stages) - is_open]):
+        title = _title(number)
+        with st.expander(title, key=f"coarse_seen_{number}", on_change="rerun") as fold:
+            if fold.open:
+                _draw_seen(book, stages[0][0], seen, number)
+    if not is_open:
+        ledger_state.draw_choices(state)
+        _finish(book, key, state)
+        return
+    rule = candidates_form.rule(state.common, settings)
+    if rule is not None:
+        number = len(stages) - 1
+        st.subheader(_title(number), anchor=False)
+        decision = views.look(rule, state.look, key=f"coarse_real_{number}")
+        ledger_state.draw_choices(state)
+        _decide(book, key, state, decision, dict(rule.rule))
+
+
+def _title(number: int) -> str:
+    return "Result of the look" if number == 0 else f"Look {number + 1}"
+
+
+def _draw_seen(book: Ledger, first: str, state: Steps, number: int) -> None:
+    """Draw a look that was decided; ``first`` is the key of the first look, with the rule."""
+    settings = ledger_state.recorded_rule(book, first, quiet=True) or Settings()
+    rule = candidates_form.rule(state.common, settings)
+    if rule is not None:
+        views.look(rule, state.look, key=f"coarse_real_{number}")
+    ledger_state.draw_choices(state)
+
+
+def _finish(book: Ledger, key: str, state: Steps) -> None:
+    """Draw the choice of the records again, and the confirmation of the remainder."""
+    attempt = len(state.lost) + 1
+    for number in range(1, attempt + 1):
+        job = ledger_state.finish_job(book, key, number)
+        if spend_form.running(job):
+            spend_form.show_job(job, "Remainder")
+            return
+    st.subheader("Remainder", anchor=False)
+    look, source = state.common.look, records(state.common)
+    with st.expander(
+        f"Records: {escape_markdown(source.title)}" if source.title else "Records of the look",
+        expanded=bool(source.missing),
+    ):
+        source = records_form.source(look.budget.rows_per_person, look.schema.person)
+    status = book.status(state.look.dataset)
+    option = state.choice.option if state.choice is not None else ""
+    spend_form.confirm_remainder(book, key, state, option, status, source)
 
 
 def record(
@@ -122,47 +261,6 @@ def record(
             )
 
 
-def steps(
-    book: Ledger,
-    key: str,
-    status: DatasetStatus,
-    source: Source,
-    settings: Settings,
-    before: Sequence[str] = (),
-) -> None:
-    """Draw one look: result, decision, remainder and answers; `before` are earlier keys."""
-    job = ledger_state.look_job(book, key)
-    if spend_form.running(job):
-        spend_form.show_job(job, "Look")
-        return
-    state = ledger_state.stored(book, key)
-    if state is None:
-        return
-    number, common = len(before), state.common
-    st.subheader("Result of the look" if not before else f"Look {number + 1}")
-    if not before:
-        ledger_state.draw_look_receipt(book, key)
-        settings = ledger_state.recorded_rule(book, key, settings)
-    rule = candidates_form.rule(common, settings)
-    if rule is None:
-        return
-    decision = views.look(rule, state.look, key=f"coarse_real_{number}")
-    st.subheader("Decision")
-    ledger_state.draw_choices(state)
-    if state.choice is None or state.choice.option == STOP:
-        _decide(book, key, state, decision, dict(rule.rule))
-        return
-    if state.finished is None:
-        spend_form.confirm_remainder(book, key, state, state.choice.option, status, source)
-        return
-    paid_keys = [*before, key]
-    if ledger_state.has_next_choice(state):
-        steps(book, state.finished.key, status, source, settings, paid_keys)
-        return
-    ledger_state.draw_receipt(book, state, state.finished, state.choice.option, paid_keys)
-    views.answers(state.finished, key=f"coarse_released_{number}")
-
-
 def _decide(
     book: Ledger, key: str, stored_steps: Steps, decision: Decision, rule: dict[str, object]
 ) -> None:
@@ -175,7 +273,7 @@ def _decide(
     }
     labels[verdict] += " (by the rule)"
     option = st.radio(
-        "Option",
+        "Decision",
         options,
         index=options.index(verdict) if verdict in options else 0,
         format_func=labels.__getitem__,

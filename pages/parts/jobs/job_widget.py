@@ -80,7 +80,9 @@ def show_rows(rows: Mapping[str, Any]) -> None:
         counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
         lines.append(f"{column}: {counts}")
     if rows["many_dropped"]:
-        st.warning("  \n".join(map(escape_markdown, lines)), icon="⚠️")
+        advice = "To keep such rows next time, give missing and unlisted values a label on Schema."
+        text = "  \n".join(map(escape_markdown, [*lines, advice]))
+        st.warning(f"**{escape_markdown(rows['dropped'])}**  \n{text}", icon="⚠️")
     else:
         for line in lines:
             st.caption(escape_markdown(line))

@@ -32,7 +32,7 @@ OTHER_RECORDS = f"To release these records, tick “{AGAIN}”, or register anot
 REPEAT_LABEL = "Look again with new noise (spends again)"
 OTHER_LOOK = (
     f"To look at these records, tick “{REPEAT_LABEL}”, or register them as another dataset. The"
-    " stored look is under 'Earlier looks'."
+    " stored look is under 'Past looks'."
 )
 
 
@@ -192,8 +192,11 @@ def check(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Return the private report on how records fit the schema of a plan; spends nothing."""
-    book, loaded = Ledger(ledger), load_plan(plan_text)
+    """Return the private report on how records fit the schema of a plan; spends nothing.
+
+    Without a ledger ("") it does not report earlier releases of the same records.
+    """
+    book, loaded = Ledger(ledger) if ledger else None, load_plan(plan_text)
     first, then = (
         (lambda f, text: progress(0.4 * f, text)),
         (lambda f, text: progress(0.4 + 0.6 * f, text)),
@@ -385,6 +388,7 @@ def _rows(intake: Intake) -> dict[str, Any]:
     """Return the private report on the rows that a release read and dropped, for the page."""
     return {
         "text": intake.describe(),
+        "dropped": intake.describe_dropped(),
         "reasons": {name: dict(rows_by_reason) for name, rows_by_reason in intake.reasons.items()},
         "warnings": intake.warnings,
         "many_dropped": intake.many_dropped,

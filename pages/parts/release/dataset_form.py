@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import streamlit as st
 
@@ -13,8 +16,9 @@ from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import DatasetStatus
 from engine.ledger.ledger import confusable_text, total_history
 from engine.privacy import Budget
+from engine.workload import Schema
 from pages.parts.release import file_access
-from pages.parts.shell import buttons, history, session_restore
+from pages.parts.shell import budgets, buttons, session_restore
 from pages.parts.shell.budgets import (
     AGAINST,
     AGAINST_LABEL,
@@ -39,23 +43,43 @@ from pages.parts.shell.error_text import (
 )
 
 DEFAULT_LEDGER = "budget.ledger"
+FOR_SCHEMA = "dataset_schema"  # session key: digest of the schema for which a dataset was chosen
 
 
-def create_ledger(path: str) -> None:
-    """Create a ledger file."""
-    with deferred_errors("ledger"):
-        Ledger.create(file_access.is_inside(path))
+def schema_digest(schema: Schema | None) -> str:
+    """Return a digest of a schema; empty without a schema."""
+    text = "" if schema is None else schema.to_json()
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
 
 
-def register(ledger: Ledger) -> None:
-    """Register the dataset of the form."""
+def opened() -> Ledger | None:
+    """Return the ledger that the form names, without drawing; None if it cannot be opened."""
+    path = st.session_state.get("ledger_path") or ""
+    with suppress(EngineError, OSError):
+        if path.strip() and (place := file_access.readable(path)).is_file():
+            return Ledger(place)
+    return None
+
+
+def chosen(book: Ledger | None, schema: Schema) -> DatasetStatus | None:
+    """Return the dataset that was chosen for this schema; None if none was."""
+    form = st.session_state
+    if book is None or form.get(FOR_SCHEMA) != schema_digest(schema):
+        return None
+    return next((s for s in book.datasets() if s.dataset == form.get("dataset")), None)
+
+
+def register(path: str, schema: Schema | None) -> None:
+    """Register the dataset of the form; create the ledger if there is none."""
     form = st.session_state
     with deferred_errors("dataset"):
         unit = form.dataset_unit
         total = _form_total(unit)
+        place = file_access.is_inside(path)
+        book = Ledger(place) if place.exists() else Ledger.create(place)
         note, kind = form.dataset_note.strip(), kind_of_total(unit)
-        ledger.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
-        form.dataset = form.dataset_name.strip()
+        book.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
+        form.dataset, form[FOR_SCHEMA] = form.dataset_name.strip(), schema_digest(schema)
         form.dataset_name = form.dataset_note = ""
         form.pop("dataset_start", None)  # the default of the next total is the cost of the plan
 
@@ -76,8 +100,88 @@ def change(book: Ledger, status: DatasetStatus, key: str) -> None:
         form.total_by = form.total_reason = ""
 
 
-def ledger() -> Ledger | None:
-    """Draw the choice of the ledger and open it."""
+def choose(schema: Schema, budget: Budget, describe: Callable[[DatasetStatus], str]) -> None:
+    """Draw the choice of who pays: a ledger, and a dataset in it, or the form to create them.
+
+    Parameters
+    ----------
+    schema : schema of the plan; a dataset that was chosen for another schema is not preselected.
+    budget : budget of the plan, the default of a new total.
+    describe : returns what a dataset can pay, as text.
+    """
+    place = ledger_path()
+    if place is None:
+        return
+    if not place.exists():
+        st.warning(
+            "There is no ledger here. Create one only for the first release of these records: a"
+            " new ledger does not contain earlier spending."
+        )
+        _new_dataset(None, str(place), schema, budget)
+        return
+    book = open_ledger(place)
+    if book is None:
+        return
+    statuses, form = book.datasets(), st.session_state
+    names = [status.dataset for status in statuses]
+    if form.get("dataset") not in names or form.get(FOR_SCHEMA) != schema_digest(schema):
+        form.pop("dataset", None)
+    if names:
+        st.selectbox(
+            "Charge budget to",
+            names,
+            index=None,
+            placeholder="Choose the dataset of these records",
+            key="dataset",
+            persist_state="session",
+            on_change=_use_for,
+            args=(schema_digest(schema),),
+        )
+    status = next((s for s in statuses if s.dataset == form.get("dataset")), None)
+    if status is not None:
+        st.markdown(escape_markdown(describe(status)))
+        st.caption(escape_markdown(f"Total: {status.describe()}."))
+    with st.expander("New dataset", expanded=not names):
+        _new_dataset(book, str(place), schema, budget)
+    if status is not None:
+        _total_form(book, status)
+
+
+def browse() -> tuple[Ledger, DatasetStatus] | None:
+    """Draw the choice of a ledger and of a dataset whose releases are shown."""
+    place = ledger_path()
+    if place is None or not place.exists():
+        if place is not None:
+            st.info("There is no ledger at this path.", icon="🗂️")
+        return None
+    book = open_ledger(place)
+    if book is None:
+        return None
+    statuses, form = book.datasets(), st.session_state
+    if not statuses:
+        st.info("This ledger has no dataset yet.", icon="🗂️")
+        return None
+    names = [status.dataset for status in statuses]
+    if form.get("dataset") not in names:
+        form["dataset"], form[FOR_SCHEMA] = names[0], ""
+    name = st.selectbox(
+        "Dataset",
+        names,
+        key="dataset",
+        persist_state="session",
+        on_change=_use_for,
+        args=("",),
+    )
+    return book, next(status for status in statuses if status.dataset == name)
+
+
+def _use_for(digest: str) -> None:
+    """Store the schema for which the dataset was chosen."""
+    st.session_state[FOR_SCHEMA] = digest
+
+
+def ledger_path() -> Path | None:
+    """Draw the path of the ledger and return it; None, with the reason, if it is not allowed."""
     st.session_state.setdefault("ledger_path", DEFAULT_LEDGER)
     path = st.text_input(
         "Ledger file",
@@ -97,17 +201,13 @@ def ledger() -> Ledger | None:
         show_error(error_text(error))
         _recent_ledgers("")
         return None
-    if str(place) != path.strip():
-        st.caption(escape_markdown(str(place)))
     if not place.exists():
-        st.warning(
-            "There is no ledger here. Create one only for the first release of these records: a"
-            " new ledger does not contain earlier spending."
-        )
-        buttons.button("Create ledger", create_ledger, str(place), key="create_ledger")
-        show_deferred_error("ledger")
         _recent_ledgers("")
-        return None
+    return place
+
+
+def open_ledger(place: Path) -> Ledger | None:
+    """Return the ledger at a path, and draw other recent ones; None, with the error, if damaged."""
     with show_errors():
         book = Ledger(place)
         session_restore.remember_ledger(str(place))
@@ -147,51 +247,84 @@ def time_text(utc: str) -> str:
     return f"{utc[:10]} at {utc[11:16]} UTC"
 
 
-def dataset(book: Ledger) -> DatasetStatus | None:
-    """Draw the choice of the dataset and the form to register one."""
-    statuses = book.datasets()
-    names = [status.dataset for status in statuses]
-    chosen = None
-    if names:
-        if st.session_state.get("dataset") not in names:
-            st.session_state.pop("dataset", None)
-        chosen = st.selectbox("Charge budget to", names, key="dataset", persist_state="session")
-    with st.expander("Register a dataset", expanded=not names):
-        st.caption(
-            "The total budget limits all releases of these records together, whatever file they"
-            " are in. The ledger shows later changes."
+def balance(status: DatasetStatus) -> str:
+    """Return the remaining budget of a dataset as text."""
+    return f"{remaining_text(status.left)} of {cost(status.total)} {status.definition.counts} left"
+
+
+def payment(status: DatasetStatus, budget: Budget) -> str:
+    """Return how many releases within a budget a dataset pays for, or what to do if none."""
+    if status.definition.unit(budget) != budget:
+        return (
+            f"{balance(status)}. It cannot be charged for this plan, because its total is for"
+            f" {status.definition.whom}."
         )
-        name = st.text_input("Dataset name", key="dataset_name").strip()
-        for other in book.confusable_names(name):
-            st.warning(escape_markdown(confusable_text(name, other)))
-        unit = st.radio(
-            "Budget unit",
-            [name for name in UNITS if name != RISK],
-            horizontal=True,
-            key="dataset_unit",
+    try:
+        takes = status.takes(budget.pcost, budget.pure_epsilon)
+    except EngineError:
+        return (
+            f"{balance(status)}. It cannot be charged for this plan: choose “pure epsilon” as the"
+            " budget unit on Preview, or another dataset."
         )
+    fit = status.pays_for(budget.pcost, budget.pure_epsilon)
+    if fit:
+        return f"{balance(status)}: enough for {pluralize(fit, 'release')} of this plan."
+    return (
+        f"{balance(status)}, but this plan costs {cost(takes)}. Choose a smaller budget on Preview,"
+        " or another dataset."
+    )
+
+
+def _new_dataset(book: Ledger | None, path: str, schema: Schema | None, budget: Budget) -> None:
+    """Draw the form for a dataset and its total; without ``book`` it creates the ledger as well."""
+    form = st.session_state
+    name = st.text_input(
+        "Dataset name", key="dataset_name", placeholder="such as household survey 2026"
+    ).strip()
+    for other in book.confusable_names(name) if book is not None else ():
+        st.warning(escape_markdown(confusable_text(name, other)))
+    language = budgets.language()
+    form.setdefault("dataset_unit", APPROX if language == RISK else language)
+    unit = form["dataset_unit"]
+    _total_fields(unit, budget)
+    with st.popover("More options"):
+        st.radio("Budget unit", [name for name in UNITS if name != RISK], key="dataset_unit")
         st.caption(UNITS[unit])
-        _total_fields(unit, history.current().budget)
+        rows, neighbours = budget.rows_per_person, list(AGAINST).index(budget.neighbours)
+        st.number_input(
+            ROWS_LABEL,
+            1,
+            1_000_000,
+            rows,
+            key="dataset_rows",
+            help="Rows of one person are protected together.",
+        )
+        st.selectbox(
+            AGAINST_LABEL, list(AGAINST), neighbours, AGAINST.__getitem__, key="dataset_neighbours"
+        )
         st.text_input("Note (optional)", key="dataset_note")
-        buttons.button("Register dataset", register, book, key="declare")
-        show_deferred_error("dataset")
-    status = next((status for status in statuses if status.dataset == chosen), None)
-    if status is not None:
-        st.caption(escape_markdown(f"{_remaining(status)} Total: {status.describe()}."))
-        _total_form(book, status)
-    return status
+    with suppress(EngineError):  # an invalid total is reported by the button
+        st.caption(escape_markdown(_total_text(_form_total(unit), budget)))
+    buttons.button(
+        "Create ledger and dataset" if book is None else "Register dataset",
+        register,
+        path,
+        schema,
+        key="declare",
+        type="primary" if book is None else "secondary",
+    )
+    show_deferred_error("dataset")
 
 
-def _remaining(status: DatasetStatus) -> str:
-    """Remaining budget of a dataset, and the number of releases of the plan that it pays for."""
-    planned, left = history.current().budget, remaining_text(status.left)
-    remaining = f"{left} of {cost(status.total)} {status.definition.counts} left"
-    # the confirmation explains why such a dataset cannot be charged
-    with suppress(EngineError):
-        status.definition.check_unit(planned)
-        fit = status.pays_for(planned.pcost, planned.pure_epsilon)
-        return f"{remaining}: enough for {pluralize(fit, 'release')} of this plan."
-    return f"{remaining}: cannot be charged for this plan."
+def _total_text(total: Budget, planned: Budget) -> str:
+    """Return how many releases of the plan a new total pays for."""
+    fit = analysis.releases_within(total, planned)
+    if fit is None:
+        return "A total in this unit cannot be charged for this plan."
+    return (
+        f"Enough for {pluralize(fit, 'release')} of this plan ({in_words(planned)} each)."
+        " The total limits all releases of these records together; later changes are recorded."
+    )
 
 
 def _total_form(book: Ledger, status: DatasetStatus) -> None:
@@ -224,37 +357,15 @@ def _total_form(book: Ledger, status: DatasetStatus) -> None:
 
 def _total_fields(unit: str, planned: Budget) -> None:
     """Draw the fields of a total, with the cost of the plan as default."""
-    left, right = st.columns(2)
     start = unit, analysis.round_up(numbers_of(planned, unit)[0]), planned.report_delta
     if st.session_state.get("dataset_start") != start or "dataset_total" not in st.session_state:
         st.session_state["dataset_start"] = start
         _, st.session_state["dataset_total"], st.session_state["dataset_delta"] = start
     name = "epsilon" if unit == APPROX else unit
+    left, right = st.columns(2)
     left.number_input(f"Total budget ({name})", step=0.5, format="%.6g", key="dataset_total")
     if unit == APPROX:
         right.number_input("delta", step=1e-6, format="%.1e", key="dataset_delta")
-    left, right = st.columns(2)
-    rows, neighbours = planned.rows_per_person, list(AGAINST).index(planned.neighbours)
-    left.number_input(
-        ROWS_LABEL,
-        1,
-        1_000_000,
-        rows,
-        key="dataset_rows",
-        help="Rows of one person are protected together.",
-    )
-    right.selectbox(
-        AGAINST_LABEL, list(AGAINST), neighbours, AGAINST.__getitem__, key="dataset_neighbours"
-    )
-    with suppress(EngineError):  # an invalid total is reported by the button
-        total = _form_total(unit)
-        fit = analysis.releases_within(total, planned)
-        text = (
-            "A total in this unit cannot be charged for this plan."
-            if fit is None
-            else f"Enough for {pluralize(fit, 'release')} of this plan ({in_words(planned)} each)."
-        )
-        st.caption(escape_markdown(text))
 
 
 def _form_total(unit: str) -> Budget:

@@ -10,6 +10,7 @@ import streamlit as st
 
 from engine import figures
 from engine.errors import EngineError
+from engine.postprocess import QualityRule
 from engine.postprocess.published_tables import FITS, publish_forecast
 from engine.publish.report import read_published
 from engine.release import Measurement
@@ -64,14 +65,16 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
     _comparison(measurement, finished_job.result, key=key)
     _records(finished_job.result, key=key)
     _downloads(measurement, finished_job.result, key=key)
-    st.code(_script(arguments), language=None, wrap_lines=True)
+    with st.expander("These tables as Python"):
+        st.code(_script(arguments), language=None, wrap_lines=True)
 
 
 def _form(
     measurement: Measurement, source: Mapping[str, str], *, key: str
 ) -> tuple[str, tuple[Any, ...]]:
     """Draw the choices; return the key of the job and its arguments."""
-    left, middle, right = st.columns(3, vertical_alignment="bottom")
+    options = st.expander("Options", key=f"{key}_options")
+    left, middle, right = options.columns(3, vertical_alignment="bottom")
     fit = left.selectbox(
         "Smoothing",
         [f for f in FITS if f in SMOOTHING],
@@ -84,7 +87,7 @@ def _form(
         help="All cells are integers, and all tables have the same sums.",
     )
     least = right.number_input(
-        "Suppress counts below",
+        "Also suppress counts below",
         0.0,
         1e6,
         0.0,
@@ -92,7 +95,7 @@ def _form(
         key=f"{key}_least",
         help="For readability. Privacy comes from the noise, not from suppression.",
     )
-    left, right = st.columns([1, 2], vertical_alignment="bottom")
+    left, right = options.columns([1, 2], vertical_alignment="bottom")
     simulate = left.checkbox("Add simulated records", key=f"{key}_simulate")
     size = right.number_input(
         "Number of simulated records",
@@ -108,6 +111,9 @@ def _form(
     if scale is not None:
         rule |= {"doubtful_cv": scale.publishable, "suppressed_cv": scale.doubtful}
     records = None if size is None else int(size)
+    st.caption(
+        f"{QualityRule(**rule).describe()} CV: standard error / count; its limits are on Preview."
+    )
     choices = f"{fit}|{integer}|{simulate}|{records}|{sorted(rule.items())}"
     job = f"publish|{sorted(source.items())}|{choices}"
     return job, (dict(source), fit, integer, (simulate, records), rule)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 ENDINGS = (*RECORD_ENDINGS, COUNTS_ENDING)
 FILE, UPLOAD, TABLE = "File on the server", "Upload", "Database"
-SHEETS = "records_sheets"  # session key: the last workbook and its sheets
+SHEETS = "records_sheets"  # page state: the last workbook and its sheets
+UPLOADED = "records_upload"  # page state: the uploaded file, also when its field is not drawn
 RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
 UTF_8 = "utf-8"
 ENCODINGS = {
@@ -59,6 +60,11 @@ class Source:
     encoding: str = UTF_8
     sheet: str = ""
     sheets: tuple[str, ...] = ()  # choices, if the workbook has several
+
+    @property
+    def title(self) -> str:
+        """Name of the file or table."""
+        return self.name or (self.upload.name if self.upload else Path(self.path.strip()).name)
 
     @property
     def missing(self) -> str:
@@ -158,10 +164,18 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     with show_errors():
         named = named_sources()
     kinds = [FILE, UPLOAD, *([TABLE] if named else [])]
-    how = st.radio("Records", kinds, horizontal=True, key="records_how")
-    path, upload, name = "", None, ""
+    if st.session_state.get("records_how") not in kinds:
+        st.session_state.pop("records_how", None)
+    how = st.radio(
+        "Records",
+        kinds,
+        horizontal=True,
+        key="records_how",
+        persist_state="session",
+        label_visibility="collapsed",
+    )
     if how == TABLE:
-        name = st.selectbox(
+        st.selectbox(
             "Table",
             named,
             key="records_table",
@@ -169,55 +183,64 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             help="Counted inside the database; only counts are transferred.",
         )
     elif how == UPLOAD:
-        upload = st.file_uploader(
+        st.file_uploader(
             "Records file",
             type=sorted({ending.rpartition(".")[2] for ending in ENDINGS}),
             key="records_file",
+            on_change=_hold_upload,
         )
     else:
-        path = st.text_input("Records file", key="records_path", persist_state="session")
-    encoding = _encoding(upload.name if upload is not None else path)
-    sheets = _sheets(path, upload)
-    sheet = _sheet(sheets)
-    st.caption("Rows that do not fit the schema are dropped. Only you see how many.")
+        st.text_input("Records file", key="records_path", persist_state="session")
+    file = chosen(rows, person)
+    if file.upload is not None:
+        st.caption(escape_markdown(f"Uploaded: {file.title}"))
+    if not file.name:
+        _encoding(file.title)
+        _sheet(file.sheets)
     if person is not None:
         st.caption(
             escape_markdown(
                 f"At most {pluralize(rows, 'row')} per person will count, by the column {person}."
             )
         )
-        rows_are, number = _rows_are()
-        return Source(
-            path=path,
-            upload=upload,
-            name=name,
-            rows_are=rows_are,
-            number=number,
-            encoding=encoding,
-            sheet=sheet,
-            sheets=sheets,
-        )
-    by_column, column = rows > 1 and _by_column(rows), ""
-    if by_column:
-        column = st.text_input(
+    elif rows > 1 and _by_column(rows):
+        st.text_input(
             "Person ID column",
             key="person_column",
             persist_state="session",
             help="Used only to limit rows per person; never published. Integers or text.",
         )
-    rows_are, number = _rows_are()
+    _rows_are()
+    return chosen(rows, person)
+
+
+def chosen(rows: int = 1, person: str | None = None) -> Source:
+    """Return the records that the form has, without drawing it; arguments as for `source`."""
+    form, how = st.session_state, st.session_state.get("records_how", FILE)
+    name = (form.get("records_table") or "") if how == TABLE else ""
+    upload = history.page_state().get(UPLOADED) if how == UPLOAD else None
+    path = (form.get("records_path") or "") if how == FILE else ""
+    is_text = (upload.name if upload else path).strip().lower().endswith(TEXT_ENDINGS)
+    sheets = () if name else _sheets(path, upload)
+    by_column = person is None and rows > 1 and bool(form.get("person_how", True))
+    rows_are = form.get("rows_are", RECORDS)
     return Source(
         path=path,
         upload=upload,
         name=name,
         by_column=by_column,
-        column=column,
+        column=(form.get("person_column") or "") if by_column else "",
         rows_are=rows_are,
-        number=number,
-        encoding=encoding,
-        sheet=sheet,
+        number=(form.get("number_column") or "") if rows_are != RECORDS else "",
+        encoding=form.get("records_encoding", UTF_8) if is_text else UTF_8,
+        sheet=(form.get("records_sheet") or "") if sheets else "",
         sheets=sheets,
     )
+
+
+def _hold_upload() -> None:
+    """Store the uploaded file, which the field forgets when another step is drawn."""
+    history.page_state()[UPLOADED] = st.session_state["records_file"]
 
 
 def _copied(upload: UploadedFile) -> Path:
@@ -257,38 +280,37 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
     return names
 
 
-def _sheet(sheets: tuple[str, ...]) -> str:
+def _sheet(sheets: tuple[str, ...]) -> None:
     """Draw the choice of a sheet of a workbook that has several."""
     if not sheets:
-        return ""
+        return
     if st.session_state.get("records_sheet") not in sheets:
         st.session_state.pop("records_sheet", None)  # the choice was for another workbook
-    sheet = st.selectbox(
+    st.selectbox(
         "Sheet of the workbook", sheets, index=None, key="records_sheet", persist_state="session"
     )
-    return sheet or ""
 
 
-def _encoding(name: str) -> str:
+def _encoding(name: str) -> None:
     """Draw the choice of the encoding of a text file."""
-    if not name.strip().lower().endswith(TEXT_ENDINGS):
-        return UTF_8
-    return st.selectbox(
-        "Encoding",
-        list(ENCODINGS),
-        format_func=ENCODINGS.__getitem__,
-        key="records_encoding",
-        persist_state="session",
-        help="Most files are UTF-8. A wrong encoding changes letters such as ö.",
-    )
+    if name.strip().lower().endswith(TEXT_ENDINGS):
+        st.selectbox(
+            "Encoding",
+            list(ENCODINGS),
+            format_func=ENCODINGS.__getitem__,
+            key="records_encoding",
+            persist_state="session",
+            help="Most files are UTF-8. A wrong encoding changes letters such as ö.",
+        )
 
 
-def _rows_are() -> tuple[str, str]:
+def _rows_are() -> None:
     """Draw the choice of what a row is, and the names of the columns for it."""
     how = st.radio(
         "Does the file contain counts?",
         list(ROWS_ARE),
         format_func=ROWS_ARE.__getitem__,
+        horizontal=True,
         key="rows_are",
         persist_state="session",
         help=(
@@ -296,10 +318,9 @@ def _rows_are() -> tuple[str, str]:
             " are not counts: ignore their column."
         ),
     )
-    if how == RECORDS:
-        return how, ""
-    label = "Column of counts" if how == COUNTED else "Columns to ignore (comma-separated)"
-    return how, st.text_input(label, key="number_column", persist_state="session")
+    if how != RECORDS:
+        label = "Column of counts" if how == COUNTED else "Columns to ignore (comma-separated)"
+        st.text_input(label, key="number_column", persist_state="session")
 
 
 def _by_column(rows: int) -> bool:
@@ -308,5 +329,11 @@ def _by_column(rows: int) -> bool:
         False: f"No person has more than {rows:,} rows",
     }
     return bool(
-        st.radio("Rows per person", list(caps), format_func=caps.__getitem__, key="person_how")
+        st.radio(
+            "Rows per person",
+            list(caps),
+            format_func=caps.__getitem__,
+            key="person_how",
+            persist_state="session",
+        )
     )

@@ -1,4 +1,4 @@
-"""Release form: cost, typed confirmation, progress and stored result."""
+"""Release form: check of the records, cost, typed confirmation, progress and stored result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from engine.plans import Plan
 from engine.release import Measurement, load_measurement
 from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.jobs.status import Status
-from pages.parts.release import dataset_form
+from pages.parts.release import dataset_form, wizard
 from pages.parts.release.records_form import Source
-from pages.parts.shell import buttons, figure_view, history
+from pages.parts.shell import budgets, buttons, figure_view, history
 from pages.parts.shell.error_text import (
     deferred_errors,
     error_text,
@@ -52,6 +52,7 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
     """Start the release in a worker; repeated calls and other tabs start only one."""
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
     job = job_key(book, key)
+    wizard.note_start("release", key)
     if job_queue.is_there(job):
         return
     with deferred_errors("release"):
@@ -74,7 +75,7 @@ def same_records(
     source: Source,
     *,
     compare: Callable[..., str] = tasks.same_records,
-    advice: str = f"{tasks.OTHER_RECORDS} The stored answers are under 'Paid releases'.",
+    advice: str = f"{tasks.OTHER_RECORDS} The stored answers are under 'Past releases'.",
 ) -> bool:
     """Whether a stored release or look was measured on the chosen records."""
     chosen = chosen_records(key, source)
@@ -95,33 +96,29 @@ def same_records(
     return job_state is None or not (job_state.running or job_state.result)
 
 
-def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
+def start_check(job: str, ledger: str, plan: Plan, dataset: str, source: Source) -> None:
     """Start the check of the records in a worker; it spends nothing."""
     job_queue.forget(job)  # the file may have changed
     with deferred_errors("check"):
         path, copies = source.to_file()
-        job_widget.start(
-            job,
-            tasks.check,
-            plan.to_json(),
-            path,
-            dataset,
-            str(book.path),
-            source.columns,
-            copies=copies,
-        )
+        arguments = (plan.to_json(), path, dataset, ledger, source.columns)
+        job_widget.start(job, tasks.check, *arguments, copies=copies)
 
 
-def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
-    """Draw the check of the records, whose result only the curator may see."""
+def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None:
+    """Draw the check of the records, whose result only the curator may see.
+
+    With a ledger it also reports earlier releases of the same records under other names.
+    """
     # only this session may see the noise-free numbers
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
-    job = f"check|{token}|{book.path}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
+    ledger = "" if book is None else str(book.path)
+    job = f"check|{token}|{ledger}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
     buttons.button(
         "Check the file (private result)",
         start_check,
         job,
-        book,
+        ledger,
         plan,
         dataset,
         source,
@@ -133,12 +130,11 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     finished_job = job_widget.job(job, label="Check")
     if finished_job is not None:
         job_widget.show_rows(finished_job.result)
-        st.caption("Missing and unlisted values per column, with the most frequent unlisted ones.")
         st.dataframe(
             finished_job.result["columns"],
             hide_index=True,
             key="fit",
-            alt="How each column fits the schema",
+            alt="How each column fits the schema, with the most frequent unlisted values",
         )
 
 
@@ -159,20 +155,17 @@ def confirm(
 ) -> None:
     """Draw the cost of the release and the typed confirmation; an interrupted one costs nothing."""
     counts, takes = status.definition.counts, plan.pcost
-    if status.definition.unit(plan.budget) != plan.budget:
-        st.warning(
-            escape_markdown(
-                "This plan cannot be charged to this dataset, whose total is for"
-                f" {status.definition.whom}."
-            )
-        )
-        buttons.button(_unit_label(status), _use_unit, status, key="use_unit")
+    answers = texts.pluralize(plan.workload.queries, "answer")
+    st.markdown(
+        escape_markdown(f"{answers} from {source.title or 'no file yet'}, for {status.dataset}.")
+    )
     with show_errors():
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     figure_view.picture(
         figures.spending_picture(status.total, status.spent, takes, counts),
         key="spending",
         config=figure_view.EXPORT,
+        titled=False,
     )
     st.info(
         escape_markdown(f"For the people in the records: {plan.schema.promise(plan.budget)}"),
@@ -181,8 +174,7 @@ def confirm(
     if plan.budget.guess >= WEAK_GUESS_PERCENT:
         st.warning(
             "This budget gives almost no protection: an attacker guesses right up to"
-            f" {plan.budget.guess:g}% of the time. To continue safely, choose a smaller budget on"
-            " Preview."
+            f" {plan.budget.guess:g}% of the time. Choose a smaller budget on Preview."
         )
     if interrupted:
         takes = 0.0
@@ -191,20 +183,17 @@ def confirm(
             " with the same records to finish it; this spends nothing more."
         )
     elif attempt > 1:
+        st.warning(f"Attempt {attempt} draws new noise and spends the full cost again.")
+    if status.definition.unit(plan.budget) != plan.budget:
         st.warning(
-            f"This plan is already released for this dataset. Attempt {attempt} draws new noise"
-            " and spends the full cost again. Viewing earlier answers costs nothing."
+            escape_markdown(
+                "This plan cannot be charged to this dataset, whose total is for"
+                f" {status.definition.whom}."
+            )
         )
-    check(book, plan, status.dataset, source)
-    typed = st.text_input(
-        f"Type {escape_markdown(status.dataset)} to confirm (cannot be undone)",
-        key="confirmation",
-        live=True,
-        autocomplete="off",
-    )
-    reason = missing_step(plan, status, source, typed, interrupted=interrupted)
-    left, right = st.columns([1, 2], vertical_alignment="center")
-    buttons.button(
+        buttons.button(_unit_label(status), _use_unit, status, key="use_unit")
+    reason = missing_step(plan, status, source, interrupted=interrupted)
+    confirmation(
         f"Release: spend {texts.cost(takes)} {counts}",
         start,
         book,
@@ -212,22 +201,57 @@ def confirm(
         status.dataset,
         source,
         attempt,
+        dataset=status.dataset,
         key="release",
-        place=left,
-        spends=True,
-        type="primary",
-        disabled=bool(reason),
-        width="stretch",
+        field="confirmation",
+        reason=reason,
     )
-    if reason:
-        right.caption(escape_markdown(f"To continue, {reason}"))
-    show_deferred_error("release")
+    check(book, plan, status.dataset, source)
 
 
-def missing_step(
-    plan: Plan, status: DatasetStatus, source: Source, typed: str, *, interrupted: bool
-) -> str:
-    """What is missing for the release, as the end of a sentence; empty if nothing is."""
+def confirmation(
+    label: str,
+    action: Callable[..., None],
+    *arguments: object,
+    dataset: str,
+    key: str,
+    field: str,
+    reason: str,
+) -> None:
+    """Draw the typed confirmation and the button of a spend.
+
+    Parameters
+    ----------
+    label, action, arguments : of the button.
+    dataset : name that must be typed.
+    key, field : keys of the button and of the text field.
+    reason : what else is missing, as the end of a sentence; empty if nothing is.
+    """
+    typed = st.text_input(
+        f"Type {escape_markdown(dataset)} to confirm (cannot be undone)",
+        key=field,
+        live=True,
+        autocomplete="off",
+    )
+    if not reason and typed.strip() != dataset:
+        reason = "type the dataset name."
+    with st.container(horizontal=True, vertical_alignment="center"):
+        buttons.button(
+            label,
+            action,
+            *arguments,
+            key=key,
+            spends=True,
+            type="primary",
+            disabled=bool(reason),
+        )
+        if reason:
+            st.caption(escape_markdown(f"To continue, {reason}"), width="content")
+    show_deferred_error(key)
+
+
+def missing_step(plan: Plan, status: DatasetStatus, source: Source, *, interrupted: bool) -> str:
+    """Return what is missing for the release, as the end of a sentence; empty if nothing is."""
     try:
         status.definition.check_unit(plan.budget)
     except EngineError:
@@ -235,18 +259,14 @@ def missing_step(
     try:
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     except EngineError:
-        return "choose “pure epsilon” as the budget unit in the sidebar, or another dataset."
+        return "choose “pure epsilon” as the budget unit on Preview, or another dataset."
     if takes > status.left and not interrupted:
         left, cost_text = texts.remaining_text(status.left), texts.cost(takes)
         return (
             "choose a smaller budget on Preview, or another dataset: this one has"
             f" {left} {status.definition.counts} left, and the plan costs {cost_text}."
         )
-    if problem := source.problem(plan.schema):
-        return problem
-    if typed.strip() != status.dataset:
-        return "type the dataset name."
-    return ""
+    return source.problem(plan.schema)
 
 
 def _unit_label(status: DatasetStatus) -> str:
@@ -273,13 +293,23 @@ def stored(book: Ledger, key: str) -> Measurement | None:
     return measurement
 
 
-def receipt(book: Ledger, key: str) -> None:
+def receipt(book: Ledger, measurement: Measurement) -> None:
     """Draw the receipt of a release, and the report on its rows for the curator only."""
+    key, plan = measurement.key, measurement.plan
     with show_errors():
         spend = dataset_form.spent(book, key)
         job_widget.receipt(
             job_key(book, key),
-            f"Released for {spend.dataset} on {dataset_form.time_text(spend.utc)}, for"
-            f" {texts.cost(spend.pcost)} pcost. Viewing it again spends nothing.",
+            f"Released for {spend.dataset} on {dataset_form.time_text(spend.utc)}:"
+            f" {texts.pluralize(plan.workload.queries, 'answer')} for"
+            f" {budgets.headline(plan.budget, budgets.language())}"
+            f" ({texts.cost(spend.pcost)} pcost). Opening this page again spends nothing.",
             icon="✅",
         )
+
+
+def open_result(key: str) -> None:
+    """Open the result of a release; for callbacks."""
+    for name in [name for name in st.session_state if str(name).startswith("release_result_")]:
+        del st.session_state[name]  # the choices of another release
+    wizard.open_result("release", key)

@@ -50,7 +50,7 @@ def views(
     tabs = {
         "Answers": lambda: browse(measurement, key=key, records=records),
         "Published tables": lambda: published_view.draw(measurement, source, key=key),
-        "Further queries": lambda: ask(measurement, key=key),
+        "Ask a question": lambda: ask(measurement, key=key),
         "Download": lambda: download_view.downloads(measurement, key=key, ledger=ledger),
     }
     figure_view.tabs(tabs | dict(more or {}), key=f"{key}_view")
@@ -83,7 +83,8 @@ def browse(
     answers = measurement.answers(number, start, start + PAGE, confidence)
     if records is not None:
         answers = add_truth(answers, measurement.plan, number, start, records)
-    st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}.")
+    if pages > 1:
+        st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}.")
     drawn = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
     scale = record_count_form.other_page_scale()
     figure_view.chart(drawn, key=key)()

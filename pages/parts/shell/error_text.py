@@ -38,7 +38,7 @@ LABELS = {
     "on_refused=drop": "a smaller file",
     "on_refused": "the treatment of refused rows",
     "other": "“other”",
-    "rehearsal=False": "the step “2. Release”",
+    "rehearsal=False": "the step “4. Confirm”",
     "rehearsal=True": "the step “1. Rehearse”",
     "rows_per_person": "“Maximum rows per person: {}”",
     "split_by_person=True": "the command counts merge",

@@ -1,4 +1,4 @@
-"""Session state that is restored after a reload: ledger, dataset, open step and paid release.
+"""Session state that is restored after a reload: ledger, dataset, file, open step and result.
 
 The state is stored in the settings folder of the user, readable by its owner only, and not in the
 address, which people share. An address contains a random name of the stored state, which only the
@@ -28,8 +28,15 @@ VARIABLE, NAME = "DP_WORKBENCH_SETTINGS", "at"
 SESSION_TEXTS = (
     "ledger_path",
     "dataset",
+    "dataset_schema",
+    "records_path",
     "step",
-    "paid",
+    "release_open",
+    "release_request",
+    "release_started",
+    "coarse_open",
+    "coarse_request",
+    "coarse_started",
     "coarse_step",
     "coarse_kind",
     "coarse_chain",

@@ -20,7 +20,14 @@ from tests.app.session import Session, wait
 SCHEMA = Schema(
     [Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])]
 )
-LOOK, EARLIER = "Look for real", "Earlier looks"
+RULE, REHEARSE, FILE, PAYER, LOOK, PAST = (
+    "2. Rule",
+    "3. Rehearse",
+    "4. File",
+    "5. Who pays",
+    "6. Look",
+    "Past looks",
+)
 
 
 @cache
@@ -42,14 +49,18 @@ def open_look_step(
 ) -> Session:
     """Open the step of the look with ledger and records chosen, and with this confirmation."""
     chosen = {f"coarse_{name}": value for name, value in rule.items()}
-    place = {"coarse_step": LOOK, "ledger_path": str(ledger.path), "records_path": str(records)}
-    return open_page(
-        pcost, **chosen, **place, **({"coarse_confirmation": confirmation} if confirmation else {})
-    )
+    place = {"coarse_step": PAYER, "ledger_path": str(ledger.path), "records_path": str(records)}
+    session = open_page(pcost, **chosen, **place).set(dataset="office").set(coarse_step=LOOK)
+    return wait(session.set(coarse_confirmation=confirmation) if confirmation else session)
 
 
 def run_look(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -> Session:
     return wait(open_look_step(ledger, records, pcost, "office", **rule).press("coarse_look"))
+
+
+def show_look(session: Session) -> Session:
+    """Open the stored look that the last step offers."""
+    return wait(session).press("coarse_show")
 
 
 def find_button(session: Session, start: str) -> object:

@@ -14,7 +14,14 @@ from engine.workload import Workload
 from pages.parts.coarse import candidates_form
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
-from tests.app.coarse.sessions import LOOK, SCHEMA, build_common_plan, open_page
+from tests.app.coarse.sessions import (
+    LOOK,
+    REHEARSE,
+    RULE,
+    SCHEMA,
+    build_common_plan,
+    open_page,
+)
 from tests.app.release.sessions import answers_on_page
 from tests.app.session import Session, wait
 
@@ -22,7 +29,7 @@ from tests.app.session import Session, wait
 def test_coarse_page_without_schema_offers_example() -> None:
     session = Session().go("coarse")
     assert "There is no schema yet" in session.text()
-    assert "Choose at least two analyses" in session.text()
+    assert "choose at least two analyses" in session.text()
     session.set(coarse_kind=candidates_form.CENSUS)
     assert "Choice 3: Age9, or Age23?" in session.text()
     assert "schema = " in session.app.code[-1].value
@@ -30,13 +37,15 @@ def test_coarse_page_without_schema_offers_example() -> None:
     session.set(coarse_kind=candidates_form.FILES)
     assert "Upload at least two plan files" in session.text()
     session.set(coarse_step=LOOK)
-    assert "Choose analyses above to look" in session.text()
+    assert "choose at least two analyses" in session.text()
+    session.press("Back to Analyses")
+    assert session.app.session_state["coarse_step"] == "1. Analyses"
 
 
 def test_coarse_page_hides_explanations() -> None:
     session = open_page()
     assert "cost what the analysis costs alone" in session.text()
-    assert "Set the rule first" in session.text()
+    assert "Set the rule first" in session.press("Next: Rule").text()
     session.set(tutorial=False)
     assert "cost what the analysis costs alone" not in session.text()
     assert "Set the rule first" not in session.text()
@@ -45,6 +54,7 @@ def test_coarse_page_hides_explanations() -> None:
 def test_coarse_page_shows_shares_and_rule() -> None:
     session, common = open_page(), build_common_plan()
     assert f"{common.saved:.2%} of the largest pcost" in session.text()
+    session.press("Next: Rule")
     assert "at least 5 standard errors" in session.text()
     session.set(coarse_snr=20.0, coarse_share=0.3)
     assert "at least 20 standard errors" in session.text()
@@ -68,9 +78,9 @@ def test_coarse_page_compares_workload_with_coarser_one() -> None:
     session = (
         Session(plan=permalink.packed(studio)).go("coarse").set(coarse_kind=candidates_form.COARSER)
     )
-    assert "one attribute fewer" in session.text()
+    assert "one attribute fewer" in session.press("Next: Rule").text()
     assert not session.errors()
-    wait(session.press("coarse_rehearse"))
+    wait(session.set(coarse_step=REHEARSE).press("coarse_rehearse"))
     assert "requires 50.0% of 13 cells" in session.text()
 
 
@@ -95,7 +105,7 @@ def test_plan_files_are_options() -> None:
 
 
 def test_rehearsal_look_and_rest_spend_nothing() -> None:
-    session = open_page()
+    session = open_page(coarse_step=REHEARSE)
     assert "No rehearsal with these" in session.text()
     wait(session.press("coarse_rehearse"))
     assert "REHEARSAL on simulated records" in session.text()
@@ -120,14 +130,15 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
 
 
 def test_rehearsal_below_threshold_shows_stop() -> None:
-    session = wait(open_page().set(coarse_snr=1e5).press("coarse_rehearse"))
+    session = open_page(coarse_step=RULE).set(coarse_snr=1e5).press("Next: Rehearse")
+    wait(session.press("coarse_rehearse"))
     assert "Stop: at most" in session.text()
     assert "The rule says stop" in session.text()
 
 
 @pytest.mark.parametrize("kind", [candidates_form.SIZES, candidates_form.CENSUS])
 def test_coarse_page_code_runs(kind: str, capsys: pytest.CaptureFixture) -> None:
-    session = open_page().set(coarse_kind=kind)
+    session = open_page().set(coarse_kind=kind).set(coarse_step=REHEARSE)
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert "the rule requires 50.0%" in capsys.readouterr().out

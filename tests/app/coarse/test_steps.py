@@ -19,8 +19,10 @@ from engine.workload import Schema
 from pages.parts.coarse import candidates_form, ledger_state
 from pages.parts.jobs import job_queue
 from tests.app.coarse.sessions import (
-    EARLIER,
+    FILE,
     LOOK,
+    PAST,
+    PAYER,
     SCHEMA,
     build_common_plan,
     enter_override,
@@ -32,6 +34,7 @@ from tests.app.coarse.sessions import (
     row_kinds,
     run_finish,
     run_look,
+    show_look,
     spent_pcosts,
 )
 from tests.app.release.sessions import answers_of_worst_group, answers_on_page
@@ -41,7 +44,7 @@ from tests.app.session import Session, wait
 def test_coarse_page_code_of_release_runs(
     ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = open_look_step(ledger, records).app.code[-1].value
+    script = open_look_step(ledger, records).app.code[0].value
     monkeypatch.chdir(ledger.path.parent)
     names: dict = {}
     exec(script, names)
@@ -51,10 +54,14 @@ def test_coarse_page_code_of_release_runs(
 
 def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) -> None:
     session = open_look_step(ledger, Path())
-    session.set(records_path="")
+    session.set(coarse_step=FILE).set(records_path="")
+    assert "choose the records" in session.text()
+    session.set(coarse_step=LOOK)
     assert find_button(session, "coarse_look").disabled
     assert "choose the records" in session.text()
-    session.set(records_path=str(records))
+    session.set(coarse_step=FILE).set(records_path=str(records)).press("Next: Who pays")
+    assert "To finish takes, look included" in session.text()
+    session.press("Next: Look")
     for typed in ("", "Office", "offic"):
         session.set(coarse_confirmation=typed)
         assert find_button(session, "coarse_look").disabled
@@ -71,6 +78,8 @@ def test_look_with_insufficient_budget_is_disabled(ledger: Ledger, records: Path
     session = open_look_step(ledger, records, pcost=1.2, confirmation="office")
     assert find_button(session, "coarse_look").disabled
     assert "has 1 pcost left, but the cheapest option needs 1.2" in session.text()
+    assert "has 1 pcost left, too little" in session.set(coarse_step=PAYER).text()
+    assert "enough for" not in session.text()
 
 
 def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) -> None:
@@ -101,10 +110,12 @@ def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) ->
     assert sum(spent_pcosts(ledger)) == Decimal(repr(common.options[1].pcost))
     assert f"{spent_pcosts(ledger)[0]:f} + {spent_pcosts(ledger)[1]:f}" in session.text()
     stored = stepwise.resume(ledger, stepwise.look_key(common, dataset="office")).finished
-    for one in (session, other, wait(open_look_step(ledger, records))):
+    summary = "For office, '2-way' was chosen"
+    for one in (session, other, show_look(open_look_step(ledger, records))):
+        assert summary in one.text()
         pd.testing.assert_frame_equal(answers_on_page(one, -1), answers_of_worst_group(stored))
     assert len(row_kinds(ledger)) == 6
-    session.set(coarse_again_1=True)
+    session.press("New look").set(coarse_step=LOOK).set(coarse_again_1=True)
     assert "Attempt 2 draws new noise" in session.text()
 
 
@@ -115,22 +126,23 @@ def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: P
         job_queue.forget(job)
     session = Session().go("coarse").set(ledger_path=str(ledger.path), dataset="office")
     assert "1 unfinished look at office" in session.text()
-    session.press("coarse_waiting")
-    assert "1 unfinished look at office" not in session.text()
-    assert "Steps 1-3 (done)" in [e.label for e in session.app.expander]
+    session.set(coarse_step=PAST)
     assert "1-way or 2-way; waits for a decision" in " ".join(
-        session.app.selectbox(key="coarse_open_1").options
+        session.app.selectbox(key="coarse_list_1").options
     )
+    session.press("coarse_show")
+    assert "1 unfinished look at office" not in session.text()
     assert "share 0.5, ratio 7, safety margin 3" in session.text()
     assert "above 7 standard errors" in session.text()
     record_decision(session)
     (note,) = (row for row in Ledger(ledger.path).rows() if row.kind == "note:decision")
     assert '"snr": 7.0' in note.note
-    assert "waits for the remainder" in " ".join(session.app.selectbox(key="coarse_open_1").options)
-    again = Session().go("coarse").set(coarse_step=EARLIER, ledger_path=str(ledger.path))
-    run_finish(again.set(records_path=str(records)))
+    again = Session().go("coarse").set(coarse_step=PAST, ledger_path=str(ledger.path))
+    assert "waits for the remainder" in " ".join(again.app.selectbox(key="coarse_list_1").options)
+    run_finish(again.press("coarse_show").set(records_path=str(records)))
     assert "the cost of this analysis alone" in again.text()
-    assert "chosen, finished" in " ".join(again.app.selectbox(key="coarse_open_1").options)
+    again.press("Past looks")
+    assert "chosen, finished" in " ".join(again.app.selectbox(key="coarse_list_1").options)
     assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
 
@@ -145,7 +157,7 @@ def test_decision_against_rule_requires_name_and_reason(ledger: Ledger, records:
         "'1-way' was chosen by A. Reader, against the rule (totals matter most)" in session.text()
     )
     run_finish(session)
-    assert "Finished with '1-way'" in session.text()
+    assert "A. Reader decided against the rule (totals matter most)" in session.text()
     assert sum(spent_pcosts(ledger)) == Decimal(repr(build_common_plan().options[0].pcost))
 
 
@@ -193,12 +205,12 @@ def test_stored_look_with_other_records_is_hidden(ledger: Ledger, records: Path)
     for chosen, is_shown in ((records, True), (records.with_name("other.csv"), False)):
         if not is_shown:
             synthetic(SCHEMA, 3000, seed=4).to_csv(chosen, index=False)
-        session = wait(open_look_step(ledger, chosen))
-        assert ("Choose 2-way: at least" in session.text()) == is_shown
+        session = open_look_step(ledger, chosen)
+        assert any(b.key == "coarse_show" for b in session.app.button) == is_shown
         assert ("not the records" in session.errors()) != is_shown
-    assert "'Earlier looks'" in session.errors()
+    assert "'Past looks'" in session.errors()
     assert "coarse_record" not in str([b.key for b in session.app.button])
-    session.set(coarse_step=EARLIER)
+    session.set(coarse_step=PAST).press("coarse_show")
     assert "Choose 2-way: at least" in session.text()
     assert len(spent_pcosts(ledger)) == 1
 
@@ -259,12 +271,8 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
     place = tmp_path / "people.csv"
     synthetic(schema, 20_000, seed=5).to_csv(place, index=False)
     session = open_page(0.9, coarse_kind=kind, coarse_snr=20.0, **ways)
-    session.set(
-        coarse_step=LOOK,
-        ledger_path=str(ledger.path),
-        records_path=str(place),
-        coarse_confirmation="office",
-    )
+    session.set(coarse_step=PAYER, ledger_path=str(ledger.path), records_path=str(place))
+    session.set(dataset="office").set(coarse_step=LOOK).set(coarse_confirmation="office")
     wait(session.press("coarse_look"))
     assert "Choose look closer: at least" in session.text()
     for number in range(2, len(workloads)):
@@ -283,8 +291,8 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
         plan(list(workloads.values())[-1], Budget(pcost=0.9)).pcost, rel=1e-8
     )
     assert sum(spent_pcosts(ledger)) == Decimal(repr(finest.pcost))
-    session.set(coarse_step=EARLIER)
-    (line,) = session.app.selectbox(key="coarse_open_1").options
+    session.press("Past looks")
+    (line,) = session.app.selectbox(key="coarse_list_1").options
     assert " or ".join(workloads) in line
     assert "chosen, finished" in line
 

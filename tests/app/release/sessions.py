@@ -11,19 +11,32 @@ import demo_data
 from engine.analysis import worst_group
 from engine.ledger import Ledger
 from engine.release import Measurement
-from tests.app.session import Session, open_demo
+from tests.app.session import Session, open_demo, wait
 
 SURVEY = str(demo_data.tables()["survey"])
 
 
-def open_release(ledger: Ledger, records: str = SURVEY) -> Session:
-    """Open the step of the release with ledger and records chosen."""
-    return open_step(ledger.path, records_path=records)
+FILE, PAYER, CONFIRM, PAST = "2. File", "3. Who pays", "4. Confirm", "Past releases"
 
 
-def open_step(ledger: Path, step: str = "2. Release", **fields: Any) -> Session:
+def open_release(ledger: Ledger, records: str = SURVEY, dataset: str = "survey") -> Session:
+    """Open the step that confirms a release, with ledger, dataset and records chosen."""
+    return open_confirmation(open_step(ledger.path, records_path=records), dataset)
+
+
+def open_step(ledger: Path, step: str = PAYER, **fields: Any) -> Session:
     """Open a step of the Release page with a plan and the path of a ledger."""
     return open_demo("survey", (1,), page="release", step=step, ledger_path=str(ledger), **fields)
+
+
+def open_confirmation(session: Session, dataset: str = "survey") -> Session:
+    """Choose the dataset on a session with records, and open the step of the confirmation."""
+    return wait(session.set(step=PAYER).set(dataset=dataset).set(step=CONFIRM))
+
+
+def open_result(session: Session) -> Session:
+    """Open the stored result that the step of the confirmation offers."""
+    return wait(session).press("open_result")
 
 
 def row_kinds(ledger: Ledger) -> list[str]:

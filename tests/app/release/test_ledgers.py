@@ -11,7 +11,7 @@ from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
-from tests.app.release.sessions import open_step
+from tests.app.release.sessions import PAYER, open_step
 from tests.app.session import UNIFORM, Session, demo_schema, wait
 
 
@@ -20,8 +20,7 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     session = open_step(place)
     assert "There is no ledger here" in session.text()
     assert not place.exists()
-    session.press("create_ledger")
-    assert "register the dataset" in session.text()
+    assert "choose or create the dataset" in session.text()
     planned = session.studio.budget
     for unit, total in {"mu": planned.mu, "rho": planned.rho, "pcost": planned.pcost}.items():
         (box,) = (
@@ -46,9 +45,8 @@ def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
     studio = RequestState(workload=workload, budget=Budget.approx(1.0, 1e-9), options=UNIFORM)
     path = str(tmp_path / "new.ledger")
     session = wait(
-        Session(plan=permalink.packed(studio)).go("release", step="2. Release", ledger_path=path)
+        Session(plan=permalink.packed(studio)).go("release", step=PAYER, ledger_path=path)
     )
-    session.press("create_ledger")
     session.set(dataset_unit="epsilon, delta", dataset_name="a")
     assert "Enough for 1 release" in session.text()
     session.press("declare")
@@ -64,7 +62,7 @@ def test_damaged_ledger_offers_no_new_budget(tmp_path: Path, content: bytes) -> 
     place.write_bytes(content)
     session = open_step(place)
     assert session.errors()
-    assert not any(b.key in ("release", "create_ledger", "declare") for b in session.app.button)
+    assert not any(b.key in ("release", "declare") for b in session.app.button)
     assert place.read_bytes() == content
 
 
@@ -73,7 +71,7 @@ def test_total_change_requires_name_and_reason(tmp_path: Path) -> None:
     book = Ledger.create(path)
     book.add_dataset("people", total=Budget(pcost=1.0))
     book.spend(dataset="people", key="a", pcost=0.75, plan_hash="p")
-    session = open_step(path)
+    session = open_step(path).set(dataset="people")
     (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
     assert (box.value, box.min) == (1.0, 0.75)
     session.run(box.set_value(2.5))

@@ -17,7 +17,15 @@ from pages.parts.jobs import private_tempdir, tasks
 from pages.parts.release.records_form import Source
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
-from tests.app.release.sessions import SURVEY, is_release_disabled, open_release, row_kinds
+from tests.app.release.sessions import (
+    FILE,
+    SURVEY,
+    is_release_disabled,
+    open_confirmation,
+    open_release,
+    open_step,
+    row_kinds,
+)
 from tests.app.session import Session, demo_plan, wait
 from tests.waiting import until
 
@@ -34,7 +42,7 @@ def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -
         workload=Workload(schema).add("city", "marginal"), budget=Budget(pcost=1.0)
     )
     session = Session(plan=permalink.packed(studio)).go("preview")
-    session.go("release", step="2. Release", ledger_path=str(book.path), records_how=how)
+    session.go("release", step=FILE, ledger_path=str(book.path), records_how=how)
     if how == "Upload":
         session.run(
             session.app.file_uploader(key="records_file").upload(
@@ -52,7 +60,8 @@ def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -
         "save the file as UTF-8, or give its encoding" in e.value.replace("\\", "")
         for e in session.app.error
     )
-    wait(session.set(records_encoding="cp1250", confirmation="cities").press("release"))
+    open_confirmation(session.set(records_encoding="cp1250"), "cities")
+    wait(session.set(confirmation="cities").press("release"))
     assert "Released for cities" in session.text()
     (spend,) = (row for row in Ledger(book.path).rows() if row.kind == "spend")
     answers = load_measurement(book, spend.key).answers(0)
@@ -65,9 +74,10 @@ def test_uploaded_records_are_read_and_removed(
     folder = ledger.path.parent / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    session = open_release(ledger, records="").set(records_how="Upload")
+    session = open_step(ledger.path, FILE).set(records_how="Upload")
     content = Path(SURVEY).read_bytes()
     session.run(session.app.file_uploader(key="records_file").upload("s.csv", content, "text/csv"))
+    open_confirmation(session)
     wait(session.set(confirmation="survey").press("release"))
     assert "Released for survey" in session.text()
     assert not list(folder.rglob("records*"))
@@ -82,10 +92,11 @@ def test_configured_database_table_is_counted_in_place(
     settings.write_text(
         f'[census]\naddress = "duckdb://{tmp_path / "held.duckdb"}"\ntable = "people"\n'
     )
-    assert "Database" not in open_release(ledger).app.radio(key="records_how").options
+    assert "Database" not in open_step(ledger.path, FILE).app.radio(key="records_how").options
     monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
-    session = open_release(ledger, records="").set(records_how="Database", confirmation="survey")
+    session = open_step(ledger.path, FILE).set(records_how="Database")
     assert session.app.selectbox(key="records_table").value == "census"
+    open_confirmation(session).set(confirmation="survey")
     assert not is_release_disabled(session)
     plan_json = demo_plan("survey", (1,)).to_json()
     by_file, by_name = (
@@ -97,7 +108,7 @@ def test_configured_database_table_is_counted_in_place(
     exec(session.app.code[0].value, {})
     assert row_kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
     settings.write_text("[census]\n")
-    assert "must hold texts" in session.set(confirmation="x").app.error[0].value
+    assert "must hold texts" in session.set(step=FILE).app.error[0].value
 
 
 @pytest.mark.parametrize(
@@ -128,7 +139,7 @@ def test_rows_outside_domain_are_left_out(ledger: Ledger) -> None:
     place = ledger.path.parent / "records.csv"
     lines = Path(SURVEY).read_text(encoding="utf-8").splitlines()
     place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
-    session = open_release(ledger, records=str(place)).set(confirmation="survey")
+    session = open_step(ledger.path, FILE, records_path=str(place))
     wait(session.press("check_records"))
     assert "dropped 1" in session.text()
     assert "age: 1 outside the schema" in session.text()
@@ -147,7 +158,7 @@ def test_rows_outside_domain_are_left_out(ledger: Ledger) -> None:
     wait(session.press("check_records"))
     assert "dropped 0" in session.text()  # the corrected file
     place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
-    wait(session.press("release"))
+    wait(open_confirmation(session).set(confirmation="survey").press("release"))
     assert "Rows read 945 = counted 944 + dropped 1" in session.text()
 
 
@@ -157,25 +168,26 @@ def test_sheet_of_workbook_is_chosen_and_released(ledger: Ledger, how: str) -> N
     with pd.ExcelWriter(place, engine="xlsxwriter") as book:
         rows.iloc[:10].to_excel(book, sheet_name="first 10%", index=False)
         rows.to_excel(book, sheet_name="all rows", index=False)
-    session = open_release(ledger, records="").set(records_how=how)
+    session = open_step(ledger.path, FILE).set(records_how=how)
     if how == "Upload":
         session.run(
             session.app.file_uploader(key="records_file").upload("r.xlsx", place.read_bytes(), "")
         )
     else:
         session.set(records_path=str(place))
-    session.set(confirmation="survey")
-    assert is_release_disabled(session)
     assert "choose the sheet" in session.text()
+    assert is_release_disabled(open_confirmation(session).set(confirmation="survey"))
+    assert "choose the sheet" in session.text()
+    session.set(step=FILE)
     wait(session.set(records_sheet="first 10%").press("check_records"))
     assert "Rows read 10 =" in session.text()
     session.set(records_sheet="all rows")
     assert "Rows read 10 =" not in session.text()
-    wait(session.press("release"))
+    assert "SheetFile(path=" in session.app.code[0].value
+    wait(open_confirmation(session).set(confirmation="survey").press("release"))
     assert "Released for survey" in session.text()
     assert f"Rows read {len(rows):,} =" in session.text()
     until(lambda: not list(private_tempdir.folder().glob("records_*")))
-    assert "SheetFile(path=" in session.app.code[0].value
 
 
 def test_sheet_choice_is_absent_for_single_sheets(ledger: Ledger) -> None:
@@ -183,6 +195,7 @@ def test_sheet_choice_is_absent_for_single_sheets(ledger: Ledger) -> None:
     pd.read_csv(SURVEY).to_excel(place, engine="xlsxwriter", index=False)
     session = open_release(ledger, records=str(place)).set(confirmation="survey")
     assert not is_release_disabled(session)
+    session.set(step=FILE)
     assert all(box.key != "records_sheet" for box in session.app.selectbox)
     place.write_bytes(b"no workbook")
     session.run(session.app)

@@ -14,7 +14,7 @@ from tests.app.session import Session, open_demo, wait
 def test_release_page_starts_with_rehearsal_of_plan() -> None:
     session = Session().go("release")
     assert "A new release needs a plan" in session.text()
-    assert session.app.session_state["step"] == "3. Paid releases"
+    assert any(box.key == "ledger_path" for box in session.app.text_input)
     session.app.session_state["history"] = open_demo("survey", (1,)).app.session_state["history"]
     assert "No rehearsal" in session.go("preview").go("release").text()
 
@@ -29,7 +29,7 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     records = tasks.synthetic(session.studio.schema, 500, 1)
     assert table["truth"].iloc[-1] == (records["age"] < 100).sum()
     assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
-    session.set(rehearsal_view="Further queries", rehearsal_ask_names=["vote"])
+    session.set(rehearsal_view="Ask a question", rehearsal_ask_names=["vote"])
     assert "(rehearsal)" in session.text()
     assert "95% interval:" in session.text()
     assert (

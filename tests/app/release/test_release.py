@@ -18,13 +18,17 @@ from pages.parts.release.published_view import FILES
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
 from tests.app.release.sessions import (
+    CONFIRM,
+    PAYER,
     SURVEY,
     answers_on_page,
     is_release_disabled,
     open_release,
+    open_result,
+    open_step,
     row_kinds,
 )
-from tests.app.session import UNIFORM, Session, demo_plan, wait
+from tests.app.session import UNIFORM, Session, demo_plan, open_demo, wait
 
 
 def publish_after_two_stops(
@@ -76,6 +80,8 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     session.set(release_result_group=0)
     first = answers_on_page(session)
     for again in (other, open_release(ledger)):
+        if again is not other:
+            open_result(again)
         pd.testing.assert_frame_equal(answers_on_page(again.set(release_result_group=0)), first)
     for _ in range(3):
         session.run(session.app)
@@ -101,7 +107,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
 
     session.set(release_result_group=4, release_result_confidence=0.9)
     pd.testing.assert_frame_equal(answers_on_page(session), stored.answers(4, confidence=0.9))
-    session.set(release_result_view="Further queries", release_result_ask_names=["vote"])
+    session.set(release_result_view="Ask a question", release_result_ask_names=["vote"])
     answer = stored.answer(("vote",), [1.0, 0.0])
     assert session.metrics()["Answer (counts)"] == f"{answer.answer:,.1f}"
     session.set(release_result_ask_names=["vote", "party"])
@@ -112,7 +118,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     assert "Written" in session.text()
     assert len(pd.read_csv(target)) == stored.plan.workload.queries
 
-    session.set(again_1=True)
+    session.press("New release").set(step=CONFIRM).set(again_1=True)
     assert "Attempt 2 draws new noise and spends" in session.text()
     wait(session.set(confirmation="survey").press("release"))
     assert row_kinds(ledger)[4:] == ["spend", "saved"]
@@ -172,13 +178,13 @@ def test_row_counts_are_shown_to_releasing_session_only(ledger: Ledger) -> None:
     session = open_release(ledger)
     other = open_release(ledger)
     wait(session.set(confirmation="survey").press("release"))
-    for again in (wait(other.run(other.app)), wait(open_release(ledger))):
-        assert "Released for survey" in again.text()
+    for again in (other.run(other.app), open_release(ledger)):
+        assert "Released for survey" in open_result(again).text()
         assert "Rows read" not in again.text()
     assert "Rows read 944" in session.text()
     session.set(release_result_group=4)
     assert "Rows read 944" in session.text()
-    session.go("preview").go("release").set(step="2. Release")
+    session.go("preview").go("release")
     assert "Released for survey" in session.text()
     assert "Rows read" not in session.text()
 
@@ -189,17 +195,16 @@ def test_stored_answers_are_hidden_for_other_records(ledger: Ledger, tmp_path: P
     other, shuffled = tmp_path / "other.csv", tmp_path / "shuffled.csv"
     other.write_text("".join(rows[:-1]))
     shuffled.write_text("".join([rows[0], *reversed(rows[1:])]))
-    session = wait(open_release(ledger, records=str(shuffled)))
-    assert "Released for survey" in session.text()
-    session = wait(session.set(records_path=str(other)))
+    assert "Released for survey" in open_result(open_release(ledger, str(shuffled))).text()
+    session = open_release(ledger, str(other))
     assert "not the records that were released" in session.errors()
     assert "Release again" in session.errors()
     assert "Released for survey" not in session.text()
-    assert not session.app.dataframe
+    assert not any(b.key == "open_result" for b in session.app.button)
     wait(session.set(again_1=True, confirmation="survey").press("release"))
     assert "Released for survey" in session.text()
     assert row_kinds(ledger)[-2:] == ["spend", "saved"]
-    session = wait(session.set(records_path=str(shuffled)))
+    session = open_release(ledger, str(shuffled))
     assert "not the records that were released" in session.errors()
 
 
@@ -208,13 +213,47 @@ def test_huge_epsilon_shows_a_warning(ledger: Ledger) -> None:
     workload = demo_plan("survey", (1,)).workload
     studio = RequestState(workload=workload, budget=Budget.approx(1e9, 1e-6), options=UNIFORM)
     session = Session(plan=permalink.packed(studio))
-    session.go("release", step="2. Release", ledger_path=str(ledger.path))
-    assert "almost no protection" in wait(session).text()
+    wait(session.go("release", step=PAYER, ledger_path=str(ledger.path)))
+    session.set(dataset="survey").set(step=CONFIRM)
+    assert "almost no protection" in session.text()
+
+
+def test_dataset_that_cannot_pay_names_the_control(ledger: Ledger) -> None:
+    ledger.spend(dataset="survey", key="a", pcost=2.0, plan_hash="p")
+    session = open_step(ledger.path).set(dataset="survey")
+    assert "0.5 of 2.5 pcost left, but this plan costs 1" in session.text()
+    assert "Choose a smaller budget on Preview" in session.text()
+    assert "enough for" not in session.text()
+    ledger.add_dataset("pure", total=Budget.pure(1.0))
+    session.run(session.app)
+    assert "choose “pure epsilon”" in session.set(dataset="pure").text()
+
+
+def test_dataset_of_another_schema_is_not_preselected(ledger: Ledger) -> None:
+    session = open_step(ledger.path)
+    assert session.app.selectbox(key="dataset").value is None
+    assert "choose or create the dataset" in session.text()
+    session.set(dataset="survey")
+    assert "choose or create the dataset" not in session.text()
+    session.app.session_state["history"] = open_demo("cps", (1,)).app.session_state["history"]
+    session.go("preview").go("release", step=PAYER)
+    assert session.app.selectbox(key="dataset").value is None
+    session.set(step=CONFIRM)
+    assert not any(b.key == "release" for b in session.app.button)
+
+
+def test_changed_request_closes_the_result(ledger: Ledger) -> None:
+    session = open_release(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    assert "Released for survey" in session.text()
+    session.app.session_state["history"] = open_demo("survey", (2,)).app.session_state["history"]
+    wait(session.go("preview").go("release"))
+    assert "Released for survey" not in session.text()
 
 
 def test_dataset_of_other_unit_is_not_chargeable(ledger: Ledger) -> None:
     ledger.add_dataset("visits", total=Budget(pcost=9.0, rows_per_person=3))
-    session = open_release(ledger).set(dataset="visits")
+    session = open_step(ledger.path).set(dataset="visits")
     assert "cannot be charged for this plan" in session.text()
     assert "enough for" not in session.text()
     assert "rows_per_person" not in session.text() + session.errors()

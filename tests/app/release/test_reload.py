@@ -18,6 +18,7 @@ from engine.release import measure
 from pages.parts.jobs import plan_cache, plans
 from pages.parts.shell import session_restore
 from tests.app.release.sessions import (
+    CONFIRM,
     SURVEY,
     answers_of_worst_group,
     answers_on_page,
@@ -48,7 +49,7 @@ def test_reload_shows_same_dataset_tab_and_result(
 ) -> None:
     browser("mine")
     ledger.add_dataset("other", total=Budget(pcost=1.0))
-    session = open_release(ledger).set(dataset="other")
+    session = open_release(ledger, dataset="other")
     wait(session.set(confirmation="other").press("release"))
     again = reload_page(session)
     assert "Released for other" in again.text()
@@ -58,7 +59,7 @@ def test_reload_shows_same_dataset_tab_and_result(
         assert word not in str(session.app.query_params)
 
 
-def test_reload_replans_when_cache_is_empty(
+def test_reload_shows_result_without_planning(
     ledger: Ledger, browser: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser("mine")
@@ -67,9 +68,8 @@ def test_reload_replans_when_cache_is_empty(
     plan_cache._plans.clear()  # a restart of the server
     monkeypatch.setattr(plans, "QUICK_S", -1.0)  # slow planning
     again = reload_page(session)
-    assert "compute the plan" in again.text()
-    wait(again.press("plan_now"))
     assert "Released for survey" in again.text()
+    assert not any(b.key == "plan_now" for b in again.app.button)
 
 
 def test_other_browser_sees_no_release_at_address(
@@ -80,7 +80,7 @@ def test_other_browser_sees_no_release_at_address(
     wait(session.set(confirmation="survey").press("release"))
     for name in ("theirs", ""):
         browser(name)
-        for other in (reload_page(session), reload_page(session).set(step="2. Release")):
+        for other in (reload_page(session), reload_page(session).set(step=CONFIRM)):
             assert other.studio.to_json() == session.studio.to_json()
             shown = str(other.app.main) + str(other.app.sidebar)
             for word in (str(ledger.path), "Released for", "Rows read", "2.5 pcost", "'survey'"):
@@ -107,24 +107,26 @@ def test_ledger_lists_releases_without_a_plan(
     session.set(ledger_path=str(ledger.path))
     for again in (session, Session().go("release")):  # the new session reopens the ledger
         assert "1 release of survey" in " ".join(s.value for s in again.app.subheader)
+        again.press("open_result")
         pd.testing.assert_frame_equal(
             answers_on_page(again), answers_of_worst_group(measurements[0])
         )
-        again.set(dataset="other")
-        assert len(again.app.selectbox(key="paid").options) == 2
+        again.press("Past releases").set(dataset="other")
+        assert len(again.app.selectbox(key="past_release").options) == 2
+        assert "Look 1 of" in again.text()
+        assert "waits for a decision" in again.text()
+        again.press("open_result")
         pd.testing.assert_frame_equal(
             answers_on_page(again), answers_of_worst_group(measurements[2])
         )
-        again.set(paid=measurements[1].key)
+        again.press("Past releases").set(past_release=measurements[1].key).press("open_result")
         pd.testing.assert_frame_equal(
             answers_on_page(again), answers_of_worst_group(measurements[1])
         )
-        assert "Look 1 of" in again.text()
-        assert "waits for a decision" in again.text()
     pd.testing.assert_frame_equal(
         answers_on_page(reload_page(session)), answers_of_worst_group(measurements[1])
     )
-    session.press("paid_look_0")
+    session.press("Past releases").press("past_look_0")
     session.app.switch_page("pages/coarse.py")
     assert "Result of the look" in " ".join(s.value for s in session.run(session.app).app.subheader)
     assert len([k for k in row_kinds(ledger) if k == "spend"]) == 4

@@ -1,0 +1,99 @@
+"""Wizard: tabs with one question each, buttons to the next step, and a result page of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import streamlit as st
+
+from pages.parts.shell import buttons, figure_view, history
+from pages.parts.shell.error_text import escape_markdown
+
+
+def draw(steps: Mapping[str, Callable[[], Any]], *, key: str) -> Any:
+    """Draw the open step and return its result; ``key`` is the session key of its title."""
+    return figure_view.tabs(steps, key=key)
+
+
+def open_step(key: str, title: str) -> None:
+    """Open a step; for callbacks."""
+    st.session_state[key] = title
+
+
+def next_button(title: str, *, key: str, reason: str = "") -> None:
+    """Draw the button that opens the next step, disabled if ``reason`` says what is missing.
+
+    ``reason`` is the end of a sentence.
+    """
+    with st.container(horizontal=True, vertical_alignment="center"):
+        buttons.button(
+            f"Next: {title.partition('. ')[2]}",
+            open_step,
+            key,
+            title,
+            key=f"{key}_next",
+            type="primary",
+            disabled=bool(reason),
+        )
+        if reason:
+            st.caption(escape_markdown(f"To continue, {reason}"), width="content")
+
+
+def missing(reason: str, title: str, *, key: str) -> None:
+    """Draw what is missing for this step, with a button to the step where it is chosen.
+
+    ``reason`` is the end of a sentence.
+    """
+    st.info(escape_markdown(f"To continue, {reason}"), icon="↩️")
+    buttons.button(f"Back to {title.partition('. ')[2]}", open_step, key, title, key=f"{key}_back")
+
+
+def note_start(name: str, key: str) -> None:
+    """Store that this session started the release with this key; `opened` shows its result.
+
+    ``name`` is "release" or "coarse", the wizard.
+    """
+    st.session_state[f"{name}_started"] = key
+
+
+def was_started(name: str, key: str) -> bool:
+    """Return whether this session started the release, and its result was not shown yet."""
+    return bool(st.session_state.get(f"{name}_started") == key)
+
+
+def open_result(name: str, key: str) -> None:
+    """Open the result page of a release; for callbacks."""
+    form = st.session_state
+    form[f"{name}_open"], form[f"{name}_request"] = key, _request_digest()
+    form[f"{name}_started"] = ""
+
+
+def opened(name: str) -> str:
+    """Return the key of the release whose result is open; empty after the request has changed."""
+    form = st.session_state
+    key: str = form.get(f"{name}_open", "")
+    if key and form.get(f"{name}_request") != _request_digest():
+        key = form[f"{name}_open"] = ""
+    return key
+
+
+def close_result(name: str, step_key: str, title: str) -> None:
+    """Close the result page and open a step; for callbacks."""
+    st.session_state[f"{name}_open"], st.session_state[step_key] = "", title
+
+
+def result_header(title: str, steps: Mapping[str, str], *, name: str, step_key: str) -> None:
+    """Draw the title of a result page, with a button for each step that can be opened.
+
+    ``steps`` maps labels of buttons to titles of steps.
+    """
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.header(escape_markdown(title), anchor=False, width="content")
+        for number, (label, step) in enumerate(steps.items()):
+            buttons.button(label, close_result, name, step_key, step, key=f"{name}_leave_{number}")
+
+
+def _request_digest() -> str:
+    return hashlib.sha256(history.current().to_json().encode()).hexdigest()[:16]

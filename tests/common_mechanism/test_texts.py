@@ -1,0 +1,40 @@
+"""Texts about the cost and the outcome of a two-stage release."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine import figures
+from engine.common_mechanism import NestedPlanRule
+from engine.common_mechanism.two_stage_io import Choice
+from tests.common_mechanism.steps import COMMON
+
+RULE = NestedPlanRule(common=COMMON, share=0.5, snr=5.0)
+CHOICE = Choice(
+    option="2-way", verdict="2-way", rule={}, by="", reason="", seq=5, utc="2026-03-01T09:30:12Z"
+)
+
+
+def test_to_finish_text_names_options_that_fit() -> None:
+    assert "enough for each" in figures.to_finish_text(COMMON, 1.0)
+    text = figures.to_finish_text(COMMON, 0.1)
+    assert "0.1 pcost left, too little" in text
+    assert "Choose a smaller budget on Preview" in text
+    assert "'1-way'" in text
+
+
+def test_summary_text_states_decision_rule_and_cost() -> None:
+    paid = COMMON.spends[1]
+    text = figures.summary_text("office", [CHOICE], RULE, paid, COMMON)
+    assert text.startswith("For office, '2-way' was chosen on 2026-03-01")
+    assert "at least 50% of the 9 cells of '1-way' must reach 5 standard errors" in text
+    assert "The rule decided." in text
+    assert text.endswith("as much as this analysis alone.")
+
+
+def test_summary_text_of_override_names_the_person() -> None:
+    choice = replace(CHOICE, option="1-way", by="A. Reader", reason="totals matter most")
+    text = figures.summary_text("office", [choice], None, [0.1, 0.9], COMMON)
+    assert "A. Reader decided against the rule (totals matter most)." in text
+    assert "No rule was recorded" in text
+    assert "as much as" not in text
