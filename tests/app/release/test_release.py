@@ -124,7 +124,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     assert row_kinds(ledger)[4:] == ["spend", "saved"]
     session.set(release_result_view="Answers", release_result_group=0)
     assert (answers_on_page(session)["answer"] != first["answer"]).all()
-    session.set(again_2=True)
+    session.press("New release").set(step=CONFIRM).set(again_2=True)
     assert is_release_disabled(session.set(confirmation="survey"))
     assert "0.5 pcost left, and the plan costs 1" in session.text()
 
