@@ -222,7 +222,7 @@ def test_search_all_cancelled_ends_searches_not_pool(backend):
 
 def test_plan_progress_false_cancels_searches():
     def progress(fraction, text):
-        return "side by side" not in text
+        return "in parallel" not in text
 
     with pytest.raises(Cancelled):
         plan(workload(), BUDGET, cache=False, workers=2, progress=progress)
