@@ -238,6 +238,6 @@ class SpaceAnswers:
         with threads_for(max(sizes, default=1)):
             split = self.split
             table = tables(
-                coordinates, sizes, split.centers_of(ranked), split.inside(ranked)
+                coordinates, sizes, split.centers_of(ranked), split.inside(ranked), overwrite=True
             ).reshape(sizes)
         return table.transpose([ranked.index(name) for name in attributes])

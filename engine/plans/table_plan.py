@@ -749,19 +749,22 @@ class MarginalsPlan(Plan):
         return out
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
-        out = {}
-        for space, sources in self._precisions.items():
-            total = math.fsum(p for _, p in sources)
-            value: Array = np.zeros([n - 1 for n in self.schema.sizes(space)])
-            for key, precision in sources:
-                value = value + precision / total * self._coordinates_in(key, estimates[key], space)
-            out[space] = value
+        out = {s: np.zeros([n - 1 for n in self.schema.sizes(s)]) for s in self._precisions}
+        totals = {s: math.fsum(p for _, p in sources) for s, sources in self._precisions.items()}
+        # each estimate is read once, because it may be computed on access
+        for key in self.blocks:
+            table = estimates[key]
+            for space, sources in self._precisions.items():
+                for precision in (p for source, p in sources if source == key):
+                    share = precision / totals[space]
+                    out[space] += share * self._coordinates_in(key, table, space)
         return out
 
     def _coordinates_in(self, key: Space, table: Array, space: Sequence[str]) -> Array:
         """Return the residual coordinates of ``space`` from the measured table of block ``key``."""
         names = self.blocks[key].attributes
-        value = table.sum(axis=tuple(a for a, name in enumerate(names) if name not in space))
+        summed = tuple(a for a, name in enumerate(names) if name not in space)
+        value = table.sum(axis=summed) if summed else table
         sizes = [self.schema[name].size for name in names if name in space]
         bases = [cast(Array, CosineMatrix(cells=n)) if is_wide(n) else basis(n) for n in sizes]
         return contract(value, bases)

@@ -10,7 +10,7 @@ without a second spend.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -563,7 +563,8 @@ def measurement_of(
     ``answers`` maps each residual space to the answers of its block in grid steps, shape
     (measurements,).
     """
-    estimates = plan.combine({s: estimate(plan.blocks[s], a) for s, a in answers.items()})
+    by_block = BlockEstimates(blocks=plan.blocks, answers=answers)
+    estimates = plan.combine(by_block)
     return Measurement(
         plan=plan,
         dataset=dataset,
@@ -571,8 +572,25 @@ def measurement_of(
         utc=utc,
         rehearsal=rehearsal,
         answers_on_grid=answers,
-        estimates=estimates,
+        estimates=dict(estimates) if estimates is by_block else estimates,
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BlockEstimates(Mapping[Space, Array]):
+    """The estimates that follow from released answers of blocks, each computed on access."""
+
+    blocks: Mapping[Space, Block]
+    answers: Mapping[Space, npt.NDArray[np.int64]]
+
+    def __getitem__(self, key: Space) -> Array:
+        return estimate(self.blocks[key], self.answers[key])
+
+    def __iter__(self) -> Iterator[Space]:
+        return iter(self.answers)
+
+    def __len__(self) -> int:
+        return len(self.answers)
 
 
 def _silent(fraction: float, text: str) -> None:

@@ -45,12 +45,16 @@ from engine.mechanisms import load_plan, mechanism_class
 from engine.plans import Block, Plan
 from engine.plans.blocks import apply_factors, undo_factors
 from engine.plans.reconstruction import Answers
-from engine.plans.variance import SLAB_ENTRIES
 from engine.residuals import Space
-from engine.workload import Group
+from engine.workload import Group, Part
+from engine.workload.families import Intervals
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# entries of a table whose queries are answered at once
+ANSWER_SLAB_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,9 +277,12 @@ def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
     It consists of residual coordinates, or of cells for a strategy on full tables; its shape is
     ``block.coordinates``.  ``answers_on_grid`` has shape (measurements,), in grid steps.
     """
-    answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
+    answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors])
     with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-        return undo_factors(block, np.asarray(answers))
+        out = undo_factors(block, answers).astype(float, copy=False)
+    # the grid is a power of two, so this product is exact
+    out *= block.grid
+    return out
 
 
 def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
@@ -283,7 +290,8 @@ def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
 
     Shape (rows_1, ..., rows_k), one axis per Kronecker factor of the strategy B.
     """
-    exact: Array = apply_factors(block, table.astype(float), lambda s: s.rows)
+    # products convert the integers to floats, which are released after the first product
+    exact: Array = apply_factors(block, table, lambda s: s.rows).astype(float, copy=False)
     return exact if block.weights is None else exact * block.weights
 
 
@@ -297,19 +305,45 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
     # the families of the parts are applied one after the other, in slabs that limit the memory
     order = [a for part in group.parts for a in part.axes]
     remaining = table.transpose(order).reshape([math.prod(part.sizes) for part in group.parts])
-    head = group.parts[0]
-    leading = head.family.dot(head.sizes, remaining)
+    if all(_is_answered_by_cells(part, table) for part in group.parts):
+        answers = remaining.reshape(-1)[start:stop]
+        return answers if 2 * answers.size > table.size else answers.copy()
+    leading = _part_answers(group.parts[0], remaining)
     width = math.prod(part.count for part in group.parts[1:])
-    step = max(1, SLAB_ENTRIES // width)
+    step = max(1, ANSWER_SLAB_ENTRIES // width)
     answers = np.empty(stop - start)
     for row in range(start // width, -(-stop // width) if stop > start else 0, step):
         slab = leading[row : min(row + step, -(-stop // width))]
         for axis, part in enumerate(group.parts[1:], start=1):
-            slab = np.moveaxis(part.family.dot(part.sizes, np.moveaxis(slab, axis, 0)), 0, axis)
+            slab = np.moveaxis(_part_answers(part, np.moveaxis(slab, axis, 0)), 0, axis)
         offset = row * width
         low, high = max(start, offset), min(stop, offset + slab.size)
         answers[low - start : high - start] = slab.reshape(-1)[low - offset : high - offset]
     return answers
+
+
+def _is_answered_by_cells(part: Part, table: Array) -> bool:
+    """Return whether the cells of a large table, without sums, are the answers of a part."""
+    return part.family.key == ("marginal",) and table.size >= ANSWER_SLAB_ENTRIES
+
+
+def _part_answers(part: Part, table: Array) -> Array:
+    """Return the answers of a table, shape (cells, ...), to the queries of a part on its first axis.
+
+    Shape (queries, ...).
+    """
+    if _is_answered_by_cells(part, table):
+        return table
+    if table.size < ANSWER_SLAB_ENTRIES or not isinstance(part.family, Intervals):
+        return part.family.dot(part.sizes, table)
+    # sums of intervals take several times the memory of the table, so they are taken in slabs
+    columns = table.reshape(len(table), -1)
+    out = np.empty((part.count, columns.shape[1]))
+    step = max(1, ANSWER_SLAB_ENTRIES // len(table))
+    for start in range(0, columns.shape[1], step):
+        slab = slice(start, start + step)
+        out[:, slab] = part.family.dot(part.sizes, columns[:, slab])
+    return out.reshape(part.count, *table.shape[1:])
 
 
 def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:

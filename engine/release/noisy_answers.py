@@ -6,7 +6,7 @@ This is the only module in which exact counts meet noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -31,6 +31,10 @@ from engine.residuals.operators import ReflectedRows, ScaledIdentity
 MOST_BITS = 62
 # Limit of the bits of the noise scale in grid steps, so that noise of 2^22 scales fits in int64.
 MOST_NOISE_BITS = 36
+
+
+# cells of all tables of a release up to which they are held together
+MAX_TABLE_CELLS = 1 << 20
 
 
 def check_blocks(part: Measurable) -> None:
@@ -108,7 +112,7 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
             is_valid = (
                 estimates.shape == block.coordinates
                 and estimates.dtype == np.float64
-                and not np.nan_to_num(estimates).any()
+                and np.fmax.reduce(np.abs(estimates), axis=None, initial=0.0) == 0.0
             )
     except LimitExceeded:
         raise
@@ -137,17 +141,29 @@ def draw(
     that memory holds those of one block.  ``tell`` receives the progress.
     """
     spaces = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
-    tables = count_marginals(counts, part.schema, spaces, memory_limit=10**15)
+    small = sum(map(part.schema.cells, spaces)) <= MAX_TABLE_CELLS
+    tables = _tables(counts, part, spaces if small else [])
     bits = {"entropy": entropy} if entropy else {}
     for i, (space, block) in enumerate(part.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-            exact = _on_grid(block, tables[block.attributes], counts.records <= part.max_records)
+            # large margins are summed when they are needed
+            names = block.attributes
+            table = (tables if small else _tables(counts, part, [names]))[names]
+            answers = _on_grid(block, table, counts.records <= part.max_records)
+            del table
         if block.law == "laplace":
             noise = discrete_laplace(scale=block.grid_noise, size=block.measurements, **bits)
         else:
             noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements, **bits)
-        yield space, exact + noise
+        answers += noise
+        del noise
+        yield space, answers
         tell(0.8 + 0.2 * (i + 1) / len(part.blocks), "Adding noise")
+
+
+def _tables(counts: Counts, part: Measurable, spaces: Sequence[Space]) -> Counts:
+    """Return the exact tables on some residual spaces, as margins of the counted tables."""
+    return count_marginals(counts, part.schema, spaces, memory_limit=10**15)
 
 
 def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.NDArray[np.int64]:
@@ -161,7 +177,9 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
         between the answers of neighbours.
     """
     if within:
-        return np.rint(strategy_answers(block, table).ravel() / block.grid).astype(np.int64)
+        exact = strategy_answers(block, table).ravel()
+        exact /= block.grid
+        return np.rint(exact, out=exact).astype(np.int64)
     answers, shift = np.asarray(table, object), -math.frexp(block.grid)[1] + 1
     bits = [_fraction_bits(s.rows) for _, s in block.factors]
     integer_matrices = {

@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
-from engine.residuals.operators import CosineMatrix, is_wide
+from engine.residuals.operators import CosineMatrix, ScaledIdentity, is_wide
 
 Space = tuple[str, ...]
 Axes = tuple[int, ...]
@@ -178,6 +178,10 @@ def center(n: int, weights: Array | None) -> Array:
     return np.full(n, 1.0 / n) if weights is None else weights
 
 
+# entries of a tensor from which products are computed in slabs, to save memory, and of a slab
+MIN_SLAB_TENSOR, SLAB_ENTRIES = 1 << 20, 1 << 18
+
+
 def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) -> Array:
     """Multiply each axis of a tensor, from axis ``first`` on, by a matrix of its own.
 
@@ -187,6 +191,14 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
     >>> contract(np.ones((2, 3, 4)), [np.ones((3, 5)), None], first=1).shape
     (2, 5, 4)
     """
+    # the identity of a wide attribute needs no copy of the tensor
+    matrices = [
+        None if isinstance(matrix, ScaledIdentity) and matrix.scale == 1.0 else matrix
+        for matrix in matrices
+    ]
+    if tensor.size >= MIN_SLAB_TENSOR and len(matrices) > 1 and tensor.shape[first] > 1:
+        tensor = _contract_later_axes(tensor, matrices[1:], first)
+        matrices = [matrices[0], *[None] * (tensor.ndim - first - 1)]
     for matrix in reversed(matrices):
         # always contract the last axis and move the result to the front: then the axis before is
         # last, and after all contractions the axes are in order; the last axis is contiguous, so
@@ -194,15 +206,43 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
         if matrix is not None:
             # np.tensordot takes five times as long for small tensors
             *before, n = tensor.shape
-            tensor = (tensor.reshape((math.prod(before), n)) @ matrix).reshape(
-                (*before, *matrix.shape[1:])
-            )
+            # the tensor is released if its reshaped form is a copy
+            tensor = tensor.reshape((math.prod(before), n))
+            tensor = (tensor @ matrix).reshape((*before, *matrix.shape[1:]))
         if matrix is None or matrix.ndim == 2:
             last = tensor.ndim - 1
             tensor = tensor.transpose((*range(first), last, *range(first, last)))
     # one memory layout for all matrices, so that sums over the result have the same last digit for
     # all callers
     return np.asarray(tensor, order="C")
+
+
+def _contract_later_axes(tensor: Array, matrices: Sequence[Array | None], first: int) -> Array:
+    """Return `contract` of the axes after ``first``, computed in slabs along axis ``first``."""
+    length = tensor.shape[first]
+    step = max(1, SLAB_ENTRIES * length // tensor.size)
+    out: Array | None = None
+    for start in range(0, length, step):
+        at = (*[slice(None)] * first, slice(start, start + step))
+        slab = contract(tensor[at], [None, *matrices], first)
+        if out is None:
+            out = np.empty((*slab.shape[:first], length, *slab.shape[first + 1 :]), slab.dtype)
+        out[at] = slab
+    assert out is not None  # there is at least one slab
+    return out
+
+
+def _multiply_in_place(tensor: Array, matrices: Sequence[Array]) -> None:
+    """Multiply every axis of a contiguous tensor but the first by a square matrix, in place."""
+    for axis, matrix in enumerate(matrices, start=1):
+        n = tensor.shape[axis]
+        view = tensor.reshape(math.prod(tensor.shape[:axis]), n, -1)
+        columns = min(view.shape[2], max(1, SLAB_ENTRIES // n))
+        rows = max(1, SLAB_ENTRIES // (n * columns))
+        for row in range(0, view.shape[0], rows):
+            for column in range(0, view.shape[2], columns):
+                slab = view[row : row + rows, :, column : column + columns]
+                slab[...] = np.moveaxis(np.moveaxis(slab, 1, -1) @ matrix, -1, 1)
 
 
 def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
@@ -331,18 +371,25 @@ def tables(
     sizes: Sequence[int],
     centers: Sequence[Array | None],
     complements: Mapping[Axes, Complement],
+    overwrite: bool = False,
 ) -> Array:
     """Return the tables that have the given residual coordinates on all residual spaces.
 
     Coordinates and tables have shape (k, cells).  ``complements`` maps the positions of a pair's
-    attributes to its complement.
+    attributes to its complement.  With ``overwrite`` the coordinates may be lost.
 
     >>> tables(np.array([[10.0, 0.0]]), [2], [None], {})
     array([[5., 5.]])
     """
-    tensor = coordinates.reshape(len(coordinates), *sizes).copy()
+    tensor = coordinates.reshape(len(coordinates), *sizes)
+    if not overwrite:
+        tensor = tensor.copy()
     _pass_up(tensor, complements, 1.0)
-    return _by_rows(tensor, sizes, [T.T for T in _columns(sizes, centers)])
+    matrices = [T.T for T in _columns(sizes, centers)]
+    if tensor.size < MIN_SLAB_TENSOR:
+        return _by_rows(tensor, sizes, matrices)
+    _multiply_in_place(tensor, matrices)
+    return _flat(tensor)
 
 
 def residual_rows(

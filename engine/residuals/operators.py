@@ -212,6 +212,8 @@ class ReflectedRows(Operator):
         return np.array([within, self.last * (self.one + (self.cells - 1) * self.others)])
 
     def _apply(self, tensor: Array) -> Array:
+        if tensor.dtype != object:  # sums of large integers could overflow
+            tensor = np.asarray(tensor, float)
         if self.transposed:  # from a table to answers
             total = tensor[..., :-1].sum(axis=-1, keepdims=True)
             out = tensor[..., :-1] * self.one

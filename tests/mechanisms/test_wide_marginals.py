@@ -1,6 +1,8 @@
 """Plans with marginals on a wide attribute, against the same plans with matrices."""
 
 import math
+import sys
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,9 +15,20 @@ from engine.bounds.lower_bounds import independent_bound
 from engine.errors import LimitExceeded
 from engine.plans.reconstruction import SpaceAnswers
 from engine.plans.replace_one import worst_pair
-from engine.release.measurement import estimate, strategy_answers
+from engine.release import measurement
+from engine.release.measurement import apply_group, estimate, strategy_answers
 from engine.release.noisy_answers import _on_grid
-from engine.residuals import DualProblem, Factor, Lift, Options, Strategy, basis, operators
+from engine.residuals import (
+    DualProblem,
+    Factor,
+    Lift,
+    Options,
+    Strategy,
+    basis,
+    contract,
+    operators,
+)
+from engine.residuals.basis import tables
 from engine.residuals.decomposition import decompose
 from engine.residuals.intervals import IntervalGram, root_trace_bound
 from engine.residuals.marginals import (
@@ -403,3 +416,58 @@ def test_max_objective_wide_attribute_bound_is_valid(families, monkeypatch):
     wide = plan(workload, Budget(pcost=1.0), **options)
     assert -1e-9 <= wide.certificate.gap < 1e-3
     assert wide.achieved == pytest.approx(dense.achieved, rel=1e-3)
+
+
+@pytest.mark.parametrize("case", ["querysmasher", "residualplanner", "identity", "hdmm marginals"])
+def test_release_memory_is_few_times_its_answers(case):
+    """The peak includes answers, estimates, exact counts and all temporary arrays."""
+    workload = marginals(200_000)
+    result = plan_of(workload, case)
+    first = workload.schema.attributes
+    records = pd.DataFrame({a.name: [a.label(0), a.label(1)] for a in first})
+    measure(plan_of(marginals(20), case), records.iloc[:0], rehearsal=True, seed=1)
+    tracemalloc.start()
+    try:
+        release = measure(result, records, rehearsal=True, seed=1)
+        for number in range(len(workload.groups)):
+            release.values(number)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    answers = 8 * sum(group.count for group in workload.groups)
+    assert peak < (2.5 if result.mechanism.startswith(("query", "residual")) else 4.0) * answers
+
+
+@pytest.mark.parametrize("sizes", [(40, 7, 5), (7, 40, 5), (1, 3, 50), (60,)])
+def test_products_in_slabs_equal_direct_products(sizes, monkeypatch):
+    rng = np.random.default_rng(0)
+    tensor = rng.standard_normal((2, *sizes))
+    matrices = [rng.standard_normal((n, n + 1)) for n in sizes]
+    centers = [rng.dirichlet(np.ones(n)) for n in sizes]
+    flat = tensor.reshape(2, -1)
+    expected = contract(tensor, matrices, 1), tables(flat, sizes, centers, {})
+    module = sys.modules["engine.residuals.basis"]
+    monkeypatch.setattr(module, "MIN_SLAB_TENSOR", 1)
+    monkeypatch.setattr(module, "SLAB_ENTRIES", 30)
+    before = flat.copy()
+    np.testing.assert_allclose(contract(tensor, matrices, 1), expected[0], atol=1e-12)
+    np.testing.assert_allclose(tables(flat, sizes, centers, {}), expected[1], atol=1e-12)
+    np.testing.assert_array_equal(flat, before)
+    np.testing.assert_allclose(
+        tables(flat, sizes, centers, {}, overwrite=True), expected[1], atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("family", ["marginal", "prefix", "range"])
+def test_answers_in_slabs_equal_direct_answers(family, monkeypatch):
+    table = np.random.default_rng(0).standard_normal((12, 4, 2))
+    workload = marginals(12).add(
+        ("age", "code", "sex"), {"code": family, "age": "prefix", "sex": "marginal"}
+    )
+    for group in workload.groups[-2:]:
+        values = table if group.attributes[0] == "code" else table.transpose(1, 0, 2)
+        expected = apply_group(group, values, 0, group.count)
+        with monkeypatch.context() as patch:
+            patch.setattr(measurement, "ANSWER_SLAB_ENTRIES", 20)
+            np.testing.assert_allclose(apply_group(group, values, 0, group.count), expected)
+            np.testing.assert_allclose(apply_group(group, values, 5, 9), expected[5:9])
