@@ -116,8 +116,8 @@ BUGS = (
     Bug(
         name="one block released without noise",
         file="engine/release/noisy_answers.py",
-        old="yield space, exact + noise",
-        new="yield space, exact + (noise if i else 0)",
+        old="answers += noise\n",
+        new="answers += noise if i else 0\n",
         tests=("tests/release/test_draw.py::test_draw_noise_never_repeats",),
     ),
     Bug(
@@ -151,11 +151,8 @@ BUGS = (
     Bug(
         name="block of equal shape receives the first table",
         file="engine/release/noisy_answers.py",
-        old="_on_grid(block, tables[block.attributes], ",
-        new=(
-            "_on_grid(block, next(t for t in tables.values() if t.shape =="
-            " tables[block.attributes].shape), "
-        ),
+        old="table = (tables if small else _tables(counts, part, [names]))[names]",
+        new="table = next(t for t in tables.values() if t.shape == tables[names].shape)",
         tests=("tests/release/test_draw.py::test_draw_without_noise_returns_strategy_answers",),
     ),
     Bug(
