@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from engine._arrays import Array
 from engine.errors import PlanError
@@ -256,7 +257,7 @@ def component_key(number: int) -> Space:
     return ("component", str(number))
 
 
-def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
+def apply_factors(block: Block, tensor: npt.NDArray[Any], matrix: Any) -> Array:
     """Multiply a tensor by ``matrix(strategy)`` of every factor, each along the factor's axes.
 
     Parameters
@@ -271,7 +272,7 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
     return contract(group_axes(tensor, block.sets), [matrix(s).T for _, s in block.factors])
 
 
-def undo_factors(block: Block, answers: Array) -> Array:
+def undo_factors(block: Block, answers: npt.NDArray[Any]) -> Array:
     """Return the least squares estimate from strategy answers, one axis per factor, in counts.
 
     The answers are multiplied by the pseudoinverse of every factor.  The estimate consists of
