@@ -2,35 +2,77 @@
 
 import streamlit as st
 
-from pages.parts.lessons import LESSONS, quiz, url_state, view
-from pages.parts.shell import figure_view, page_layout, python_script
+from pages.parts import glossary
+from pages.parts.lessons import LESSONS, NUMBERED, PATHS, quiz, url_state, view
+from pages.parts.lessons.lesson import COURSE
+from pages.parts.shell import history, page_layout, python_script
 
 page_layout.require()
 
 TUTORIAL = (
-    "Each lesson has an **interactive picture** in steps and **three questions**. To share a lesson"
-    " with your settings, copy the address of this page. Your answers are deleted when the session"
-    " ends. No budget is spent."
+    "Each lesson has a picture in steps and three questions. The address of this page contains the"
+    " lesson and your settings, so you can share it. Your answers are kept in this browser. Nothing"
+    " is spent."
 )
+BY_NAME = {lesson.name: lesson for lesson in LESSONS}
+LONGEST = max(PATHS)
 
-studio = page_layout.header(
-    page_layout.page("Learn"), "Ten short lessons on the theory behind this app.", TUTORIAL
-)
-url_state.follow([lesson.tab for lesson in LESSONS], [lesson.name for lesson in LESSONS])
-left, right = st.columns([2, 1], vertical_alignment="center")
-with left:
-    quiz.progress(LESSONS)
-instructing = right.toggle(
-    "Instructor view",
-    key=quiz.INSTRUCTOR,
+
+def lesson_label(name: str) -> str:
+    """Return number, short title and duration of a lesson."""
+    lesson = BY_NAME[name]
+    return f"{LESSONS.index(lesson) + 1}. {lesson.tab} · {lesson.minutes} min"
+
+
+url_state.follow(list(BY_NAME), numbered=NUMBERED, minutes=list(PATHS))
+quiz.restore(LESSONS)
+studio = history.current()
+is_course = st.session_state.get(COURSE, False)
+if is_course:
+    st.html(view.COURSE_STYLE)
+else:
+    page_layout.header(
+        page_layout.page("Learn"), "Ten short lessons on the theory behind this app.", TUTORIAL
+    )
+chosen, path, course = st.columns([3, 2, 2], vertical_alignment="bottom")
+minutes = path.selectbox(
+    "Time you have",
+    list(PATHS),
+    format_func="{} minutes".format,
+    key=url_state.MINUTES_KEY,
     persist_state="session",
-    help="Shows learning goals, expected numbers, answers and discussion questions.",
+    help="Fewer minutes: fewer lessons.",
 )
-if instructing:
-    quiz.overview(LESSONS)
-views = {
-    lesson.tab: lambda lesson=lesson, number=number, after=after: view.draw(lesson, number, after)
-    for number, (lesson, after) in enumerate(zip(LESSONS, (*LESSONS[1:], None), strict=True), 1)
-}
-script = figure_view.tabs(views, key=url_state.TAB)
-page_layout.footer(code=script or python_script.plan_code(studio), target=None)
+names = PATHS[minutes]
+if st.session_state.get(url_state.TAB) not in names:
+    st.session_state[url_state.TAB] = names[0]
+name = chosen.selectbox(
+    "Lesson", names, format_func=lesson_label, key=url_state.TAB, persist_state="session"
+)
+course.toggle(
+    "Course mode",
+    key=COURSE,
+    persist_state="session",
+    help="For a class: large type without the sidebar. Press F11 for the full screen.",
+)
+lesson, position = BY_NAME[name], names.index(name)
+after = BY_NAME[names[position + 1]] if position + 1 < len(names) else None
+script = view.draw(lesson, after, default_minutes=LONGEST)
+if not is_course:
+    left, middle, right = st.columns([3, 1, 1.4], vertical_alignment="center")
+    with left:
+        quiz.progress([BY_NAME[one] for one in names])
+    middle.button(
+        "Delete answers", on_click=quiz.forget, key="forget_answers", disabled=not quiz.answers()
+    )
+    instructing = right.toggle(
+        "Instructor view",
+        key=quiz.INSTRUCTOR,
+        persist_state="session",
+        help="Shows learning goals, expected numbers, answers and discussion questions.",
+    )
+    if instructing:
+        quiz.overview(LESSONS)
+    with st.expander("Glossary"):
+        st.markdown("\n".join(f"- **{term}**: {text}" for term, text in glossary.TERMS.items()))
+    page_layout.footer(code=script or python_script.plan_code(studio), target=None)

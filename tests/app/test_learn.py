@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.lessons import decomposition_picture
 from engine.lessons.examples import (
+    CAPS,
+    INVENTED,
+    PERSONS,
     bin_counts,
     centered_pairs,
     clipping_example,
     contest,
     decompose_query,
+    neighbours,
+    published_answers,
+    reconstruct_replies,
     yes_or_no,
 )
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Workload
-from pages.parts.lessons import LESSONS, centers, view
+from pages.parts import glossary
+from pages.parts.lessons import LESSONS, PATHS, binning, centers, noise, view
 from pages.parts.lessons.lesson import Lesson, LessonPicture
-from pages.parts.shell import permalink
+from pages.parts.shell import permalink, session_restore
 from pages.parts.shell.history import History, RequestState
 from pages.parts.shell.python_script import Script
 from tests.app.session import Session, demo_schema, wait
@@ -34,7 +44,7 @@ FEW_CELLS = {"centers_cells": 4}  # the default of ten cells takes as long as al
 
 
 def open_lesson(lesson: Lesson | None = None) -> Session:
-    return Session().go("learn", **FEW_CELLS, **({} if lesson is None else {"lesson": lesson.tab}))
+    return Session().go("learn", **FEW_CELLS, **({} if lesson is None else {"lesson": lesson.name}))
 
 
 def open_schema(name: str) -> Session:
@@ -52,6 +62,7 @@ def data_frames(session: Session) -> list[Any]:
 def answer_question(session: Session, lesson: Lesson, number: int, *, right: bool) -> Session:
     choice = next(c for c in lesson.questions[number].choices if c.right == right)
     key = f"{lesson.name}_{number}"
+    session.set(**{f"shown_{lesson.name}": number})
     session.app.radio(key=f"question_{key}").set_value(choice)
     return session.press(f"check_{key}")
 
@@ -112,7 +123,7 @@ def test_lesson_starts_at_step_zero_with_questions(lesson: Lesson) -> None:
             assert "choose an answer" not in session.text()
         answer_question(session, lesson, number, right=True)
         assert not session.app.warning
-        assert question.answer.feedback in session.app.success[number].value
+        assert question.answer.feedback in session.app.success[0].value
     for step in range(1, len(lesson.steps)):
         session.press(f"step_{lesson.name}")
         assert f"**Step {step}.** {lesson.steps[step]}" in session.text()
@@ -124,7 +135,7 @@ def test_progress_counts_questions_and_survives_other_pages() -> None:
     session = open_lesson()
     assert f"0 of {every} questions answered, 0 correct" in progress_text(session)
     for number, lesson in enumerate(LESSONS[:3], 1):
-        answer_question(session.set(lesson=lesson.tab), lesson, number % 3, right=number % 2 == 0)
+        answer_question(session.set(lesson=lesson.name), lesson, number % 3, right=number % 2 == 0)
         assert f"{number} of {every} questions answered, {number // 2} correct" in progress_text(
             session
         )
@@ -133,7 +144,9 @@ def test_progress_counts_questions_and_survives_other_pages() -> None:
 
 
 def test_address_opens_lesson_with_its_choices() -> None:
+    # number 3 of an older address
     session = Session(lesson="3", cells="32", right="Wavelet", step="2").go("learn")
+    assert session.app.query_params["lesson"] == "strategies"
     assert session.app.header[0].value == find_lesson("strategies").title
     names: dict = {}
     exec(session.app.code[-1].value, names)
@@ -143,30 +156,29 @@ def test_address_opens_lesson_with_its_choices() -> None:
     session.set(strategies_cells=16)  # the default value
     assert "cells" not in session.app.query_params
     session.press("after_strategies")
-    pcost = str(session.studio.budget.pcost)
-    assert dict(session.app.query_params) == {"lesson": "4", "pcost": pcost}
+    assert dict(session.app.query_params) == {"lesson": "bounds"}
     assert "**Step 0.**" in session.text()
 
 
 def test_address_stores_cells_of_a_query() -> None:
-    session = Session(lesson="1", no_3="a.c", yes_3="").go("learn")
+    session = Session(lesson="pieces", no_3="a.c", yes_3="").go("learn")
     assert [row.tolist() for row in query_of_code(session)] == [[0, 0, 0], [1, 0, 1]]
     back = Session(**session.app.query_params).go("learn")
     assert [row.tolist() for row in query_of_code(back)] == [[0, 0, 0], [1, 0, 1]]
 
 
 @pytest.mark.parametrize(
-    "address", [{"lesson": "11"}, {"lesson": "x"}, {"lesson": "1", "rows": "99", "step": "-3"}]
+    "address", [{"lesson": "11"}, {"lesson": "x"}, {"lesson": "attack", "rows": "99", "step": "-3"}]
 )
 def test_invalid_address_opens_first_lesson(address: dict[str, str]) -> None:
     session = Session(**address).go("learn")
     assert not session.errors()
     assert session.app.header[0].value == LESSONS[0].title
-    assert dict(session.app.query_params) == {"lesson": "1"}
+    assert dict(session.app.query_params) == {"lesson": "attack"}
 
 
 def test_address_holds_plan_and_lesson() -> None:
-    session = open_schema("cps").go("learn").set(lesson=LESSONS[2].tab)
+    session = open_schema("cps").go("learn").set(lesson=LESSONS[2].name)
     assert set(session.app.query_params) == {"plan", "lesson"}
     assert permalink.unpacked(session.app.query_params["plan"]).schema == demo_schema("cps")
 
@@ -200,7 +212,7 @@ def test_instructors_see_goals_and_answers(monkeypatch: pytest.MonkeyPatch) -> N
         lambda asked, cells: centered_pairs(asked, FEW_CELLS["centers_cells"]),
     )
     session = open_lesson()
-    assert LESSONS[2].questions[0].answer.feedback not in session.text()
+    assert LESSONS[0].questions[0].answer.feedback not in session.text()
     session.set(instructor=True).set(overview=True)
     sheet = session.text()
     for lesson in LESSONS:
@@ -226,28 +238,29 @@ def test_lesson_code_builds_plan_opened_in_studio(
     opened = plan(here.workload, here.budget, here.mechanism, **here.options)
     assert isinstance(names["workload_plan"], Plan)
     assert names["workload_plan"].hash == opened.hash
-    if lesson is LESSONS[-1]:
+    if lesson.name == "centers":
         assert "Typical error (counts)" in wait(session.go("preview")).metrics()
     assert session.press("undo").studio.workload is None
 
 
 def test_undo_restores_workload_from_before_lesson() -> None:
-    session = open_schema("cps").go("learn").press("open_smashed")
+    session = open_schema("cps").go("learn").set(lesson="pieces").press("open_pieces")
     assert session.studio.schema.names == ("reply", "city")
     assert session.press("undo").studio.schema == demo_schema("cps")
 
 
 def test_custom_query_is_decomposed() -> None:
-    session = open_lesson()
-    session.set(smashed_rows=3, smashed_columns=4)
-    session.set(smashed_yes_4=["a"], smashed_no_4=[], smashed_unsure_4=["d", "a"])
+    session = open_lesson(find_lesson("pieces"))
+    session.set(pieces_rows=3, pieces_columns=4)
+    session.set(pieces_yes_4=["a"], pieces_no_4=[], pieces_unsure_4=["d", "a"])
     assert [row.tolist() for row in query_of_code(session)] == [
         [1, 0, 0, 0],
         [0, 0, 0, 0],
         [1, 0, 0, 1],
     ]
-    assert "The four pieces add up" not in session.text()
-    assert "The four pieces add up" in session.set(smashed_step=4).text()
+    assert "The four pieces add up to the query in every cell." in session.text()
+    assert "The four pieces add up to" not in session.set(pieces_step=3).text()
+    assert "The four pieces add up to" in session.set(pieces_step=4).text()
 
 
 @pytest.mark.parametrize("pieces", range(5))
@@ -279,28 +292,27 @@ def query_of_code(session: Session) -> list[Any]:
 
 
 def test_query_without_cells_shows_error() -> None:
-    session = open_lesson().set(smashed_yes_3=[], smashed_no_3=[])
+    session = open_lesson(find_lesson("pieces")).set(pieces_yes_3=[], pieces_no_3=[])
     assert "Choose at least one cell" in session.errors()
-    button = next(b for b in session.app.button if b.key == "open_smashed")
+    button = next(b for b in session.app.button if b.key == "open_pieces")
     assert button.disabled
     assert "fix the error above" in session.text()
-    assert not session.set(smashed_yes_3=["a"]).errors()
+    assert not session.set(pieces_yes_3=["a"]).errors()
 
 
 def test_lesson_choices_survive_switch_of_lesson() -> None:
-    session = (
-        open_lesson().set(smashed_yes_3=["a"]).set(lesson=LESSONS[1].tab).set(lesson=LESSONS[0].tab)
-    )
+    session = open_lesson(find_lesson("pieces")).set(pieces_yes_3=["a"])
+    session.set(lesson="attack").set(lesson="pieces")
     assert [row.tolist() for row in query_of_code(session)] == [[1, 0, 0], [0, 0, 1]]
 
 
 def test_residual_spaces_do_not_overlap() -> None:
-    session = open_lesson(find_lesson("apart"))
+    session = open_lesson(find_lesson("overlap"))
     session.set(twin_overlaps=True)
     assert data_frames(session)[0].iloc[0, 2] == pytest.approx(0.5**0.5)  # total and reply yes
-    session.set(apart_step=1, apart_rows=3)
+    session.set(overlap_step=1, overlap_rows=3)
     assert data_frames(session)[0].iloc[0, 2] == 0
-    session.set(apart_step=3, twin_shares=True)
+    session.set(overlap_step=3, twin_shares=True)
     assert data_frames(session)[-1]["share"].sum() == pytest.approx(1.0)
 
 
@@ -331,15 +343,17 @@ def test_draw_again_changes_only_the_noise() -> None:
     assert session.studio.budget == Budget(pcost=2.0)
 
 
-def test_lesson_noise_uses_budget_of_studio() -> None:
+def test_lesson_noise_offers_budget_of_studio() -> None:
     session = open_schema("cps").go("schema")
     session.app.session_state["history"] = History(
         present=replace(session.studio, budget=Budget(pcost=0.37))
     )
-    session.go("learn").set(lesson=find_lesson("noise").tab)
+    session.go("learn").set(lesson=find_lesson("noise").name)
+    assert "pcost=0.02" in session.app.code[-1].value  # at which the noise is visible
+    assert "pcost" not in session.app.query_params
+    session.set(noise_pcost=0.37)
     assert "pcost=0.37" in session.app.code[-1].value
     assert session.app.query_params["pcost"] == "0.37"  # the recipient may have another plan
-    assert "pcost=0.37" not in session.set(noise_pcost=0.5).app.code[-1].value
 
 
 def test_better_weights_give_larger_bounds() -> None:
@@ -366,8 +380,9 @@ def test_lesson_look_shows_saved_budget() -> None:
 
 def test_attack_on_noisy_answers_changes_only_redrawn() -> None:
     lesson = find_lesson("attack")
-    session = open_lesson(lesson).set(attack_answers=16)
+    session = open_lesson(lesson)
     assert "**16 of 16** replies" in session.text()
+    assert "**8 of 16** replies" not in session.text()
     go_to_last_step(session, lesson).set(twin_attack=True)
     first = data_frames(session)[0]["estimate"].tolist()
     assert (
@@ -383,10 +398,86 @@ def test_lesson_budget_protects_persons_with_many_rows() -> None:
     assert session.studio.budget == Budget(pcost=0.01, rows_per_person=20)
 
 
+def test_first_pictures_show_their_point() -> None:
+    """Every lesson opens with settings at which its effect can be seen."""
+    attack = reconstruct_replies(published_answers(PERSONS))
+    assert attack.right == PERSONS
+    # the noise is a tenth of a typical count, and the success rate stays low
+    noisy = Budget(pcost=noise.COST)
+    assert 0.1 < (1 / noisy.mu) / np.median(list(INVENTED.values())) < 0.5
+    # the person with most rows shifts the count by twice the noise
+    assert neighbours(Budget(pcost=0.01), rows=max(CAPS)).guess > 0.8
+    # clipping adds more than twice the standard error of the unbiased sum
+    clipped = clipping_example(bin_counts(1), 1 / Budget(pcost=binning.COST).mu)
+    assert clipped.bias > clipped.std_of_sum
+    session = open_lesson(find_lesson("pieces"))
+    assert len(json.loads(session.app.get("plotly_chart")[0].proto.spec)["data"]) == 2 * 6
+
+
+def test_paths_select_lessons_by_time() -> None:
+    for minutes, names in PATHS.items():
+        assert sum(find_lesson(name).minutes for name in names) == minutes
+    session = open_lesson().set(learn_minutes=15)
+    options = next(s for s in session.app.selectbox if s.key == "lesson").options
+    assert options == ["1. Attack · 7 min", "2. Noise · 8 min"]
+    assert session.app.query_params["minutes"] == "15"
+    session.press("after_attack")
+    assert session.app.header[0].value == find_lesson("noise").title
+    assert not [b for b in session.app.button if b.key == "after_noise"]
+    shared = Session(**session.app.query_params).go("learn")
+    assert shared.app.header[0].value == find_lesson("noise").title
+    # a lesson outside the path is left when the path changes
+    session.set(learn_minutes=90).set(lesson="centers").set(learn_minutes=45)
+    assert session.app.header[0].value == LESSONS[0].title
+
+
+def test_course_mode_shows_lesson_only() -> None:
+    session = open_lesson().set(course=True)
+    assert not session.app.title
+    assert any("stSidebar" in element.proto.body for element in session.app.get("html"))
+    assert session.app.header[0].value == LESSONS[0].title
+    assert session.app.query_params["course"] == "1"
+    chart = json.loads(session.app.get("plotly_chart")[0].proto.spec)
+    assert chart["layout"]["font"]["size"] > 12
+    assert Session(course="1").go("learn").app.header
+    assert session.set(course=False).app.title
+
+
+def test_answers_survive_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_restore, "browser", lambda: "test browser")
+    lesson = LESSONS[0]
+    answer_question(open_lesson(lesson), lesson, 1, right=True)
+    again = open_lesson(lesson)
+    assert "1 of 30 questions answered, 1 correct" in progress_text(again)
+    assert next(r for r in again.app.radio if r.label == "Question").proto.captions == ["", "✓", ""]
+    again.set(shown_attack=1)
+    assert lesson.questions[1].answer.feedback in again.app.success[0].value
+    again.press("forget_answers")
+    assert "0 of 30 questions answered" in progress_text(open_lesson(lesson))
+    monkeypatch.setattr(session_restore, "browser", lambda: "")
+    answer_question(open_lesson(lesson), lesson, 1, right=True)
+    assert "0 of 30 questions answered" in progress_text(open_lesson(lesson))
+
+
+def test_damaged_answer_file_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(session_restore.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(session_restore, "browser", lambda: "b")
+    for text in ("{", "[]", '{"b": 3}', '{"b": {"attack_0": "x"}}', '{"b": {"attack_0": 99}}'):
+        (tmp_path / "answers.json").write_text(text)
+        assert "0 of 30 questions answered" in progress_text(open_lesson())
+
+
+def test_glossary_explains_terms_in_one_line() -> None:
+    text = open_lesson().text()
+    for term, meaning in glossary.TERMS.items():
+        assert f"**{term}**: {meaning}" in text
+        assert meaning.endswith(".")
+
+
 def test_wider_cells_have_less_bias() -> None:
     session = open_lesson(find_lesson("binning")).set(binning_step=2, binning_width=1)
     first = session.metrics()["Mean bias of the sum"]
-    std = 1 / session.studio.budget.mu
+    std = 1 / Budget(pcost=binning.COST).mu
     assert float(first.split()[0]) == pytest.approx(
         clipping_example(bin_counts(1), std).bias, abs=0.06
     )
@@ -405,7 +496,7 @@ def test_lesson_tunes_workload_of_the_studio() -> None:
         .set(ways=[1, 2])
         .press("add_ways")
     )
-    session.go("learn", **FEW_CELLS).set(lesson=find_lesson("centers").tab).set(
+    session.go("learn", **FEW_CELLS).set(lesson=find_lesson("centers").name).set(
         centers_whose="My workload", twin_centered=True
     )
     errors = dict(

@@ -1,4 +1,4 @@
-"""Lessons of the Learn page, in order."""
+"""Lessons of the Learn page, in the order of learning, and paths through them."""
 
 from pages.parts.lessons import (
     attack,
@@ -14,14 +14,33 @@ from pages.parts.lessons import (
 )
 
 LESSONS = (
+    attack.LESSON,
+    noise.LESSON,
+    many_rows.LESSON,
+    binning.LESSON,
     decomposition.LESSON,
     orthogonality.LESSON,
     strategies.LESSON,
-    noise.LESSON,
     bounds.LESSON,
-    common_mechanism.LESSON,
-    attack.LESSON,
-    many_rows.LESSON,
-    binning.LESSON,
     centers.LESSON,
+    common_mechanism.LESSON,
+)
+# Minutes of a path -> names of its lessons; the longest path has all of them.
+PATHS = {
+    90: tuple(lesson.name for lesson in LESSONS),
+    45: ("attack", "noise", "rows", "binning", "pieces", "strategies"),
+    15: ("attack", "noise"),
+}
+# Names in the order in which older addresses numbered the lessons.
+NUMBERED = (
+    "pieces",
+    "overlap",
+    "strategies",
+    "noise",
+    "bounds",
+    "coarse",
+    "attack",
+    "rows",
+    "binning",
+    "centers",
 )

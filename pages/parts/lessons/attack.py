@@ -1,4 +1,4 @@
-"""Lesson 7: reconstruction attack on exact and on noisy answers."""
+"""Lesson: reconstruction attack on exact and on noisy answers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from pages.parts.lessons.lesson import (
 )
 from pages.parts.lessons.url_state import dial
 from pages.parts.lessons.user_workload import user_workload_cost
-from pages.parts.shell import history
 from pages.parts.shell.history import RequestState
 
 NAME = "attack"
 COUNTS = tuple(range(2, PERSONS + 1))
 COSTS = (0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
+COST = 1.0  # at which the attack fails
 NOISY_ANSWERS = "learn_noisy_answers"  # session key
 STEPS = (
     (
-        "Sixteen persons replied yes or no in confidence. **Exact counts** of yes in groups are"
-        " published. Add answers until the attack finds every reply."
+        "Sixteen persons replied yes or no in confidence. **Sixteen exact counts** of yes in groups"
+        " are published. From these counts alone, the attack finds every reply."
     ),
-    "**The same answers with noise**, within one budget: the attack fails.",
+    "**Fewer exact counts**: choose how many. How many does the attack need?",
+    "**The same counts with noise**, within one budget: the attack fails.",
 )
 
 
@@ -52,25 +53,32 @@ def publish_again() -> None:
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the attack: on exact answers in step 0, on noisy answers in step 1."""
+    """Draw the attack: on all exact answers, then on a chosen number, then on noisy answers."""
     left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
-    count = dial(
-        left.select_slider, "Published answers", COUNTS, of=NAME, name="answers", default=4
-    )
-    budget = history.current().budget
-    if step:
+    count, budget, is_noisy = PERSONS, Budget(pcost=COST), step > 1
+    if step > 0:
+        count = dial(
+            left.select_slider,
+            "Published answers",
+            COUNTS,
+            of=NAME,
+            name="answers",
+            default=PERSONS,
+        )
+    if is_noisy:
         label = "Privacy cost (pcost) of all answers"
-        budget = Budget(pcost=user_workload_cost(middle.select_slider, COSTS, of=NAME, label=label))
+        pcost = user_workload_cost(middle.select_slider, COSTS, of=NAME, default=COST, label=label)
+        budget = Budget(pcost=pcost)
         right.button("Draw again", key="publish_again", on_click=publish_again, width="stretch")
-    else:
-        budget = Budget(pcost=budget.pcost)
-    attack = reconstruct_replies(noisy_answers(count, budget) if step else published_answers(count))
+    attack = reconstruct_replies(
+        noisy_answers(count, budget) if is_noisy else published_answers(count)
+    )
     shown = show_picture(lessons.attack_picture(attack), "attack")
-    answers_text = ", ".join(format_number(float(answer)) for answer in attack.answers)
+    answers_text = ", ".join(f"{answer:.{int(is_noisy)}f}" for answer in attack.answers)
     st.markdown(
         f"Published: {answers_text}. The attacker finds **{attack.right} of {PERSONS}** replies."
     )
-    if step:
+    if is_noisy:
         guess = lessons.guess_text(neighbours(budget))
         st.markdown(
             "Each answer has a standard error of"
@@ -82,7 +90,7 @@ def picture(step: int) -> LessonPicture:
     workload = Workload(schema).add(
         ["person"], Custom(lessons.group_questions(count).astype(int).tolist())
     )
-    call = f"published_answers({count}, {f'Budget(pcost={budget.pcost!r})' if step else None})"
+    call = f"published_answers({count}, {f'Budget(pcost={budget.pcost!r})' if is_noisy else None})"
     script = lines(
         f"result = reconstruct_replies({call})\nprint(result.answers.round(1), result.guesses,"
         " result.right)",
@@ -115,7 +123,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="7. Attack",
+    tab="Attack",
+    minutes=7,
     title="An attack, and why noise stops it",
     words=(
         "Counts look harmless: no name, no single reply. But **every exact answer is an equation**,"

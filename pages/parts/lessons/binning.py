@@ -1,4 +1,4 @@
-"""Lesson 9: bias of noisy counts that are clipped at zero."""
+"""Lesson: bias of noisy counts that are clipped at zero."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from pages.parts.shell.history import RequestState
 
 NAME = "binning"
 COSTS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+COST = 0.05  # at which the bias is visible
 STEPS = (
     (
         "A sparse table with noise, whose **negative counts are set to zero**: the mean published"
@@ -38,7 +39,7 @@ STEPS = (
 def picture(step: int) -> LessonPicture:
     """Draw mean published counts after clipping, then the bias of their sum, then wider cells."""
     left, right = st.columns(2)
-    pcost = user_workload_cost(left.select_slider, COSTS, of=NAME)
+    pcost = user_workload_cost(left.select_slider, COSTS, of=NAME, default=COST)
     width = 1
     if step > 1:
         width = dial(right.select_slider, "Merged cells", WIDTHS, of=NAME, name="width", default=2)
@@ -94,7 +95,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="9. Clipping",
+    tab="Negative counts",
+    minutes=7,
     title="Negative counts and wide cells",
     words=(
         "A noisy count of an empty cell is negative half of the time. If it is **set to zero**,"

@@ -1,4 +1,4 @@
-"""Lesson 5: lower bounds on the error of every strategy."""
+"""Lesson: lower bounds on the error of every strategy."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="5. Bound",
+    tab="Bound",
+    minutes=10,
     title="Lower bounds",
     words=(
         "How do you know that a strategy is good? There are infinitely many others. A **lower"

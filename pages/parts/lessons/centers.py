@@ -1,4 +1,4 @@
-"""Lesson 10: tuned centers and the remaining gap to the bound."""
+"""Lesson: tuned centers and the remaining gap to the bound."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="10. Centers",
+    tab="Centers",
+    minutes=12,
     title="Tuned centers and the remaining gap",
     words=(
         "The paper splits a query on two attributes with **uniform** weights, the same for every"

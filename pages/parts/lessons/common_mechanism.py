@@ -1,4 +1,4 @@
-"""Lesson 6: common mechanism of a coarse and a fine analysis."""
+"""Lesson: common mechanism of a coarse and a fine analysis."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="6. Coarse or fine",
+    tab="Coarse or fine",
+    minutes=13,
     title="Coarse or fine",
     words=(
         "A **coarse** analysis counts the yes replies to each question. A **fine** analysis counts"

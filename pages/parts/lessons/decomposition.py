@@ -1,4 +1,4 @@
-"""Lesson 1: decomposition of a query into pieces."""
+"""Lesson: decomposition of a query into pieces."""
 
 from __future__ import annotations
 
@@ -19,18 +19,15 @@ from pages.parts.lessons.lesson import (
 from pages.parts.lessons.url_state import dial
 from pages.parts.shell.history import RequestState
 
-NAME = "smashed"
+NAME = "pieces"
 REPLIES = ("yes", "no", "unsure", "silent")
 CITIES = ("a", "b", "c", "d", "e")
 STEPS = (
-    (
-        "The query: bright cells are counted. Which single number, the same in every cell, is"
-        " closest to it?"
-    ),
-    "The **piece for the total**: the mean of all cells.",
-    "The **piece for the reply**: mean of each row, minus the piece for the total.",
-    "The **piece for the city**: the same for the columns.",
-    "The **interaction**: the remainder. The four pieces add up to the query.",
+    "A **query** and its **four pieces**: in every cell, the pieces add up to the query.",
+    "Only the **piece for the total**: the mean of all cells.",
+    "With the **piece for the reply**: mean of each row, minus the piece for the total.",
+    "With the **piece for the city**: the same for the columns.",
+    "With the **interaction**: the remainder. The sum is the query again.",
 )
 PAPER_QUERY = {"yes": ["b", "c"], "no": ["c"]}  # figure 1 of the paper
 
@@ -57,11 +54,12 @@ def grid() -> tuple[Schema, list[list[int]]]:
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw a query and its first pieces, one more in each step, and their sum."""
+    """Draw a query and its pieces: all in step 0, then one more in each step, and their sum."""
     schema, query = grid()
     decomposition = decompose_query(schema, query)
-    shown = show_picture(lessons.decomposition_picture(decomposition, step), "smashed")
-    if step == len(decomposition.pieces) and decomposition.misfit < 1e-9:
+    n_pieces = step or len(decomposition.pieces)
+    shown = show_picture(lessons.decomposition_picture(decomposition, n_pieces), "pieces")
+    if n_pieces == len(decomposition.pieces) and decomposition.misfit < 1e-9:
         st.markdown("The four pieces add up to the query in every cell.")
     workload = Workload(schema).add(schema.names, Custom([[cell for row in query for cell in row]]))
     script = lines(
@@ -89,7 +87,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="1. Pieces",
+    tab="Pieces",
+    minutes=8,
     title="Decomposition of a query",
     words=(
         "A counting query has a 1 in every cell that it counts, else 0. Its **piece for the total**"

@@ -6,7 +6,10 @@ To add a lesson, write a module with a `Lesson` and list it in ``LESSONS`` of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import plotly.graph_objects as go
+import streamlit as st
 
 from engine.figures import Picture
 from pages.parts.shell import figure_view, python_script
@@ -14,6 +17,8 @@ from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script
 
 UNIFORM = {"centers": "uniform"}  # plan options of lessons about the split of the paper
+COURSE = "course"  # session key: whether the lessons are shown for a class
+COURSE_FONT_PX, COURSE_SCALE = 18, 1.25  # of the figures of a class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +74,7 @@ class Lesson:
     ----------
     name : identifier in widget keys and file names.
     tab : short title.
+    minutes : time that the lesson takes.
     title : full title.
     words : introduction, Markdown.
     steps : one sentence per step of the picture, from step 0, Markdown.
@@ -83,6 +89,7 @@ class Lesson:
 
     name: str
     tab: str
+    minutes: int
     title: str
     words: str
     steps: tuple[str, ...]
@@ -117,6 +124,15 @@ def lines(text: str, **imports: str) -> Script:
 
 
 def show_picture(picture: Picture, key: str, *, plain: bool = True) -> Picture:
-    """Draw a picture and return it; a ``plain`` picture has only an export button."""
-    figure_view.picture(picture, key=key, config=figure_view.EXPORT if plain else None)
+    """Draw a picture, larger in the course mode, and return it.
+
+    A ``plain`` picture has only an export button.
+    """
+    drawn = picture
+    if st.session_state.get(COURSE, False):
+        figure = go.Figure(picture.figure)
+        height = figure.layout.height or 450
+        figure.update_layout(font_size=COURSE_FONT_PX, height=COURSE_SCALE * height)
+        drawn = replace(picture, figure=figure)
+    figure_view.picture(drawn, key=key, config=figure_view.EXPORT if plain else None)
     return picture

@@ -1,4 +1,4 @@
-"""Lesson 8: unit of privacy and contribution bounding."""
+"""Lesson: unit of privacy and contribution bounding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from pages.parts.lessons.lesson import (
     show_picture,
 )
 from pages.parts.lessons.url_state import dial
-from pages.parts.shell import history
 from pages.parts.shell.history import RequestState
 
 NAME = "rows"
@@ -37,16 +36,8 @@ STEPS = (
 def picture(step: int) -> LessonPicture:
     """Draw a count with and without a person with several rows, then the error of each cap."""
     left, middle = st.columns(2)
-    mine = history.current().schema
-    first = mine.rows_per_person if mine is not None and mine.rows_per_person in CAPS else 3
     rows = dial(
-        left.select_slider,
-        "Rows per person",
-        CAPS,
-        of=NAME,
-        name="rows",
-        default=first,
-        always=True,
+        left.select_slider, "Rows per person", CAPS, of=NAME, name="rows", default=max(CAPS)
     )
     pcost = dial(
         middle.select_slider, "Privacy cost (pcost)", COSTS, of=NAME, name="pcost", default=0.01
@@ -99,7 +90,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="8. Many rows",
+    tab="Several rows",
+    minutes=8,
     title="Who is protected: a row or a person?",
     words=(
         "A hospital counts visits. Most patients come once, a few twenty times. Noise that hides"

@@ -1,4 +1,4 @@
-"""Lesson 4: noise as possible releases, and the guarantee of a budget."""
+"""Lesson: noise as possible releases, and the guarantee of a budget."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from pages.parts.shell.history import RequestState
 
 NAME = "noise"
 COSTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+COST = 0.02  # at which the noise is visible
 DRAWS = 20
 RELEASES = "learn_draws"  # session key
 STEPS = (
-    ("**Possible releases**, of which one would be published, at the budget of your plan."),
+    "**Possible releases** at one budget, of which one would be published.",
     "**One person more or less**: the distribution of a count without and with that person.",
     "**The same budget in every unit**.",
 )
@@ -52,7 +53,7 @@ def draw_again() -> None:
 def picture(step: int) -> LessonPicture:
     """Draw possible releases, then the effect of one person, then the budget in all units."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    pcost = user_workload_cost(left.select_slider, COSTS, of=NAME)
+    pcost = user_workload_cost(left.select_slider, COSTS, of=NAME, default=COST)
     budget = Budget(pcost=pcost)
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
     st.markdown(f"Standard error of each count: **{format_number(1 / budget.mu)}** counts.")
@@ -101,7 +102,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="4. Noise",
+    tab="Noise",
+    minutes=8,
     title="Noise and the privacy budget",
     words=(
         "A release is **one random draw**. The dots below are 20 possible releases of invented"

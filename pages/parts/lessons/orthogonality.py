@@ -1,4 +1,4 @@
-"""Lesson 2: orthogonality of the residual spaces."""
+"""Lesson: orthogonality of the residual spaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pages.parts.lessons.url_state import dial
 from pages.parts.lessons.user_workload import user_workload
 from pages.parts.shell.history import RequestState
 
-NAME = "apart"
+NAME = "overlap"
 STEPS = (
     (
         "The **requested tables**: the cosine between two counts shows how much information they"
@@ -95,7 +95,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="2. Overlap",
+    tab="Overlap",
+    minutes=10,
     title="Orthogonal residual spaces",
     words=(
         "The table by reply and the table by city both contain the total, so measuring both pays"

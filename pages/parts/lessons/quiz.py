@@ -1,7 +1,4 @@
-"""Questions of a lesson with feedback, progress, and notes for instructors.
-
-Answers are stored in the session only.
-"""
+"""Questions of a lesson with feedback, progress, and notes for instructors."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
+from pages.parts.lessons import answer_store
 from pages.parts.lessons.lesson import Choice, Lesson
 from pages.parts.shell import buttons
 
@@ -22,48 +20,87 @@ def answers() -> Mapping[tuple[str, int], Choice]:
     return stored_answers
 
 
+def restore(lessons: Sequence[Lesson]) -> None:
+    """Load the answers that this browser gave in earlier sessions."""
+    if ANSWERS in st.session_state:
+        return
+    numbers = answer_store.load()
+    restored = {}
+    for lesson in lessons:
+        for number, question in enumerate(lesson.questions):
+            choice_number = numbers.get(f"{lesson.name}_{number}", -1)
+            if 0 <= choice_number < len(question.choices):
+                choice = question.choices[choice_number]
+                restored[lesson.name, number] = choice
+                st.session_state.setdefault(f"question_{lesson.name}_{number}", choice)
+    st.session_state[ANSWERS] = restored
+
+
 def progress(lessons: Sequence[Lesson]) -> None:
     """Draw a progress bar with the numbers of answered and correctly answered questions."""
-    checked, n_questions = answers(), sum(len(lesson.questions) for lesson in lessons)
-    correct = sum(choice.right for choice in checked.values())
+    questions = {
+        (lesson.name, number) for lesson in lessons for number in range(len(lesson.questions))
+    }
+    checked = [choice for key, choice in answers().items() if key in questions]
+    correct = sum(choice.right for choice in checked)
     st.progress(
-        len(checked) / n_questions,
-        text=f"{len(checked)} of {n_questions} questions answered, {correct} correct.",
+        len(checked) / len(questions),
+        text=f"{len(checked)} of {len(questions)} questions answered, {correct} correct.",
     )
 
 
+def forget() -> None:
+    """Delete all answers."""
+    for name, number in answers():
+        st.session_state[f"question_{name}_{number}"] = None
+    st.session_state[ANSWERS] = {}
+    answer_store.save({})
+
+
 def questions(lesson: Lesson) -> None:
-    """Draw the questions of a lesson, with buttons that check the answers, and the feedback."""
+    """Draw one question of a lesson with the button that checks its answer, and the feedback."""
+
+    numbers = range(len(lesson.questions))
+    checked = [answers().get((lesson.name, number)) for number in numbers]
     with st.container(border=True):
-        st.subheader("Questions")
-        for number, question in enumerate(lesson.questions):
-            key = f"{lesson.name}_{number}"
-            st.radio(
-                f"{number + 1}. {question.text}",
-                question.choices,
-                index=None,
-                format_func=lambda choice: choice.text,
-                key=f"question_{key}",
-                persist_state="session",
-            )
-            buttons.button(
-                f"Check answer {number + 1}", _check, lesson.name, number, key=f"check_{key}"
-            )
-            if st.session_state.get(UNCHOSEN) == (lesson.name, number):
-                st.info("To continue, choose an answer.", icon="👆")
-            answer = answers().get((lesson.name, number))
-            if answer is not None and answer.right:
-                st.success(f"**Correct:** {answer.text} {answer.feedback}", icon="✅")
-            elif answer is not None:
-                st.warning(f"**Not quite:** {answer.text} {answer.feedback}", icon="🔁")
+        number = st.radio(
+            "Question",
+            numbers,
+            format_func=lambda number: f"Question {number + 1}",
+            captions=["✓" if answer is not None and answer.right else "" for answer in checked],
+            key=f"shown_{lesson.name}",
+            horizontal=True,
+            persist_state="session",
+            label_visibility="collapsed",
+        )
+        question, key = lesson.questions[number], f"{lesson.name}_{number}"
+        st.radio(
+            question.text,
+            question.choices,
+            index=None,
+            format_func=lambda choice: choice.text,
+            key=f"question_{key}",
+            persist_state="session",
+        )
+        buttons.button("Check answer", _check, lesson, number, key=f"check_{key}")
+        if st.session_state.get(UNCHOSEN) == (lesson.name, number):
+            st.info("To continue, choose an answer.", icon="👆")
+        answer = checked[number]
+        if answer is not None and answer.right:
+            st.success(f"**Correct:** {answer.text} {answer.feedback}", icon="✅")
+        elif answer is not None:
+            st.warning(f"**Not quite:** {answer.text} {answer.feedback}", icon="🔁")
 
 
-def _check(name: str, number: int) -> None:
+def _check(lesson: Lesson, number: int) -> None:
     """Store the selected answer of a question, or that none is selected."""
-    chosen = st.session_state.get(f"question_{name}_{number}")
-    st.session_state[UNCHOSEN] = (name, number) if chosen is None else None
-    if chosen is not None:
-        st.session_state[ANSWERS] = {**answers(), (name, number): chosen}
+    chosen = st.session_state.get(f"question_{lesson.name}_{number}")
+    st.session_state[UNCHOSEN] = (lesson.name, number) if chosen is None else None
+    if chosen is None:
+        return
+    st.session_state[ANSWERS] = {**answers(), (lesson.name, number): chosen}
+    choice_number = lesson.questions[number].choices.index(chosen)
+    answer_store.save(answer_store.load() | {f"{lesson.name}_{number}": choice_number})
 
 
 def sheet(lesson: Lesson) -> str:

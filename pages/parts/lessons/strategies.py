@@ -1,4 +1,4 @@
-"""Lesson 3: measured strategy and requested workload."""
+"""Lesson: measured strategy and requested workload."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def expected() -> dict[str, str]:
 
 LESSON = Lesson(
     name=NAME,
-    tab="3. Strategies",
+    tab="Strategies",
+    minutes=7,
     title="Strategies",
     words=(
         "The workload is **every range** of ages. The noisy numbers that are **measured** can be"

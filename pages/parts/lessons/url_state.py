@@ -1,7 +1,8 @@
 """Choices of a lesson in the URL, for sharing and for the browser's back button.
 
-`?lesson=3&cells=32` is lesson 3 with 32 cells; default values are omitted.  The page reads the URL
-when it is opened and after the back or forward button, and otherwise writes its choices to the URL.
+`?lesson=strategies&cells=32` is the lesson on strategies with 32 cells; default values are omitted.
+The page reads the URL when it is opened and after the back or forward button, and otherwise writes
+its choices to the URL.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ from typing import Any
 
 import streamlit as st
 
+from pages.parts.lessons.lesson import COURSE
 from pages.parts.shell import history, permalink
 from pages.parts.shell.streamlit_internals import is_history_navigation
 
-LESSON, TAB = "lesson", "lesson"  # URL parameter, and session key of the open tab
+LESSON, TAB = "lesson", "lesson"  # URL parameter, and session key of the name of the lesson
+MINUTES, MINUTES_KEY = "minutes", "learn_minutes"  # URL parameter and session key of the path
 CHOSEN = "learn_chosen"  # session key: lesson name -> URL parameter -> (choice, its text)
 
 
-def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
+def follow(names: Sequence[str], *, numbered: Sequence[str], minutes: Sequence[int]) -> None:
     """Read the lesson and its choices if the page was opened by a URL or the back button.
 
-    ``tabs`` and ``names`` are the short titles and names of all lessons.
+    Parameters
+    ----------
+    names : names of all lessons; the first is the default.
+    numbered : names of the lessons that older addresses call 1, 2, ...
+    minutes : durations of the paths; the first is the default.
     """
     cache, back = history.page_state(), is_history_navigation()
     cache["url_choices"] = None
@@ -31,17 +38,26 @@ def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
     cache["entered"] = True
     if not choices and not back:
         return
-    number = choices.pop(LESSON, "1")
-    place = int(number) - 1 if number.isdecimal() and 1 <= int(number) <= len(tabs) else 0
-    st.session_state[TAB] = tabs[place]
-    cache["url_choices"] = (names[place], choices)
+    name = choices.pop(LESSON, names[0])
+    if name.isdecimal() and 1 <= int(name) <= len(numbered):
+        name = numbered[int(name) - 1]
+    name = name if name in names else names[0]
+    st.session_state[TAB] = name
+    by_text = {str(duration): duration for duration in minutes}
+    st.session_state[MINUTES_KEY] = by_text.get(choices.pop(MINUTES, ""), minutes[0])
+    st.session_state[COURSE] = choices.pop(COURSE, "") == "1"
+    cache["url_choices"] = (name, choices)
 
 
-def keep(number: int, lesson: str) -> None:
+def keep(lesson: str, *, default_minutes: int) -> None:
     """Write the lesson and its choices other than defaults into the URL."""
-    parameters = {LESSON: str(number)} | {
+    parameters = {LESSON: lesson} | {
         name: text for name, (_, text) in _chosen(lesson).items() if text
     }
+    if (minutes := st.session_state.get(MINUTES_KEY, default_minutes)) != default_minutes:
+        parameters[MINUTES] = str(minutes)
+    if st.session_state.get(COURSE, False):
+        parameters[COURSE] = "1"
     now = dict(st.query_params)
     if {name: text for name, text in now.items() if name not in permalink.OURS} != parameters:
         st.query_params.from_dict(

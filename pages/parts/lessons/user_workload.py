@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from engine._format import cost
 from engine.mechanisms import forecast
 from engine.workload import Workload
 from pages.parts.lessons.url_state import dial
@@ -46,9 +47,13 @@ def user_workload_cost(
     costs: Sequence[float],
     *,
     of: str,
+    default: float,
     label: str = "Privacy cost (pcost)",
 ) -> float:
-    """Draw the choice of a privacy cost, by default the one of the user's plan; return it."""
+    """Draw the choice of a privacy cost, which offers the cost of the user's plan; return it.
+
+    ``default`` is a cost at which the picture shows its point.
+    """
     mine = history.current().budget.pcost
     chosen: float = dial(
         draw,
@@ -56,8 +61,7 @@ def user_workload_cost(
         tuple(sorted({*costs, mine})),
         of=of,
         name="pcost",
-        default=mine,
-        always=True,
-        format_func=lambda cost: f"{cost:g} (your plan)" if cost == mine else f"{cost:g}",
+        default=default,
+        format_func=lambda one: f"{cost(one)} (your plan)" if one == mine else cost(one),
     )
     return chosen

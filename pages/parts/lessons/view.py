@@ -5,18 +5,30 @@ from __future__ import annotations
 from functools import partial
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from engine.errors import EngineError
 from engine.lessons.figures import handout_html
 from pages.parts.jobs import plans
 from pages.parts.lessons import quiz, url_state
-from pages.parts.lessons.lesson import Lesson, LessonPicture
+from pages.parts.lessons.lesson import COURSE, Lesson, LessonPicture
 from pages.parts.shell import buttons, history, page_layout
 from pages.parts.shell.error_text import error_text, show_error
 
+# Large type without sidebar and toolbar, for a class.
+COURSE_STYLE = """<style>
+[data-testid=stSidebar], [data-testid=stHeader], [data-testid=stExpandSidebarButton] {display: none}
+html {font-size: 22px !important}
+#root [data-testid=stMainBlockContainer] {padding: 1.5rem 3rem; max-width: 100%}
+</style>"""
 
-def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
-    """Draw a lesson; return its Python code, empty if there is no picture."""
+
+def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
+    """Draw a lesson; return its Python code, empty if there is no picture.
+
+    ``after`` is the next lesson of the path.
+    """
+    is_course = st.session_state.get(COURSE, False)
     st.header(lesson.title)
     st.markdown(lesson.words)
     step = steps(lesson)
@@ -25,17 +37,18 @@ def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
         shown = lesson.picture(step)
     except (EngineError, MemoryError) as error:
         show_error(error_text(error))
-    with st.expander("Formulas"):
-        for formula in lesson.formulas:
-            st.latex(formula.latex)
-            st.caption(formula.words)
+    if not is_course:
+        with st.expander("Formulas"):
+            for formula in lesson.formulas:
+                st.latex(formula.latex)
+                st.caption(formula.words)
     quiz.questions(lesson)
     if st.session_state.get(quiz.INSTRUCTOR, False):
         with st.container(border=True):
             st.subheader("For instructors")
             st.markdown(quiz.sheet(lesson))
-    _actions(lesson, shown, after)
-    url_state.keep(number, lesson.name)
+    _actions(lesson, shown, after, is_course=is_course)
+    url_state.keep(lesson.name, default_minutes=default_minutes)
     return shown.text if shown is not None else ""
 
 
@@ -63,9 +76,28 @@ def steps(lesson: Lesson) -> int:
     return step
 
 
-def _actions(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) -> None:
-    """Draw the buttons that open the plan in Preview, save the handout and open the next lesson."""
+def _actions(
+    lesson: Lesson, shown: LessonPicture | None, after: Lesson | None, *, is_course: bool
+) -> None:
+    """Draw the buttons that open the plan in Preview, save the handout and open the next lesson.
+
+    A class sees only the button for the next lesson.
+    """
     row = st.container(horizontal=True)
+    if not is_course:
+        _plan_and_handout(row, lesson, shown)
+    if after is not None:
+        buttons.button(
+            f"Next lesson: {after.tab} →",
+            _open_lesson,
+            after.name,
+            key=f"after_{lesson.name}",
+            place=row,
+        )
+
+
+def _plan_and_handout(row: DeltaGenerator, lesson: Lesson, shown: LessonPicture | None) -> None:
+    """Draw the buttons that open the plan in Preview and save the handout."""
     reason = None if shown is not None else "To continue, fix the error above."
     opened = row.button(
         "Open plan in Preview",
@@ -87,14 +119,6 @@ def _actions(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) 
     )
     if reason:
         st.caption(reason)
-    if after is not None:
-        buttons.button(
-            f"Next lesson: {after.tab} →",
-            _open_tab,
-            after.tab,
-            key=f"after_{lesson.name}",
-            place=row,
-        )
 
 
 def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> bytes:
@@ -124,5 +148,5 @@ def _open(shown: LessonPicture) -> None:
     plans.begin(shown.studio)
 
 
-def _open_tab(tab: str) -> None:
-    st.session_state[url_state.TAB] = tab
+def _open_lesson(name: str) -> None:
+    st.session_state[url_state.TAB] = name
