@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ from engine.progress import Progress, check_callback, progress_reporter
 from engine.records import MEMORY_LIMIT
 from engine.release import Measurement, apply_group
 from engine.residuals import Axes
+from engine.workload import subsets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +59,9 @@ CELL_COPIES = 3  # numbers in memory per cell: noisy residual, contrast and mult
 # as a multiple of the mean noise of a table relative to the number of records
 MAX_UNIFORM_SHARE, UNIFORM_SHARE_PER_NOISE = 5e-4, 5e-3
 MAX_SETS = 1_000_000
+# L1 distance of synthetic records from tables, per record, at which they are near enough: at most
+# MAX_RECORDS_DISTANCE, and NOISE_SHARE of the error that noise leaves in the tables
+MAX_RECORDS_DISTANCE, NOISE_SHARE = 0.02, 0.18
 MAX_RECORDS = 1_000_000_000
 RECORD_COPIES = 2  # numbers in memory per value of a synthetic record
 TABLE_COPIES = 10  # numbers in memory per cell of the largest table while it is fitted
@@ -257,7 +262,16 @@ class Published:
         generator = np.random.default_rng(seed_of(self.measurement))
         impossible = {axes: mask for axes in sets if (mask := self.impossible(axes)) is not None}
         part = checkpoints.of_part(f"records {people}")
-        records = nearest_people(tables, self._sizes, people, generator, tell, impossible, part)
+        records = nearest_people(
+            tables,
+            self._sizes,
+            people,
+            generator,
+            tell,
+            impossible,
+            part,
+            _records_tolerance(evidence(self.measurement), tables),
+        )
         held = {self.names[a] for axes in self.contrasts for a in axes}
         columns = {name: records[:, self._at[name]] for name in self.names if name in held}
         for name, codes in keeping_facts(columns, self.measurement.plan.schema, generator).items():
@@ -397,6 +411,28 @@ def _fitted(
             )
     checkpoints.write_result("contrasts", arrays_by_name(contrasts))
     return contrasts
+
+
+def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> float:
+    """Return the L1 distance of synthetic records from tables, per record, that noise hides.
+
+    It is a share of the error that the noise of the residuals leaves in the tables.  The error of a
+    residual on two or more attributes is at most that of a table whose dispersion is its counts.
+    """
+    errors = []
+    for axes, table in tables.items():
+        squares = 0.0
+        for inside in subsets(axes):
+            if (seen := estimates.seen.get(inside)) is None:
+                continue
+            margin = table.sum(axis=tuple(i for i, a in enumerate(axes) if a not in inside))
+            variances = np.full(margin.shape, seen.variance)
+            if len(inside) > 1:
+                variances = variances * margin / (variances + margin)
+            squares += float(np.sqrt(variances).sum()) ** 2
+        total = max(float(table.sum()), 1.0)
+        errors.append(math.sqrt(2.0 / math.pi * squares) / total)
+    return min(MAX_RECORDS_DISTANCE, NOISE_SHARE * float(np.mean(errors))) if errors else 0.0
 
 
 def _checkpoints(measurement: Measurement, fit: str, folder: Folder | None) -> Checkpoints:

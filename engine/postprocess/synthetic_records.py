@@ -9,8 +9,10 @@ that most reduce
 
 where n is the number of records in a cell and T its published count.  The weights are a compromise
 between absolute errors, by which tables are evaluated, and chi-squared, whose steps are more even.
-Gains are computed for many records together, and changes applied to few at a time, largest gain
-first, so that not all of them fill the same cell.
+Gains are computed for many records together.  Not all of them may fill the same cell: a change is
+applied only if it is a gain after all changes of larger gain that enter or leave its cells, so that
+every step decreases the objective.  The search ends when the counts are as near to the tables as
+the noise of the tables justifies.
 
 Constraints on synthetic records: impossible cells and exact public totals.
 """
@@ -32,9 +34,10 @@ from engine.progress import Listener
 from engine.residuals import Axes
 from engine.workload import Schema
 
-EVALUATED_SHARE = 1 / 12  # share of the records whose gains are computed at the same counts
-CHANGED_SHARE = 1 / 800  # share of the records that change before counts are updated
-MAX_ROUNDS = 6
+BATCH_RECORDS = 20_000  # records whose gains are computed at the same counts
+MAX_CANDIDATE_SHARE, MIN_CANDIDATES = 0.15, 200  # records of a batch whose changes are evaluated
+STEPS_PER_BATCH = 4
+MAX_ROUNDS = 15  # passes over all attributes
 MIN_IMPROVEMENT = 0.03  # relative decrease of the objective below which the search ends
 MIN_GAIN = 1e-9  # decrease of the objective from which a record changes
 IMPOSSIBLE_WEIGHT = 1e4  # weight of impossible cells in the objective
@@ -48,6 +51,7 @@ def nearest_people(
     tell: Listener,
     impossible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
+    tolerance: float = 0.0,
 ) -> Index:
     """Return synthetic records, shape (people, attributes), whose counts approximate tables.
 
@@ -60,6 +64,8 @@ def nearest_people(
     generator : source of the random draws, which determines the result.
     impossible : mapping from attribute sets to masks of impossible cells.  They only get a large
         weight; `impute_records` changes records that still are in them.
+    tolerance : mean L1 distance of counts from tables, divided by ``people``, at which the search
+        ends.
     """
     tell(0.0, "Drawing records")
     done = checkpoints.read("people")
@@ -75,9 +81,11 @@ def nearest_people(
             int(done["updates"]),
         )
         set_state(generator, done["generator"])
+    allowed, share = tolerance * people * len(tables), 0.0
+    first_distance = max(objective.distance, allowed)
     for update in range(first_update, updates):
         if update % len(columns) == 0:
-            if objective.value >= (1.0 - MIN_IMPROVEMENT) * before:
+            if objective.distance <= allowed or objective.value >= (1.0 - MIN_IMPROVEMENT) * before:
                 break
             before, order = objective.value, generator.permutation(columns)
         _update_column(records, int(order[update % len(columns)]), objective, generator)
@@ -92,7 +100,14 @@ def nearest_people(
                 "people",
                 state | {"updates": np.array(update + 1), "generator": state_of(generator)},
             )
-        tell((update + 1) / updates, "Moving records towards the tables")
+        # the distance decreases by a nearly constant factor per round
+        first, present, last = np.log(
+            np.maximum([first_distance, objective.distance, allowed], 1.0)
+        )
+        share = max(share, (update + 1) / updates)
+        if first > last:
+            share = max(share, min(1.0, float((first - present) / (first - last))))
+        tell(share, "Moving records towards the tables")
     return records
 
 
@@ -166,6 +181,11 @@ class _Objective:
     def value(self) -> float:
         return float(self.weights @ self.gaps**2)
 
+    @property
+    def distance(self) -> float:
+        """Sum over all tables of the L1 distance of the counts."""
+        return float(np.abs(self.gaps).sum())
+
     def holding(self, column: int) -> list[_CellRange]:
         """Return the tables that contain an attribute."""
         return [place for place in self.places if column in place.axes]
@@ -184,60 +204,98 @@ def _update_column(
     records: Index, column: int, objective: _Objective, generator: np.random.Generator
 ) -> None:
     """Change values of one column of records, in place, where that decreases the objective."""
-    places = objective.holding(column)
-    others = [[a for a in p.axes if a != column] for p in places]
-    column_strides = np.array([p.strides[p.axes.index(column)] for p in places])
     order = generator.permutation(len(records))
-    batch_size, change_size = (
-        math.ceil(EVALUATED_SHARE * len(order)),
-        math.ceil(CHANGED_SHARE * len(order)),
-    )
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
-        values = records[batch]
-        bases = np.empty((len(batch), len(places)), np.int64)
-        costs = np.zeros((len(batch), objective.sizes[column]), np.float32)
-        for i, (place, rest) in enumerate(zip(places, others, strict=True)):
-            strides = dict(zip(place.axes, place.strides, strict=True))
-            bases[:, i] = place.cells.start + values[:, rest] @ np.array(
-                [strides[a] for a in rest], np.int64
-            )
-            costs += objective.added(place, column)[flat_cells(values, rest, objective.sizes)]
-        best = costs.argmin(axis=1)
-        gains = (
-            _removal_gain(objective, bases, values[:, column], column_strides)
-            - costs[np.arange(len(best)), best]
+    for start in range(0, len(order), BATCH_RECORDS):
+        batch = order[start : start + BATCH_RECORDS]
+        rows = records[batch]
+        changes = _Changes(objective, column, rows)
+        chosen = changes.promising(
+            np.arange(len(rows)), max(MIN_CANDIDATES, math.ceil(MAX_CANDIDATE_SHARE * len(rows)))
         )
-        improving = np.flatnonzero((gains > MIN_GAIN) & (best != values[:, column]))
-        improving = improving[np.argsort(-gains[improving], kind="stable")]
-        for first in range(0, len(improving), change_size):
-            candidates = improving[first : first + change_size]
-            old, new = values[candidates, column], best[candidates]
-            targets = bases[candidates] + new[:, None] * column_strides
-            cost = (objective.weights[targets] * (2.0 * objective.gaps[targets] + 1.0)).sum(axis=1)
-            # the gaps have changed: drop changes that no longer reduce the objective
-            improves = (
-                cost < _removal_gain(objective, bases[candidates], old, column_strides) - MIN_GAIN
-            )
-            np.add.at(objective.gaps, targets[improves], 1.0)
-            np.add.at(
-                objective.gaps,
-                bases[candidates[improves]] + old[improves, None] * column_strides,
-                -1.0,
-            )
-            records[batch[candidates[improves]], column] = new[improves]
+        for _ in range(STEPS_PER_BATCH):
+            if not changes.apply(chosen):
+                break
+        records[batch, column] = changes.values
 
 
-def _removal_gain(
-    objective: _Objective, bases: Index, values: Index, column_strides: Index
-) -> Array:
-    """Return by how much the objective decreases if single records are removed, shape (records,).
+class _Changes:
+    """Changes of one column of a batch of records.
 
-    Row r of ``bases`` has the first cell of record r in every table, ``values[r]`` its cell code in
-    the column, and ``column_strides`` the distance of neighbouring codes in every table.
+    ``values`` are the present cell codes.  Arrays with one row per table of the column have the
+    position of its cells: ``bases`` the cell of a record with code 0, ``others`` the flat index of
+    its cell in the other attributes, ``strides`` the distance of neighbouring codes.
     """
-    cells = bases + values[:, None] * column_strides
-    return np.asarray((objective.weights[cells] * (2.0 * objective.gaps[cells] - 1.0)).sum(axis=1))
+
+    def __init__(self, objective: _Objective, column: int, rows: Index) -> None:
+        self.objective, self.column, self.places = objective, column, objective.holding(column)
+        self.values = rows[:, column].copy()
+        self.strides = [p.strides[p.axes.index(column)] for p in self.places]
+        self.bases, self.others = [], []
+        for place in self.places:
+            rest = [a for a in place.axes if a != column]
+            strides = dict(zip(place.axes, place.strides, strict=True))
+            weights = np.array([strides[a] for a in rest], np.int64)
+            self.bases.append(place.cells.start + rows[:, rest] @ weights)
+            self.others.append(flat_cells(rows, rest, objective.sizes))
+
+    def promising(self, chosen: Index, count: int) -> Index:
+        """Return at most ``count`` of the records, those of the largest upper bound of the gain."""
+        bounds = self._removal_gains(chosen)
+        for place, others in zip(self.places, self.others, strict=True):
+            bounds -= self.objective.added(place, self.column).min(axis=1)[others[chosen]]
+        chosen, bounds = chosen[bounds > MIN_GAIN], bounds[bounds > MIN_GAIN]
+        if len(chosen) > count:
+            chosen = np.sort(chosen[np.argpartition(-bounds, count)[:count]])
+        return chosen
+
+    def apply(self, chosen: Index) -> bool:
+        """Change records for which this is a gain; return whether there was one."""
+        costs = np.zeros((len(chosen), self.objective.sizes[self.column]), np.float32)
+        for place, others in zip(self.places, self.others, strict=True):
+            costs += self.objective.added(place, self.column)[others[chosen]]
+        best = costs.argmin(axis=1)
+        gains = self._removal_gains(chosen) - costs[np.arange(len(chosen)), best]
+        improving = np.flatnonzero((gains > MIN_GAIN) & (best != self.values[chosen]))
+        improving = improving[np.argsort(-gains[improving], kind="stable")]
+        chosen, best, gains = chosen[improving], best[improving], gains[improving]
+        sources = [b[chosen] + self.values[chosen] * s for b, s in self._cells()]
+        targets = [b[chosen] + best * s for b, s in self._cells()]
+        weights, gaps = self.objective.weights, self.objective.gaps
+        for cells in (*sources, *targets):
+            # the k-th change of a cell finds its gap changed by k - 1
+            gains -= 2.0 * weights[cells] * _ranks(cells)
+        applied = gains > MIN_GAIN
+        for source, target in zip(sources, targets, strict=True):
+            np.add.at(gaps, source[applied], -1.0)
+            np.add.at(gaps, target[applied], 1.0)
+        self.values[chosen[applied]] = best[applied]
+        return bool(applied.any())
+
+    def _cells(self) -> list[tuple[Index, int]]:
+        return list(zip(self.bases, self.strides, strict=True))
+
+    def _removal_gains(self, chosen: Index) -> Array:
+        """Return by how much the objective decreases if single records leave their cells."""
+        out, weights, gaps = np.zeros(len(chosen)), self.objective.weights, self.objective.gaps
+        for bases, stride in self._cells():
+            cells = bases[chosen] + self.values[chosen] * stride
+            out += weights[cells] * (2.0 * gaps[cells] - 1.0)
+        return out
+
+
+def _ranks(values: Index) -> Index:
+    """Return how many earlier entries equal every entry, shape (n,).
+
+    >>> _ranks(np.array([5, 3, 5, 5])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(values, kind="stable")
+    positions = np.arange(len(values))
+    is_first = np.ones(len(values), dtype=bool)
+    np.not_equal(values[order][1:], values[order][:-1], out=is_first[1:])
+    out = np.empty(len(values), np.int64)
+    out[order] = positions - np.maximum.accumulate(np.where(is_first, positions, 0))
+    return out
 
 
 def flat_cells(records: Index, axes: list[int] | Axes, sizes: tuple[int, ...]) -> Index:

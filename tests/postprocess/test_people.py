@@ -91,6 +91,40 @@ def test_integer_tables_are_nearly_as_accurate(ways, pcost):
     assert integer_error <= 1.05 * real_error + 0.6 * rounding
 
 
+@pytest.mark.parametrize("pcost", [1e-3, 0.1, 10.0])
+def test_integer_tables_of_large_counts_are_as_accurate(pcost):
+    workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+    measurement, table = measured_on(workload, Budget(pcost=pcost), records=30_000)
+    published, integer = measurement.publish(), measurement.publish(integer=True)
+    errors = [
+        sum(np.abs(tables.table(names) - table(names)).sum() for names in sets(SCHEMA, (2,)))
+        for tables in (published, integer)
+    ]
+    assert errors[1] <= 1.1 * errors[0]
+
+
+def test_nearest_people_ends_within_tolerance():
+    table = people(SCHEMA, 3_000, 1)
+    exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
+    distances, shares = [], []
+    for tolerance in (0.0, 0.02):
+        messages = []
+        records = nearest_people(
+            exact,
+            SIZES,
+            3_000,
+            np.random.default_rng(0),
+            lambda share, words, messages=messages: messages.append(share),
+            tolerance=tolerance,
+        )
+        gaps = [np.abs(table_of(records, p, SIZES) - exact[p]).sum() for p in PAIRS]
+        distances.append(np.mean(gaps) / 3_000)
+        shares.append(messages)
+    assert distances[0] < distances[1] <= 0.02
+    assert len(shares[1]) < len(shares[0])
+    assert all(messages == sorted(messages) and messages[-1] <= 1.0 for messages in shares)
+
+
 def test_nearest_people_improve_on_tree_start():
     table = people(SCHEMA, 3_000, 1)
     exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
