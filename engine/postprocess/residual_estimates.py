@@ -182,6 +182,8 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         covariances = [s.covariance for _, s in sorted(block.factors, key=lambda factor: factor[0])]
     else:
         return None
+    if all(map(_is_scalar, covariances)):
+        return None
     factors, uneven = [], False
     for covariance in covariances:
         values, vectors = np.linalg.eigh(covariance)
@@ -189,6 +191,13 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         lifted = basis(len(values) + 1) @ vectors
         factors.append((lifted / values) @ lifted.T)
     return Metric(factors=tuple(factors), scale=1.0 / block.noise**2) if uneven else None
+
+
+def _is_scalar(covariance: Array) -> bool:
+    """Return whether Gershgorin's theorem proves that all eigenvalues are equal."""
+    scale = float(covariance[0, 0])
+    radii = np.abs(covariance - scale * np.eye(len(covariance))).sum(axis=1)
+    return bool(radii.max() <= 0.4 * EQUAL_VARIANCE_TOLERANCE * scale)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
