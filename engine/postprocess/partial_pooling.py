@@ -32,6 +32,8 @@ MIN_ATTRIBUTES = 3  # attributes with such a residual, below which the total is 
 PRECISE_TOTAL = 0.01  # relative standard error below which the measured total is returned
 DEPENDENCE_ERROR = 0.04  # lower bound of the relative error due to dependence between attributes
 MAX_LOG_STEP = 0.5
+# inverse variance of a combination of logarithms below which residuals do not determine them
+MIN_INFORMATION = 0.25
 
 # residual as a table of cells in counts, and the variance of its noise in counts^2
 PooledResidual = tuple[Array, float]
@@ -297,7 +299,11 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
         incidence * (model / np.sqrt(noise))[:, None],
         (values - model) / np.sqrt(noise),
     )
-    error = float(np.linalg.pinv(slopes.T @ slopes)[0, 0])
+    # relative variance of the number of records; residuals without signal do not determine it
+    values_of_information, directions_of_logs = np.linalg.eigh(slopes.T @ slopes)
+    if values_of_information[0] <= MIN_INFORMATION:
+        return direct
+    error = float(directions_of_logs[0] ** 2 @ (1.0 / values_of_information))
     log_shifts = [
         _gauss_newton_step(np.delete(slopes[~with_it], k, axis=1), residual[~with_it])[0]
         for k, with_it in enumerate(incidence.T)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,6 +79,17 @@ def test_borrowed_total_of_precise_total_or_noise_is_unchanged(table, pcost):
         simulate_measurement(plan_marginals(pcost), table, np.random.default_rng(1))
     )
     assert borrowed_total(measurement) == (measurement.total, measurement.total_variance)
+
+
+def test_borrowed_total_with_pairs_of_pure_noise_is_unchanged():
+    workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+    groups = [replace(g, weight=1.0 if len(g.attributes) == 1 else 1e-13) for g in workload.groups]
+    result = plan(Workload(SCHEMA, tuple(groups)), Budget(pcost=1e-3), mechanism="residualplanner")
+    for seed in range(5):
+        measurement = evidence(
+            simulate_measurement(result, independent, np.random.default_rng(seed))
+        )
+        assert borrowed_total(measurement) == (measurement.total, measurement.total_variance)
 
 
 def test_published_tables_sum_to_borrowed_total():
