@@ -6,10 +6,10 @@
     python -m benchmarks.screens --pictures FOLDER  also save a picture of the window and the page
     python -m benchmarks.screens --write            print and save the table in benchmarks/screens.txt
 
-Words are counted in the visible text of page and sidebar: on the first screen, and on the complete
-page with closed and with open expanders. Widgets and height are those of the page without sidebar
-and with closed expanders; expanders are those of the closed page. Wide is the number of pixels by
-which the page is wider than its window, 0 for a page that needs no scrolling to the side.
+Words are texts with a letter in the visible text of page and sidebar: on the first screen, and on
+the complete page with closed and with open expanders. Widgets and height are those of the page
+without sidebar and with closed expanders; expanders are those of the closed page. Wide is the
+number of pixels by which the page is wider than its window, 0 if it needs no scrolling to the side.
 """
 
 from __future__ import annotations
@@ -23,11 +23,30 @@ from pathlib import Path
 from playwright.sync_api import TimeoutError as PageTimeout
 from playwright.sync_api import sync_playwright
 
+import demo_data
 from benchmarks import options, table
+from engine.workload import Schema, Workload
+from pages.parts.shell import permalink
+from pages.parts.shell.history import DEFAULT_BUDGET
+from pages.parts.shell.request_state import RequestState
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
-from tests.browser.test_pages import PAGES
 from tests.server.serving import run_server
 
+# name in the table -> page, and the demo whose tables of one and two attributes are its workload
+PAGES = {
+    "start": ("", ""),
+    "start, project": ("", "cps"),
+    "schema, empty": ("schema", ""),
+    "schema": ("schema", "survey"),
+    "workload, empty": ("workload", ""),
+    "workload": ("workload", "survey"),
+    "preview": ("preview", "survey"),
+    "compare": ("compare", "census"),
+    "coarse": ("coarse", "survey"),
+    "release": ("release", "survey"),
+    "learn": ("learn", ""),
+    "guide": ("guide", ""),
+}
 WIDTHS, HEIGHT = (1440, 1024, 420), 900  # pixels
 MAX_OPENED = 40  # clicks on closed expanders of a page
 # words and heights are those of visible text; a table on a canvas has its text in a hidden table,
@@ -43,7 +62,7 @@ MEASURE = """(low) => {
       const node = walker.currentNode, parent = node.parentElement;
       if (!parent.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
       if (parent.closest("style, script, canvas, .sr-only")) continue;
-      const words = node.textContent.split(/\\s+/).filter((word) => /[\\p{L}\\p{N}]/u.test(word));
+      const words = node.textContent.split(/\\s+/).filter((word) => /\\p{L}/u.test(word));
       if (!words.length) continue;
       const range = document.createRange();
       range.selectNodeContents(node);
@@ -92,7 +111,13 @@ class Screen:
 
 def open_page(visit: Visit, name: str) -> None:
     """Open a page, rehearse on Release, and wait until no computation is running."""
-    visit.open(PAGES[name][0])
+    page, demo = PAGES[name]
+    query = ""
+    if demo:
+        schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
+        request = RequestState(workload=Workload.all_ways(schema, (1, 2)), budget=DEFAULT_BUDGET)
+        query = f"?{permalink.NAME}={permalink.packed(request)}"
+    visit.open(page + query)
     if name == "release":
         visit.press("Rehearse", exact=True)
     with suppress(PageTimeout):  # such a page is measured as it is

@@ -114,6 +114,15 @@ def shortest_text(number: float) -> str:
     return f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else repr(number)
 
 
+def nonblank_lines(text: str) -> list[str]:
+    """Return the lines of a text that are not blank, without blanks at their ends.
+
+    >>> nonblank_lines("F\\n M \\n\\n")
+    ['F', 'M']
+    """
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def number(value: int) -> str:
     """Return the text of an integer of any size.
 

@@ -137,6 +137,17 @@ def demo_schema(name: str) -> Schema:
     return Schema.from_json(demo_data.schemas()[name].read_bytes())
 
 
+def open_demo_schema(name: str, session: Session | None = None) -> Session:
+    """Open the page Schema with a demo schema, without tables."""
+    session = session or Session()
+    return upload(session.go("schema"), "schema.json", demo_schema(name).to_json().encode())
+
+
+def upload(session: Session, name: str, content: bytes, key: str = "schema_file") -> Session:
+    """Upload a file in the uploader with this key."""
+    return session.run(session.app.file_uploader(key=key).upload(name, content, ""))
+
+
 def open_demo(
     name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "preview", **fields: Any
 ) -> Session:

@@ -13,17 +13,12 @@ import xlsxwriter
 import demo_data
 from engine.workload import Attribute, Schema
 from pages.parts.jobs import private_tempdir
-from tests.app.session import Session, demo_schema
-
-
-def upload_schema(session: Session, name: str, content: bytes) -> Session:
-    return session.run(
-        session.app.file_uploader(key="schema_file").upload(name, content, "text/csv")
-    )
+from pages.parts.schema import grid
+from tests.app.session import Session, demo_schema, open_demo_schema, upload
 
 
 def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
-    session = upload_schema(
+    session = upload(
         Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n"
     )
     assert session.studio.schema is None  # not confirmed yet
@@ -31,7 +26,7 @@ def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
     session.set(draft_hold="codes", draft_0=True)
     session.press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
-    session = upload_schema(
+    session = upload(
         Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n"
     )
     session.set(draft_agreed=True).press("use_draft")
@@ -41,22 +36,20 @@ def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
 
 
 def test_draft_takes_chosen_missing_texts_only() -> None:
-    session = upload_schema(
-        Session(), "code book.csv", b"name,value,label\nsex,1,F\n,2,NA\nage,0-99,\n"
-    )
+    session = upload(Session(), "code book.csv", b"name,value,label\nsex,1,F\n,2,NA\nage,0-99,\n")
     session.set(draft_agreed=True, draft_missing_values=["NA", "-"]).press("use_draft")
     schema = session.studio.schema
     assert (schema["sex"].missing_values, schema["age"].missing_values) == (("-",), ("NA", "-"))
-    session = upload_schema(session, "code book.csv", b"name,value,label\nsex,1,F\n,2,M\n")
+    session = upload(session, "code book.csv", b"name,value,label\nsex,1,F\n,2,M\n")
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema["sex"].missing_values == ()
 
 
 def test_confirmation_does_not_carry_to_next_file() -> None:
-    session = upload_schema(
+    session = upload(
         Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n"
     ).set(draft_0=True)
-    upload_schema(session, "other.csv", b"name,value,label\nregion,1,North\n,2,South\n")
+    upload(session, "other.csv", b"name,value,label\nregion,1,North\n,2,South\n")
     assert next(b for b in session.app.button if b.key == "use_draft").disabled
 
 
@@ -68,16 +61,13 @@ def test_labelled_file_gives_schema_from_labels_only(tmp_path: Path) -> None:
         variable_value_labels={"sex": {1.0: "Female", 2.0: "Male"}},
     )
     session = Session()
-    uploader = session.app.file_uploader(key="labelled_file").upload(
-        "x.sav", (tmp_path / "x.sav").read_bytes(), ""
-    )
-    session.run(uploader)
+    upload(session, "x.sav", (tmp_path / "x.sav").read_bytes())
     assert "No attribute was drafted for age" in session.text()
     assert "labels" in session.app.dataframe[0].value["Reason"][0]
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["Female", "Male"])])
     assert not list(private_tempdir.folder().glob("draft_*"))
-    session.run(session.app.file_uploader(key="labelled_file").upload("y.sav", b"no such file", ""))
+    upload(session, "y.sav", b"no such file")
     assert "y.sav" in session.errors()
     assert not list(private_tempdir.folder().glob("draft_*"))
 
@@ -97,27 +87,43 @@ def test_public_table_draft_requires_declaration() -> None:
     ]
 
 
-def test_records_uploaded_as_schema_are_refused() -> None:
-    session = upload_schema(Session(), "survey.csv", demo_data.tables()["survey"].read_bytes())
+NAMES_ONLY = "Of the records, only the"
+
+
+def grid_names(session: Session) -> list[str]:
+    """Return the columns in the grid that have no values yet."""
+    return [row["name"] for row in session.app.session_state[grid.INCOMPLETE]]
+
+
+def test_records_uploaded_as_schema_give_names_only() -> None:
+    session = upload(Session(), "survey.csv", demo_data.tables()["survey"].read_bytes())
     assert session.studio.schema is None
-    assert "looks like a records file" in session.text()
-    assert any(b.label == "Download template" for b in session.app.get("download_button"))
-    state = session.app.session_state["only_here"]
-
-    assert max(map(len, state["columns_of_records"])) < 30  # names, no values
-    session = upload_schema(session, "schema.csv", demo_schema("survey").to_csv().encode())
+    assert NAMES_ONLY in session.text()
+    assert grid_names(session) == list(demo_schema("survey").names)
+    assert max(map(len, session.app.session_state["only_here"]["columns_of_records"])) < 30
+    session = upload(session, "schema.csv", demo_schema("survey").to_csv().encode())
     assert session.studio.schema == demo_schema("survey")
-    assert "looks like a records file" not in session.text()
+    assert NAMES_ONLY not in session.text()
+    assert grid_names(session) == []
 
 
-def test_records_with_semicolons_are_refused() -> None:
-    session = upload_schema(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
-    assert "with 3 columns" in session.text()
-    assert list(session.app.session_state["only_here"]["columns_of_records"]) == [
-        "Kennung",
-        "Größe",
-        "Einkommen",
-    ]
+def test_records_with_semicolons_give_names_only() -> None:
+    session = upload(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
+    assert "3 column names" in session.text()
+    assert grid_names(session) == ["Kennung", "Größe", "Einkommen"]
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.csv.gz"])
+def test_records_of_any_format_give_names_only(name: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"age": [31], "sex": ["F"]})
+    path = tmp_path / name
+    frame.to_parquet(path) if name.endswith("parquet") else frame.to_csv(path, index=False)
+    assert grid_names(upload(Session(), name, path.read_bytes())) == ["age", "sex"]
+
+
+def test_large_records_file_gives_names_only() -> None:
+    content = b"age,sex\n" + b"31,F\n" * 3_000_000
+    assert grid_names(upload(Session(), "x.csv", content)) == ["age", "sex"]
 
 
 def write_workbook(rows: list[list[object]]) -> bytes:
@@ -131,10 +137,10 @@ def write_workbook(rows: list[list[object]]) -> bytes:
 
 def test_workbooks_are_read_as_schema_and_totals() -> None:
     first = [["name", "kind", "size", "labels"], ["sex", "categorical", "", "F|M"]]
-    session = upload_schema(Session(), "Schema.XLSX", write_workbook([*first, ["code", "", 4, ""]]))
+    session = upload(Session(), "Schema.XLSX", write_workbook([*first, ["code", "", 4, ""]]))
     assert session.studio.schema is None  # the kind is missing
     assert "line 3" in session.errors()
-    upload_schema(session, "schema.xlsx", write_workbook([*first, ["code", "numeric", 4, ""]]))
+    upload(session, "schema.xlsx", write_workbook([*first, ["code", "numeric", 4, ""]]))
     schema = Schema(
         [Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("code", 4, kind="numeric")]
     )
@@ -143,16 +149,16 @@ def test_workbooks_are_read_as_schema_and_totals() -> None:
     uploader = next(u for u in session.app.file_uploader if str(u.key).startswith("exact_file"))
     session.run(uploader.upload("exact.xlsx", table, ""))
     assert [one.values for one in session.studio.schema.invariants] == [(31, 28)]
-    upload_schema(
+    upload(
         session,
         "book.xlsx",
         write_workbook([["variable", "code", "label"], ["sex", 1, "Female"], ["", 2, "Male"]]),
     )
     session.set(draft_hold="codes", draft_agreed=True).press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
-    upload_schema(session, "records.xlsx", write_workbook([["age", "sex"], [31, "F"]]))
-    assert "looks like a records file with 2 columns" in session.text()
-    upload_schema(session, "broken.ods", b"no workbook")
+    upload(session, "records.xlsx", write_workbook([["age", "sex"], [31, "F"]]))
+    assert "2 column names" in session.text()
+    upload(session, "broken.ods", b"no workbook")
     assert "'broken.ods' cannot be read" in session.errors()
     assert not list(private_tempdir.folder().glob("sheet_*"))
 
@@ -160,11 +166,11 @@ def test_workbooks_are_read_as_schema_and_totals() -> None:
 LABELS = b"name,value,label\nsex,1,Female\n,2,Male\n"
 
 
-@pytest.mark.parametrize("key", ["schema_file", "labelled_file", "public_file"])
+@pytest.mark.parametrize("key", ["schema_file", "public_file"])
 def test_failed_upload_leaves_no_earlier_draft(key: str) -> None:
-    session = upload_schema(Session(), "code book.csv", LABELS).set(draft_is_public=True)
+    session = upload(open_demo_schema("census"), "code book.csv", LABELS).set(draft_is_public=True)
     assert any(b.key == "use_draft" for b in session.app.button)
-    name = {"schema_file": "x.json", "labelled_file": "x.sav", "public_file": "x.parquet"}[key]
+    name = {"schema_file": "x.json", "public_file": "x.parquet"}[key]
     session.run(session.app.file_uploader(key=key).upload(name, b"\x00broken", ""))
     assert session.errors()
     assert not any(b.key == "use_draft" for b in session.app.button)
@@ -177,12 +183,12 @@ def test_failed_labelled_file_leaves_no_labelled_draft(tmp_path: Path) -> None:
     )
     session = Session()
     for content, is_draft in (((tmp_path / "x.sav").read_bytes(), True), (b"no such file", False)):
-        session.run(session.app.file_uploader(key="labelled_file").upload("x.sav", content, ""))
+        upload(session, "x.sav", content)
         assert any(b.key == "use_draft" for b in session.app.button) == is_draft
 
 
 def test_draft_shows_integer_attributes() -> None:
-    session = upload_schema(Session(), "code book.csv", b"name,values\nsex,F|M\nage,0-99\n")
+    session = upload(Session(), "code book.csv", b"name,values\nsex,F|M\nage,0-99\n")
     labels = {box.key: box.label for box in session.app.checkbox}
     assert "integers" in labels["draft_1"]
     assert "integers" not in labels["draft_0"]
@@ -195,28 +201,28 @@ def remove_upload(session: Session, key: str) -> Session:
 @pytest.mark.parametrize("key", ["schema_file", "public_file"])
 @pytest.mark.parametrize("content", [LABELS, b"sex,age\nF,1\nM,2\n"])
 def test_removed_file_leaves_no_draft(key: str, content: bytes) -> None:
-    session = Session().set(draft_is_public=True)
-    session.run(session.app.file_uploader(key=key).upload("code book.csv", content, "text/csv"))
-    is_template = any(
-        b.label.startswith("Download template") for b in session.app.get("download_button")
-    )
-    assert is_template or any(b.key == "use_draft" for b in session.app.button)
+    session = open_demo_schema("census").set(draft_is_public=True)
+    upload(session, "code book.csv", content, key)
+    assert NAMES_ONLY in session.text() or any(b.key == "use_draft" for b in session.app.button)
     remove_upload(session, key)
     assert not any(b.key == "use_draft" for b in session.app.button)
-    assert not any(
-        b.label.startswith("Download template") for b in session.app.get("download_button")
-    )
+    assert NAMES_ONLY not in session.text()
+
+
+def test_draft_is_discarded_by_its_button() -> None:
+    session = upload(Session(), "code book.csv", LABELS).press("discard_draft")
+    assert not any(b.key == "use_draft" for b in session.app.button)
 
 
 def test_removed_file_leaves_no_error_or_sheets() -> None:
-    session = upload_schema(Session(), "x.json", b"\x00broken")
+    session = upload(Session(), "x.json", b"\x00broken")
     assert session.errors()
     assert not remove_upload(session, "schema_file").errors()
     file = BytesIO()
     with pd.ExcelWriter(file, engine="xlsxwriter") as book:
         for name in ("a", "b"):
             pd.DataFrame({"x": [1]}).to_excel(book, sheet_name=name, index=False)
-    upload_schema(session, "x.xlsx", file.getvalue())
+    upload(session, "x.xlsx", file.getvalue())
     (box,) = (box for box in session.app.selectbox if box.key == "draft_sheet_name")
     assert f"in “{box.label}”" in session.errors()
     remove_upload(session, "schema_file")
@@ -224,7 +230,7 @@ def test_removed_file_leaves_no_error_or_sheets() -> None:
 
 
 def test_removed_file_keeps_draft_of_other_file() -> None:
-    session = upload_schema(Session(), "code book.csv", LABELS).set(draft_is_public=True)
+    session = upload(open_demo_schema("census"), "code book.csv", LABELS).set(draft_is_public=True)
     session.run(
         session.app.file_uploader(key="public_file").upload("s.csv", b"region\nN\nS\n", "text/csv")
     )
@@ -234,7 +240,7 @@ def test_removed_file_keeps_draft_of_other_file() -> None:
 
 
 def test_unticked_public_table_leaves_no_draft() -> None:
-    session = Session().set(draft_is_public=True)
+    session = open_demo_schema("census").set(draft_is_public=True)
     session.run(
         session.app.file_uploader(key="public_file").upload("s.csv", b"region\nN\nS\n", "text/csv")
     )
@@ -245,12 +251,6 @@ def test_unticked_public_table_leaves_no_draft() -> None:
     session.set(draft_is_public=True)
     assert not any(b.key == "use_draft" for b in session.app.button)
     assert session.app.file_uploader(key="public_file").value is None
-
-
-def test_demo_schema_leaves_no_draft() -> None:
-    session = upload_schema(Session(), "code book.csv", LABELS).press("Use this schema")
-    assert session.studio.schema is not None
-    assert not any(b.key == "use_draft" for b in session.app.button)
 
 
 @pytest.mark.parametrize(
@@ -265,19 +265,19 @@ def test_demo_schema_leaves_no_draft() -> None:
         ("x.dat", "age|sex\r31|F\r"),
     ],
 )
-def test_records_of_any_text_format_are_refused(name: str, content: str) -> None:
-    session = upload_schema(Session(), name, content.encode())
+def test_records_of_any_text_format_give_names_only(name: str, content: str) -> None:
+    session = upload(Session(), name, content.encode())
     assert session.studio.schema is None
     assert not session.errors()
-    assert "looks like a records file" in session.text()
-    assert session.app.session_state["only_here"]["columns_of_records"] == ("age", "sex")
+    assert NAMES_ONLY in session.text()
+    assert grid_names(session) == ["age", "sex"]
 
 
 @pytest.mark.parametrize(
     "content", [b'{"age": 85, "sex": 2}', demo_schema("survey").to_json().encode()]
 )
 def test_json_schema_is_not_mistaken_for_records(content: bytes) -> None:
-    session = upload_schema(Session(), "schema.json", content)
+    session = upload(Session(), "schema.json", content)
     assert session.studio.schema == Schema.from_json(content)
 
 

@@ -35,7 +35,7 @@ from pages.parts.lessons.lesson import Lesson, LessonPicture
 from pages.parts.shell import permalink, session_restore
 from pages.parts.shell.history import History, RequestState
 from pages.parts.shell.python_script import Script
-from tests.app.session import Session, demo_schema, wait
+from tests.app.session import Session, demo_schema, open_demo_schema, wait
 
 NAMES = [lesson.name for lesson in LESSONS]
 
@@ -488,14 +488,7 @@ def test_wider_cells_have_less_bias() -> None:
 def test_lesson_tunes_workload_of_the_studio() -> None:
     session = open_lesson(find_lesson("centers"))
     assert "To use your own queries" in session.text()
-    session = (
-        Session()
-        .set(demo="survey")
-        .press("Use this schema")
-        .press("next")
-        .set(ways=[1, 2])
-        .press("add_ways")
-    )
+    session = open_demo_schema("survey").press("next").set(ways=[1, 2]).press("add_ways")
     session.go("learn", **FEW_CELLS).set(lesson=find_lesson("centers").name).set(
         centers_whose="My workload", twin_centered=True
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,19 @@ from engine.privacy import Budget
 from engine.privacy.budget import mu_of_guess
 from engine.workload import Workload
 from pages.parts.shell import page_layout, permalink
-from pages.parts.shell.history import History
-from tests.app.session import Session, demo_plan, demo_schema, open_demo
+from pages.parts.shell.history import History, RequestState
+from tests.app.session import Session, demo_plan, demo_schema, open_demo, open_demo_schema
 
 
 def test_pages_without_schema_show_instructions() -> None:
     session = Session()
-    assert "No schema yet" in session.text()
-    assert "Choose or build a schema" in session.text()
+    assert "Enter the values of at least one column" in session.text()
     assert next(b for b in session.app.button if b.key == "next").disabled
     for page in ("workload", "preview", "release"):
         session.go(page)
         assert "no schema yet" in session.text().lower() or "choose a schema" in session.text()
         assert not session.errors()
+        assert "Privacy budget" not in session.metrics()
 
 
 def test_page_opened_directly_has_frame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,21 +33,19 @@ def test_page_opened_directly_has_frame(monkeypatch: pytest.MonkeyPatch) -> None
     session = Session()
     assert [t.value for t in session.app.title] == ["📋 Schema"]
     assert PagesManager.uses_pages_directory is False  # set by the frame
-    assert [b.key for b in session.app.button if b.key in ("undo", "redo")] == ["undo", "redo"]
 
 
-def test_start_page_opens_demo_and_resumes_it() -> None:
-    session = Session().go("start")
-    assert not any(b.key == "go_on" for b in session.app.button)
-    assert "Schema → Workload → Preview → Compare, Coarse or fine → Release" in session.text()
-    session.set(start_demo="census").press("start_Try a demo")
-    assert session.app.title[0].value.endswith("Preview")
-    assert session.studio.workload == Workload.all_ways(demo_schema("census"), (1, 2))
-    assert "✓ Schema → ✓ Workload" in session.text()
-    session.go("start")
-    assert "✓ Schema → ✓ Workload → ✓ Preview →" in session.text()
-    assert session.press("go_on").app.title[0].value.endswith("Preview")
-    # the unit of the budget applies to all pages
+def test_completed_steps_are_those_of_the_request() -> None:
+    empty = RequestState()
+    schema = replace(empty, workload=Workload(demo_schema("census")))
+    tables = replace(empty, workload=Workload.all_ways(demo_schema("census"), (1,)))
+    assert page_layout.completed_steps(empty) == frozenset()
+    assert page_layout.completed_steps(schema) == {"Schema"}
+    assert page_layout.completed_steps(tables) == {"Schema", "Workload"}
+
+
+def test_budget_unit_applies_to_all_pages() -> None:
+    session = Session().go("start").set(start_demo="census").press("start_Try a demo")
     session.set(budget_unit="attacker's success rate")
     for page in ("start", "workload", "preview", "compare", "release"):
         session.go(page)
@@ -59,30 +58,28 @@ def test_start_page_opens_demo_and_resumes_it() -> None:
     session.go("preview").set(budget_unit="pure epsilon")  # another kind of budget
     assert session.studio.budget.pure_epsilon
     session.set(budget_unit="epsilon, delta")
-    assert (
-        session.go("start").press("start_Use my own schema").app.title[0].value.endswith("Schema")
-    )
-    assert session.go("start").press("start_Take a lesson").app.title[0].value.endswith("Learn")
 
 
-def test_pages_have_frame_summary_and_code() -> None:
+def test_default_budget_is_a_round_epsilon() -> None:
+    session = Session().go("start").set(start_demo="census").press("start_Try a demo")
+    assert session.go("start").metrics()["Privacy budget"] == "ε 1"
+
+
+def test_pages_have_title_budget_and_code() -> None:
     session = open_demo()
     for page in page_layout.PAGES:
         session.go(Path(page.file).stem)
-        assert f"**{page.title}**" in session.text() or page.title in ("Start", "Learn", "Guide")
         assert session.app.title[0].value == f"{page.icon} {page.title}"
         metrics = {metric.label: metric for metric in session.app.metric}
         assert page.title == "Preview" or "5 attributes" in metrics["Privacy budget"].help
         assert "schema = " in session.app.code[-1].value
-        assert any(b.key == "undo" for b in session.app.button)
 
 
-def test_explanations_can_be_switched_off() -> None:
+def test_explanation_of_page_is_a_tooltip() -> None:
     session = Session()
-    (fold,) = (e for e in session.app.expander if "Describe" in e.label)
-    assert "public knowledge" in fold.markdown[0].value
-    assert "public knowledge" not in session.set(tutorial=False).text()
-    assert "groups" not in session.go("workload").text()
+    (lead,) = (one for one in session.app.markdown if "Describe each column" in one.value)
+    assert "public knowledge" in lead.help
+    assert "public knowledge" not in session.text()
 
 
 def test_address_restores_the_request() -> None:
@@ -97,7 +94,7 @@ def test_address_restores_the_request() -> None:
 
 
 def test_twenty_edits_are_undone_and_redone() -> None:
-    session = Session().set(demo="survey").press("Use this schema").press("next")
+    session = open_demo_schema("survey").press("next")
     for k in range(9):
         session.set(add_how="One table", group_names=[session.studio.schema.names[k % 10]])
         session.press("add_group")

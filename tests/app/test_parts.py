@@ -7,6 +7,7 @@ import doctest
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,11 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from engine.workload.families import Random, read_matrix
+from engine.workload.schema_rows import attribute_row
+from pages.parts.schema import grid
 from pages.parts.shell import figure_view, permalink, python_script
 from pages.parts.shell.error_text import LABELS, escape_markdown
 from pages.parts.shell.history import History, RequestState, fit_workload, renamed_attributes
-from pages.parts.workload import schema_table
 from pages.parts.workload.family_form import FORMS, SINGLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,33 +99,50 @@ def test_groups_follow_renamed_attributes_or_are_listed() -> None:
     assert len(lost) + len(remaining.groups) == len(build_studio().workload.groups)
 
 
+def edit(schema: Schema | None, edits: dict[str, Any]) -> tuple[Schema | None, list[str]]:
+    """Return the schema after edits of its grid, and the names of the incomplete rows."""
+    base = [attribute_row(attribute) for attribute in (schema.attributes if schema else ())]
+    edited, incomplete = grid.schema_of_rows(schema, grid.edited_rows(base, edits))
+    return edited, [row["name"] for row in incomplete]
+
+
 @pytest.mark.parametrize("name", [*demo_data.schemas()])
-def test_schema_table_without_edits_returns_schema(name: str) -> None:
+def test_grid_without_edits_returns_schema(name: str) -> None:
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
-    assert schema_table.apply_edits(schema, {}) == schema
+    assert edit(schema, {}) == (schema, [])
 
 
-def test_schema_table_edits_are_applied() -> None:
+def test_grid_edits_are_applied() -> None:
     edits = {
-        "edited_rows": {0: {"name": "years"}, "1": {"labels": "F|M|X|D"}},
-        "added_rows": [{"name": "town", "kind": "numeric", "size": "7"}, {"kind": "categorical"}],
+        "edited_rows": {0: {"name": "years"}, "1": {"values": "F | M | X | D"}},
+        "added_rows": [
+            {"name": "town", "type": "ordered codes", "values": "7"},
+            {"type": "labels"},
+            {"name": "job"},
+        ],
         "deleted_rows": [2],
     }
-    schema = schema_table.apply_edits(SCHEMA, edits)
+    schema, incomplete = edit(SCHEMA, edits)
+    assert schema is not None
     assert schema.names == ("years", "sex", "rank", "town")
-    assert schema.sizes(schema) == (3, 4, 3, 7)
+    assert schema.sizes(schema.names) == (3, 4, 3, 7)
+    assert incomplete == ["job"]
 
 
-def test_schema_table_edits_keep_person_column() -> None:
+def test_grid_of_names_only_has_no_schema() -> None:
+    assert edit(None, {"added_rows": [{"name": "a"}, {"name": "b", "type": "bins"}]}) == (
+        None,
+        ["a", "b"],
+    )
+
+
+def test_grid_edits_keep_person_column() -> None:
     declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
-    for schema in (
-        schema_table.apply_edits(declared, {"deleted_rows": [2]}),
-        schema_table.append_attribute(declared, Attribute.of_size("town", 7)),
-    ):
-        assert (schema.person, schema.rows_per_person) == ("pid", 3)
-        assert "pid" not in [row["name"] for row in schema_table.rows(schema)]
+    schema, _ = edit(declared, {"deleted_rows": [2]})
+    assert schema is not None
+    assert (schema.person, schema.rows_per_person) == ("pid", 3)
     with pytest.raises(SchemaError, match="person column 'pid'"):
-        schema_table.apply_edits(declared, {"edited_rows": {0: {"name": "pid"}}})
+        edit(declared, {"edited_rows": {0: {"name": "pid"}}})
 
 
 @pytest.mark.parametrize(
@@ -131,23 +150,29 @@ def test_schema_table_edits_keep_person_column() -> None:
     [
         {"edited_rows": {0: {"name": "sex"}}},
         {"edited_rows": {0: {"name": None}}},
-        {"edited_rows": {0: {"edges": "3|2|1"}}},
-        {"edited_rows": {2: {"size": "many"}}},
-        {"added_rows": [{"name": "half"}]},
+        {"edited_rows": {0: {"values": "3, 2, 1"}}},
+        {"edited_rows": {2: {"values": "many"}}},
+        {"added_rows": [{"name": "half", "values": "|"}]},
         {"deleted_rows": [0, 1, 2, 3]},
+        {"edited_rows": {n: {"values": ""} for n in range(4)}},
     ],
 )
-def test_invalid_schema_edits_are_refused(edits: dict) -> None:
+def test_invalid_grid_edits_are_refused(edits: dict) -> None:
     with pytest.raises(SchemaError):
-        schema_table.apply_edits(SCHEMA, edits)
+        edit(SCHEMA, edits)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,b", "1:2", "1:2:0", "5:1:1", "0:1:0.3", "0:1e9:1e-9", "nan:1:1"]
+    ("edits", "row"),
+    [
+        ({"edited_rows": {2: {"values": "two"}}}, "Row 3"),
+        ({"edited_rows": {2: {"values": "two"}}, "deleted_rows": [0]}, "Row 2"),
+        ({"added_rows": [{"type": "bins"}, {"name": "d", "values": "2, 1"}]}, "Row 6"),
+    ],
 )
-def test_invalid_edges_are_refused(text: str) -> None:
-    with pytest.raises(SchemaError):
-        Attribute.numeric("x", schema_table.edge_numbers(text))
+def test_grid_errors_name_the_displayed_row(edits: dict[str, Any], row: str) -> None:
+    with pytest.raises(SchemaError, match=row):
+        edit(SCHEMA, edits)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,6 @@ def main() -> int:
     )
     with open_visit() as visit:
         visit.open(f"workload?{permalink.NAME}={survey}")
-        visit.page.get_by_text("Explain each step").click()
         print(take_picture(visit, "workload", "Workload"))
         visit.open(f"preview?{permalink.NAME}={survey}")
         visit.expect_text("≤ ")

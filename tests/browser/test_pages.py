@@ -26,8 +26,8 @@ def page_path(page: str, demo: str) -> str:
 # path of each page and a text that it shows
 PAGES = {
     "start": ("", "Try a demo"),
-    "schema_empty": ("schema", "No schema yet"),
-    "schema": (page_path("schema", "survey"), "At a glance"),
+    "schema_empty": ("schema", "Fill the grid from a file"),
+    "schema": (page_path("schema", "survey"), "cells in the full table"),
     "workload_empty": ("workload", "No schema yet"),
     "workload": (page_path("workload", "survey"), "Tables of the workload"),
     "preview_empty": ("preview", "choose a schema and add queries"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import demo_data
 from engine.ledger import Ledger
 from tests.browser.conftest import ROOT, Visit
 
@@ -12,9 +13,8 @@ PROMISE = "up to 3 rows, is protected together"
 
 def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     visit.open()
-    visit.pick("Demo schema", "Panel")
-    visit.press("Use this schema")
-    visit.expect_text("People with several rows")
+    visit.upload(demo_data.schemas()["panel"])
+    visit.expect_text("Person ID column")
     visit.check_accessibility("people_0_schema")
     visit.press("Next: Workload")
     visit.press("Add ")

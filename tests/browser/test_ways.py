@@ -18,7 +18,7 @@ BUDGET_TEXT = "ε 4.887"  # in the sidebar, if there is a workload
 # text that each page shows
 PAGE_TEXTS = {
     "Start": "Your project.",
-    "Schema": "At a glance",
+    "Schema": "cells in the full table",
     "Workload": "Tables of the workload",
     "Preview": "Typical error",
     "Compare": "Done: the results are below",

@@ -53,10 +53,7 @@ class Tour:
     def walk(self) -> None:
         """Visit the pages from Start to Guide."""
         self.visit.open("")
-        self.add_frame(
-            "Start: a demo, your own schema, or a lesson; counts with noise come out, and"
-            " intervals."
-        )
+        self.add_frame("Start: open or save a project; try a demo, or take a lesson.")
         self.visit.press("Try a demo")
         self.visit.expect_text("Typical error")
         self.add_frame("Preview: how exact every answer will be, before a record is read.")
@@ -64,10 +61,7 @@ class Tour:
         self.visit.expect_text("per pair")
         self.add_frame("All pairs as a map, least accurate first.")
         self.go("Schema")
-        self.add_frame(
-            "Schema: what is publicly known of the columns. Records are never read for it."
-        )
-        self.add_frame("How large every attribute is, and the table of all of them.", "At a glance")
+        self.add_frame("Schema: each column with its possible values, from public sources.")
         self.go("Workload")
         self.add_frame("Workload: tables, ranges, conditions or SQL become groups of queries.")
         self.add_frame(

@@ -33,10 +33,19 @@ SCRIPT = """<script>
   };
 })();
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
-# less space around the title, which starts below the toolbar; #root outranks Streamlit's classes
+# A compact page: the title starts beside the toolbar, on a phone below it. Clicks beside the buttons
+# of the transparent toolbar reach the page. #root outranks Streamlit's classes.
 STYLE = b"""<style>
-#root [data-testid=stMainBlockContainer] {padding-top: 3.75rem}
+#root [data-testid=stMainBlockContainer] {padding: 1rem 2.5rem 3rem}
 #root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
+#root [data-testid=stMainBlockContainer] h2 {font-size: 1.25rem; padding: 0.5rem 0 0}
+#root [data-testid=stHeader] {background: none; pointer-events: none}
+#root [data-testid=stHeader] button {pointer-events: auto}
+#root [data-testid=stSidebarHeader] {height: 2.5rem}
+#root [data-testid=stSidebarNav] {margin-top: 0}
+@media (max-width: 767px) {
+  #root [data-testid=stMainBlockContainer] {padding: 3.25rem 1rem 3rem}
+}
 </style>"""
 # request headers that allow a compressed, cached or partial response, in which no text can be
 # inserted

@@ -24,6 +24,7 @@ KEY = "history"
 # option of the mechanism with error targets of single tables; session state key, whether the last
 # removal of these targets was caused by a change of the workload
 TARGETS, DROPPED = "targets", "targets_dropped"
+CARRIED = "carried"  # session state key of values of the page state for the next page
 DEFAULT_BUDGET = Budget.approx(1.0, 1e-6)
 
 
@@ -176,8 +177,15 @@ def enter(page: str) -> None:
     """Store the title of the current page; if it is another one, delete page state and uploads."""
     if st.session_state.get("page", page) != page:
         page_state().clear()
+        page_state().update(st.session_state.pop(CARRIED, {}))
         streamlit_internals.remove_uploads()
     st.session_state["page"] = page
+
+
+def carry(keys: Iterable[str]) -> None:
+    """Store these values of the page state for the next page, which the user opens at once."""
+    state = page_state()
+    st.session_state[CARRIED] = {key: state[key] for key in keys if key in state}
 
 
 def page_state() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -11,6 +12,9 @@ from streamlit.delta_generator import DeltaGenerator
 from engine._format import cost, pluralize
 from pages.parts.shell import budgets, buttons, history, permalink, session_restore
 from pages.parts.shell.error_text import escape_markdown, in_labels, show_error
+
+if TYPE_CHECKING:
+    from streamlit.navigation.page import Page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ def page(title: str) -> PageInfo:
     return next(p for p in PAGES if p.title == title)
 
 
-STEPS = (("Schema",), ("Workload",), ("Preview",), ("Compare", "Coarse or fine"), ("Release",))
+DONE = "✅"  # icon of a completed step in the navigation
 PREVIEWED = "previewed"  # key of the last request whose plan was shown
 BUDGETS = "Preview"  # the page with the form for the budget
 _PLACE: ContextVar[DeltaGenerator] = ContextVar("place")
@@ -50,13 +54,14 @@ _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
 
 def start() -> None:
     """Draw the sidebar and the chosen page."""
-    st.set_page_config(page_title="DP query app", page_icon="🔐", layout="wide")
-    pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is PAGES[0]) for p in PAGES]
-    chosen = st.navigation(pages)
+    st.set_page_config(
+        page_title="DP query app", page_icon="🔐", layout="wide", initial_sidebar_state=240
+    )
+    permalink.restore()
+    session_restore.restore()
+    chosen = _navigation()
     history.enter(chosen.title)
     with buttons.run_pending():
-        permalink.restore()
-        session_restore.restore()
         permalink.keep()
         token = _DRAWN.set(True)
         try:
@@ -65,6 +70,33 @@ def start() -> None:
         finally:
             _DRAWN.reset(token)
         session_restore.keep()
+
+
+def _navigation() -> Page:
+    """Draw the navigation, with a check mark at completed steps; return the chosen page."""
+    done = completed_steps(history.current())
+    return st.navigation(
+        [
+            st.Page(
+                info.file,
+                title=info.title,
+                icon=DONE if info.title in done else info.icon,
+                default=info is PAGES[0],
+            )
+            for info in PAGES
+        ]
+    )
+
+
+def completed_steps(request: history.RequestState) -> frozenset[str]:
+    """Return the titles of the steps of the project that are completed for this request."""
+    workload = request.workload
+    steps = {
+        "Schema": workload is not None,
+        "Workload": workload is not None and bool(workload.groups),
+        "Preview": st.session_state.get(PREVIEWED) is request,
+    }
+    return frozenset(title for title, is_done in steps.items() if is_done)
 
 
 def require() -> None:
@@ -79,29 +111,24 @@ def require() -> None:
 
 
 def sidebar() -> None:
-    """Draw the budget, undo and redo, and the switch for explanations."""
+    """Draw the budget of a workload with tables, and undo and redo after the first change."""
     request, steps = history.current(), history.history()
     with st.sidebar:
         place = st.container()
-        with place:
-            if request.workload is None:
-                st.caption(budgets.summary(request))
-            elif st.session_state["page"] != BUDGETS:
+        has_tables = request.workload is not None and bool(request.workload.groups)
+        if has_tables and st.session_state["page"] != BUDGETS:
+            with place:
                 _show_budget(request)
         _PLACE.set(place)
         gauge()
+        if not (steps.past or steps.future):
+            return
         back, forth = st.columns(2)
         back.button(
             "↩ Undo", key="undo", on_click=history.undo, disabled=not steps.past, width="stretch"
         )
         forth.button(
             "↪ Redo", key="redo", on_click=history.redo, disabled=not steps.future, width="stretch"
-        )
-        st.toggle(
-            "Explain each step",
-            value=True,
-            key="tutorial",
-            help="Show an explanation at the top of every page.",
         )
 
 
@@ -133,15 +160,13 @@ def gauge() -> None:
 
 
 def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestState:
-    """Draw title, path and summary, which opens the explanation; return the current request."""
-    request = history.current()
-    with st.container(horizontal=True, vertical_alignment="center"):
+    """Draw title and lead in one row, with an explanation as tooltip; return the current request.
+
+    Below, show an address that is damaged, and tables that a change of the schema removed.
+    """
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         st.title(f"{info.icon} {info.title}", anchor=False, width="content")
-        st.caption(path(request, info.title))
-    if tutorial and st.session_state.get("tutorial", True):
-        st.expander(lead, icon="💡", type="compact").markdown(tutorial)
-    else:
-        st.markdown(lead)
+        st.markdown(lead, help=tutorial or None, width="content")
     if damaged := st.session_state.get("address_trouble"):
         show_error(damaged)
     if reasons := history.dropped_groups():
@@ -153,21 +178,7 @@ def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestStat
             for reason in reasons[:5]:
                 st.caption(escape_markdown(in_labels(reason)))
             buttons.button("Dismiss", history.note_dropped_groups, (), key="forget_lost")
-    return request
-
-
-def path(request: history.RequestState, here: str) -> str:
-    """Return the steps from schema to release, completed steps checked and this page in bold."""
-    ready = {
-        "Schema": request.workload is not None,
-        "Workload": request.workload is not None and bool(request.workload.groups),
-        "Preview": st.session_state.get(PREVIEWED) is request,
-    }
-    steps = []
-    for step in STEPS:
-        words = ", ".join(f"**{title}**" if title == here else title for title in step)
-        steps.append(f"✓ {words}" if ready.get(step[0]) else words)
-    return " → ".join(steps)
+    return history.current()
 
 
 def previewed(request: history.RequestState) -> None:

@@ -7,11 +7,11 @@ from pathlib import PurePath
 
 import streamlit as st
 
+from engine._format import nonblank_lines
 from engine.errors import WorkloadError
 from engine.workload import Custom, Family, Width
 from engine.workload.families import FAMILIES, Random, read_matrix
 from engine.workload.schema_io import MAX_FILE
-from pages.parts.workload.schema_table import text_lines
 
 BY_NAME = {family.name: family for family in FAMILIES}
 SINGLE = [family.name for family in FAMILIES if family.arity == 1]
@@ -64,7 +64,7 @@ def _custom(key: str) -> Family:
             placeholder="age >= 30 and sex == 'F'\nage + hours <= 60",
             help=CONDITION,
         )
-        return Custom(predicates=text_lines(text or ""))
+        return Custom(predicates=nonblank_lines(text or ""))
     file = st.file_uploader(
         "Query matrix (CSV or NumPy)",
         type=["csv", "npy"],

@@ -42,15 +42,6 @@ def test_coarse_page_without_schema_offers_example() -> None:
     assert session.app.session_state["coarse_step"] == "1. Analyses"
 
 
-def test_coarse_page_hides_explanations() -> None:
-    session = open_page()
-    assert "cost what the analysis costs alone" in session.text()
-    assert "Set the rule first" in session.press("Next: Rule").text()
-    session.set(tutorial=False)
-    assert "cost what the analysis costs alone" not in session.text()
-    assert "Set the rule first" not in session.text()
-
-
 def test_coarse_page_shows_shares_and_rule() -> None:
     session, common = open_page(), build_common_plan()
     assert f"{common.saved:.2%} of the largest pcost" in session.text()

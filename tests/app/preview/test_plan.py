@@ -12,12 +12,12 @@ from engine.workload import Schema, Workload
 from pages.parts.shell import history, permalink
 from pages.parts.shell.history import RequestState
 from tests.app.preview.sessions import open_preview
-from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
+from tests.app.session import Session, demo_plan, demo_schema, open_demo, open_demo_schema, wait
 
 
 def test_preview_shows_numbers_of_the_plan() -> None:
     session, reference = (
-        Session().set(demo="cps").press("Use this schema").press("next"),
+        open_demo_schema("cps").press("next"),
         demo_plan(pcost=history.DEFAULT_BUDGET.pcost, centers="tuned"),
     )
     wait(session.set(ways_ask="Cumulative tables", ways=[1, 2]).press("add_ways").press("next"))

@@ -18,7 +18,7 @@ from engine.workload.sql import workload_from_sql
 from engine.workload.workload import make_group
 from pages.parts.shell import permalink
 from pages.parts.shell.history import MAX_UNDO_STEPS, History, RequestState
-from tests.app.session import Session
+from tests.app.session import Session, open_demo_schema
 
 SCHEMA = Schema(
     [
@@ -163,7 +163,7 @@ def press_if_enabled(session: Session, key: str) -> None:
 
 def test_session_edits_can_be_undone_and_redone() -> None:
     draw = Random(3)
-    session = Session().set(demo="census").press("Use this schema").press("next")
+    session = open_demo_schema("census").press("next")
     texts = [session.studio.to_json()]
     for _ in range(9):
         groups = len(session.studio.workload.groups)

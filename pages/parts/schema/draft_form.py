@@ -1,17 +1,18 @@
-"""Forms that draft a schema from a data dictionary, labelled file or public table."""
+"""Uploads of schema files, data dictionaries, records (names only) and public tables."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from engine._format import pluralize
 from engine.errors import DataError
-from engine.records import RECORD_ENDINGS, SheetFile
+from engine.records import RECORD_ENDINGS, SheetFile, column_names
 from engine.records.subprocess_readers import (
     LABELLED_ENDINGS,
     SHEET_ENDINGS,
@@ -27,12 +28,11 @@ from engine.workload.schema_draft import (
     columns_of_records,
     draft_from_dictionary,
     is_dictionary,
-    schema_template,
 )
 from pages.parts.jobs import private_tempdir
+from pages.parts.schema import grid
 from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import deferred_errors, escape_markdown
-from pages.parts.workload.schema_table import read_schema
 
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
 JSON_ENDINGS = ("json", "jsonl", "ndjson")
@@ -44,29 +44,93 @@ DRAFT, LINE = "drafted_schema", "draft_"
 MISSING = "draft_missing_values"
 MAX_SHOWN = 12  # values of an attribute, notes or names
 MAX_UPLOAD_MB = 200
+MAX_HEAD = 2**20  # bytes of a table in which its header is read
+TAKEN = "draft_taken"  # key of the page state: the last file was used
+KEYS = (DICTIONARY, RECORDS, DRAFT)  # keys of the page state that another page needs
 
 
-def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
-    """Use an uploaded schema, or store a dictionary for confirmation.
+def take(key: str, name: str, content: bytes, *, sheet: str | None = None) -> None:
+    """Use an uploaded file by its contents.
 
-    Of a records file only the column names are stored.
+    A schema becomes the schema of the session. A data dictionary, or a file with value labels, is
+    stored as a draft for confirmation. Of a file with records, the column names become rows of the
+    grid, and no value is read.
+
+    Parameters
+    ----------
+    key : key of the uploader.
+    sheet : sheet of a workbook with several sheets.
     """
-    cache = clear("schema_file")
+    cache = clear(key)
+    ending = name.lower()
+    if ending.endswith(LABELLED_ENDINGS):
+        with _temporary_file(name, content) as path:
+            cache[DRAFT] = draft_schema(path)
+    elif ending.endswith((*JSON_ENDINGS, *TEXT_TABLES, *SHEET_ENDINGS)):
+        _take_table(cache, key, name, content, sheet)
+    else:
+        with _temporary_file(name, content) as path:
+            cache[RECORDS] = tuple(column_names(path))
+        if not cache[RECORDS]:
+            raise DataError(
+                f"The file {name[:60]!r} has no column names that can be read. Open a schema, a"
+                " data dictionary, or records as CSV, Excel or Parquet."
+            )
+    if names := cache.get(RECORDS):
+        grid.set_names(names)
+    cache[TAKEN] = True
+
+
+def _take_table(
+    cache: dict[str, Any], key: str, name: str, content: bytes, sheet: str | None
+) -> None:
+    """Use a JSON file, text table or sheet; store what it is in the page state ``cache``."""
     if name.lower().endswith(SHEET_ENDINGS):
         with _temporary_file(name, content) as path:
             sheets = visible_sheets(path)
-        cache[SHEETS] = "schema_file", sheets
+        cache[SHEETS] = key, sheets
         if sheet is None and len(sheets) > 1:
             raise DataError(f"{name[:60]!r} has {len(sheets):,} sheets. Choose one in SheetFile.")
     # with empty rows, so that errors name the row of the sheet
     name, content = as_text(name, content, sheet, empty_rows=True)
     is_table = name.lower().endswith(TEXT_TABLES)
-    if is_table and is_dictionary(content):
+    head = content if len(content) <= MAX_HEAD else content[:MAX_HEAD].rpartition(b"\n")[0]
+    if is_table and is_dictionary(head):
         cache[DICTIONARY] = content
-    elif columns := columns_of_records(content) if is_table else columns_of_json_records(content):
+    elif columns := columns_of_records(head) if is_table else columns_of_json_records(content):
         cache[RECORDS] = columns
     else:
-        history.choose_schema(read_schema(f"{name}.csv" if is_table else name, content))
+        schema = Schema.from_csv(content) if is_table else Schema.from_json(content)
+        grid.clear()
+        history.choose_schema(schema)
+
+
+def upload() -> None:
+    """Draw the uploader for schema files, data dictionaries and records."""
+    st.file_uploader(
+        "Fill the grid from a file: records (column names only), schema or data dictionary",
+        key="schema_file",
+        on_change=use_upload,
+        args=("schema_file", "start"),
+        max_upload_size=MAX_UPLOAD_MB,
+        help=(
+            "Of records, only the column names are read. Schema as CSV or sheet: one row per"
+            " attribute, columns name, kind, size, labels, edges, other, missing, clip (optional:"
+            " integer, missing_values, decimal, thousands, start, stop, unit, date_format). A row"
+            " of kind person: name is the person ID column, size the maximum rows per person. Data"
+            " dictionary: columns name, value, label (one row per value), or name, values."
+        ),
+    )
+
+
+def use_upload(key: str, place: str) -> None:
+    """Use the file of an uploader, or remove the draft of a removed file."""
+    file = st.session_state.get(key)
+    if file is None:
+        remove(key, place)
+        return
+    with deferred_errors(place):
+        take(key, file.name, file.getvalue())
 
 
 def as_text(
@@ -79,8 +143,8 @@ def as_text(
         return f"{name}.csv", sheet_text(path, sheet, empty_rows=empty_rows).encode()
 
 
-def sheet_choice() -> None:
-    """Draw the choice of a sheet, if the workbook has several."""
+def sheet_choice(place: str) -> None:
+    """Draw the choice of a sheet, if the workbook has several; errors are stored as `place`."""
     key, sheets = history.page_state().get(SHEETS, ("", ()))
     if len(sheets) > 1:
         st.selectbox(
@@ -89,20 +153,20 @@ def sheet_choice() -> None:
             index=None,
             key=SHEET_NAME,
             on_change=_take_sheet,
-            args=(key,),
+            args=(key, place),
         )
 
 
-def _take_sheet(key: str) -> None:
+def _take_sheet(key: str, place: str) -> None:
     """Read the chosen sheet of the uploaded workbook."""
     file, sheet = st.session_state.get(key), st.session_state.get(SHEET_NAME)
     if file is None or sheet is None:
         return
     if key == "public_file":
-        _take(key, lambda path: _draft_public(path, sheet))
+        _take_public(sheet)
     else:
-        with deferred_errors("start"):
-            take(file.name, file.getvalue(), sheet=sheet)
+        with deferred_errors(place):
+            take(key, file.name, file.getvalue(), sheet=sheet)
     st.session_state[SHEET_NAME] = sheet
 
 
@@ -122,10 +186,10 @@ def _temporary_file(name: str, content: bytes | memoryview) -> Iterator[Path]:
         yield path
 
 
-def clear(source: str = "") -> dict[str, object]:
+def clear(source: str = "") -> dict[str, Any]:
     """Remove the draft, store the uploader of the next one, and return the state of the page."""
-    cache: dict[str, object] = history.page_state()
-    for key in (DICTIONARY, RECORDS, DRAFT, SHEETS):
+    cache: dict[str, Any] = history.page_state()
+    for key in (*KEYS, SHEETS, TAKEN):
         cache.pop(key, None)
     cache[SOURCE] = source
     st.session_state.pop(SHEET_NAME, None)
@@ -137,78 +201,62 @@ def clear(source: str = "") -> dict[str, object]:
     return cache
 
 
-def remove(key: str) -> None:
+def remove(key: str, place: str) -> None:
     """Remove the draft and the error of a file after its removal from the uploader."""
     if history.page_state().get(SOURCE) == key:
-        with deferred_errors("start"):
+        with deferred_errors(place):
             clear()
 
 
-def other_files() -> None:
-    """Draw the uploaders for a labelled file and for a public table."""
-    with st.expander("Draft from a labelled file (Stata, SPSS, SAS) or a public table"):
-        st.file_uploader(
-            "Labelled file (labels are read, records are not)",
-            type=LABELLED_ENDINGS,
-            key="labelled_file",
-            on_change=_take,
-            args=("labelled_file", draft_schema),
-            max_upload_size=MAX_UPLOAD_MB,
-        )
-        public = st.checkbox(
-            "This table is published; it contains no private data",
-            key="draft_is_public",
-            on_change=remove,
-            args=("public_file",),
-        )
-        st.file_uploader(
-            "Public table (values are read)",
-            type=sorted(RECORD_ENDINGS),
-            # the key for the disabled state removes an uploaded file
-            key="public_file" if public else "public_file_disabled",
-            on_change=_take,
-            args=("public_file", _draft_public),
-            max_upload_size=MAX_UPLOAD_MB,
-            disabled=not public,
-            help=None if public else "Confirm first that this table is published.",
-        )
+def public_table() -> None:
+    """Draw the uploader for a public table, whose values are read."""
+    public = st.checkbox(
+        "This table is published; it contains no private data",
+        key="draft_is_public",
+        on_change=remove,
+        args=("public_file", "start"),
+    )
+    st.file_uploader(
+        "Public table (values are read)",
+        type=sorted(RECORD_ENDINGS),
+        # the key for the disabled state removes an uploaded file
+        key="public_file" if public else "public_file_disabled",
+        on_change=_take_public,
+        max_upload_size=MAX_UPLOAD_MB,
+        disabled=not public,
+        help=None if public else "Confirm first that this table is published.",
+    )
 
 
-def _take(key: str, read: Callable[[Path], DraftSchema]) -> None:
-    """Store the draft from an uploaded file."""
-    file = st.session_state.get(key)
+def _take_public(sheet: str | None = None) -> None:
+    """Store the draft from the uploaded public table."""
+    file = st.session_state.get("public_file")
     if file is None:
-        remove(key)
+        remove("public_file", "start")
         return
-    cache = clear(key)  # first: an unreadable file also removes the last draft
+    cache = clear("public_file")  # first: an unreadable file also removes the last draft
     with _temporary_file(file.name, file.getbuffer()) as path, deferred_errors("start"):
-        cache[DRAFT] = read(path)
+        cache[DRAFT] = _draft_public(path, sheet)
 
 
 def draw() -> None:
     """Draw the next step for an uploaded file that is not a schema."""
-    sheet_choice()
-    if (draft := history.page_state().get(DRAFT)) is not None:
-        _confirm_file(draft)
-    if columns := history.page_state().get(RECORDS):
-        _offer_template(columns)
-    if history.page_state().get(DICTIONARY) is not None:
-        _confirm_dictionary(history.page_state()[DICTIONARY])
-
-
-def _offer_template(columns: tuple[str, ...]) -> None:
-    with st.container(border=True):
+    sheet_choice("start")
+    cache = history.page_state()
+    if (draft := cache.get(DRAFT)) is not None:
+        with st.container(border=True):
+            st.subheader("Draft from your file")
+            _show_gaps(draft)
+            _confirm(draft)
+    if columns := cache.get(RECORDS):
         st.warning(
-            f"This looks like a records file with {pluralize(len(columns), 'column')}. A schema"
-            " must not depend on records: a rare value would reveal a person. Only the column names"
-            " were kept. Fill in the template from a questionnaire or code book, then upload it."
-            " Upload records on the Release page.",
+            f"Of the records, only the {pluralize(len(columns), 'column name')} were read: a schema"
+            " must not depend on records, because a rare value would reveal a person. Enter the"
+            " possible values from a questionnaire or code book.",
             icon="🛑",
         )
-        template = schema_template(columns)
-        st.download_button(
-            "Download template", template, "schema.csv", "text/csv", on_click="ignore"
-        )
+    if cache.get(DICTIONARY) is not None:
+        _confirm_dictionary(cache[DICTIONARY])
 
 
 def _confirm_dictionary(content: bytes) -> None:
@@ -223,14 +271,7 @@ def _confirm_dictionary(content: bytes) -> None:
         with deferred_errors("start"):
             draft = draft_from_dictionary(content, hold=hold)
             _show_gaps(draft)
-            _confirm(draft.schema)
-
-
-def _confirm_file(draft: DraftSchema) -> None:
-    with st.container(border=True):
-        st.subheader("Draft from your file")
-        _show_gaps(draft)
-        _confirm(draft.schema)
+            _confirm(draft)
 
 
 def _show_gaps(draft: DraftSchema) -> None:
@@ -240,7 +281,7 @@ def _show_gaps(draft: DraftSchema) -> None:
         listed = ", ".join(names[:MAX_SHOWN]) + (", …" if len(names) > MAX_SHOWN else "")
         st.info(
             escape_markdown(
-                f"No attribute was drafted for {listed}. Add the attributes you need below."
+                f"No attribute was drafted for {listed}. Enter their values in the grid."
             )
         )
         reasons = {"Column": names, "Reason": list(draft.reasons.values())}
@@ -253,11 +294,12 @@ def _show_gaps(draft: DraftSchema) -> None:
         st.caption(f"{pluralize(len(draft.notes) - MAX_SHOWN, 'more note')}.")
 
 
-def _confirm(schema: Schema) -> None:
+def _confirm(draft: DraftSchema) -> None:
+    """Draw one line per drafted attribute to confirm, and the button that uses them."""
     st.caption("Check every line: all possible values, and none that only one person has.")
     agreed = []
     confirmed = st.checkbox("I checked all lines", key=AGREED)
-    for number, attribute in enumerate(schema.attributes):
+    for number, attribute in enumerate(draft.schema.attributes):
         values = ", ".join(attribute.label(i) for i in range(min(attribute.size, MAX_SHOWN)))
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > MAX_SHOWN else ""
         integer_note = ", integers" if attribute.integer else ""
@@ -277,18 +319,25 @@ def _confirm(schema: Schema) -> None:
         accept_new_options=True,
         help="Applied to all confirmed attributes without such a label.",
     )
-    buttons.button(
-        f"Use {pluralize(len(agreed), 'confirmed attribute')}",
-        _use,
-        tuple(agreed),
-        key="use_draft",
-        disabled=not agreed,
-        help=None if agreed else "Select at least one line.",
-        type="primary",
-    )
+    with st.container(horizontal=True):
+        buttons.button(
+            f"Use {pluralize(len(agreed), 'confirmed attribute')}",
+            _use,
+            tuple(agreed),
+            tuple(draft.reasons),
+            key="use_draft",
+            disabled=not agreed,
+            help=None if agreed else "Select at least one line.",
+            type="primary",
+        )
+        buttons.button("Discard draft", clear, key="discard_draft")
 
 
-def _use(agreed: tuple[Attribute, ...]) -> None:
+def _use(agreed: tuple[Attribute, ...], names: tuple[str, ...]) -> None:
+    """Use confirmed attributes as schema; `names` are columns for which the values are missing."""
     with deferred_errors("start"):
-        history.choose_schema(Schema(agreed).with_missing_values(st.session_state.get(MISSING, ())))
+        schema = Schema(agreed).with_missing_values(st.session_state.get(MISSING, ()))
+        grid.clear()
+        history.choose_schema(schema)
+        grid.set_names(names)
     clear()

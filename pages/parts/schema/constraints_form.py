@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import streamlit as st
 
+from engine._format import nonblank_lines
 from engine.records.subprocess_readers import SHEET_ENDINGS
 from engine.release.public_draft import public_tables, public_text
 from engine.workload import Schema
 from engine.workload.schema_io import decoded_text
+from pages.parts.schema import draft_form
 from pages.parts.shell import history
 from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
-from pages.parts.workload import draft_form
-from pages.parts.workload.schema_table import text_lines
 
 MAX_UPLOAD_MB = 10
 
@@ -19,7 +19,7 @@ MAX_UPLOAD_MB = 10
 def use_rules(key: str) -> None:
     """Use the rules for impossible combinations."""
     with deferred_errors("rules"):
-        rules = text_lines(st.session_state[key])
+        rules = nonblank_lines(st.session_state[key])
         history.choose_schema(
             history.current().required_workload.schema.with_facts(impossible=rules)
         )

@@ -1,0 +1,257 @@
+"""Attributes as rows of texts, for a table that a person edits.
+
+A row has a name, a type and the possible values in one text, whose form depends on the type:
+
+    type             values
+    labels           F | M                  texts, separated by |; see below
+    bins             0, 18, 65, 120         edges of bins
+                     0:100:20               first edge : last edge : step; both forms can be mixed
+    dates            2024-01:2024-12:month  first and last period, and the unit of a cell
+    codes            10                     number of codes 0, 1, 2, ...
+    ordered codes    10                     codes in an order, as ranges require
+
+The other entries of a row are optional. A row with a name and without values is incomplete. In a
+text, a backslash precedes a | or backslash that is part of it, and a blank at its start or end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine._format import quote_public, shortest_text
+from engine.errors import SchemaError
+from engine.workload.attribute import MAX_CELLS, Attribute
+from engine.workload.schema_io import DATE_KIND
+
+LABELS, BINS, DATES, CODES, ORDERED_CODES = "labels", "bins", "dates", "codes", "ordered codes"
+ROW_TYPES = (LABELS, BINS, DATES, CODES, ORDERED_CODES)
+# keys of a row that are keys of a schema CSV, too
+COMMON_KEYS = (
+    "other",
+    "missing",
+    "missing_values",
+    "clip",
+    "integer",
+    "decimal",
+    "thousands",
+    "date_format",
+)
+ROW_KEYS = ("name", "type", "values", *COMMON_KEYS)
+FLAGS = ("clip", "integer")  # entries that are "true", "false" or empty
+MIN_STEPS = 3  # fewer bins of equal width are written as single edges
+_SEPARATOR = re.compile(r"[,\s|]+")
+_TOKEN = re.compile(r"\\.|\||[^|\\]+|\\", re.DOTALL)
+
+
+def attribute_row(attribute: Attribute) -> dict[str, str]:
+    """Return the row of an attribute; entries that it does not use are empty.
+
+    >>> row = attribute_row(Attribute.numeric("age", [0, 20, 40, 60, 80, 100], clip=True))
+    >>> row["type"], row["values"], row["clip"]
+    ('bins', '0:100:20', 'true')
+    """
+    document = attribute.to_dict()
+    row = dict.fromkeys(ROW_KEYS, "") | {"name": attribute.name}
+    if attribute.labels is not None:
+        row |= {"type": LABELS, "values": _joined(attribute.labels)}
+    elif attribute.edges is not None:
+        row |= {"type": BINS, "values": edges_text(attribute.edges)}
+    elif attribute.is_dated:
+        row |= {"type": DATES, "values": f"{attribute.start}:{attribute.stop}:{attribute.unit}"}
+    else:
+        is_ordered = attribute.kind == "numeric"
+        row |= {"type": ORDERED_CODES if is_ordered else CODES, "values": str(attribute.size)}
+    for key in COMMON_KEYS:
+        if (value := document.get(key)) is not None:
+            row[key] = _entry(value)
+    return row
+
+
+def _entry(value: object) -> str:
+    """Return an optional entry of an attribute as text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return _joined(value)
+    return shortest_text(value) if isinstance(value, float) else str(value)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return several texts as one; see `_split`."""
+    return " | ".join(map(_escaped, texts))
+
+
+def _escaped(text: str) -> str:
+    text = text.replace("\\", "\\\\").replace("|", "\\|")
+    stripped = text.strip()
+    start, end = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    if not stripped:
+        return "".join(f"\\{blank}" for blank in text)
+    return "".join(f"\\{blank}" for blank in start) + stripped + "".join(f"\\{b}" for b in end)
+
+
+def _split(text: str) -> list[str]:
+    """Return the texts between the separators |, without blanks around them.
+
+    A backslash makes the next character part of a text, also a | or a blank.
+    """
+    parts: list[list[str]] = [[]]
+    for token in _TOKEN.findall(text):
+        if token == "|":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return [_unescaped(tokens) for tokens in parts]
+
+
+def _unescaped(tokens: list[str]) -> str:
+    """Return the text of tokens, without blanks at its start and end that are not escaped."""
+    if tokens and not tokens[0].startswith("\\"):
+        tokens[0] = tokens[0].lstrip()
+    if tokens and not tokens[-1].startswith("\\"):
+        tokens[-1] = tokens[-1].rstrip()
+    return "".join(token[1:] if len(token) == 2 and token[0] == "\\" else token for token in tokens)
+
+
+def is_incomplete(row: Mapping[str, str]) -> bool:
+    """Return whether a row has a name, but no values yet."""
+    return bool(row.get("name", "").strip()) and not row.get("values", "").strip()
+
+
+def attribute_of_row(row: Mapping[str, str]) -> Attribute:
+    """Return the attribute of a row; raise SchemaError if an entry is not valid.
+
+    A row without a type gets the type that its values have.
+
+    >>> attribute_of_row({"name": "sex", "values": "F | M"}).labels
+    ('F', 'M')
+    >>> attribute_of_row({"name": "age", "values": "0:100:25", "integer": "true"}).edges
+    (0.0, 25.0, 50.0, 75.0, 100.0)
+    """
+    values = row.get("values", "").strip()
+    kind = row.get("type", "") or _type_of(values)
+    document: dict[str, Any] = {"name": row.get("name", "")}
+    for key in COMMON_KEYS:
+        if text := row.get(key, ""):
+            document[key] = _parsed_entry(key, text, kind)
+    if kind == LABELS:
+        document |= {"kind": "categorical", "labels": _split(values)}
+    elif kind == BINS:
+        document |= {"kind": "numeric", "edges": parse_edges(values)}
+    elif kind == DATES:
+        document |= {"kind": DATE_KIND} | _date_texts(values)
+    elif kind in (CODES, ORDERED_CODES):
+        if not values.isdecimal():
+            raise SchemaError(f"the number of codes is {quote_public(values)}; write an integer")
+        document |= {
+            "kind": "numeric" if kind == ORDERED_CODES else "categorical",
+            "size": int(values),
+        }
+    else:
+        raise SchemaError(
+            f"the type {quote_public(kind)} is unknown; choose one of {', '.join(ROW_TYPES)}"
+        )
+    return Attribute.from_dict(document)
+
+
+def _parsed_entry(key: str, text: str, kind: str) -> Any:
+    """Return an optional entry of a row in the type that an attribute has for it."""
+    if key in FLAGS:
+        if text not in ("true", "false"):
+            raise SchemaError(f"{key} is {quote_public(text)}; choose true or false")
+        return text == "true"
+    if key == "missing_values":
+        return _split(text)
+    if key == "missing" and kind == BINS:
+        try:
+            return float(text)
+        except ValueError:
+            raise SchemaError(
+                f"the replacement of missing values is {quote_public(text)}; with bins it must be"
+                " a number"
+            ) from None
+    return text
+
+
+def _type_of(values: str) -> str:
+    """Return the type of a row by the form of its values."""
+    if re.search(r"(?<!\\)\|", values):
+        return LABELS
+    parts = values.split(":")
+    if len(parts) == 3 and parts[2].strip().isalpha():
+        return DATES
+    return CODES if values.isdecimal() else BINS
+
+
+def _date_texts(values: str) -> dict[str, str]:
+    parts = [part.strip() for part in values.split(":")]
+    if len(parts) != 3:
+        raise SchemaError(
+            f"the dates {quote_public(values)} must be first:last:unit, such as"
+            " 2024-01:2024-12:month; correct them"
+        )
+    return dict(zip(("start", "stop", "unit"), parts, strict=True))
+
+
+def parse_edges(text: str) -> list[float]:
+    """Return bin edges that are written as numbers, or as first:last:step, or both.
+
+    >>> parse_edges("0, 18, 65"), parse_edges("0:100:50, 120")
+    ([0.0, 18.0, 65.0], [0.0, 50.0, 100.0, 120.0])
+
+    Raises
+    ------
+    SchemaError
+        A part is not a number, or its steps do not end at the last edge.
+    """
+    edges: list[float] = []
+    try:
+        for part in filter(None, _SEPARATOR.split(text.strip())):
+            numbers = [float(number) for number in part.split(":")]
+            if len(numbers) not in (1, 3):
+                raise ValueError
+            edges += numbers if len(numbers) == 1 else _even_edges(*numbers)
+    except ValueError:
+        raise SchemaError(
+            f"the bin edges {quote_public(text)} are not numbers; write 0, 18, 65, 120 or"
+            " first:last:step"
+        ) from None
+    return edges
+
+
+def _even_edges(first: float, last: float, step: float) -> list[float]:
+    """Return the edges from first to last with equal steps."""
+    if not step > 0 or not first < last or (last - first) / step > MAX_CELLS:
+        raise SchemaError(
+            f"the bin edges {first:g}:{last:g}:{step:g} contain no bin, or too many; write the"
+            " first edge, a larger last edge, and a step above 0"
+        )
+    bins = round((last - first) / step)
+    if abs(first + bins * step - last) > 1e-9 * max(abs(first), abs(last)):
+        raise SchemaError(
+            f"steps of {step:g} from {first:g} do not end at {last:g}; choose another step"
+        )
+    return [*(first + i * step for i in range(bins)), last]
+
+
+def edges_text(edges: Sequence[float]) -> str:
+    """Return bin edges in the form of `parse_edges`, with first:last:step where steps are equal.
+
+    >>> edges_text([0, 18, 65]), edges_text([0, 1, 2, 3, 4, 9])
+    ('0, 18, 65', '0:4:1, 9')
+    """
+    numbers = list(map(float, edges))
+    for n_single in (0, 1):
+        even = numbers[: len(numbers) - n_single]
+        if len(even) <= MIN_STEPS:
+            continue
+        span = ":".join(map(shortest_text, (even[0], even[-1], even[1] - even[0])))
+        text = ", ".join([span, *map(shortest_text, numbers[len(even) :])])
+        try:
+            if parse_edges(text) == numbers:
+                return text
+        except SchemaError:
+            pass
+    return ", ".join(map(shortest_text, numbers))

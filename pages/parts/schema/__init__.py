@@ -1,0 +1,1 @@
+"""Forms and views of the page Schema."""

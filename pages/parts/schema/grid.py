@@ -1,0 +1,237 @@
+"""Editable grid of attributes, in which rows may still lack values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from engine._format import pluralize
+from engine.errors import SchemaError
+from engine.workload import Schema
+from engine.workload.schema_rows import (
+    FLAGS,
+    ROW_KEYS,
+    ROW_TYPES,
+    attribute_of_row,
+    attribute_row,
+    is_incomplete,
+)
+from pages.parts.shell import history
+from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
+
+Row = dict[str, str]
+# session state: rows with a name and no values; rows that the grid shows before its edits; number
+# of the grid, for its key
+INCOMPLETE, BASE, SERIAL = "schema_incomplete", "schema_base", "schema_serial"
+MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid
+ROW_HEIGHT = 36  # pixels
+EMPTY_ROWS = 3  # rows of a new grid
+MAX_NAMES = 8  # names in a sentence
+FORMAT_COLUMNS = ("decimal", "thousands", "date_format")
+SHOW_FORMATS = "schema_formats"  # key of the switch for `FORMAT_COLUMNS`
+THOUSANDS_SIGNS = {
+    ".": "point (1.200)",
+    ",": "comma (1,200)",
+    " ": "space (1 200)",
+    "'": "apostrophe (1'200)",
+}
+
+
+def edited_rows(base: Sequence[Row], edits: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of a grid after the edits of a data editor.
+
+    Parameters
+    ----------
+    edits : "edited_rows" {row number: {column: value}}, "added_rows" [{column: value}],
+        "deleted_rows" [row number].
+    """
+    rows = [dict(row) for row in base]
+    for number, changes in edits.get("edited_rows", {}).items():
+        rows[int(number)] |= {key: _text(value) for key, value in changes.items()}
+    deleted = {int(number) for number in edits.get("deleted_rows", [])}
+    rows = [row for number, row in enumerate(rows) if number not in deleted]
+    rows += [{key: _text(row.get(key)) for key in ROW_KEYS} for row in edits.get("added_rows", [])]
+    return rows
+
+
+def schema_of_rows(schema: Schema | None, rows: Sequence[Row]) -> tuple[Schema | None, list[Row]]:
+    """Return the schema with the attributes of the complete rows, and the incomplete rows.
+
+    The schema is None as long as there is none and no row is complete.
+
+    Raises
+    ------
+    SchemaError
+        A row is not valid, or no attribute of an existing schema is left.
+    """
+    attributes, incomplete = [], []
+    for number, row in enumerate(rows, 1):
+        if is_incomplete(row):
+            incomplete.append(row)
+        if not row.get("values", "").strip():
+            continue
+        try:
+            attributes.append(attribute_of_row(row))
+        except SchemaError as error:
+            name = f" ({row['name'][:60]})" if row.get("name") else ""
+            raise SchemaError(f"Row {number}{name}: {error}") from None
+    if attributes:
+        changed = tuple(attributes)
+        return Schema(changed) if schema is None else replace(
+            schema, attributes=changed
+        ), incomplete
+    if schema is None:
+        return None, incomplete
+    raise SchemaError(
+        "A schema needs at least one attribute with values. Enter values before you delete the"
+        " last attribute."
+    )
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def set_names(names: Sequence[str]) -> None:
+    """Add a row without values for each name that no attribute of the schema has."""
+    schema = history.current().schema
+    known = set() if schema is None else set(schema.names)
+    st.session_state[INCOMPLETE] = [_empty_row(name) for name in names if name not in known]
+    redraw()
+
+
+def redraw() -> None:
+    """Draw a new grid from the schema and the incomplete rows, without earlier edits."""
+    st.session_state[BASE] = None
+
+
+def clear() -> None:
+    """Remove the incomplete rows, because another schema is opened."""
+    st.session_state[INCOMPLETE] = []
+    redraw()
+
+
+def _empty_row(name: str = "") -> Row:
+    return dict.fromkeys(ROW_KEYS, "") | {"name": name}
+
+
+def _use_edits(key: str) -> None:
+    """Apply the edits of the grid; an invalid edit changes nothing but stays in the grid."""
+    schema = history.current().schema
+    with deferred_errors("table"):
+        rows = edited_rows(st.session_state[BASE], st.session_state[key])
+        changed, incomplete = schema_of_rows(schema, rows)
+        st.session_state[INCOMPLETE] = incomplete
+        if changed is not None:
+            history.choose_schema(changed, redraw=False)
+
+
+def draw(schema: Schema | None) -> None:
+    """Draw the grid, the error of the last edit, and which rows still lack values."""
+    state = st.session_state
+    key = f"schema_grid_{history.version()}_{state.get(SERIAL, 0)}"
+    if key not in state or state.get(BASE) is None:
+        state[SERIAL] = state.get(SERIAL, 0) + 1
+        key = f"schema_grid_{history.version()}_{state[SERIAL]}"
+        state[BASE] = _base_rows(schema)
+    base = [
+        {name: row[name] == "true" if name in FLAGS else row[name] for name in ROW_KEYS}
+        for row in state[BASE]
+    ]
+    hidden = () if state.get(SHOW_FORMATS) or _has_formats(state[BASE]) else FORMAT_COLUMNS
+    st.data_editor(
+        base,
+        num_rows="dynamic",
+        hide_index=True,
+        height=min(MAX_HEIGHT, ROW_HEIGHT * (len(base) + 2)),
+        column_order=[name for name in ROW_KEYS if name not in hidden],
+        column_config=_columns(),
+        key=key,
+        on_change=_use_edits,
+        args=(key,),
+        alt="Editable attributes of the schema",
+    )
+    show_deferred_error("table")
+    if names := [row["name"] for row in state.get(INCOMPLETE, [])]:
+        listed = ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
+        st.info(
+            escape_markdown(
+                f"{pluralize(len(names), 'column')} without values:"
+                f" {listed}. Only rows with values belong to the schema."
+            )
+        )
+
+
+def _base_rows(schema: Schema | None) -> list[Row]:
+    """Return the rows of a new grid: the attributes, the incomplete rows, or empty rows."""
+    rows = [attribute_row(attribute) for attribute in (schema.attributes if schema else ())]
+    names = {row["name"] for row in rows}
+    rows += [row for row in st.session_state.get(INCOMPLETE, []) if row["name"] not in names]
+    return rows or [_empty_row() for _ in range(EMPTY_ROWS)]
+
+
+def _has_formats(rows: Sequence[Row]) -> bool:
+    return any(row[name] for row in rows for name in FORMAT_COLUMNS)
+
+
+def _columns() -> dict[str, Any]:
+    """Return the settings of the columns of the grid."""
+    text, choice, flag = (
+        st.column_config.TextColumn,
+        st.column_config.SelectboxColumn,
+        st.column_config.CheckboxColumn,
+    )
+    return {
+        "name": text("column", help="Name of the column in the records", width=170),
+        "type": choice(
+            "type",
+            options=list(ROW_TYPES),
+            width=95,
+            help="Blank: by the form of the values. Bins, dates and ordered codes allow ranges.",
+        ),
+        "values": text(
+            "possible values",
+            width=300,
+            help=(
+                "Labels: F | M. Bins: their edges, 0, 18, 65, 120, or first:last:step, 0:100:5."
+                " Dates: 2024-01:2024-12:month. Codes: how many, 10."
+            ),
+        ),
+        "other": text(
+            "others as",
+            width=110,
+            help="Labels: the label that counts unlisted values. Blank: such rows are dropped.",
+        ),
+        "missing": text(
+            "missing as",
+            width=115,
+            help=(
+                "Labels and dates: the label that counts missing values. Bins: a number whose bin"
+                " counts them. Blank: such rows are dropped."
+            ),
+        ),
+        "missing_values": text(
+            "missing codes", width=135, help="Values that mean missing, such as NA | . | 9999"
+        ),
+        "clip": flag(
+            "clip", width=70, help="Count numbers and dates outside in the first or last cell"
+        ),
+        "integer": flag(
+            "integers", width=100, help="Bins: all values are integers, so age <= 39 is age < 40"
+        ),
+        "decimal": choice("decimal sign", options=[".", ","], help="Bins, in text files"),
+        "thousands": choice(
+            "thousands sign",
+            options=list(THOUSANDS_SIGNS),
+            format_func=lambda sign: THOUSANDS_SIGNS.get(str(sign), ""),
+            help="Bins, in text files",
+        ),
+        "date_format": text(
+            "date format", help="Dates, in text files, such as %d.%m.%Y; blank for 2024-03-15"
+        ),
+    }

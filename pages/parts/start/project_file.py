@@ -1,0 +1,111 @@
+"""Files that are opened and saved on the page Start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from engine._untrusted import parse_json
+from engine.mechanisms import load_plan
+from engine.workload import Workload
+from pages.parts.jobs import plan_cache
+from pages.parts.schema import draft_form, grid
+from pages.parts.shell import history
+from pages.parts.shell.error_text import deferred_errors, show_deferred_error
+from pages.parts.shell.request_state import RequestState
+
+KEY, PLACE = "open_file", "open"  # key of the uploader, and of its error message
+TARGET = "open_target"  # key of the page state: title of the page that shows the opened file
+MAX_UPLOAD_MB = 200
+
+
+def read_project(content: bytes, present: RequestState) -> RequestState | None:
+    """Return the request in a project, workload or plan file; None for any other content.
+
+    A workload file replaces only the workload of the present request.
+    """
+    if content.lstrip()[:1] != b"{":
+        return None
+    try:
+        document: dict[str, Any] = parse_json(content, constants=True)
+    except ValueError:
+        return None
+    kind = str(document.get("format", ""))
+    if kind.startswith("workload/"):
+        return replace(present, workload=Workload.from_json(content))
+    if kind.startswith("plan/"):
+        plan = load_plan(content)
+        options = dict(plan.options) | {"max_records": plan.max_records}
+        return RequestState(
+            workload=plan.workload, budget=plan.budget, mechanism=plan.mechanism
+        ).with_options(options)
+    return RequestState.from_json(content) if {"budget", "question"} <= document.keys() else None
+
+
+def _use_file() -> None:
+    """Open the uploaded file, and store which page shows it."""
+    file = st.session_state.get(KEY)
+    if file is None or not file.name.lower().endswith(".json"):
+        draft_form.use_upload(KEY, PLACE)
+        return
+    with deferred_errors(PLACE):
+        request = read_project(file.getvalue(), history.current())
+        if request is None:
+            draft_form.take(KEY, file.name, file.getvalue())
+        else:
+            grid.clear()
+            history.commit(request, redraw=True)
+            has_tables = request.workload is not None and bool(request.workload.groups)
+            history.page_state()[TARGET] = "Preview" if has_tables else "Workload"
+
+
+def draw() -> str:
+    """Draw the uploader; return the title of the page that shows an opened file, or an empty text.
+
+    The files are projects, plans, workloads and schemas of this app, data dictionaries, and
+    records, of which only the column names are read.
+    """
+    st.file_uploader(
+        "Open a file",
+        key=KEY,
+        on_change=_use_file,
+        max_upload_size=MAX_UPLOAD_MB,
+        help=(
+            "A project, plan, workload or schema that you saved; a data dictionary; or records, of"
+            " which only the column names are read."
+        ),
+    )
+    draft_form.sheet_choice(PLACE)
+    show_deferred_error(PLACE)
+    state = history.page_state()
+    if state.pop(draft_form.TAKEN, False):
+        history.carry(draft_form.KEYS)
+        return "Schema"
+    target: str = state.pop(TARGET, "")
+    return target
+
+
+def save(request: RequestState) -> None:
+    """Draw the downloads of a request as project, schema, workload and plan."""
+    workload = request.required_workload
+    plan = plan_cache.cached_plan(request.key)
+    for label, name, kind, content in (
+        ("Project (JSON)", "project.json", "application/json", request.to_json),
+        ("Schema (JSON)", "schema.json", "application/json", workload.schema.to_json),
+        ("Schema (CSV)", "schema.csv", "text/csv", workload.schema.to_csv),
+        ("Workload (JSON)", "workload.json", "application/json", workload.to_json),
+        ("Plan (JSON)", "plan.json", "application/json", plan and plan.to_json),
+    ):
+        st.download_button(
+            label,
+            content or "",
+            name,
+            kind,
+            key=f"save_{name}",
+            on_click="ignore",
+            disabled=content is None,
+            help=None if content is not None else "Open Preview first: it computes the plan.",
+            width="stretch",
+        )

@@ -1,0 +1,136 @@
+"""Start page: demos, files that are opened and saved, and the way to other pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine._format import format_number
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Workload
+from pages.parts.schema import grid
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
+from tests.app.session import Session, demo_schema, open_demo, upload, wait
+
+
+def open_file(name: str, content: bytes | str, session: Session | None = None) -> Session:
+    content = content.encode() if isinstance(content, str) else content
+    return upload((session or Session()).go("start"), name, content, "open_file")
+
+
+def title(session: Session) -> str:
+    return session.app.title[0].value.split(" ", 1)[1]
+
+
+def test_demo_says_what_it_opens_and_is_resumed() -> None:
+    session = Session().go("start")
+    assert not any(b.key == "go_on" for b in session.app.button)
+    session.set(start_demo="census")
+    assert "all 3 tables of one or two attributes, at ε 1" in session.text()
+    session.press("start_Try a demo")
+    assert title(session) == "Preview"
+    assert session.studio.workload == Workload.all_ways(demo_schema("census"), (1, 2))
+    session.go("start")
+    assert "2 attributes" in session.text()
+    assert title(session.press("go_on")) == "Preview"
+
+
+def test_buttons_open_schema_and_lessons() -> None:
+    assert title(Session().go("start").press("start_Use my own schema")) == "Schema"
+    assert title(Session().go("start").press("start_Take a lesson")) == "Learn"
+
+
+def saved_files(session: Session) -> dict[str, bool]:
+    """Return label -> whether it can be downloaded."""
+    return {b.label: not b.disabled for b in session.app.get("download_button")}
+
+
+def test_project_is_saved_in_all_forms() -> None:
+    session = wait(open_demo("census")).go("start")
+    assert saved_files(session) == dict.fromkeys(
+        (
+            "Project (JSON)",
+            "Schema (JSON)",
+            "Schema (CSV)",
+            "Workload (JSON)",
+            "Plan (JSON)",
+        ),
+        True,
+    )
+
+
+def test_plan_that_was_not_computed_cannot_be_saved() -> None:
+    request = RequestState(
+        workload=Workload.all_ways(demo_schema("panel"), (1,)), budget=Budget(pcost=0.7123)
+    )
+    session = Session(plan=permalink.packed(request)).go("start")
+    assert not saved_files(session)["Plan (JSON)"]
+
+
+def test_project_file_restores_the_request() -> None:
+    request = RequestState(
+        workload=Workload.all_ways(demo_schema("census"), (1,)), budget=Budget.approx(2.0, 1e-7)
+    )
+    session = open_file("project.json", request.to_json())
+    assert title(session) == "Preview"
+    assert session.studio.to_json() == request.to_json()
+
+
+def test_plan_file_restores_workload_and_options() -> None:
+    result = plan(
+        Workload.all_ways(demo_schema("census"), (2,)), Budget(pcost=0.3), max_records=10**6
+    )
+    session = wait(open_file("p.json", result.to_json()))
+    assert session.studio.workload == result.workload
+    assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
+    assert session.studio.options["max_records"] == 10**6
+
+
+def test_workload_file_keeps_the_budget() -> None:
+    session = open_demo("cps")
+    workload = Workload.all_ways(demo_schema("census"), (1, 2))
+    open_file("w.json", workload.to_json(), session)
+    assert session.studio.workload == workload
+    assert session.studio.budget == Budget(pcost=1.0)
+
+
+def test_schema_file_opens_the_schema_page() -> None:
+    session = open_file("s.csv", demo_schema("survey").to_csv())
+    assert title(session) == "Schema"
+    assert session.studio.schema == demo_schema("survey")
+
+
+def test_records_file_fills_the_grid_with_names() -> None:
+    session = open_file("records.csv", "age,sex\n31,F\n")
+    assert title(session) == "Schema"
+    assert [row["name"] for row in session.app.session_state[grid.INCOMPLETE]] == ["age", "sex"]
+    assert "only the 2 column names were read" in session.text()
+
+
+def test_dictionary_is_confirmed_on_the_schema_page() -> None:
+    session = open_file("code book.csv", "name,value,label\nsex,1,Female\n,2,Male\n")
+    assert title(session) == "Schema"
+    assert session.studio.schema is None
+    session.set(draft_agreed=True).press("use_draft")
+    assert session.studio.schema is not None
+    assert session.studio.schema["sex"].labels == ("Female", "Male")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.json", b"x"),
+        ("x.json", b"{}"),
+        ("x.json", b'{"format": "plan/1"}'),
+        ("x.json", b'{"format": "workload/1", "schema": {}, "groups": []}'),
+        ("x.json", b'{"budget": {}, "question": {}}'),
+        ("x.csv", b"31,4\n5,6\n"),
+        ("x.png", b"\x89PNG"),
+    ],
+)
+def test_invalid_files_are_refused(name: str, content: bytes) -> None:
+    session = open_file(name, content)
+    assert title(session) == "Start"
+    assert session.errors()
+    assert session.studio.workload is None

@@ -1,0 +1,103 @@
+"""Attributes as rows of texts for the editable table."""
+
+from __future__ import annotations
+
+import pytest
+
+import demo_data
+from engine.errors import SchemaError
+from engine.workload import Attribute, Schema
+from engine.workload.schema_rows import (
+    attribute_of_row,
+    attribute_row,
+    edges_text,
+    is_incomplete,
+    parse_edges,
+)
+
+ATTRIBUTES = [
+    Attribute.categorical("sex", ["F", "M"], missing="unknown", missing_values=["NA", "a|b"]),
+    Attribute.categorical(
+        "a | b", ["x|y", "\\z", "= 1", " left", "right ", "a \\| b "], other="else"
+    ),
+    Attribute.numeric("age", [0, 18, 65, 120], clip=True, integer=True, missing=3),
+    Attribute.numeric("pay", [-0.5, 0.25, 1e9], decimal=",", thousands="."),
+    Attribute.numeric("year", [*range(100), 99], integer=True),
+    Attribute.numeric("amount ", [0, 1], thousands=" "),
+    Attribute.categorical("kind", ["a", " b"], other=" b"),
+    Attribute.dates("day", "2024-01", "2024-12", missing="unknown", date_format="%d.%m.%Y"),
+    Attribute.dates("day", "2024-01-01", "2024-03-31", "day"),
+    Attribute.of_size("code", 12, kind="categorical", missing_values=["-9"]),
+    Attribute.of_size("rank", 5),
+]
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES, ids=lambda one: one.name)
+def test_attribute_row_gives_equal_attribute(attribute: Attribute) -> None:
+    assert attribute_of_row(attribute_row(attribute)) == attribute
+
+
+@pytest.mark.parametrize("name", list(demo_data.schemas()))
+def test_rows_of_demo_schemas_give_equal_attributes(name: str) -> None:
+    for attribute in Schema.from_json(demo_data.schemas()[name].read_bytes()).attributes:
+        assert attribute_of_row(attribute_row(attribute)) == attribute
+
+
+@pytest.mark.parametrize(
+    ("values", "attribute"),
+    [
+        ("F|M", Attribute.categorical("x", ["F", "M"])),
+        (" F | M | n/a ", Attribute.categorical("x", ["F", "M", "n/a"])),
+        ("0, 18 65", Attribute.numeric("x", [0, 18, 65])),
+        ("0:100:50", Attribute.numeric("x", [0, 50, 100])),
+        ("12", Attribute.of_size("x", 12, kind="categorical")),
+        ("2024-01:2024-12:quarter", Attribute.dates("x", "2024-01", "2024-12", "quarter")),
+    ],
+)
+def test_row_without_type_gets_type_of_values(values: str, attribute: Attribute) -> None:
+    assert attribute_of_row({"name": "x", "values": values}) == attribute
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"name": "", "values": "F|M"},
+        {"name": "x", "type": "labels", "values": "F|F"},
+        {"name": "x", "type": "bins", "values": "2, 1"},
+        {"name": "x", "type": "bins", "values": "1:2"},
+        {"name": "x", "type": "codes", "values": "many"},
+        {"name": "x", "type": "dates", "values": "2024-01"},
+        {"name": "x", "type": "dates", "values": "2024-05:2024-01:month"},
+        {"name": "x", "type": "hours", "values": "1"},
+        {"name": "x", "values": "0, 1, 2", "clip": "perhaps"},
+    ],
+)
+def test_invalid_row_is_refused(row: dict[str, str]) -> None:
+    with pytest.raises(SchemaError):
+        attribute_of_row(row)
+
+
+@pytest.mark.parametrize("text", ["a,b", "1:2:0", "5:1:1", "0:1:0.3", "0:1e9:1e-9", "nan:1:1"])
+def test_invalid_edges_are_refused(text: str) -> None:
+    with pytest.raises(SchemaError):
+        parse_edges(text)
+
+
+@pytest.mark.parametrize(
+    ("edges", "text"),
+    [
+        ([0, 18, 65], "0, 18, 65"),
+        ([0, 1, 2, 3], "0:3:1"),
+        ([0, 0.1, 0.2, 0.30000000000000004, 0.5], None),
+        ([-2, -1, 0, 1, 1], "-2:1:1, 1"),
+    ],
+)
+def test_edges_text_is_parsed_to_equal_edges(edges: list[float], text: str | None) -> None:
+    assert parse_edges(edges_text(edges)) == edges
+    assert text in (None, edges_text(edges))
+
+
+def test_row_with_name_only_is_incomplete() -> None:
+    assert is_incomplete({"name": "age", "type": "bins", "values": " "})
+    assert not is_incomplete({"name": "age", "values": "0, 9"})
+    assert not is_incomplete({"name": "", "values": ""})
