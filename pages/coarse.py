@@ -88,7 +88,7 @@ def choose_file(common: CommonPlan, _: candidates_form.Settings) -> None:
     look = common.look
     source = records_form.source(look.budget.rows_per_person, look.schema.person)
     st.caption("Rows that do not fit the schema are dropped. Only you see how many.")
-    wizard.next_button(PAYER, key=STEP, reason=source.problem(look.schema))
+    wizard.next_button(PAYER, key=STEP, reason=source.problem(look.schema) or source.unreadable)
 
 
 def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:

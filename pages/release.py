@@ -99,7 +99,7 @@ def choose_file(plan: Plan) -> str:
     book = dataset_form.opened()
     status = dataset_form.chosen(book, plan.schema)
     release_form.check(book, plan, "" if status is None else status.dataset, source)
-    wizard.next_button(PAYER, key=STEP, reason=source.problem(plan.schema))
+    wizard.next_button(PAYER, key=STEP, reason=source.problem(plan.schema) or source.unreadable)
     return code(plan, source)
 
 

@@ -33,7 +33,8 @@ def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     ledger = tmp_path / "panel.ledger"
     visit.fill("Ledger file", str(ledger))
     visit.fill("Dataset name", "panel")
-    visit.press("More options")
+    visit.page.get_by_role("button", name="More options").click()
+    visit.settle()
     visit.choose("rho")
     visit.number("Maximum rows per person", "3")
     visit.page.keyboard.press("Escape")

@@ -183,8 +183,8 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     visit.expect_text("('gender', ")
 
 
-def test_curator_publishes_own_file_in_few_clicks(visit: Visit, tmp_path: Path) -> None:
-    """A curator's clicks from a CSV file to a package, and a decision maker's after a reload."""
+def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -> None:
+    """Clicks from a schema to a package, and from a reload to the published tables."""
     page, records = visit.page, tmp_path / "people.csv"
     rows = [f"{sex},{region}" for sex in ("f", "m") for region in ("north", "south")] * 250
     records.write_text("\n".join(["sex,region", *rows]) + "\n", encoding="utf-8")
@@ -216,8 +216,8 @@ def test_curator_publishes_own_file_in_few_clicks(visit: Visit, tmp_path: Path) 
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Package (zip)").click()
     assert waiting.value.path().stat().st_size > 1_000
-    # a field counts as one click; the schema editor takes at most 15 clicks for two columns
-    assert clicks(page) + 4 <= 20
+    # 4 fields are filled by the keyboard; 35 clicks are allowed, with the Schema page
+    assert clicks(page) + 4 <= 18
 
     page.reload()
     visit.settle()

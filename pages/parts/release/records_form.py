@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from engine._format import pluralize
-from engine.errors import DataError, LimitExceeded
+from engine.errors import DataError, EngineError, LimitExceeded
 from engine.records import RECORD_ENDINGS, TEXT_ENDINGS
 from engine.records.counts import COUNTS_ENDING
 from engine.records.database import named_sources
@@ -19,7 +19,7 @@ from engine.workload import Schema
 from pages.parts.jobs import private_tempdir, record_sources
 from pages.parts.release import file_access
 from pages.parts.shell import history, python_script
-from pages.parts.shell.error_text import escape_markdown, show_errors
+from pages.parts.shell.error_text import error_text, escape_markdown, show_errors
 
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -83,6 +83,18 @@ class Source:
                 " persons."
             )
         return ""
+
+    @property
+    def unreadable(self) -> str:
+        """Why the file cannot be read, as the end of a sentence; empty if it can or is uploaded."""
+        if not self.path.strip():
+            return ""
+        try:
+            if file_access.readable(self.path, ENDINGS).exists():
+                return ""
+        except EngineError as error:
+            return f"choose another file. {error_text(error)}"
+        return "choose another file; there is none at this path."
 
     def problem(self, schema: Schema) -> str:
         """Return what is missing or contradicts the schema, as the end of a sentence; empty if

@@ -124,7 +124,6 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
         source,
         key="check_records",
         disabled=bool(source.problem(plan.schema)),
-        help="Shows how many rows fit the schema, by column. Spends nothing; do not publish it.",
     )
     show_deferred_error("check")
     finished_job = job_widget.job(job, label="Check")

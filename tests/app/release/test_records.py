@@ -200,3 +200,14 @@ def test_sheet_choice_is_absent_for_single_sheets(ledger: Ledger) -> None:
     place.write_bytes(b"no workbook")
     session.run(session.app)
     assert all(box.key != "records_sheet" for box in session.app.selectbox)
+
+
+def test_file_that_is_missing_or_not_allowed_is_named_at_once(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = open_step(ledger.path, FILE, records_path=str(ledger.path.parent / "none.csv"))
+    assert "there is none at this path" in session.text()
+    assert next(b for b in session.app.button if b.key == "step_next").disabled
+    monkeypatch.setenv("DP_WORKBENCH_FOLDERS", "")
+    assert "may only access" in session.set(records_path="/etc/none.csv").text()
+    assert "there is none" not in session.set(records_path=SURVEY).text()
