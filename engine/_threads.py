@@ -31,9 +31,9 @@ def cores() -> int:
     True
     """
     # imported here because the import takes longer than a short command
-    import loky
+    import joblib
 
-    return int(loky.cpu_count())
+    return int(joblib.cpu_count())
 
 
 @lru_cache(maxsize=1)

@@ -1,9 +1,9 @@
 """Worker pool: workers never re-import `__main__`, end with the parent and report failures.
 
 The pools of the standard library import the caller's script again in every process, which runs it a
-second time unless its main part is guarded.  Here loky starts a server process without that script.
-It imports the engine once and forks one process per call, which takes milliseconds.  The caller and
-the server share one pipe: when the caller closes it or ends, the server and its calls end as well.
+second time unless its main part is guarded.  Here a server process starts without that script.  It
+imports the engine once and forks one process per call, which takes milliseconds.  The caller and the
+server share one connection: when the caller closes it or ends, the server and its calls end as well.
 """
 
 from __future__ import annotations
@@ -11,26 +11,30 @@ from __future__ import annotations
 import atexit
 import math
 import multiprocessing
+import os
 import re
+import secrets
 import signal
+import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
-
-from engine.errors import Cancelled
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 # Modules that most plans use and that are slow to import.
 PRELOADED = ("scipy.optimize", "scipy.sparse.linalg", "joblib")
+# Environment of processes that fork. A process may have no threads when it forks: OpenBLAS ends its
+# threads before a fork, and this setting keeps the memory allocator of Arrow from starting one.
+FORK_ENVIRONMENT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # Interval of progress messages, which also limits the delay of a cancellation.
 PROGRESS_INTERVAL_S = 0.2
+_KEY_BYTES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,40 +65,55 @@ def peak_megabytes() -> float:
 
 
 class _ForkServer:
-    """Server process that runs calls in forks of itself, and the caller's end of the pipe to it."""
+    """Server process that runs calls in forks of itself, and the caller's connection to it."""
 
     def __init__(self) -> None:
-        from loky.backend import get_context
-
-        context: Any = get_context("loky")
-        self.pipe, server_pipe = context.Pipe()
-        self.process = context.Process(target=_serve, args=(server_pipe,), name="fork-server")
-        self.process.start()
-        server_pipe.close()
+        # only the caller has the key, so no other process can connect
+        key = secrets.token_bytes(_KEY_BYTES)
+        code = (
+            "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+            f" import sys; sys.path[:] = {sys.path!r};"
+            " from engine._workers import _serve; _serve()"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=FORK_ENVIRONMENT | os.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with self.process.stdin, self.process.stdout, suppress(OSError):
+            self.process.stdin.write(key)
+            self.process.stdin.flush()
+            address = self.process.stdout.readline().decode().strip()
+        # a server that has ended has printed no address
+        self.connection = Client(address, authkey=key) if address else None
 
     def receive(self, request: Any = None) -> Any:
         """Send a request, if any, and return the next message of the server; None if it ended."""
+        if self.connection is None:
+            return None
         with suppress(EOFError, OSError):
             if request is not None:
-                self.pipe.send(request)
-            return self.pipe.recv()
+                self.connection.send(request)
+            return self.connection.recv()
         return None
 
     def end(self) -> None:
-        self.pipe.close()
-        self.process.join()
+        """Close the connection, at which the server ends, and wait for that."""
+        if self.connection is not None:
+            self.connection.close()
+        self.process.wait()
 
 
 # Servers without a request; append and pop of a list are safe among threads.
 _IDLE_SERVERS: list[_ForkServer] = []
-# Set when Python is about to wait for its child processes, which include servers in use by threads.
-_PYTHON_ENDING = threading.Event()
 
 
 @atexit.register
 def _close_all() -> None:
-    """Close idle servers before Python waits for its children; threads close theirs soon after."""
-    _PYTHON_ENDING.set()
+    """Close the connections to idle servers when Python ends."""
     while _IDLE_SERVERS:
         _IDLE_SERVERS.pop().end()
 
@@ -118,18 +137,12 @@ def run_in_workers(
         the labels of the running ones; an exception from it ends all calls.
     arrived : called with the label and the result of a call when it finishes.
 
-    Raises
-    ------
-    Cancelled
-        Python ends while a thread waits for results.
-
     >>> calls = {"five": (len, ("abcde",))}
     >>> run_in_workers(calls, at_once=1, seconds=60.0, on_progress=lambda fraction, labels: None)
     {'five': 5}
     """
     if not calls:
         return {}
-    _check_not_ending()
     try:
         server = _IDLE_SERVERS.pop()
     except IndexError:
@@ -140,7 +153,6 @@ def run_in_workers(
             for label, result in message[3].items():
                 arrived(label, result)
             on_progress(message[1], message[2])
-            _check_not_ending()
             message = server.receive()
     except BaseException:
         server.end()
@@ -148,53 +160,48 @@ def run_in_workers(
     if not message:
         server.end()
         failure = Failed(
-            reason=f"The server of the worker processes {_ending(server.process.exitcode)}."
+            reason=f"The server of the worker processes {_ending(server.process.returncode)}."
         )
         return dict.fromkeys(calls, failure)
     _IDLE_SERVERS.append(server)
-    if _PYTHON_ENDING.is_set():
-        _close_all()
     results: dict[str, Any] = message[1]
     return results
 
 
-def _check_not_ending() -> None:
-    """Raise Cancelled if Python is ending."""
-    if _PYTHON_ENDING.is_set():
-        raise Cancelled("Python is ending.")
+def _serve() -> None:
+    """Receive calls from the caller and send their results, until it closes the connection.
 
-
-def _serve(pipe: Connection) -> None:
-    """Receive calls from the pipe and send their results, until the caller closes the pipe.
-
-    This function runs in the server process.
+    This function runs in the server process.  It reads the key of the connection from standard
+    input and prints its address.
     """
+    key = sys.stdin.buffer.read(_KEY_BYTES)
+    with Listener(authkey=key) as listener:
+        print(listener.address, flush=True)
+        connection = listener.accept()
+    # the caller has closed the other end of standard output
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # imported before the forks, because most strategy searches use this module
     import scipy.optimize  # noqa: F401
 
-    # Ctrl-C reaches every process, but only the caller handles it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, OSError):
         while True:
-            calls, at_once, seconds = pipe.recv()
-            pipe.send(("done", _run_calls(calls, at_once, seconds, pipe)))
+            calls, at_once, seconds = connection.recv()
+            connection.send(("done", _run_calls(calls, at_once, seconds, connection)))
 
 
 def _run_calls(
-    calls: Mapping[str, Call], at_once: int, seconds: float, pipe: Connection
+    calls: Mapping[str, Call], at_once: int, seconds: float, caller: Connection
 ) -> dict[str, Any]:
     """Run the calls of one request, at most ``at_once`` at a time, and return their results.
 
-    Progress and the results since the last message are sent through ``pipe``.
+    Progress and the results since the last message are sent to the caller.
     """
-    from loky.backend import get_context
-
     forks = "fork" in multiprocessing.get_all_start_methods()
     # forked processes share the modules that their parent has imported
     if forks:
         for name in PRELOADED:
             import_module(name)
-    context: Any = multiprocessing.get_context("fork") if forks else get_context("loky")
+    context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     waiting = list(calls)
     running: dict[Any, tuple[str, Any, float]] = {}
     results: dict[str, Any] = {}
@@ -212,7 +219,7 @@ def _run_calls(
                 running[receiver] = label, process, time.monotonic()
             new_results = dict(list(results.items())[n_sent:])
             n_sent = len(results)
-            pipe.send(
+            caller.send(
                 (
                     "running",
                     n_sent / len(calls),
@@ -220,9 +227,9 @@ def _run_calls(
                     new_results,
                 )
             )
-            for ready in wait([*running, pipe], timeout=PROGRESS_INTERVAL_S):
-                if ready is pipe:
-                    # the caller sends nothing while it waits, so a readable pipe is a closed one
+            for ready in wait([*running, caller], timeout=PROGRESS_INTERVAL_S):
+                if ready is caller:
+                    # the caller sends nothing while it waits, so its connection is closed
                     raise EOFError
                 label, process, _ = running.pop(ready)
                 results[label] = _result_of(ready, process)

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from engine._workers import FORK_ENVIRONMENT
 from tests import requirements
 
 # pytest rewrites assertions, so that a failure shows the compared values, also in helper modules
@@ -27,8 +28,9 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # collecting tests creates no garbage; `pytest_collection_finish` enables the collector again
 gc.disable()
-# set before NumPy is imported: in many small tests several threads cost more than they save
-os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# set before NumPy and Arrow are imported: in many small tests several threads cost more than they
+# save, and tests that fork need a process without threads
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **FORK_ENVIRONMENT}
 # set before any test module is imported, so that no test uses the user's cache
 CACHE = tempfile.TemporaryDirectory(prefix="test-cache-", ignore_cleanup_errors=True)
 os.environ["DP_WORKBENCH_CACHE"] = CACHE.name

@@ -129,12 +129,11 @@ def search_all(
         raise to cancel.
     """
     import joblib
-    from joblib.externals.loky import get_reusable_executor
     from joblib.parallel import get_active_backend
 
-    # daemonic processes of a pool may not have children, so they use threads; linear algebra
-    # releases the GIL
-    prefer = "threads" if multiprocessing.current_process().daemon else "processes"
+    # a process that was started by another one uses threads: daemonic processes may not have
+    # children, and others would wait at their end for idle workers; linear algebra releases the GIL
+    prefer = "processes" if multiprocessing.parent_process() is None else "threads"
     backend, _ = get_active_backend(prefer=prefer)
     _check_workers(backend)
     handle, name = tempfile.mkstemp(prefix="searches-")
@@ -172,13 +171,6 @@ def search_all(
         finally:
             Path(name).unlink(missing_ok=True)
             listener.join(CANCEL_TIMEOUT_S)
-            if (
-                multiprocessing.parent_process() is not None
-                and type(backend).__name__ == "LokyBackend"
-            ):
-                # a process of a multiprocessing pool joins its children when it ends; idle workers
-                # would delay it by minutes
-                get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def _check_workers(backend: object) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine._workers import Failed, run_in_workers
+from engine._workers import FORK_ENVIRONMENT, Failed, run_in_workers
 from engine.analysis import partial_comparison
 from engine.analysis.compare import comparison
 from engine.errors import Cancelled
@@ -34,7 +34,10 @@ print(comparison["status"].str[:17].tolist())
 
 def test_compare_in_script_without_guard_runs_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    # from Python 3.12 on, a fork of a process with threads warns
+    fork_warning = {"PYTHONWARNINGS": "error:This process:DeprecationWarning"}
+    inherited = {name: value for name, value in os.environ.items() if name not in FORK_ENVIRONMENT}
+    environment = inherited | {"PYTHONPATH": str(ROOT)} | fork_warning
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
@@ -81,8 +84,8 @@ def test_worker_over_time_limit_is_ended() -> None:
 
 def sleepers() -> list[psutil.Process]:
     """Running child processes of a worker pool."""
-    managers = [p for p in psutil.Process().children() if "loky" in " ".join(p.cmdline())]
-    return [child for manager in managers for child in manager.children() if child.is_running()]
+    servers = [p for p in psutil.Process().children() if "_workers" in " ".join(p.cmdline())]
+    return [child for server in servers for child in server.children() if child.is_running()]
 
 
 def test_cancelled_comparison_ends_worker_processes() -> None:

@@ -181,9 +181,9 @@ def test_progress_is_reported_during_parallel_searches():
 
     plan(workload(), BUDGET, cache=False, workers=2, progress=progress)
     fractions = [f for f, _ in reports]
-    assert any("side by side" in text for _, text in reports)
+    assert any("in parallel" in text for _, text in reports)
     assert fractions[-1] == 1.0
-    assert 0.0 < max(f for f, text in reports if "side by side" in text) <= 0.9
+    assert 0.0 < max(f for f, text in reports if "in parallel" in text) <= 0.9
 
 
 def endless_searches(count):
@@ -263,7 +263,7 @@ def _plan_in_a_child(sender):
 
 
 def test_process_with_workers_exits():
-    # a process joins its children at exit, and idle loky workers live for five minutes
+    # idle worker processes of joblib would delay the end of their parent by minutes
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_plan_in_a_child, args=(sender,))

@@ -151,7 +151,7 @@ def test_server_stops_during_comparison(tmp_path: Path) -> None:
         open_client(server, "compare", QUERY)
         helpers = psutil.Process(server.process.pid).children
         until(
-            lambda: any("fork-server" in " ".join(p.cmdline()) for p in helpers()),
+            lambda: any("_workers" in " ".join(p.cmdline()) for p in helpers()),
             words="no process for the comparison",
         )
         server.process.send_signal(signal.SIGINT)

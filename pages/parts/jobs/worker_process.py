@@ -16,9 +16,12 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import Any
 
-from engine._workers import PRELOADED
+from engine._workers import FORK_ENVIRONMENT, PRELOADED
 from engine.errors import EngineError
 
+# the fork server inherits the environment
+for _name, _value in FORK_ENVIRONMENT.items():
+    os.environ.setdefault(_name, _value)
 # fork is unsafe in a server with threads; the fork server preloads the imports of all workers
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
 _CONTEXT = (

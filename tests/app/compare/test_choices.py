@@ -154,7 +154,7 @@ def workers() -> list[int]:
     pids = []
     for one in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # the process ended, or is a zombie
-            if "loky" in " ".join(one.cmdline()):
+            if "_workers" in " ".join(one.cmdline()):
                 pids += [p.pid for p in one.children() if p.status() != psutil.STATUS_ZOMBIE]
     return pids
 
