@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 # seconds; long enough for a busy machine
-CEILING = 300.0
+CEILING = 60.0
 
 
 def until(

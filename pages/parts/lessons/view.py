@@ -18,7 +18,7 @@ from pages.parts.shell.error_text import error_text, show_error
 # Large type without sidebar and toolbar, for a class.
 COURSE_STYLE = """<style>
 [data-testid=stSidebar], [data-testid=stHeader], [data-testid=stExpandSidebarButton] {display: none}
-html {font-size: 22px !important}
+@media (min-width: 900px) {html {font-size: 22px !important}}
 #root [data-testid=stMainBlockContainer] {padding: 1.5rem 3rem; max-width: 100%}
 </style>"""
 
