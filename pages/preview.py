@@ -1,7 +1,5 @@
 """Preview page: accuracy of a plan before any record is read."""
 
-from functools import partial
-
 import streamlit as st
 
 from pages.parts.jobs import plans
@@ -15,7 +13,7 @@ from pages.parts.preview import (
 )
 from pages.parts.shell import figure_view, page_layout, python_script
 from pages.parts.shell.error_text import show_errors
-from pages.parts.workload import budget_form, mechanism_form, publication_weights_form
+from pages.parts.workload import budget_form, publication_weights_form
 
 page_layout.require()
 
@@ -55,7 +53,6 @@ if plan is not None:
 figure_view.folds(
     {
         "promise": ("Privacy guarantee", budget_form.promise),
-        "mechanism": ("Mechanism and options", partial(mechanism_form.draw, plan)),
     }
 )
 plan_views.files(plan)

@@ -8,21 +8,19 @@ from typing import Any
 
 import streamlit as st
 
-from engine import analysis, figures
+from engine import figures
 from engine.mechanisms import mechanism_class, title_of
 from engine.privacy import Budget
-from pages.parts.compare import option_form
+from pages.parts.compare import mechanism_form
 from pages.parts.compare.run import Compared, current_choice, offered
+from pages.parts.jobs import plans
 from pages.parts.shell import history
 from pages.parts.shell.error_text import (
     deferred_errors,
     escape_markdown,
     show_deferred_error,
-    show_errors,
 )
 from pages.parts.shell.history import RequestState
-
-UNIFORM, TUNED = "querysmasher", "querysmasher (centers=tuned)"
 
 
 def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> None:
@@ -53,17 +51,18 @@ def draw(studio: RequestState, comparison: Compared | None) -> None:
         help="Sorted by error: typical error and planning time. Undo restores the last choice.",
     )
     show_deferred_error("choice")
-    effect = ""
-    if comparison is not None and current == TUNED and UNIFORM in comparison.best:
-        with show_errors():
-            effect = analysis.single_groups_text(comparison.plan(TUNED), comparison.plan(UNIFORM))
-    st.caption(escape_markdown(f"{mechanism_class(studio.mechanism).meaning} {effect}".strip()))
+    st.caption(escape_markdown(mechanism_class(studio.mechanism).meaning))
     title = mechanism_class(studio.mechanism).title
     with st.expander(
         f"Options of {escape_markdown(title)}", key="fold_mechanism", on_change="rerun"
     ) as fold:
         if fold.open:
-            option_form.draw(studio)
+            plan = (
+                comparison.plan(current)
+                if comparison is not None and current in comparison.best
+                else plans.plan_of(studio)
+            )
+            mechanism_form.draw(plan)
 
 
 def _use_selected(key: str, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:

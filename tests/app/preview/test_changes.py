@@ -1,4 +1,4 @@
-"""Preview page: error sources of a group, what-if changes and centers."""
+"""Preview page: error sources of a group and what-if changes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import math
 
 import pytest
 
-from engine import analysis
 from engine._format import format_number
 from engine.analysis import worst_group
-from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from tests.app.preview.sessions import open_preview
-from tests.app.session import UNIFORM, Session, demo_plan, demo_schema, wait
+from tests.app.session import Session, demo_plan, demo_schema
 
 
 def test_error_sources_of_a_group_are_shown(session: Session) -> None:
@@ -79,11 +77,10 @@ def test_inapplicable_what_if_change_shows_error(session: Session) -> None:
     session.press("what_if_drop").press("what_if_keep").press("what_if_drop")
     assert "would be empty" in session.errors()
     assert "What if:" not in session.text()
-    version = session.app.session_state["history"].version
-    session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "residualplanner+"}).press(
-        "what_if_tuned"
+    other = open_preview(
+        Workload.all_ways(demo_schema("cps"), (1, 2)), mechanism="residualplanner+", options={}
     )
-    assert "no centers" in session.errors()
+    assert "no centers" in other.press("what_if_tuned").errors()
 
 
 @pytest.mark.parametrize("names", [("day",), ("day", "age")])
@@ -115,45 +112,3 @@ def test_what_if_change_is_dropped_with_its_workload(session: Session) -> None:
     session.set(budget_unit="pcost")
     session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 3.0})
     assert "What if:" not in session.text()
-
-
-def test_equal_errors_are_not_called_smaller() -> None:
-    session = open_preview(
-        Workload.all_ways(demo_schema("cps"), (1, 2), "marginal"), options={"centers": "tuned"}
-    )
-    session.set(fold_mechanism=True)
-    assert "Uniform centers give the same errors." in session.text()
-    assert "smaller errors" not in session.text()
-
-
-def test_default_centers_are_shown_and_changed() -> None:
-    workload = Workload.all_ways(demo_schema("cps"), (1, 2))
-    session = open_preview(workload, options={}).set(fold_mechanism=True)
-    tuned, uniform = (
-        plan(workload, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform")
-    )
-    text = analysis.single_groups_text(tuned, uniform)
-    assert "less accurate, " in text  # one group has larger errors
-    assert "tuned centers: planning takes about" in session.text()
-    assert text in session.text()
-    assert session.metrics()["Typical error (counts)"] == format_number(tuned.rmse)
-    wait(session.press("keep_groups"))
-    assert session.studio.options_without_defaults == {"centers": "tuned", "keep": 0.0}
-    assert "no table is less accurate" in session.text()
-    session.press("keep_none")
-    assert session.studio.options == {}
-    session.press("centers_uniform")
-    assert session.studio.options == UNIFORM
-    assert session.metrics()["Typical error (counts)"] == format_number(uniform.rmse)
-    assert "uniform centers (chosen)" in session.text()
-    session.press("centers_tuned")
-    assert session.studio.options == {}
-    assert text in session.text()
-
-
-def test_centers_field_stores_only_deviating_choice(session: Session) -> None:
-    version = session.app.session_state["history"].version
-    session.set(fold_mechanism=True).set(**{f"option_centers_{version}": "tuned"})
-    assert session.studio.options == {}
-    session.set(**{f"option_centers_{version}": "uniform"})
-    assert session.studio.options == UNIFORM

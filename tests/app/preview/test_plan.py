@@ -105,20 +105,6 @@ def test_preview_views_show_numbers_of_the_plan() -> None:
     assert "does not measure" in session.errors()
 
 
-def test_mechanism_change_clears_its_options() -> None:
-    session = open_demo()
-    version = session.app.session_state["history"].version
-    session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
-    assert session.studio.options_without_defaults == {"solver": "fourier"}
-    assert session.metrics()["Typical error (counts)"] != format_number(demo_plan().rmse)
-    session.set(**{f"mechanism_{version}": "residualplanner"})
-    assert session.studio.mechanism == "residualplanner"
-    assert session.studio.options == {}
-    assert session.press("undo").press("undo").metrics()["Typical error (counts)"] == format_number(
-        demo_plan().rmse
-    )
-
-
 def test_plan_file_restores_workload_and_options() -> None:
     result = plan(
         Workload.all_ways(demo_schema("census"), (2,)), Budget(pcost=0.3), max_records=10**6

@@ -1,4 +1,4 @@
-"""Form for the mechanism of the plan and its options, for any page."""
+"""Form for the tuning options of the mechanism of the plan."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import partial
 
 import streamlit as st
 
-from engine.mechanisms import mechanism_class, registry
+from engine.mechanisms import mechanism_class
 from engine.plans import Plan
+from pages.parts.compare import centers_view
 from pages.parts.shell import history
 from pages.parts.shell.error_text import deferred_errors, show_deferred_error
 from pages.parts.shell.history import RequestState
-from pages.parts.workload import centers_view
 
 DEFAULT_FAMILY = "as in the workload"
 LABELS = {
@@ -33,14 +33,6 @@ MEANINGS: dict[tuple[str, object], str] = {
     ("solver", "eigenbasis"): "fixed basis (fast, approximate)",
     ("branching", "best"): "best for the domain",
 }
-
-
-def use_mechanism() -> None:
-    """Change the mechanism and reset its options."""
-    with deferred_errors("mechanism"):
-        history.change(
-            mechanism=st.session_state[f"mechanism_{history.version()}"], options={}, redraw=True
-        )
 
 
 def use_option(name: str, key: str, entry: str | None = None) -> None:
@@ -70,21 +62,11 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
 
 
 def draw(plan: Plan | None) -> None:
-    """Draw the choice of the mechanism, its main options, and the effect of tuned centers.
+    """Draw the options of the mechanism, and the effect of tuned centers.
 
     ``plan`` is the plan of the current request, None if there is none yet.
     """
-    request_state = history.current()
-    names, version = [m.name for m in registry.MECHANISMS], history.version()
-    st.selectbox(
-        "Mechanism",
-        names,
-        index=names.index(request_state.mechanism) if request_state.mechanism in names else 0,
-        format_func=lambda name: f"{mechanism_class(name).title}: {mechanism_class(name).meaning}",
-        key=f"mechanism_{version}",
-        on_change=use_mechanism,
-    )
-    _options(request_state, version)
+    _options(history.current(), history.version())
     show_deferred_error("mechanism")
     if plan is not None:
         centers_view.draw(plan)

@@ -1,0 +1,82 @@
+"""Page Compare: options of the mechanism, and the effect of tuned centers."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import analysis
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Workload
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
+from tests.app.compare.sessions import mechanism_choice
+from tests.app.session import UNIFORM, Session, demo_schema
+
+pytestmark = pytest.mark.usefixtures("keeps_comparisons")
+WORKLOAD = Workload.all_ways(demo_schema("cps"), (1, 2))
+
+
+def open_options(workload: Workload = WORKLOAD, **fields: object) -> Session:
+    """Open the options of the mechanism, without a comparison."""
+    request = RequestState(workload=workload, **{"options": UNIFORM} | fields)
+    session = Session(plan=permalink.packed(request)).go("compare", compare_chosen=[])
+    return session.set(fold_mechanism=True)
+
+
+def option_key(session: Session, name: str) -> str:
+    return f"option_{name}_{session.app.session_state['history'].version}"
+
+
+def test_mechanism_change_clears_its_options() -> None:
+    session = open_options()
+    session.set(**{option_key(session, "solver"): "fourier"})
+    options = {"solver": "fourier"}
+    assert session.studio.options_without_defaults == options
+    session.set(**{mechanism_choice(session).key: "residualplanner"})
+    assert session.studio.mechanism == "residualplanner"
+    assert session.studio.options == {}
+    assert session.press("undo").studio.options_without_defaults == options
+    assert session.press("undo").studio.options == UNIFORM
+
+
+def test_equal_errors_are_not_called_smaller() -> None:
+    plain = Workload.all_ways(demo_schema("cps"), (1, 2), "marginal")
+    session = open_options(plain, options={"centers": "tuned"})
+    assert "Uniform centers give the same errors." in session.text()
+    assert "smaller errors" not in session.text()
+
+
+def test_default_centers_are_shown_and_changed() -> None:
+    session = open_options(options={})
+    tuned, uniform = (
+        plan(WORKLOAD, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform")
+    )
+    text = analysis.single_groups_text(tuned, uniform)
+    assert "less accurate, " in text  # one group has larger errors
+    assert "tuned centers: planning takes about" in session.text()
+    assert text in session.text()
+    session.press("keep_groups")
+    session.until(lambda: "no table is less accurate" in session.text())
+    assert session.studio.options_without_defaults == {"centers": "tuned", "keep": 0.0}
+    session.press("keep_none")
+    assert session.studio.options == {}
+    session.press("centers_uniform")
+    assert session.studio.options == UNIFORM
+    assert "uniform centers (chosen)" in session.text()
+    session.press("centers_tuned")
+    assert session.studio.options == {}
+    assert text in session.text()
+
+
+def test_centers_field_stores_only_deviating_choice() -> None:
+    session = open_options()
+    session.set(**{option_key(session, "centers"): "tuned"})
+    assert session.studio.options == {}
+    session.set(**{option_key(session, "centers"): "uniform"})
+    assert session.studio.options == UNIFORM
+
+
+def test_preview_has_no_choice_of_the_mechanism() -> None:
+    session = open_options().go("preview")
+    assert not [s for s in session.app.selectbox if "echanism" in s.label]
