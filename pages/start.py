@@ -107,7 +107,8 @@ with left:
     if st.button("Take a lesson", key="start_Take a lesson", width="stretch"):
         st.switch_page(page_layout.page("Learn").file)
 with right:
-    st.markdown(WORDS)
+    if request.workload is None:
+        st.markdown(WORDS)
     drawn = figures.answers_picture(example().answers(0), rehearsal=True)
     figure_view.chart(drawn, key="start", config=figure_view.EXPORT, height=EXAMPLE_HEIGHT)()
     st.caption("Example: voters by days of TV news per week, noisy counts with 95% intervals.")

@@ -1,0 +1,88 @@
+"""Sizes of the pages of the app: words, widgets, expanders and height."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from playwright.sync_api import TimeoutError as PageTimeout
+
+import demo_data
+from engine.workload import Schema, Workload
+from pages.parts.shell import permalink
+from pages.parts.shell.history import DEFAULT_BUDGET
+from pages.parts.shell.request_state import RequestState
+from tests.browser.conftest import Visit
+
+# name in the table -> page, and the demo whose tables of one and two attributes are its workload
+PAGES = {
+    "start": ("", ""),
+    "start, project": ("", "cps"),
+    "schema, empty": ("schema", ""),
+    "schema": ("schema", "survey"),
+    "workload, empty": ("workload", ""),
+    "workload": ("workload", "survey"),
+    "preview": ("preview", "survey"),
+    "compare": ("compare", "census"),
+    "coarse": ("coarse", "survey"),
+    "release": ("release", "survey"),
+    "learn": ("learn", ""),
+    "guide": ("guide", ""),
+}
+# words and heights are those of visible text; a table on a canvas has its text in a hidden table,
+# which is not counted
+MEASURE = """(low) => {
+  const main = document.querySelector("[data-testid=stMain]");
+  const side = document.querySelector("[data-testid=stSidebar]");
+  let first = 0, all = 0;
+  for (const root of [side, main]) {
+    if (!root) continue;
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const node = walker.currentNode, parent = node.parentElement;
+      if (!parent.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
+      if (parent.closest("style, script, canvas, .sr-only")) continue;
+      const words = node.textContent.split(/\\s+/).filter((word) => /\\p{L}/u.test(word));
+      if (!words.length) continue;
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      const box = range.getBoundingClientRect();
+      if (!box.width || !box.height || box.right <= 0) continue;
+      all += words.length;
+      if (box.top < low && box.bottom > 0) first += words.length;
+    }
+  }
+  const kinds = "button, input:not([type=hidden]), textarea, [role=slider], [role=tab], a[href], " +
+    "[data-testid=stDataFrame], summary";
+  const seen = [...main.querySelectorAll(kinds)].filter((one) => one.checkVisibility() &&
+    !one.closest("[data-testid=stElementToolbar], .modebar, [data-testid=stHeader]") &&
+    one.getBoundingClientRect().width);
+  const block = document.querySelector("[data-testid=stMainBlockContainer]");
+  return {
+    first, all, widgets: seen.length,
+    folds: [...main.querySelectorAll("[data-testid=stExpander]")].filter(
+      (one) => one.checkVisibility()).length,
+    height: Math.round(block.getBoundingClientRect().height),
+    wide: Math.max(0, main.scrollWidth - main.clientWidth),
+    top: Math.round((block.querySelector(WIDGET) ?? block).getBoundingClientRect().top),
+  };
+}""".replace("WIDGET", '"[data-testid=stMarkdown], [data-testid=stButton]"')
+# no progress bar, spinner or message of a running job
+IS_DONE = """() => ![...document.querySelectorAll(
+  "[data-testid=stMain] [data-testid=stProgress], [data-testid=stMain] [data-testid=stSpinner]")].length"""
+MAX_WAIT = 60_000  # milliseconds
+
+
+def open_page(visit: Visit, name: str) -> None:
+    """Open a page, rehearse on Release, and wait until no computation is running."""
+    page, demo = PAGES[name]
+    query = ""
+    if demo:
+        schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
+        request = RequestState(workload=Workload.all_ways(schema, (1, 2)), budget=DEFAULT_BUDGET)
+        query = f"?{permalink.NAME}={permalink.packed(request)}"
+    visit.open(page + query)
+    if name == "release":
+        visit.press("Rehearse", exact=True)
+    with suppress(PageTimeout):  # such a page is measured as it is
+        visit.page.wait_for_function(IS_DONE, timeout=MAX_WAIT)
+    visit.settle()

@@ -1,0 +1,70 @@
+"""Sizes and positions of pages: header, words, first button on a phone, tabs and warnings."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.conftest import NARROW, Visit
+from tests.browser.screens import MEASURE, PAGES, open_page
+
+WIDTH, HEIGHT = 1440, 900  # pixels
+MAX_HEADER = 140  # pixels of title and lead, from the top of the window
+# page -> largest number of words on the first screen, of all words, and of pixels
+LIMITS = {
+    "start": (120, 160, HEIGHT),
+    "start, project": (120, 160, HEIGHT),
+    "schema, empty": (120, 300, 1800),
+    "schema": (120, 300, 1800),
+}
+HEADER_BOTTOM = """() => {
+  const title = document.querySelector("[data-testid=stMainBlockContainer] h1");
+  return title.closest("[data-testid=stHorizontalBlock], [data-testid=stLayoutWrapper]")
+    .getBoundingClientRect().bottom;
+}"""
+CUT_TABS = """() => [...document.querySelectorAll("[data-testid=stMain] [role=tablist]")].filter(
+  (list) => list.scrollWidth > list.clientWidth + 1).map((list) => list.textContent)"""
+WARNINGS = """() => [...document.querySelectorAll("[data-testid=stMain] [data-testid=stAlert]")].filter(
+  (one) => one.checkVisibility()).map((one) => one.innerText.trim())"""
+
+
+def open_at(visit: Visit, name: str, width: int) -> None:
+    visit.page.set_viewport_size({"width": width, "height": HEIGHT})
+    open_page(visit, name)
+
+
+@pytest.mark.parametrize("name", list(LIMITS))
+def test_page_has_few_words_and_low_height(visit: Visit, name: str) -> None:
+    open_at(visit, name, WIDTH)
+    sizes = visit.page.evaluate(MEASURE, HEIGHT)
+    assert all(
+        size <= limit
+        for size, limit in zip(
+            (sizes["first"], sizes["all"], sizes["height"]), LIMITS[name], strict=True
+        )
+    ), sizes
+
+
+@pytest.mark.parametrize("name", list(PAGES))
+def test_page_header_is_low_and_nothing_is_cut(visit: Visit, name: str) -> None:
+    open_at(visit, name, WIDTH)
+    assert visit.page.evaluate(HEADER_BOTTOM) <= MAX_HEADER
+    assert visit.page.evaluate(CUT_TABS) == []
+    warnings = visit.page.evaluate(WARNINGS)
+    assert len(set(warnings)) == len(warnings), warnings
+    visit.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
+    visit.settle()
+    assert visit.page.evaluate(MEASURE, HEIGHT)["wide"] == 0  # tables scroll, the page does not
+
+
+def test_first_button_of_start_is_on_first_screen_of_phone(visit: Visit) -> None:
+    open_at(visit, "start", NARROW)
+    box = visit.page.get_by_role("button", name="Try a demo").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= HEIGHT
+
+
+def test_next_opens_page_at_its_top(visit: Visit) -> None:
+    open_at(visit, "schema", NARROW)
+    visit.page.evaluate("document.querySelector('[data-testid=stMain]').scrollTo(0, 10000)")
+    visit.press("Next: Workload")
+    assert visit.page.evaluate("document.querySelector('[data-testid=stMain]').scrollTop") == 0
