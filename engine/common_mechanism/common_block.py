@@ -101,12 +101,12 @@ class BlockResidual:
     look_precision: Array
     block: Block | None
 
-    def combine(self, looked: Array, answers: Array | None) -> Array:
+    def combine(self, look_estimates: Array, answers: Array | None) -> Array:
         """Return the precision-weighted mean of both stages: of the look and the answers of `block`.
 
         Parameters
         ----------
-        looked : residual coordinates estimated by the look, in counts, shape (n_1 - 1, ...,
+        look_estimates : residual coordinates estimated by the look, in counts, shape (n_1 - 1, ...,
             n_k - 1).
         answers : answers of `block` in counts, one axis per factor; None if there is no block.
 
@@ -119,7 +119,9 @@ class BlockResidual:
         Source: algorithm 4.
         """
         sets = [t.axes for t in self.coordinates]
-        look_coordinates = contract(group_axes(looked, sets), [t.rows.T for t in self.coordinates])
+        look_coordinates = contract(
+            group_axes(look_estimates, sets), [t.rows.T for t in self.coordinates]
+        )
         # for two independent unbiased estimates, precision weights have least variance
         precision, weighted_sum = self.look_precision, self.look_precision * look_coordinates
         if self.block is not None and answers is not None:
@@ -135,7 +137,9 @@ class BlockResidual:
             where=np.broadcast_to(precision, weighted_sum.shape) > 0,
         )
         return ungroup_axes(
-            contract(mean, [t.right_inverse.T for t in self.coordinates]), sets, looked.shape
+            contract(mean, [t.right_inverse.T for t in self.coordinates]),
+            sets,
+            look_estimates.shape,
         )
 
 
@@ -157,16 +161,16 @@ def common_block(
     """
     # a common part has at most the precision of every block, so a block with the least precision is
     # the largest common part
-    smallest = _dominated(blocks)
+    smallest = _least_precise(blocks)
     if smallest is not None:
         return smallest, "closed form"
     dimension = math.prod(n - 1 for n in blocks[0].sizes)
     with threads_for(min(dimension, max(MAX_DENSE_COORDINATES.values()))):
-        if len(blocks) == 2 and (common := _two_products(*blocks)) is not None:
+        if len(blocks) == 2 and (common := _common_of_products(*blocks)) is not None:
             return common, "closed form"
         if dimension <= MAX_DENSE_COORDINATES[min(len(blocks), 3)]:
             return _dense_common(blocks, centers, complement), "dense"
-        return _scaled(blocks)
+        return _scaled_common(blocks)
 
 
 def block_residual(
@@ -221,7 +225,7 @@ def block_residual(
         )
     if look.weights is not None and products:
         # the coordinates of a weighted look usually make the plan's precision diagonal as well,
-        # because `_two_products` computed them from the plans' blocks
+        # because `_common_of_products` computed them from the plans' blocks
         inverses = [s.pinv for _, s in look.factors]
         relative_rows = [
             _residual_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)
@@ -344,16 +348,18 @@ def _residual(
     )
 
 
-def _dominated(blocks: Sequence[Block]) -> Block | None:
-    """Return a block whose precision is at most that of every other block, or None."""
+def _least_precise(blocks: Sequence[Block]) -> Block | None:
+    """Return the block whose precision is at most that of every other block; None without one."""
     # the noisiest block is tried first, because it most likely has the least precision
     for block in sorted(blocks, key=lambda b: -b.noise / b.column_norm):
-        if all(b is block or _largest(block, b) <= 1.0 + PRECISION_TOLERANCE for b in blocks):
+        if all(
+            b is block or _precision_ratio(block, b) <= 1.0 + PRECISION_TOLERANCE for b in blocks
+        ):
             return block
     return None
 
 
-def _largest(lower: Block, upper: Block) -> float:
+def _precision_ratio(lower: Block, upper: Block) -> float:
     """Return the least t with K_lower <= t K_upper, for the precisions K of two product blocks.
 
     It is infinite if there is none, or if the blocks are not products on the same attributes.
@@ -373,7 +379,7 @@ def _largest(lower: Block, upper: Block) -> float:
     return ratio
 
 
-def _two_products(one: Block, other: Block) -> Block | None:
+def _common_of_products(one: Block, other: Block) -> Block | None:
     """Return the common part of two product blocks: the smaller precision in every coordinate.
 
     It is None if the blocks are not products on the same attributes with equal row spaces.
@@ -428,15 +434,18 @@ def _dense_common(
     return replace(blocks[0], factors=((axes, strategy),), noise=1.0 / norm, weights=None)
 
 
-def _scaled(blocks: Sequence[Block]) -> tuple[Block | None, str]:
-    """Return the block that has most precision after its noise is raised until it is a common part.
+def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
+    """Raise the noise of each block until it is a common part, and return the most precise one.
 
-    The second value describes the method; the block is None if no block can be compared.
+    Returns
+    -------
+    block : the common part; None if no block can be compared with the others.
+    method : description of the method.
     """
     largest, largest_precision = None, 0.0
     for block in blocks:
         # the margin of 1e-12 keeps the scaled block below all others in spite of rounding
-        factor = 1.0 / max(_largest(block, b) * (1.0 + 1e-12) for b in blocks)
+        factor = 1.0 / max(_precision_ratio(block, b) * (1.0 + 1e-12) for b in blocks)
         precision = (
             factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
         )

@@ -154,7 +154,7 @@ class LinearMechanism:
         (True, False)
         """
         _same_cells(self, other)
-        if self._outside(other.row_space).max(initial=0.0) > self.blur(other):
+        if self._outside(other.row_space).max(initial=0.0) > self.angle_tolerance(other):
             return False
         # K_other <= K_self, in coordinates where K_self is the identity, so that every direction
         # has its own scale
@@ -261,10 +261,11 @@ class LinearMechanism:
         factor = self._lower.T if transpose else self._lower
         return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
 
-    def blur(self, other: LinearMechanism) -> float:
-        """Return the sine of the angle to the row space of `other` below which a row lies in it.
+    def angle_tolerance(self, other: LinearMechanism) -> float:
+        """Return the tolerance for the angle between a row of this mechanism and that of `other`.
 
-        It bounds the rounding errors of both row spaces.
+        A row whose angle to the row space of `other` has at most this sine lies in that row space.
+        The tolerance bounds the rounding errors of both row spaces.
         """
         return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (
             1 / self._directions[1] + 1 / other._directions[1]
@@ -281,7 +282,7 @@ class LinearMechanism:
             raise PlanError(
                 f"The queries have {rows.shape[1]} columns, but the domain has {self.cells} cells."
             )
-        outside = self._outside(rows) > self.blur(self) * np.linalg.norm(rows, axis=1)
+        outside = self._outside(rows) > self.angle_tolerance(self) * np.linalg.norm(rows, axis=1)
         if outside.any():
             raise NotAnswerable(
                 f"Row {int(np.argmax(outside))} of the queries, counted from 0, is not a linear"
@@ -469,7 +470,7 @@ MAX_SPLIT_STEPS = 20_000
 
 
 def exact_split(
-    look: float, totals: Sequence[float], *, own: Sequence[bool]
+    look: float, totals: Sequence[float], *, has_residual: Sequence[bool]
 ) -> tuple[tuple[float, float], ...]:
     """Split the cost of every option into the cost of the first stage (the look) and the rest.
 
@@ -481,14 +482,14 @@ def exact_split(
     ----------
     look : cost of the look, in pcost.
     totals : cost of every option, in pcost.
-    own : for every option, whether a residual must be measured after the look.  Without one the
+    has_residual : for every option, whether a residual must be measured after the look.  Without one the
         cost of the residual may be 0.
 
     Returns
     -------
     Pair (cost of the look, cost of the residual) for every option; the first is the same in all.
 
-    >>> exact_split(0.4, [1.0, 0.9999999999999998], own=[True, True])
+    >>> exact_split(0.4, [1.0, 0.9999999999999998], has_residual=[True, True])
     ((0.4, 0.6), (0.4, 0.5999999999999998))
     """
     exact_totals = [Decimal(repr(total)) for total in totals]
@@ -497,22 +498,23 @@ def exact_split(
     # largest total, because a float has about 17 decimal digits
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
-    without_residual = [
-        goal
-        for goal, residuals in zip(exact_totals, own, strict=True)
-        if not residuals and goal >= cost
+    # an option without a residual costs nothing more if the look costs as much as the option
+    totals_without_residual = [
+        total
+        for total, needed in zip(exact_totals, has_residual, strict=True)
+        if not needed and total >= cost
     ]
-    for spent in itertools.chain(
-        without_residual, (rounded + k * step for k in range(MAX_SPLIT_STEPS))
+    for look_cost in itertools.chain(
+        totals_without_residual, (rounded + k * step for k in range(MAX_SPLIT_STEPS))
     ):
-        residuals = [goal - spent for goal in exact_totals]
-        if min(residuals) < 0:
+        residual_costs = [total - look_cost for total in exact_totals]
+        if min(residual_costs) < 0:
             continue
-        representable = all(Decimal(repr(float(x))) == x for x in [spent, *residuals])
-        if representable and all(
-            x > 0 or not has_residual for x, has_residual in zip(residuals, own, strict=True)
+        are_floats = all(Decimal(repr(float(x))) == x for x in [look_cost, *residual_costs])
+        if are_floats and all(
+            x > 0 or not needed for x, needed in zip(residual_costs, has_residual, strict=True)
         ):
-            return tuple((float(spent), float(x)) for x in residuals)
+            return tuple((float(look_cost), float(x)) for x in residual_costs)
     raise PlanError(
         f"The costs {list(totals)} of the options cannot be split exactly after a look that costs"
         f" {look!r}: one is too close to it, or they are too different. Give the options more"
@@ -627,7 +629,9 @@ class CommonMechanism:
         The decimal numbers of a pair sum exactly to the mechanism's pcost.  The second may be 0.
         """
         has_residual = [len(residual.B) > 0 for residual in self.residuals]
-        return exact_split(self.common.pcost, [M.pcost for M in self.mechanisms], own=has_residual)
+        return exact_split(
+            self.common.pcost, [M.pcost for M in self.mechanisms], has_residual=has_residual
+        )
 
     def recreation(self, i: int) -> Recreation:
         """Return the matrices that compute output i from those of `common` and `residuals[i]`.
@@ -667,7 +671,7 @@ def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
     for M in rest:
         # a query is in both row spaces if the sine of its angle to the second one is 0; squared
         # sines near 0 are accurate only after those above 1e-6 are removed
-        for limit in (1e-6, first.blur(M)):
+        for limit in (1e-6, first.angle_tolerance(M)):
             outside = V - (V @ M.row_space.T) @ M.row_space
             if np.linalg.norm(outside) > limit:
                 squares, U = np.linalg.eigh(outside @ outside.T)
@@ -726,6 +730,7 @@ def _dual(C: Sequence[Array]) -> list[Array]:
     n, k = len(C), len(C[0])
 
     def factors(point: Array) -> tuple[Array, Array, Array, Array, Array]:
+        """Return A_i, A_i A_i^T, S^-1/2, the eigenvectors of S, and 1 / sqrt(eigenvalues of S)."""
         A = point.reshape(n, k, k)
         squares = A @ A.transpose(0, 2, 1)
         eigenvalues, V = np.linalg.eigh(squares.sum(axis=0))

@@ -188,7 +188,7 @@ class Residual:
     schema, max_records : schema of the plan, and number of records up to which rounding is charged.
     blocks : mapping from residual space to the block that remains to be measured; spaces whose full
         precision the look has are absent.
-    rests : mapping from each residual space that the look measures to the object that combines the
+    block_residuals : mapping from each residual space that the look measures to the object that combines the
         answers of both stages.
     spend : cost of this stage on the ledger, in pcost; 0 if there is nothing to measure.
     rows_per_person : number of rows of one person that the cost protects.
@@ -197,7 +197,7 @@ class Residual:
     schema: Schema
     max_records: int
     blocks: Mapping[Space, Block]
-    rests: Mapping[Space, BlockResidual]
+    block_residuals: Mapping[Space, BlockResidual]
     spend: float
     rows_per_person: int = 1
 
@@ -353,8 +353,8 @@ class CommonPlan:
         """
         coordinates = {}
         for space in self.options[option].blocks:
-            if space in self.residuals[option].rests:
-                rest_of_space = self.residuals[option].rests[space]
+            if space in self.residuals[option].block_residuals:
+                rest_of_space = self.residuals[option].block_residuals[space]
                 coordinates[space] = rest_of_space.combine(look[space], answers.get(space))
             else:
                 block = self.residuals[option].blocks[space]
@@ -450,19 +450,20 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     names = _checked_names(options, names)
     unit = _agreed_unit(options)
     split = joint_split(options, names)
-    # the look belongs to every plan, so its rounding is charged up to the smallest limit of a plan
+    # The look is part of every plan, so the cost of its rounding must be within that of every plan:
+    # it is charged up to the smallest max_records.
     max_records = min(p.max_records for p in options)
     # only a space that every option measures can have a common part
     spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
-    ungridded, methods = dict[Space, Block](), dict[Space, str]()
+    exact_look, methods = dict[Space, Block](), dict[Space, str]()
     for space in spaces:
         space_blocks = [p.blocks[space] for p in options]
         block, methods[space] = common_block(
             space_blocks, split.centers_of(space), split.complements.get(space)
         )
         if block is not None:
-            ungridded[space] = block
-    if not ungridded:
+            exact_look[space] = block
+    if not exact_look:
         raise PlanError(
             "These plans have no common part, so there is nothing to measure first. Give plans"
             " with a query in common, such as the total, or with tables on the same attributes."
@@ -472,9 +473,9 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         # the noise of the look is rounded to its grid before the residuals are computed from it
         look = {
             space: round_noise_up(block, block.noise * stretch, max_records)
-            for space, block in ungridded.items()
+            for space, block in exact_look.items()
         }
-        rests = [
+        block_residuals = [
             {
                 space: block_residual(block, p.blocks[space], max_records, stretch)
                 for space, block in look.items()
@@ -482,8 +483,8 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             for p in options
         ]
         residual_blocks = [
-            _residual_blocks(p, plan_rests, max_records, stretch)
-            for p, plan_rests in zip(options, rests, strict=True)
+            _residual_blocks(p, plan_block_residuals, max_records, stretch)
+            for p, plan_block_residuals in zip(options, block_residuals, strict=True)
         ]
         costs = [
             unit.of_person(_joint_cost([look, plan_blocks], max_records, p.joint)) / option_cost(p)
@@ -500,7 +501,8 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             " because answers are rounded twice. Plan with a smaller max_records, or with fewer"
             " queries."
         )
-    # the cost of the look does not depend on the later choice, because it is spent before it
+    # The cost of the look is the same for all options, because it is spent before the choice: the
+    # joint cost, if an option charges it and it is smaller than the sum of the costs.
     joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(
         look, max_records
     )
@@ -508,19 +510,19 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     spends = exact_split(
         unit.of_person(look_cost),
         [option_cost(p) for p in options],
-        own=[bool(plan_blocks) for plan_blocks in residual_blocks],
+        has_residual=[bool(plan_blocks) for plan_blocks in residual_blocks],
     )
     residuals = tuple(
         Residual(
             schema=p.schema,
             max_records=max_records,
             blocks=plan_blocks,
-            rests=plan_rests,
+            block_residuals=plan_block_residuals,
             spend=spend,
             rows_per_person=unit.rows_per_person,
         )
-        for p, plan_blocks, plan_rests, (_, spend) in zip(
-            options, residual_blocks, rests, spends, strict=True
+        for p, plan_blocks, plan_block_residuals, (_, spend) in zip(
+            options, residual_blocks, block_residuals, spends, strict=True
         )
     )
     return CommonPlan(
@@ -644,23 +646,23 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
 
 
 def _residual_blocks(
-    option: Plan, rests: Mapping[Space, BlockResidual], max_records: int, stretch: float
+    option: Plan, block_residuals: Mapping[Space, BlockResidual], max_records: int, stretch: float
 ) -> dict[Space, Block]:
     """Return a mapping from residual space to the block that remains to be measured for an option.
 
-    ``rests`` has the residual spaces that the look measures; for other spaces it is the plan's
+    ``block_residuals`` has the residual spaces that the look measures; for other spaces it is the plan's
     block, with the noise multiplied by ``stretch``.
     """
     blocks = {}
     for space, block in option.blocks.items():
-        if space not in rests:
+        if space not in block_residuals:
             # with one factor for all noise, the budget remains divided optimally between blocks
             blocks[space] = (
                 block
                 if stretch == 1.0
                 else round_noise_up(block, block.noise * stretch, max_records)
             )
-        elif (residual_block := rests[space].block) is not None:
+        elif (residual_block := block_residuals[space].block) is not None:
             blocks[space] = residual_block
     return blocks
 

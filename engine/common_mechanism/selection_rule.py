@@ -158,7 +158,7 @@ def nested_decision(
 
 
 # Limit of queries of the primary analysis, the one whose cells the rule counts.
-MOST_QUERIES = 20_000_000
+MAX_PRIMARY_QUERIES = 20_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,10 +208,10 @@ class NestedPlanRule:
                 " no option is finer. Order the options from coarse to fine, or choose an earlier"
                 " one as the primary analysis."
             )
-        if self.queries > MOST_QUERIES:
+        if self.queries > MAX_PRIMARY_QUERIES:
             raise NotApplicable(
                 f"The primary analysis has {self.queries:,} queries; the rule takes at most"
-                f" {MOST_QUERIES:,}. Choose a coarser primary analysis."
+                f" {MAX_PRIMARY_QUERIES:,}. Choose a coarser primary analysis."
             )
         _ = self._errors
 
@@ -285,29 +285,29 @@ class NestedPlanRule:
         )
         return self._errors[plan]
 
-    def estimates(self, looked: Measurement) -> Array:
+    def estimates(self, look_result: Measurement) -> Array:
         """Return the look's answers to the primary queries, in counts, shape (queries,)."""
         check_type(
             "look",
-            looked,
+            look_result,
             Measurement,
             give="the measurement that stepwise.look() returned",
             error=PlanError,
         )
-        if looked.plan.hash != self.common.look.hash:
+        if look_result.plan.hash != self.common.look.hash:
             raise PlanError(
                 "This is not a measurement of this rule's look. Give the measurement that"
                 " stepwise.look() returned for these options."
             )
-        primary_answers = replace(looked, plan=self._look_plan)
+        primary_answers = replace(look_result, plan=self._look_plan)
         return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])
 
-    def decide(self, looked: Measurement) -> Decision:
+    def decide(self, look_result: Measurement) -> Decision:
         """Return the decision of the rule for a measured look.
 
         `Decision.choice` is the position of an option, or None to stop.
         """
-        estimates, width = self.estimates(looked), self.sigmas * self.errors()
+        estimates, width = self.estimates(look_result), self.sigmas * self.errors()
         options = (self._primary, *self.finer)
         decision = nested_decision(
             estimates - width,
@@ -347,7 +347,9 @@ class NestedPlanRule:
             totals.append(float(np.quantile(needed, self.share, method="inverted_cdf")))
         return list(np.maximum.accumulate(totals))
 
-    def signal_to_noise(self, looked: Measurement, group: int, option: int | str) -> pd.DataFrame:
+    def signal_to_noise(
+        self, look_result: Measurement, group: int, option: int | str
+    ) -> pd.DataFrame:
         """Return the ratio of count to standard error for each query of a primary group.
 
         Columns: query (text); answer, low and high (estimate and confidence bounds of the look, in
@@ -363,7 +365,7 @@ class NestedPlanRule:
             )
         start = sum(g.count for g in self.groups[:group])
         group_rows = slice(start, start + self.groups[group].count)
-        answer = self.estimates(looked)[group_rows]
+        answer = self.estimates(look_result)[group_rows]
         width, errors = self.sigmas * self.errors()[group_rows], self.errors(option)[group_rows]
         low, high = answer - width, answer + width
         texts = query_texts(self._look_plan, group, 0, self.groups[group].count).to_numpy(

@@ -31,10 +31,10 @@ from engine.common_mechanism.common_plan import CommonPlan, option_cost
 from engine.common_mechanism.selection_rule import Decision
 from engine.common_mechanism.two_stage_io import (
     LOOK,
-    OTHER,
+    OTHER_RECORDS_PREFIX,
     REST,
     Choice,
-    Paid,
+    StepCosts,
     Steps,
     changed_records,
     chosen_measurement,
@@ -310,7 +310,7 @@ def finish(
         )
     common, i = steps.common, steps.common.names.index(choice.option)
     residual, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
-    cost = _remaining_cost(common, i, steps.paid, attempt)
+    cost = _remaining_cost(common, i, steps.costs, attempt)
     step_hash, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
     following = common.following if has_next_choice(common, i) else None
     sets = step_sets(following or common)
@@ -340,7 +340,7 @@ def finish(
             f" attempt={attempt} would return the same answers. Leave out attempt, or start a new"
             " look with another attempt, which spends again."
         )
-    # without blocks to measure the answers are those of the look, whose digest is compared
+    # without blocks to measure, the result is that of the look, so compare the records with its digest
     if not residual.blocks and on_changed == "refuse":
         check_stored(key, step_sets(common))
     if not residual.blocks and cost == 0:
@@ -404,7 +404,7 @@ def finish(
                 key=key,
             )
         # the prefix makes a later stage charge its full cost as well
-        records = replace(records, tables=f"{OTHER}{records.tables}")
+        records = replace(records, tables=f"{OTHER_RECORDS_PREFIX}{records.tables}")
         # a changed record may be in the most expensive cell of both stages, so that their costs add
         return max(cost, residual.pcost), records
 
@@ -425,7 +425,7 @@ def finish(
 
 def rehearse_finish(
     common: CommonPlan,
-    looked: Measurement,
+    look_result: Measurement,
     data: Any,
     *,
     option: int | str,
@@ -436,7 +436,7 @@ def rehearse_finish(
 
     It spends nothing and must not be published.  ``seed`` is that of `engine.release.measure`.
     """
-    if not looked.rehearsal:
+    if not look_result.rehearsal:
         raise PlanError(
             "This look was a release, so what follows it is a release too. Use decide() and"
             " finish(), or rehearse the look first."
@@ -451,7 +451,7 @@ def rehearse_finish(
         )
 
     answers = rehearse(residual, bits, count, options)
-    return chosen_measurement(common, i, looked, answers, key="", utc="")
+    return chosen_measurement(common, i, look_result, answers, key="", utc="")
 
 
 def resume(ledger: Book, key: str) -> Steps:
@@ -467,11 +467,11 @@ def resume(ledger: Book, key: str) -> Steps:
         Nothing was spent under this key, it is not a look, or a stored file is damaged.
     """
     book = Ledger.at(ledger)
-    common, look_result, paid = stored_look(book, key)
+    common, look_result, costs = stored_look(book, key)
     choices, finished, lost_attempts, is_interrupted = _choices(book, key), None, list[int](), False
     if choices and choices[-1].option != STOP:
         i, attempt = common.names.index(choices[-1].option), 1
-        if not common.residuals[i].blocks and _remaining_cost(common, i, paid, attempt) == 0:
+        if not common.residuals[i].blocks and _remaining_cost(common, i, costs, attempt) == 0:
             finished = chosen_measurement(common, i, look_result, {}, key=key, utc=look_result.utc)
         # find the first attempt with a result; an attempt without one is interrupted or lost
         while finished is None and book.find(_rest_key(common, i, key, attempt)) is not None:
@@ -487,7 +487,7 @@ def resume(ledger: Book, key: str) -> Steps:
         look=look_result,
         choices=choices,
         finished=finished,
-        paid=paid,
+        costs=costs,
         lost=(*lost_attempts,),
         is_interrupted=is_interrupted,
     )
@@ -557,13 +557,13 @@ def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
     )
 
 
-def _remaining_cost(common: CommonPlan, i: int, paid: Paid, attempt: int) -> float:
+def _remaining_cost(common: CommonPlan, i: int, costs: StepCosts, attempt: int) -> float:
     """Return the cost of the second stage for option i, in pcost.
 
     The first attempt costs what remains of the plan's pcost after the look.  A new attempt measures
     the residual again, so it costs at least as much as the residual alone.
     """
-    remaining_cost = paid.left(i)
+    remaining_cost = costs.remaining(i)
     return remaining_cost if attempt == 1 else max(remaining_cost, common.residuals[i].pcost)
 
 

@@ -34,16 +34,17 @@ from engine.release.measurement import Archive, Drawn, estimate, write_archive
 from engine.residuals import Space
 
 # Prefix of the stored digest of a second stage that was measured on other records than its look.
-OTHER = "other:"
+OTHER_RECORDS_PREFIX = "other:"
 
 
 def step_counts(
     common: CommonPlan, part: Plan | Residual, data: Any, options: RecordOptions
 ) -> Counts:
-    """Return the exact tables of all options, whichever stage is measured.
+    """Return the exact tables of all options, in both stages.
 
-    So both stages use the same rows and have comparable digests.  ``part`` is what is measured: the
-    look or a residual.  Of each person, as many rows are counted as the budget protects.
+    Both stages count the same tables, so they use the same rows and have comparable digests.  Of
+    each person, as many rows are counted as the budget protects.  ``part`` is what this stage
+    measures: the look or a residual.
     """
     options = replace(options, rows_per_person=common.look.budget.rows_per_person)
     return count(part, data, options, step_checks(common), step_sets(common))
@@ -74,7 +75,10 @@ def step_sets(common: CommonPlan) -> list[Space]:
 
 
 def step_checks(common: CommonPlan) -> list[str]:
-    """Return the attributes of all options with one cell; a row with another value is dropped."""
+    """Return the attributes with a single cell that occur in an option.
+
+    Records with another value of such an attribute are dropped.
+    """
     return one_cell_attributes(*(plan.workload for _, plan in common.analyses))
 
 
@@ -83,16 +87,14 @@ def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPla
 
     ``digest`` is the digest of the look's tables on the ledger.
     """
-    if digest.startswith(OTHER):
+    if digest.startswith(OTHER_RECORDS_PREFIX):
         return "This look was measured on other records than the look before it in the chain."
     same = hmac.compare_digest(
         digest, table_digest(counts, step_sets(common), book.secret("records"))
     )
-    return (
-        ""
-        if same
-        else "These are not the records of the look, or the ledger's key file was replaced."
-    )
+    if same:
+        return ""
+    return "These are not the records of the look, or the ledger's key file was replaced."
 
 
 def report_separate_charges(
@@ -131,7 +133,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Paid:
+class StepCosts:
     """Costs of a look and of its options in pcost, as decimal texts from the file of the look.
 
     They are stored because another machine may compute them with another last digit.
@@ -139,13 +141,13 @@ class Paid:
     Attributes
     ----------
     spent : cost of this look and of all looks before it in a chain.
-    prices : total cost of each option, including `spent`.
+    totals : total cost of each option, including `spent`.
     """
 
     spent: str
-    prices: tuple[str, ...]
+    totals: tuple[str, ...]
 
-    def left(self, i: int) -> float:
+    def remaining(self, i: int) -> float:
         """Return the cost that remains for option i after the look, in pcost.
 
         The difference is exact in decimal arithmetic, in which the ledger sums.
@@ -155,10 +157,10 @@ class Paid:
         LedgerError
             The difference is negative or not a float, so the file was changed.
 
-        >>> Paid("0.4", ("0.9999999999999998",)).left(0)
+        >>> StepCosts("0.4", ("0.9999999999999998",)).remaining(0)
         0.5999999999999998
         """
-        exact = Decimal(self.prices[i]) - Decimal(self.spent)
+        exact = Decimal(self.totals[i]) - Decimal(self.spent)
         if exact < 0 or Decimal(repr(float(exact))) != exact:
             raise LedgerError(
                 "The result file of the look was changed: its costs do not match its options."
@@ -177,7 +179,7 @@ class Steps:
     look : measurement of the common part.
     choices : the decisions, oldest first; only "stop" can be followed by another decision.
     finished : measurement of the chosen option, or None before the second stage.
-    paid : cost of the look, and total cost of each option.
+    costs : cost of the look, and total cost of each option.
     lost : numbers of the attempts at the second stage that were spent but have no result; the last
         one may still be running.
     is_interrupted : whether the second stage was spent and then interrupted; `finish` completes it
@@ -188,7 +190,7 @@ class Steps:
     look: Measurement
     choices: tuple[Choice, ...]
     finished: Measurement | None
-    paid: Paid
+    costs: StepCosts
     lost: tuple[int, ...] = ()
     is_interrupted: bool = False
 
@@ -219,7 +221,7 @@ def look_measurement(
 
 
 def chosen_measurement(
-    common: CommonPlan, i: int, looked: Measurement, answers: Answers, *, key: str, utc: str
+    common: CommonPlan, i: int, look_result: Measurement, answers: Answers, *, key: str, utc: str
 ) -> Measurement:
     """Return the measurement of option i, which combines the look with the residual's answers.
 
@@ -235,12 +237,12 @@ def chosen_measurement(
     }
     return Measurement(
         plan=common.options[i],
-        dataset=looked.dataset,
+        dataset=look_result.dataset,
         key=key,
         utc=utc,
-        rehearsal=looked.rehearsal,
+        rehearsal=look_result.rehearsal,
         answers_on_grid=answers,
-        estimates=common.combine(i, looked.estimates, in_counts),
+        estimates=common.combine(i, look_result.estimates, in_counts),
     )
 
 
@@ -252,34 +254,39 @@ def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Draw
 
 
 def write_rest(
-    file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, receipt: Receipt, drawn: Drawn
+    file: BinaryIO,
+    common: CommonPlan,
+    i: int,
+    look_result: Measurement,
+    receipt: Receipt,
+    drawn: Drawn,
 ) -> None:
     """Write the result file of the second stage: the chosen option i with the combined estimates.
 
     If the option is a closer look, its measurement is the first stage of the next choice in the
     chain, and the file is written as that of a look.
     """
-    measurement = chosen_measurement(common, i, looked, dict(drawn), key="", utc="")
+    measurement = chosen_measurement(common, i, look_result, dict(drawn), key="", utc="")
     if has_next_choice(common, i) and common.following is not None:
         texts = _next_step_texts(common.following, common.options[i].budget.pcost)
-        _write(file, receipt, LOOK, measurement, texts | {"look.txt": looked.key})
+        _write(file, receipt, LOOK, measurement, texts | {"look.txt": look_result.key})
         return
     _write(
         file,
         receipt,
         REST,
         measurement,
-        {"plan.json": common.options[i].to_json(), "look.txt": looked.key},
+        {"plan.json": common.options[i].to_json(), "look.txt": look_result.key},
     )
 
 
 def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
     """Return a mapping from file name to text: the options, the cost so far, and the total costs."""
-    prices = [repr(option_cost(option)) for option in common.options]
+    totals = [repr(option_cost(option)) for option in common.options]
     return {
         "common.json": common.to_json(),
         "spent.txt": repr(spent),
-        "prices.json": json.dumps(prices),
+        "prices.json": json.dumps(totals),
     }
 
 
@@ -308,7 +315,7 @@ def _coordinate_shapes(plan: Plan) -> dict[Space, tuple[int, ...]]:
 
 def stored_look(
     book: Ledger, key: str, common: CommonPlan | None = None
-) -> tuple[CommonPlan, Measurement, Paid]:
+) -> tuple[CommonPlan, Measurement, StepCosts]:
     """Return the options, the measurement and the costs from the result file of a look.
 
     ``common`` has the options; if it is None, they are read from the file.
@@ -323,7 +330,7 @@ def stored_look(
     with Archive(path=book.result_path(key)) as archive:
         header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
-        paid = _stored_costs(archive, common)
+        costs = _stored_costs(archive, common)
         # a closer look is measured as the residual of the look before it: its answers have other
         # shapes, but its estimates are complete
         answers = archive.answers(
@@ -339,10 +346,10 @@ def stored_look(
         answers_on_grid=answers,
         estimates=estimates,
     )
-    return common, measurement, paid
+    return common, measurement, costs
 
 
-def _stored_costs(archive: Archive, common: CommonPlan) -> Paid:
+def _stored_costs(archive: Archive, common: CommonPlan) -> StepCosts:
     """Return the costs in the file of a look; raise ValueError if they are those of other options."""
     stored_prices = [str(price) for price in parse_json(archive.text("prices.json"))]
     if not np.allclose(
@@ -352,7 +359,7 @@ def _stored_costs(archive: Archive, common: CommonPlan) -> Paid:
         atol=0.0,
     ):
         raise ValueError("the prices are not those of the options")
-    return Paid(archive.text("spent.txt").decode(), tuple(stored_prices))
+    return StepCosts(archive.text("spent.txt").decode(), tuple(stored_prices))
 
 
 def stored_rest(book: Ledger, common: CommonPlan, i: int, key: str) -> Measurement:

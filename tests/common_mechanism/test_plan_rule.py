@@ -172,7 +172,7 @@ def test_domain_rows_include_block_weights():
 
 
 def test_primary_analysis_with_many_queries_is_refused(monkeypatch):
-    monkeypatch.setattr(engine.common_mechanism.selection_rule, "MOST_QUERIES", 8)
+    monkeypatch.setattr(engine.common_mechanism.selection_rule, "MAX_PRIMARY_QUERIES", 8)
     with pytest.raises(NotApplicable, match="9 queries"):
         nested()
     assert replace(COMMON, names=("x", "y", "z")).position("y") == 1

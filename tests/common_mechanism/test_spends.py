@@ -44,12 +44,12 @@ def test_spends_of_distant_costs_are_refused():
 def test_exact_split_sums_as_decimals(pcosts):
     for look in (1 / 3 * min(pcosts), 0.09999, 1e-9):
         for (first, second), total in zip(
-            exact_split(look, pcosts, own=[True] * 2), pcosts, strict=True
+            exact_split(look, pcosts, has_residual=[True] * 2), pcosts, strict=True
         ):
             assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(total))
             assert look <= first < look + 1e-11 * max(pcosts)
     with pytest.raises(PlanError, match="cannot be split"):
-        exact_split(1.0, pcosts, own=[True, True])
+        exact_split(1.0, pcosts, has_residual=[True, True])
 
 
 @pytest.fixture
