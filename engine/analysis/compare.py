@@ -22,7 +22,7 @@ from engine._values import FrozenValue
 from engine._workers import Failed, peak_megabytes, run_in_workers
 from engine.analysis.ad_hoc_queries import workload_digest
 from engine.analysis.error_distribution import ErrorDistribution, error_distribution
-from engine.analysis.error_targets import BIASED
+from engine.analysis.error_targets import BIAS_NOTE
 from engine.bounds.lower_bounds import best_bound
 from engine.errors import EngineError, PlanError
 from engine.mechanisms import (
@@ -511,6 +511,6 @@ def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
     return {
         "square": square / budget.row_pcost,
         "statement": (
-            f"The bound is the limit for any matrix mechanism, found by {method}. {BIASED}"
+            f"The bound is the limit for any matrix mechanism, found by {method}. {BIAS_NOTE}"
         ),
     }

@@ -182,20 +182,20 @@ class ErrorDistribution:
     errors : sorted standard errors, in counts or relative to their targets, shape (points,);
         infinite for queries that are not answerable.
     shares : cumulative share of all queries at each error, shape (points,).
-    chance : 1 / (effective sample size); 0 if every query was evaluated.  The standard error of a
-        share s is about sqrt(s (1 - s) chance).
+    inverse_sample_size : 1 / (effective sample size); 0 if every query was evaluated.  The standard error of a
+        share s is about sqrt(s (1 - s) inverse_sample_size).
     sampled : sample size; 0 if every query was evaluated.
     """
 
     errors: Array
     shares: Array
-    chance: float = 0.0
+    inverse_sample_size: float = 0.0
     sampled: int = 0
 
     @property
     def exact(self) -> bool:
         """Whether every query was evaluated."""
-        return self.chance == 0.0
+        return self.inverse_sample_size == 0.0
 
     def within(self, tolerance: float) -> float:
         """Return the share of the queries with a standard error of at most a tolerance."""
@@ -209,7 +209,7 @@ class ErrorDistribution:
 
         ``margin_sds`` is added to a sampled share, in standard errors of the share.
         """
-        level = share + margin_sds * math.sqrt(share * (1.0 - share) * self.chance)
+        level = share + margin_sds * math.sqrt(share * (1.0 - share) * self.inverse_sample_size)
         index = int(np.searchsorted(self.shares, level)) if level < 1.0 else len(self.errors)
         return float(self.errors[min(index, len(self.errors) - 1)])
 
@@ -255,44 +255,38 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
     classes: dict[tuple[GroupVariance, float], list[int]] = {}
     for i, target in enumerate(targets):
         classes.setdefault((plan.group_variance(i), target), []).append(i)
-    footprints = (
-        {}
-        if is_exact(plan.workload)
-        else {variance: _factored_queries(variance) for variance, _ in classes}
-    )
-    n_distinct = (
-        sum(_distinct_count(footprints[variance], variance) for variance, _ in classes)
-        if footprints
-        else 0
-    )
+    footprints: dict[GroupVariance, Footprint | None] = {}
+    n_distinct = 0
+    if not is_exact(plan.workload):
+        footprints = {variance: _factored_queries(variance) for variance, _ in classes}
+        n_distinct = sum(_distinct_count(footprints[variance], variance) for variance, _ in classes)
     values: list[Array] = []
     multiplicities: list[Array] = []
-    chance = 0.0
+    inverse_sample_size = 0.0
     for (variance, target), members in classes.items():
         total = plan.workload.groups[members[0]].count * len(members)
-        index = (
-            chosen_queries(plan.workload, members[0], total)
-            if n_distinct > MAX_UNSAMPLED_QUERIES
-            else None
-        )
+        index = None
+        if n_distinct > MAX_UNSAMPLED_QUERIES:
+            index = chosen_queries(plan.workload, members[0], total)
         if index is not None and _distinct_count(footprints[variance], variance) > len(index[0]):
-            values_at = np.append(variance.at(tuple(index)), variance.largest())
-            chance += (total / plan.workload.queries) ** 2 / len(values_at)
-            pieces = [(values_at, np.ones(len(values_at)))]
+            # the sample includes the largest variance
+            sample = np.append(variance.at(tuple(index)), variance.largest())
+            inverse_sample_size += (total / plan.workload.queries) ** 2 / len(sample)
+            pieces = [(sample, np.ones(len(sample)))]
         else:
             pieces = _all_variances(variance, footprints.get(variance))
-        share = total / math.fsum(float(n.sum()) for _, n in pieces)
+        # number of queries that each evaluated query represents
+        scale = total / math.fsum(float(n.sum()) for _, n in pieces)
         values += [v.ravel() / target**2 for v, _ in pieces]
-        multiplicities += [n.ravel() * share for _, n in pieces]
+        multiplicities += [n.ravel() * scale for _, n in pieces]
     variances, counts = np.concatenate(values), np.concatenate(multiplicities)
     order = np.argsort(variances, kind="stable")
     cumulative = np.cumsum(counts[order])
-    sampled = len(order) if chance else 0
     return ErrorDistribution(
         errors=np.sqrt(variances[order]),
         shares=cumulative / cumulative[-1],
-        chance=chance,
-        sampled=sampled,
+        inverse_sample_size=inverse_sample_size,
+        sampled=len(order) if inverse_sample_size else 0,
     )
 
 

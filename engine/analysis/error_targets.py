@@ -57,7 +57,7 @@ SHARE_MARGIN_SDS = 3.0  # safety margin of a sampled share, in standard errors o
 # The noise is rounded to multiples of 2^-30, so a finer precision would have no effect.
 BUDGET_RELATIVE_PRECISION = 1e-8
 MAX_BUDGET_STEPS = 100  # a search typically takes three or four
-BIASED = "Biased methods can be more accurate where counts are smaller than the noise."
+BIAS_NOTE = "Biased methods can be more accurate where counts are smaller than the noise."
 
 
 def share_within(plan: Plan, tolerance: float | Sequence[float]) -> float:
@@ -195,16 +195,14 @@ def budget_for_error(
         """Return the quantile of standard error over target at the share."""
         # One target for all groups only scales the distribution, which is cached for unit targets.
         if isinstance(limits, float):
-            distribution, target = (
-                (
-                    error_distribution(candidate)
-                    if candidate is plan
-                    else ratio_distribution(candidate, (1.0,) * n_groups)
-                ),
-                limits,
+            target = limits
+            distribution = (
+                error_distribution(candidate)
+                if candidate is plan
+                else ratio_distribution(candidate, (1.0,) * n_groups)
             )
         else:
-            distribution, target = ratio_distribution(candidate, limits), 1.0
+            target, distribution = 1.0, ratio_distribution(candidate, limits)
         error_ratio = distribution.quantile(share, SHARE_MARGIN_SDS) / target
         if math.isfinite(error_ratio):
             return error_ratio
@@ -450,11 +448,12 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
         return "No lower bound above 0 was found for all matrix mechanisms."
     return (
         f"This plan is at most {above} above the theoretical limit for any matrix mechanism, a"
-        f" weighted RMSE of {bound_rmse:.5g} counts. {BIASED}"
+        f" weighted RMSE of {bound_rmse:.5g} counts. {BIAS_NOTE}"
     )
 
 
-CLOSE = 0.01  # `fit_targets` stops if at most this share of the budget is unused
+# `fit_targets` stops if at most this share of the budget is unused.
+MAX_UNUSED_SHARE = 0.01
 # At this multiple of its target an unlocked group no longer constrains the plan.
 MAX_TARGET_FACTOR = 1e4
 MAX_TARGET_STEPS = 20
@@ -529,7 +528,7 @@ def fit_targets(
     lower, upper = (-math.inf, 0.0), (math.inf, 0.0)
     for step in range(MAX_TARGET_STEPS):
         excess = math.log(min_budget.pcost / pcost)
-        if excess <= 0.0 and (excess >= -CLOSE or all(is_locked)):
+        if excess <= 0.0 and (excess >= -MAX_UNUSED_SHARE or all(is_locked)):
             return _fitted_request(
                 request,
                 _loosened(checked_targets, is_locked, factor),
@@ -620,20 +619,25 @@ def _next_log_factor(
 ) -> float:
     """Return the next trial value of the logarithm of the factor on the unlocked targets.
 
-    Every argument is a pair: log factor, log of required over available pcost.  The method is
-    regula falsi, aimed at a small unused share of the budget.
+    A trial is a pair: log factor, log of required over available pcost.  The method is regula
+    falsi.  Its goal is that half of `MAX_UNUSED_SHARE` of the budget is unused.
 
     Parameters
     ----------
-    lower, upper : bracket of the solution; infinite while unknown.
+    lower, upper : trials that bracket the solution; infinite while unknown.
     current : last trial.
+    step : number of previous steps.
     """
     if math.isinf(lower[0]) or math.isinf(upper[0]):
-        # Without locks pcost is proportional to factor^-2; with locks it changes less.
-        return current[0] + (current[1] + math.copysign(CLOSE, current[1])) / 2.0 * 2.0**step
+        # Without locked targets pcost is proportional to factor^-2.  With locked targets it changes
+        # less, so the steps double until there is a bracket.
+        excess = current[1] + math.copysign(MAX_UNUSED_SHARE, current[1])
+        return current[0] + excess / 2.0 * 2.0**step
+    # bisect in every fourth step, because regula falsi may move only one end of the bracket
     if step % 4 == 3:
         return (lower[0] + upper[0]) / 2.0
-    return upper[0] + (lower[0] - upper[0]) * (-CLOSE / 2.0 - upper[1]) / (lower[1] - upper[1])
+    goal = -MAX_UNUSED_SHARE / 2.0
+    return upper[0] + (lower[0] - upper[0]) * (goal - upper[1]) / (lower[1] - upper[1])
 
 
 def _loosened(

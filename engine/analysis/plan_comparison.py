@@ -106,11 +106,9 @@ def losses(first: Plan, second: Plan) -> Losses:
     import pandas as pd
 
     check_same_queries(first, second)
-    workload, results = (
-        first.workload,
-        dict[tuple[GroupVariance, GroupVariance], tuple[float, float, float, int]](),
-    )
-    rows = []
+    workload, rows = first.workload, []
+    # the result of `_group_losses` for every pair of variances
+    results = dict[tuple[GroupVariance, GroupVariance], tuple[float, float, float, int]]()
     for i, group in enumerate(workload.groups):
         key = (first.group_variance(i), second.group_variance(i))
         if key not in results:
@@ -144,17 +142,19 @@ def losses(first: Plan, second: Plan) -> Losses:
 
 
 def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, float, int]:
-    """Return four numbers about a group: shares and worst query under the first plan.
+    """Compare the standard errors of a group's queries under two plans.
 
-    They are the shares of its queries with larger and with smaller standard errors than under the
-    second plan, the largest ratio of standard errors, and the number of the query with that ratio.
+    Returns
+    -------
+    worse, better : shares of the queries with a larger and with a smaller standard error under the
+        first plan.
+    worst : largest ratio of standard errors, first over second.
+    number : number of the query with this ratio.
     """
     queries, index = first.workload.groups[group], chosen_queries(first.workload, group)
     error_ratios = _ratios_at(first, second, group, index)
-    worse, better = (
-        float(np.mean(error_ratios > 1.0 + EQUAL_ERROR_TOLERANCE)),
-        float(np.mean(error_ratios < 1.0 - EQUAL_ERROR_TOLERANCE)),
-    )
+    worse = float(np.mean(error_ratios > 1.0 + EQUAL_ERROR_TOLERANCE))
+    better = float(np.mean(error_ratios < 1.0 - EQUAL_ERROR_TOLERANCE))
     # Extreme ratios often lie at corners, of which a sample contains few.
     if index is not None:
         corners = list(

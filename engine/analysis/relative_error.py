@@ -72,9 +72,9 @@ def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
     """Return one row per group: its errors and the shares of its answers in each quality class.
 
     The group with the fewest publishable answers comes first.  The first columns are those of
-    `group_table`.  The column "publishable from" is the smallest count whose answer is publishable at the typical
-    error of the group.  It does not depend on the records; the shares assume that they are spread
-    uniformly.
+    `group_table`.  The column "publishable from" is the smallest count whose answer is publishable
+    at the typical error of the group; it does not depend on the records.  The shares assume that
+    the records are spread uniformly.
 
     >>> from engine import Attribute, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")

@@ -234,12 +234,11 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     """
     if obstacle := merge_obstacle(attribute, factor):
         raise NotApplicable(obstacle)
-    # The last bin is closed, so it ends at the last code itself.
-    fine = (
-        attribute.edges
-        if attribute.edges is not None
-        else (*range(attribute.size), attribute.size - 1)
-    )
+    # Integer codes become bins that start at the codes.  The last bin is closed, so its end is the
+    # last code itself.
+    fine = attribute.edges
+    if fine is None:
+        fine = (*range(attribute.size), attribute.size - 1)
     edges = [fine[i] for i in range(0, attribute.size - factor + 1, factor)]
     missing = attribute.missing if isinstance(attribute.missing, float) else None
     return Attribute.numeric(
@@ -393,11 +392,8 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
     '4 new queries: typical error of 1.00 counts, largest 1.00.'
     """
     errors, n_previous = errors_by_group(after), len(after.workload.groups) - new
-    new_errors, typical, largest = (
-        errors[n_previous:],
-        _combined_rmse(errors[n_previous:]),
-        float(errors["max_std"][n_previous:].max()),
-    )
+    new_errors = errors[n_previous:]
+    typical, largest = _combined_rmse(new_errors), float(new_errors["max_std"].max())
     if not math.isfinite(largest):
         return (
             "Some of these queries cannot be answered: they have weight 0, and no other measurement"
@@ -490,9 +486,10 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         # The forecast is monotone in the groups, so bisection finds the first infeasible group.
         while infeasible - feasible > 1:
             middle = (feasible + infeasible) // 2
-            feasible, infeasible = (
-                (middle, infeasible) if fits(remaining[:middle]) else (feasible, middle)
-            )
+            if fits(remaining[:middle]):
+                feasible = middle
+            else:
+                infeasible = middle
         removed.append(remaining.pop(infeasible - 1))
     return tuple(removed)
 

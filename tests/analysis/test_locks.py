@@ -7,7 +7,12 @@ import functools
 import pytest
 
 from engine.analysis import largest_errors
-from engine.analysis.error_targets import CLOSE, budget_for, fit_targets, options_after_change
+from engine.analysis.error_targets import (
+    MAX_UNUSED_SHARE,
+    budget_for,
+    fit_targets,
+    options_after_change,
+)
 from engine.analysis.what_if import Request
 from engine.errors import Cancelled, EngineError, PlanError
 from engine.mechanisms import plan
@@ -59,11 +64,11 @@ def test_fit_targets_relaxes_unlocked_targets_minimally(size: int, times: float)
         e <= t * (1 + 1e-9) for e, t in zip(largest_errors(fitted.plan), targets, strict=True)
     )
     tighter = [
-        t if lock else t * fitted.factor * (1 - CLOSE)
+        t if lock else t * fitted.factor * (1 - MAX_UNUSED_SHARE)
         for t, lock in zip(TARGETS, locked, strict=True)
     ]
     needed = budget_for(WORKLOAD, tighter, fit="shape").pcost
-    assert needed > times * least * (1 - 2 * CLOSE)
+    assert needed > times * least * (1 - 2 * MAX_UNUSED_SHARE)
 
 
 def test_fit_targets_with_infeasible_locks_is_refused() -> None:
