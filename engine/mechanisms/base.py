@@ -326,17 +326,18 @@ def check_size(
             cells, classes = part.cells, math.prod([n - 1 for n in part.sizes])
             if closed_form and has_identity_gram(part, group.query_weights):
                 continue
-            # dense matrices on the cells of one attribute, or query rows on several attributes
-            entries, squares = 6.0 * cells**2, 6.0
+            # entries of dense matrices on the cells of one attribute, about 6 cells^2; on several
+            # attributes, those of the query rows, which do not grow with the square of the cells
+            entries, matrices = 6.0 * cells**2, 6.0
             if len(part.sizes) > 1:
-                entries, squares = 8.0 * cells + 2.0 * min(part.count, classes) * classes, 0.0
+                entries, matrices = 8.0 * cells + 2.0 * min(part.count, classes) * classes, 0.0
             elif intervals and wide_interval_gram(part, group.query_weights) is not None:
                 # variances of few queries take linear time; those of many need their covariances
                 if part.count <= 2 * cells:
                     continue
-                entries, squares = 4.5 * cells**2, 4.5
+                entries, matrices = 4.5 * cells**2, 4.5
             if 8 * entries > memory_limit:
-                fitting = math.isqrt(int(memory_limit / 8.0 / squares)) if squares else 0
+                fitting = math.isqrt(int(memory_limit / 8.0 / matrices)) if matrices else 0
                 remedies = [
                     f"Merge cells until at most {fitting:,} remain"
                     if fitting

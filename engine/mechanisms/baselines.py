@@ -321,31 +321,36 @@ def data_cube(
             f"There are {len(wanted)} marginals on {len(sizes)} axes. "
             "Give at least one marginal, with axes numbered from 0."
         )
-    sums = np.array(
+    # for every pair of marginals, how many cells of the first are summed to a cell of the second;
+    # infinite if the second cannot be computed from the first
+    summed_cells = np.array(
         [
             [
                 (
-                    math.prod(sizes[i] for i in big if i not in small)
-                    if set(small) <= set(big)
+                    math.prod(sizes[i] for i in measured if i not in queried)
+                    if set(queried) <= set(measured)
                     else math.inf
                 )
-                for small in wanted
+                for queried in wanted
             ]
-            for big in wanted
+            for measured in wanted
         ]
     )
-    limits = np.unique(sums[np.isfinite(sums)]) if limit is None else np.array([max(limit, 1)])
+    limits = np.unique(summed_cells[np.isfinite(summed_cells)])
+    if limit is not None:
+        limits = np.array([max(limit, 1)])
     # Trying a limit takes time, and similar limits often lead to the same choice.
     if len(limits) > 24:
         limits = np.unique(limits[np.linspace(0, len(limits) - 1, 24).astype(int)])
     best: tuple[float, tuple[Axes, ...]] = (math.inf, ())
-    for bound in limits:
-        covers, uncovered, chosen = sums <= bound, np.ones(len(wanted), dtype=bool), []
+    for max_cells in limits:
+        covers = summed_cells <= max_cells
+        uncovered, chosen = np.ones(len(wanted), dtype=bool), []
         while uncovered.any():
             # greedy set cover: at most a factor of log n larger than the smallest cover
-            most = int(np.argmax(covers[:, uncovered].sum(axis=1)))
-            chosen.append(wanted[most])
-            uncovered &= ~covers[most]
+            largest = int(np.argmax(covers[:, uncovered].sum(axis=1)))
+            chosen.append(wanted[largest])
+            uncovered &= ~covers[largest]
         best = min(best, (marginals_error(sizes, wanted, chosen, noise), tuple(chosen)))
     return best[1]
 
@@ -380,10 +385,8 @@ def marginals_error(
         out: Array = is_contained @ outside
         return out
 
-    measured_values, dimensions = (
-        eigenvalues(measured),
-        [math.prod(sizes[i] - 1 for i in B) for B in spaces],
-    )
+    measured_values = eigenvalues(measured)
+    dimensions = [math.prod(sizes[i] - 1 for i in B) for B in spaces]
     # A residual space outside all measured tables cannot be answered.
     if not measured_values.all():
         return math.inf

@@ -132,7 +132,10 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
 
 
 class Lattice:
-    """Candidate attribute sets of OPT_marginals, with the linear map from v to f on them.
+    """Candidate attribute sets of OPT_marginals, with the linear map from v to f.
+
+    v_A is the weight of marginal A in M^T M, and f_B is the precision of residual space B, a
+    multiple of the eigenvalue of M^T M on it; see the module docstring.
 
     Parameters
     ----------
@@ -146,7 +149,7 @@ class Lattice:
         self.sets, self.sizes = tuple(sets), dict(sizes)
         number = {s: i for i, s in enumerate(self.sets)}
         self.full = len(self.sets) == 2 ** len(self.sizes)
-        # with all subsets as sets, `_along` computes f attribute by attribute, and needs only the
+        # with all subsets as sets, `_by_attribute` computes f without a matrix, and needs only the
         # position of every set in a table with axes of length 2 (attribute absent, present)
         if self.full:
             names = list(self.sizes)
@@ -165,18 +168,16 @@ class Lattice:
 
     def precision(self, v: Array) -> Array:
         """Return f_B of every set B for v, both of shape (sets,)."""
-        return self._along(v, forward=True) if self.full else np.asarray(self.matrix @ v)
+        return self._by_attribute(v, forward=True) if self.full else np.asarray(self.matrix @ v)
 
     def transposed(self, by_precision: Array) -> Array:
         """Multiply with the transposed matrix of `precision`.
 
         This maps a derivative with respect to f to one with respect to v, both of shape (sets,).
         """
-        return (
-            self._along(by_precision, forward=False)
-            if self.full
-            else np.asarray(self.matrix.T @ by_precision)
-        )
+        if self.full:
+            return self._by_attribute(by_precision, forward=False)
+        return np.asarray(self.matrix.T @ by_precision)
 
     def inverse(self, f: Array) -> Array:
         """Return v with precision(v) = f, both of shape (sets,); v may be negative."""
@@ -184,12 +185,17 @@ class Lattice:
 
         if not self.full:
             return np.asarray(scipy.sparse.linalg.spsolve(self.matrix.tocsc(), f))
-        return self._along(f, forward=True, sign=-1.0)
+        return self._by_attribute(f, forward=True, sign=-1.0)
 
-    def _along(self, values: Array, *, forward: bool, sign: float = 1.0) -> Array:
-        """Apply `precision` attribute by attribute, shape (sets,), for the lattice of all subsets.
+    def _by_attribute(self, values: Array, *, forward: bool, sign: float = 1.0) -> Array:
+        """Return the image of ``values`` under the map of `precision`, one attribute at a time.
 
-        ``forward`` False transposes the map, and ``sign`` -1 inverts it.
+        This needs all subsets of the attributes as sets.  Shape (sets,) for ``values`` and result.
+
+        Parameters
+        ----------
+        forward : False for the transposed map.
+        sign : -1 for the inverse map.
         """
         table = np.zeros(len(self.sets))
         table[self.position] = values
@@ -208,12 +214,16 @@ class Lattice:
 
 
 def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
-    """Return the candidate sets: all subsets of few attributes, or all subsets of ``spaces``.
+    """Return the candidate sets: all subsets of every set of attributes in ``spaces``.
+
+    If ``spaces`` together have at most `MAX_FULL_LATTICE_AXES` attributes, the candidates are all
+    subsets of these attributes.
 
     Raises
     ------
     NotApplicable
-        If there are more than 50,000 sets.
+        If there are more than `MAX_SETS` candidates, or a set has more than `MAX_FULL_LATTICE_AXES`
+        attributes.
     """
     touched = {a for s in spaces for a in s}
     sizes = {a.name: a.size for a in workload.schema.attributes if a.name in touched}
@@ -253,16 +263,19 @@ def closed_form(lattice: Lattice, traces: Array) -> Array | None:
 
 
 def _unconstrained_shares(lattice: Lattice, traces: Array) -> Array:
-    """Return the v that would be optimal up to scale if its entries could be negative."""
-    freedom, cells = _dimensions(lattice)
-    return lattice.inverse(np.sqrt(traces * cells / freedom))
+    """Return the optimal v, up to a factor, if the constraint v >= 0 is ignored."""
+    dimensions, cells = _dimensions(lattice)
+    return lattice.inverse(np.sqrt(traces * cells / dimensions))
 
 
 def _dimensions(lattice: Lattice) -> tuple[Array, Array]:
-    """Return the product of n - 1 and the product of n over the attributes of every set."""
-    freedom = [math.prod(float(lattice.sizes[a] - 1) for a in s) for s in lattice.sets]
+    """Return the dimension of every set's residual space, and the number of cells of its table.
+
+    These are the products of n - 1 and of n over the attributes; shape (sets,) each.
+    """
+    dimensions = [math.prod(float(lattice.sizes[a] - 1) for a in s) for s in lattice.sets]
     cells = [math.prod(float(lattice.sizes[a]) for a in s) for s in lattice.sets]
-    return np.array(freedom), np.array(cells)
+    return np.array(dimensions), np.array(cells)
 
 
 def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
@@ -277,8 +290,8 @@ def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
     >>> marginal_svd_bound(Lattice({"a": 4}, [(), ("a",)]), np.array([0.25, 3.0]))
     4.0
     """
-    freedom, cells = _dimensions(lattice)
-    return float(np.sum(np.sqrt(traces * freedom / cells)) ** 2)
+    dimensions, cells = _dimensions(lattice)
+    return float(np.sum(np.sqrt(traces * dimensions / cells)) ** 2)
 
 
 def marginal_objective(
@@ -293,9 +306,10 @@ def marginal_objective(
     # if a residual space of the workload is not measured, the error is infinite
     if not (f[measured] > 0).all():
         return 1e10, np.zeros_like(theta)
-    pieces = np.divide(traces, f, out=np.zeros_like(f), where=measured)
-    error = float(pieces.sum())
-    by_v = -lattice.transposed(np.divide(pieces, f, out=np.zeros_like(f), where=measured)) / error
+    errors = np.divide(traces, f, out=np.zeros_like(f), where=measured)
+    error = float(errors.sum())
+    # derivative of log(error) by v
+    by_v = -lattice.transposed(np.divide(errors, f, out=np.zeros_like(f), where=measured)) / error
     if noise == "gaussian":
         total = float(theta @ theta)
         return math.log(total) + math.log(error), 2.0 * theta * (1.0 / total + by_v)
@@ -397,7 +411,7 @@ def _search(
 
 
 def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
-    """Return v at sensitivity 1, with negligible shares set to 0 if that keeps the error."""
+    """Scale v to sensitivity 1, and set negligible budget shares to 0 if that keeps the error."""
 
     def normalized(values: Array) -> Array:
         """Return v scaled to sensitivity 1."""
@@ -410,9 +424,9 @@ def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -
         f = lattice.precision(values)[traces > 0]
         return float(np.sum(traces[traces > 0] / f)) if (f > 0).all() else math.inf
 
-    untrimmed, share = normalized(v), (v if noise == "gaussian" else np.sqrt(v))
+    untrimmed, shares = normalized(v), (v if noise == "gaussian" else np.sqrt(v))
     for threshold in (1e-4, 1e-6, MIN_SHARE):
-        trimmed = normalized(np.where(share >= threshold * share.max(), v, 0.0))
+        trimmed = normalized(np.where(shares >= threshold * shares.max(), v, 0.0))
         if error(trimmed) <= error(untrimmed) * (1.0 + 1e-9):
             return np.asarray(trimmed)
     return np.asarray(untrimmed)
@@ -520,15 +534,15 @@ def _solve_problems(
         product_component(builder.workload, problem, strategy, share)
         for problem, strategy, share in zip(problems, solved, shares.tolist(), strict=True)
     )
-    # With Laplace noise the joint cost is the sum of the costs, because all columns of a p-Identity
-    # strategy have the same L1 norm.
-    saving = 1.0
+    # Joint cost of the components over the sum of their costs.  With Laplace noise it is 1, because
+    # all columns of a p-Identity strategy have the same L1 norm.
+    ratio = 1.0
     if solver.noise == "gaussian":
-        saving = joint_share([(c.attributes, c.factors, c.share) for c in components])
-    joint = saving < 1.0 - MIN_JOINT_SAVING
+        ratio = joint_share([(c.attributes, c.factors, c.share) for c in components])
+    joint = ratio < 1.0 - MIN_JOINT_SAVING
     if joint:
-        components = tuple(replace(c, share=c.share / saving) for c in components)
-        error *= saving
+        components = tuple(replace(c, share=c.share / ratio) for c in components)
+        error *= ratio
     return HDMMStrategy(
         noise=solver.noise,
         operator=operator,
@@ -547,8 +561,8 @@ def merge_clusters(
     the larger of the two clusters.
     """
     trials_left = MAX_MERGE_TRIALS
-    present = [tuple(sorted(c)) for c in clusters]
-    errors = {c: solver.solve(builder.build(c)).squared_error for c in present}
+    current = [tuple(sorted(c)) for c in clusters]
+    errors = {c: solver.solve(builder.build(c)).squared_error for c in current}
 
     def total_error(candidate: Sequence[tuple[int, ...]]) -> float:
         """Return the squared error of clusters at the optimal budget shares."""
@@ -556,26 +570,30 @@ def merge_clusters(
 
     growth = partial(_union_cells, builder.workload)
     # every trial takes a search, so pairs with the largest expected gain come first
-    queue = sorted(itertools.combinations(present, 2), key=growth)
+    queue = sorted(itertools.combinations(current, 2), key=growth)
     while queue and trials_left > 0 and planning_time() < solver.deadline:
         one, other = queue.pop(0)
-        both, trials_left = tuple(sorted(one + other)), trials_left - 1
-        errors[both] = solver.solve(builder.build(both)).squared_error
-        trial = [c for c in present if c not in (one, other)] + [both]
+        merged, trials_left = tuple(sorted(one + other)), trials_left - 1
+        errors[merged] = solver.solve(builder.build(merged)).squared_error
+        trial = [c for c in current if c not in (one, other)] + [merged]
         # Ignore gains that are rounding errors.
-        if total_error(trial) < total_error(present) * (1.0 - 1e-9):
+        if total_error(trial) < total_error(current) * (1.0 - 1e-9):
             remaining = [pair for pair in queue if one not in pair and other not in pair]
-            queue = sorted(remaining + [(c, both) for c in trial[:-1]], key=growth)
-            present = trial
-    return present
+            queue = sorted(remaining + [(c, merged) for c in trial[:-1]], key=growth)
+            current = trial
+    return current
 
 
 def _union_cells(
     workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> tuple[float, int]:
-    """Return the number of cells of the merged table of two clusters, as a sort key.
+    """Return a sort key by which pairs of clusters with small merged tables come first.
 
-    First relative to the larger of their two tables, then absolute.
+    Returns
+    -------
+    ratio : cells of the table on all attributes of both clusters, over the cells of the larger of
+        the tables of the two clusters.
+    cells : cells of the table on all attributes of both clusters.
     """
     one, other = ({a for k in cluster for a in workload.groups[k].attributes} for cluster in pair)
     union, *separate = (

@@ -295,25 +295,29 @@ def _greedy_tree(
         return np.ones((1, 1)), np.ones((1, 1)), float(gram[first, first])
     (_, middle), _ = _parts(first, end, 2)
     m = middle - first
-    above, C1, error1 = _greedy_tree(gram, first, middle, noise, discount, depth + 1)
-    below, C2, error2 = _greedy_tree(gram, middle, end, noise, discount, depth + 1)
-    C = scipy.linalg.block_diag(C1, C2)
-    u, block = C.sum(axis=1), gram[first:end, first:end]
-    within = u[:m] @ block[:m, :m] @ u[:m] + u[m:] @ block[m:, m:] @ u[m:]
-    fade = discount**depth
-    # queries within one half count fully, the others with the discount
-    gain_scale, spread = (u @ block @ u - within) * fade + within, float(u.sum())
+    left_rows, left_C, left_error = _greedy_tree(gram, first, middle, noise, discount, depth + 1)
+    right_rows, right_C, right_error = _greedy_tree(gram, middle, end, noise, discount, depth + 1)
+    C = scipy.linalg.block_diag(left_C, right_C)
+    u, G = C.sum(axis=1), gram[first:end, first:end]
+    # u^T G u is the error that measuring the node exactly would save.  Queries on cells of both
+    # halves count with the discount, queries within one half fully.
+    within_halves = u[:m] @ G[:m, :m] @ u[:m] + u[m:] @ G[m:, m:] @ u[m:]
+    discount_here = discount**depth
+    saving = (u @ G @ u - within_halves) * discount_here + within_halves
+    total_variance = float(u.sum())
     share = np.arange(CANDIDATE_SHARES) / CANDIDATE_SHARES
     remainder = (1.0 - share) ** 2 if noise == "laplace" else 1.0 - share**2
     ratio = share**2 / remainder
     # Sherman-Morrison: (remainder C^-1 + share^2 11^T)^-1
     # = (C - ratio u u^T / (1 + ratio 1^T u)) / remainder
     errors = (
-        error1 + error2 - gain_scale * fade * ratio / (1.0 + fade * ratio * spread)
+        left_error
+        + right_error
+        - saving * discount_here * ratio / (1.0 + discount_here * ratio * total_variance)
     ) / remainder
     best = int(np.argmin(errors))
-    C = (C - ratio[best] / (1.0 + ratio[best] * spread) * np.outer(u, u)) / remainder[best]
-    rows = math.sqrt(remainder[best]) * scipy.linalg.block_diag(above, below)
+    C = (C - ratio[best] / (1.0 + ratio[best] * total_variance) * np.outer(u, u)) / remainder[best]
+    rows = math.sqrt(remainder[best]) * scipy.linalg.block_diag(left_rows, right_rows)
     if best:
         rows = np.concatenate([np.full((1, end - first), share[best]), rows])
     return rows, C, float(errors[best])
@@ -359,19 +363,19 @@ class LevelOptions:
     levels : largest number of levels, including the single cells.
     deadline : time at which the search stops, on the clock of `planning_time`.
     patience : number of further levels that are tried after a level without improvement.
-    pays : smallest relative decrease of the error that counts as an improvement.
+    min_gain : smallest relative decrease of the error that counts as an improvement.
     watch : called after every level with the number of levels and the gap sqrt(error / bound) - 1.
     """
 
     levels: int = 10_000
     deadline: float = math.inf
     patience: int = 1
-    pays: float = 1e-4
+    min_gain: float = 1e-4
     watch: Callable[[int, float], None] | None = None
 
 
 # Rule of the paper: stop at the first level without a gain.
-PUBLISHED = LevelOptions(patience=0, pays=ROUNDING)
+PUBLISHED = LevelOptions(patience=0, min_gain=ROUNDING)
 
 
 # Number of levels that contain each box; the key has the first cells and the ends of the box.
@@ -393,12 +397,12 @@ class LevelPart:
         level = Level(self.R, self.M, np.array([[[0] * len(self.sizes), self.sizes]]), self.sizes)
         while True:
             gains, children = level.splits(self.R, self.M)
-            pays = gains > 0.0
-            if not pays.any():
+            has_gain = gains > 0.0
+            if not has_gain.any():
                 return level
-            boxes = np.concatenate([level.boxes[~pays], *children[pays]])
+            boxes = np.concatenate([level.boxes[~has_gain], *children[has_gain]])
             split = Level(self.R, self.M, boxes, self.sizes)
-            # gains are computed for one split at a time, so all splits together may be worse
+            # each gain is that of a single split, so all splits together may raise the error
             if split.gain <= level.gain * (1.0 + ROUNDING):
                 return level
             level = split
@@ -440,11 +444,17 @@ def search(
     norm = round(
         sum(k * math.prod(np.subtract(high, low)) for (low, high), k in boxes.items()) / cells
     )
-    best, least, without_gain, start, boxes = boxes, norm * trace, 0, norm, boxes.copy()
+    # the error is the squared column norm times tr(G R)
+    best, best_error = boxes, norm * trace
+    initial_norm, levels_without_gain, boxes = norm, 0, boxes.copy()
     while norm < options.levels:
         if planning_time() > options.deadline:
             return best, "stopped at the time limit"
-        if gram is not None and norm > start and (norm - start) % LEVELS_PER_INVERSE == 0:
+        if (
+            gram is not None
+            and norm > initial_norm
+            and (norm - initial_norm) % LEVELS_PER_INVERSE == 0
+        ):
             weights = np.sqrt(np.array(list(boxes.values())))
             parts[0].R = scipy.linalg.inv(
                 precision_of(np.array(list(boxes)), weights, parts[0].sizes)
@@ -458,13 +468,13 @@ def search(
             offset = part.first if len(part.sizes) == 1 else 0
             boxes.update(count_boxes(level.boxes + offset))
         norm += 1
-        without_gain += 1
-        if norm * trace < least * (1.0 - options.pays):
-            best, least, without_gain = boxes.copy(), norm * trace, 0
-        if without_gain > options.patience:
+        levels_without_gain += 1
+        if norm * trace < best_error * (1.0 - options.min_gain):
+            best, best_error, levels_without_gain = boxes.copy(), norm * trace, 0
+        if levels_without_gain > options.patience:
             return best, "finished: no further level pays"
         if options.watch is not None and bound > 0:
-            options.watch(norm, math.sqrt(least / bound) - 1.0)
+            options.watch(norm, math.sqrt(best_error / bound) - 1.0)
     return best, f"stopped after {options.levels} levels"
 
 
@@ -666,11 +676,11 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
     """
     diagonal, labels = np.diag(gram), np.full(len(gram), -1)
     first: list[int] = []
-    near = ROUNDING * max(float(diagonal.max(initial=0.0)), 1e-300)
+    tolerance = ROUNDING * max(float(diagonal.max(initial=0.0)), 1e-300)
     for cell in range(len(gram)):
         if labels[cell] < 0:
             # |W e_a - W e_b|^2 is 0 exactly if all queries have equal coefficients on a and b
-            same_bucket = (diagonal + diagonal[cell] - 2.0 * gram[cell] <= near) & (labels < 0)
+            same_bucket = (diagonal + diagonal[cell] - 2.0 * gram[cell] <= tolerance) & (labels < 0)
             same_bucket[cell] = True
             labels[same_bucket] = len(first)
             first.append(cell)
@@ -754,25 +764,26 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         raise WorkloadError("grams is empty. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)
     covariances = [np.linalg.inv(part.precision) for part in parts]
-    along = [C.sum(axis=1) for C in covariances]
+    # for every axis, the covariances of the estimated cells with the total estimated from them
+    total_covariances = [C.sum(axis=1) for C in covariances]
     # variance of the total as estimated from one axis, at its full budget
-    total_variance = np.array([u.sum() for u in along])
+    total_variance = np.array([u.sum() for u in total_covariances])
     separate_errors = np.array([part.error for part in parts])
-    common = np.array([u @ gram @ u for u, gram in zip(along, grams, strict=True)])
+    total_errors = np.array(
+        [u @ gram @ u for u, gram in zip(total_covariances, grams, strict=True)]
+    )
 
     def error(logits: Array) -> float:
         """Return the summed variance of all queries for the shares softmax(logits)."""
         shares = scipy.special.softmax(logits)
         precision = shares[1:] / total_variance
-        # precision of the total from all measurements except those of one axis
-        others = shares[0] + precision.sum() - precision
-        # (s X + o 11^T)^-1 = (R - o u u^T / (s + o k)) / s
-        return float(
-            np.sum(
-                (separate_errors - others * common / (shares[1:] + others * total_variance))
-                / shares[1:]
-            )
-        )
+        # for every axis, precision of the total from all measurements except those of the axis
+        other_precision = shares[0] + precision.sum() - precision
+        # Sherman-Morrison for the cells of one axis with share s, precision X and C = X^-1, where
+        # the other measurements add the precision o of the total, and u = C 1:
+        # (s X + o 11^T)^-1 = (C - o u u^T / (s + o 1^T u)) / s
+        savings = other_precision * total_errors / (shares[1:] + other_precision * total_variance)
+        return float(np.sum((separate_errors - savings) / shares[1:]))
 
     start = np.concatenate(
         [

@@ -178,12 +178,13 @@ class GramBuilder:
                     unit_grams.append(gram)
                 choice[row, u] = distinct[gram.key]
             grams.append(tuple(unit_grams))
-        # a group without attributes has no Gram with its query weight, so the group weight has it
-        single = [
+        # A group without attributes has one query and no Gram matrix that could include its query
+        # weight, so the weight of the group includes it.
+        query_weights = [
             float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0
             for g in chosen
         ]
-        weights = np.array([g.weight * s for g, s in zip(chosen, single, strict=True)])
+        weights = np.array([g.weight * w for g, w in zip(chosen, query_weights, strict=True)])
         return ProductGrams(
             attributes=names,
             units=sets,
@@ -356,7 +357,7 @@ class PIdentity:
     rows : A, shape (measurements, cells); the largest L1 norm of a column is 1.
     inverse : (A^T A)^+, shape (cells, cells): covariance of the cells for noise of variance 1.
     error : tr((A^T A)^+ G) for the Gram of the search, in counts^2.
-    theta : parameters Theta for a warm start, shape (p, cells); p is 0 for a single query.
+    theta : parameters Theta for a theta start, shape (p, cells); p is 0 for a single query.
     """
 
     rows: Array
@@ -462,14 +463,15 @@ def p_identity_strategy(
         error = float(np.sum(inverse * gram))
         return PIdentity(rows=single[None], inverse=inverse, error=error, theta=np.zeros((0, n)))
     scale, p = float(np.trace(gram)), default_p(gram)
-    # with p = 1 the row converges to the total only from a start well above 0: add 1 below
     best, best_error = np.zeros((p, n)), np.inf
     for attempt in range(max(1, restarts)):
-        initial = (
-            start
-            if start is not None and attempt == 0 and start.shape == (p, n)
-            else rng.random((p, n)) + (p == 1 and attempt == 0)
-        )
+        if start is not None and attempt == 0 and start.shape == (p, n):
+            initial = start
+        else:
+            initial = rng.random((p, n))
+            # a single additional row converges to the total only from a start well above 0
+            if p == 1 and attempt == 0:
+                initial += 1.0
         result = scipy.optimize.minimize(
             _scaled,
             initial.ravel(),
@@ -536,7 +538,7 @@ def gaussian_strategy(
     ----------
     gram : W^T W, shape (cells, cells), in counts^2; W itself is not needed.
     options : stopping rules.
-    start : dual weights of an earlier solution for a warm start.
+    start : dual weights of an earlier solution for a theta start.
 
     Notes
     -----
@@ -606,14 +608,16 @@ class KroneckerSolver:
             # With one Gram per unit the units are independent problems.  For Gaussian noise they
             # are also convex, so one start suffices.
             independent = all(len(unit) == 1 for unit in problem.grams)
+            starts = 1 if independent and self.noise == "gaussian" else max(1, self.restarts)
             strategies: list[KroneckerStrategy] = []
-            for attempt in range(
-                1 if independent and self.noise == "gaussian" else max(1, self.restarts)
-            ):
+            for attempt in range(starts):
                 if attempt == 0 or planning_time() < self.deadline:
                     strategies.append(
                         self._descend(
-                            problem, self._mixtures(problem, attempt, rng), rng, low=attempt > 0
+                            problem,
+                            self._initial_errors(problem, attempt, rng),
+                            rng,
+                            small_start=attempt > 0,
                         )
                     )
             best = min(strategies, key=lambda k: k.squared_error)
@@ -627,18 +631,24 @@ class KroneckerSolver:
         )
 
     @staticmethod
-    def _mixtures(problem: ProductGrams, attempt: int, rng: np.random.Generator) -> list[Array]:
-        """Return squared errors of initial strategies for a start, one array per unit.
+    def _initial_errors(
+        problem: ProductGrams, attempt: int, rng: np.random.Generator
+    ) -> list[Array]:
+        """Return the squared errors of the initial strategies of start number ``attempt``.
 
         The strategy of a unit is [a I; (1 - a) 1^T].  The weight a is `INITIAL_IDENTITY_SHARE` in
         start 0, 1 in start 1, and random in later starts.
+
+        Returns
+        -------
+        One array per unit, shape (Grams of the unit,).
         """
         if attempt < 2:
-            mixtures = np.full(len(problem.grams), (INITIAL_IDENTITY_SHARE, 1.0)[attempt])
+            identity_weights = np.full(len(problem.grams), (INITIAL_IDENTITY_SHARE, 1.0)[attempt])
         else:
-            mixtures = rng.uniform(0.05, 1.0, len(problem.grams))
+            identity_weights = rng.uniform(0.05, 1.0, len(problem.grams))
         out = []
-        for a, unit in zip(mixtures.tolist(), problem.grams, strict=True):
+        for a, unit in zip(identity_weights.tolist(), problem.grams, strict=True):
             n = len(unit[0].matrix)
             # Sherman-Morrison formula for the covariance of the strategy
             correction = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)
@@ -657,14 +667,19 @@ class KroneckerSolver:
         return out
 
     def _descend(
-        self, problem: ProductGrams, costs: list[Array], rng: np.random.Generator, *, low: bool
+        self,
+        problem: ProductGrams,
+        costs: list[Array],
+        rng: np.random.Generator,
+        *,
+        small_start: bool,
     ) -> KroneckerStrategy:
         """Return the strategy that block-coordinate descent reaches.
 
         Parameters
         ----------
         costs : squared errors of an initial strategy, one array per unit; changed in place.
-        low : whether p-Identity searches start with small additional rows.
+        small_start : whether p-Identity searches start with small additional rows.
         """
         weights, grams = problem.weights, problem.grams
         solved: dict[int, Solution | PIdentity] = {}
@@ -678,7 +693,7 @@ class KroneckerSolver:
                 # the Gram matrices of this unit
                 coefficients = _gram_weights(problem, costs, u)
                 strategy = solved[u] = self._improve(
-                    [g.matrix for g in unit], coefficients, solved.get(u), rng, low
+                    [g.matrix for g in unit], coefficients, solved.get(u), rng, small_start
                 )
                 costs[u] = np.array([float(np.sum(_covariance(strategy) * g.matrix)) for g in unit])
             previous, error = error, float(weights @ problem.group_costs(costs))
@@ -693,29 +708,29 @@ class KroneckerSolver:
         self,
         grams: Sequence[Array],
         coefficients: Array,
-        present: Solution | PIdentity | None,
+        current: Solution | PIdentity | None,
         rng: np.random.Generator,
-        low: bool,
+        small_start: bool,
     ) -> Solution | PIdentity:
-        """Return a strategy for a weighted sum of Gram matrices that is no worse than ``present``.
+        """Return a strategy for a weighted sum of Gram matrices that is no worse than ``current``.
 
-        ``coefficients`` are the weights of the sum; ``present`` is None in the first pass.
+        ``coefficients`` are the weights of the sum; ``current`` is None in the first pass.
         """
         total = sum(c * g for c, g in zip(coefficients, grams, strict=True)) + np.zeros_like(
             grams[0]
         )
         if self.noise == "gaussian":
-            start = present.dual if isinstance(present, Solution) else None
+            start = current.dual if isinstance(current, Solution) else None
             return gaussian_strategy(total, self.options, start)
-        warm = present.theta if isinstance(present, PIdentity) else None
+        theta = current.theta if isinstance(current, PIdentity) else None
         # From small additional rows the search may end at the identity; from large ones it ends in
         # another local minimum.
-        if warm is None and low:
-            warm = rng.random((default_p(total), len(total)))
-        result = p_identity_strategy(total, restarts=1, seed=rng, start=warm)
+        if theta is None and small_start:
+            theta = rng.random((default_p(total), len(total)))
+        result = p_identity_strategy(total, restarts=1, seed=rng, start=theta)
         # the search may end in a worse local minimum, but the descent must not increase the error
-        if present is not None and float(np.sum(_covariance(present) * total)) <= result.error:
-            return present
+        if current is not None and float(np.sum(_covariance(current) * total)) <= result.error:
+            return current
         return result
 
 

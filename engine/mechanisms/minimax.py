@@ -36,7 +36,6 @@ assembled and bounded by the same code after a search and from a plan file.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,9 +47,16 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.errors import Unanswered
-from engine.mechanisms.reweighting import LOST, dual_norm, has_equal_weights, unit_blocks
-from engine.plans.objectives import Emphasis, Objective, Symmetry, best_shares, footprints, symmetry
-from engine.plans.solver_state import Lines, Tradeoff
+from engine.mechanisms.reweighting import DROPPED_QUERIES, dual_norm, has_equal_weights, unit_blocks
+from engine.plans.objectives import (
+    Emphasis,
+    Objective,
+    Symmetry,
+    best_shares,
+    queries_by_class,
+    symmetry,
+)
+from engine.plans.solver_state import LineWeights, Tradeoff
 from engine.plans.variance import VarianceBuilder
 from engine.residuals import DualProblem, Factor, Space, Split, basis, center, digest
 from engine.residuals.decomposition import Decomposition, decompose, merge_terms
@@ -59,12 +65,13 @@ from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload
 
-# Limits of the search: queries with separate weights, over one group per class, and matrix entries
-# in the query rows of all lines (strategies on one attribute).
+# Largest number of queries with separate weights, counted in one group per class.
 MAX_LINE_QUERIES = 8_000_000
+# Largest number of matrix entries in the query rows of all lines (strategies on one attribute).
 MAX_ROW_ENTRIES = 8_000_000
-# If every class of residual spaces would need more lines than this, spaces on more than
-# `MAX_SEPARATE_AXES` attributes share lines with spaces on equally many attributes.
+# Every class of residual spaces has lines of its own if these are at most so many in total.
+# Otherwise, classes of spaces on more than `MAX_SEPARATE_AXES` attributes share lines if they have
+# equally many attributes.
 MAX_SEPARATE_LINES = 40
 MAX_SEPARATE_AXES = 2
 
@@ -81,18 +88,19 @@ def line_queries(workload: Workload, goal: Objective, split: Split) -> int:
     groups = {group.key: group for group in workload.groups if group.weight > 0}.values()
     if any(g.query_weights is not None or any(len(p.axes) > 1 for p in g.parts) for g in groups):
         return 0
-    uneven = [
+    # for every group, the parts whose queries need different weights
+    line_parts = [
         [p for p in g.parts if not is_symmetric_part(p, split.centers.get(g.attributes[p.axes[0]]))]
         for g in groups
     ]
-    rows = {p.key: p.count * p.cells for lines in uneven for p in lines}
-    n_points = sum(math.prod(p.count for p in lines) for lines in uneven)
+    row_entries = {p.key: p.count * p.cells for parts in line_parts for p in parts}
+    queries = sum(math.prod(p.count for p in parts) for parts in line_parts)
     is_suitable = (
-        any(len(lines) > 1 for lines in uneven)
-        and sum(rows.values()) <= MAX_ROW_ENTRIES
-        and n_points <= MAX_LINE_QUERIES
+        any(len(parts) > 1 for parts in line_parts)
+        and sum(row_entries.values()) <= MAX_ROW_ENTRIES
+        and queries <= MAX_LINE_QUERIES
     )
-    return n_points if is_suitable else 0
+    return queries if is_suitable else 0
 
 
 def is_applicable(workload: Workload, goal: Objective, split: Split) -> bool:
@@ -136,7 +144,7 @@ class SortedWorkload:
     ----------
     workload : the same groups with sorted parts.
     orders : for every group, the original positions of its sorted parts.
-    same : equivalence classes of groups and residual spaces.
+    classes : equivalence classes of groups and residual spaces.
     """
 
     def __init__(
@@ -161,10 +169,10 @@ class SortedWorkload:
                 _reorder(g, order) for g, order in zip(workload.groups, self.orders, strict=True)
             ]
             self.workload = Workload(workload.schema, tuple(arranged))
-            self.same: Symmetry = symmetry(
+            self.classes: Symmetry = symmetry(
                 self.workload, spaces, goal, labels, split, ordered=False
             )
-            space_classes = self.same.spaces
+            space_classes = self.classes.spaces
 
     @staticmethod
     def _order(
@@ -180,19 +188,20 @@ class SortedWorkload:
 
     def emphasis(self, emphasis: Emphasis) -> Emphasis:
         """Return query weights of the sorted workload as weights of the original workload."""
+        # groups of one class of the sorted workload may have parts in different orders
         numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-        kinds = tuple(
-            numbers.setdefault((kind, order), len(numbers)) if kind >= 0 else -1
-            for kind, order in zip(emphasis.kinds, self.orders, strict=True)
+        class_of_group = tuple(
+            numbers.setdefault((c, order), len(numbers)) if c >= 0 else -1
+            for c, order in zip(emphasis.class_of_group, self.orders, strict=True)
         )
         return Emphasis(
-            kinds=kinds,
-            weights=np.array([emphasis.weights[kind] for kind, _ in numbers]),
-            uses=tuple(
-                tuple(emphasis.uses[kind][order.index(p)] for p in range(len(order)))
-                for kind, order in numbers
+            class_of_group=class_of_group,
+            weights=np.array([emphasis.weights[c] for c, _ in numbers]),
+            vector_indices=tuple(
+                tuple(emphasis.vector_indices[c][order.index(p)] for p in range(len(order)))
+                for c, order in numbers
             ),
-            single_vector=tuple(emphasis.single_vector[kind] for kind, _ in numbers),
+            single_vector=tuple(emphasis.single_vector[c] for c, _ in numbers),
             vectors=emphasis.vectors,
         )
 
@@ -205,7 +214,7 @@ def _reorder(group: Group, order: tuple[int, ...]) -> Group:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Kind:
+class GroupClass:
     """One equivalence class of groups; a *line* is a strategy on one attribute.
 
     Attributes
@@ -246,38 +255,42 @@ class Layout:
 
     Attributes
     ----------
-    kinds : equivalence classes of groups.
+    group_classes : equivalence classes of groups.
     rows : for every line, the residual rows of its queries, shape (queries, cells).
-    numbers : mapping from (space, attribute) to the index of its line, for attributes with a line.
+    line_of : mapping from (space, attribute) to the index of its line, for attributes with a line.
     """
 
-    def __init__(self, workload: Workload, same: Symmetry, goal: Objective, split: Split) -> None:
-        self.workload, self.same, self.goal, self.split = workload, same, goal, split
+    def __init__(
+        self, workload: Workload, classes: Symmetry, goal: Objective, split: Split
+    ) -> None:
+        self.workload, self.classes, self.goal, self.split = workload, classes, goal, split
         self.parts = parts_of(workload)
         self._symmetric: dict[Hashable, bool] = {}
         self._rows: dict[Hashable, Array] = {}
-        spaces = list(same.spaces)
-        self.has_line = {
+        spaces = list(classes.spaces)
+        self.needs_line = {
             name: any(not self._is_symmetric(p, name) for p in parts) or len(parts) > 1
             for name, parts in self.parts.items()
         }
         separate = {
-            self._key(s, name, True): 0 for s in spaces for name in s if self.has_line[name]
+            self._key(s, name, True): 0 for s in spaces for name in s if self.needs_line[name]
         }
         self.has_separate_lines = len(separate) <= MAX_SEPARATE_LINES
         numbers: dict[Hashable, int] = {}
-        self.numbers: dict[tuple[Space, str], int] = {}
+        self.line_of: dict[tuple[Space, str], int] = {}
         self.rows: list[Array] = []
         for s in spaces:
             for name in s:
-                if self.has_line[name]:
+                if self.needs_line[name]:
                     number = numbers.setdefault(
                         self._key(s, name, self.has_separate_lines), len(numbers)
                     )
-                    self.numbers[s, name] = number
+                    self.line_of[s, name] = number
                     if number == len(self.rows):
                         self.rows.append(self._residual_rows(name))
-        self.kinds = [self._kind(k, workload.groups[i]) for k, i in enumerate(same.examples)]
+        self.group_classes = [
+            self._group_class(k, workload.groups[i]) for k, i in enumerate(classes.examples)
+        ]
 
     def _is_symmetric(self, part: Part, name: str) -> bool:
         """Return the cached result of `is_symmetric_part` for a part on an attribute."""
@@ -288,18 +301,18 @@ class Layout:
 
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
         """Return a key that is equal for spaces sharing the line of an attribute."""
-        classes = {n: self.same.spaces.get((n,), n) for n in space}
+        attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
-            classes[name],
+            attribute_classes[name],
             tuple(p.key for p in self.parts[name]),
             digest(self.split.centers.get(name)),
         )
         if separate or len(space) <= MAX_SEPARATE_AXES:
-            return axis_key, self.same.spaces[space]
+            return axis_key, self.classes.spaces[space]
         # attributes without a line have equivalent cells, so only their number matters
         return (
             axis_key,
-            tuple(sorted(str(classes[n]) for n in space if self.has_line[n])),
+            tuple(sorted(str(attribute_classes[n]) for n in space if self.needs_line[n])),
             len(space),
         )
 
@@ -312,11 +325,12 @@ class Layout:
             self._rows[key] = rows - (rows @ center(rows.shape[1], pi))[:, None]
         return self._rows[key]
 
-    def _kind(self, number: int, group: Group) -> Kind:
+    def _group_class(self, number: int, group: Group) -> GroupClass:
         """Return the class with a number, given one of its groups."""
-        schema, same = self.workload.schema, self.same
+        schema, classes = self.workload.schema, self.classes
         names = [group.attributes[p.axes[0]] for p in group.parts]
-        lines = tuple(k for k, name in enumerate(names) if self.has_line[name])
+        line_parts = tuple(k for k, name in enumerate(names) if self.needs_line[name])
+        # for every part, the factor of the variance in spaces without and with its attribute
         outside, inside = [], []
         for part, name in zip(group.parts, names, strict=True):
             outside.append(
@@ -325,45 +339,48 @@ class Layout:
             )
             # the identity is optimal for equivalent cells; its column norm^2 is 1 - 1/n in the
             # residual space of a uniform center
-            rows = (
-                part.family.rows(part.sizes)
-                if not self.has_line[name]
-                else np.zeros((1, part.sizes[0]))
-            )
-            centered = (rows - rows.mean(axis=1, keepdims=True))[0]
-            inside.append(float(centered @ centered) * (1.0 - 1.0 / part.sizes[0]))
+            if self.needs_line[name]:
+                inside.append(math.nan)
+            else:
+                row = part.family.rows(part.sizes)[0]
+                residual = row - row.mean()
+                inside.append(float(residual @ residual) * (1.0 - 1.0 / part.sizes[0]))
         spaces, factors, line_indices = [], [], []
         for axes in group.spaces(schema):
             space = group.named(axes)
-            if space not in same.spaces:
+            if space not in classes.spaces:
                 continue
-            spaces.append(same.spaces[space])
-            others = [k for k in range(len(names)) if k not in lines]
+            spaces.append(classes.spaces[space])
+            others = [k for k in range(len(names)) if k not in line_parts]
             factors.append(
                 math.prod(inside[k] if names[k] in space else float(outside[k][0]) for k in others)
             )
             line_indices.append(
-                tuple(self.numbers[space, names[k]] if names[k] in space else -1 for k in lines)
+                tuple(
+                    self.line_of[space, names[k]] if names[k] in space else -1 for k in line_parts
+                )
             )
-        starts = []
-        for k in lines:
-            before = 0
+        windows = []
+        for k in line_parts:
+            start = 0
             for part in self.parts[names[k]]:
                 if part.key == group.parts[k].key:
                     break
-                before += part.count
-            starts.append(slice(before, before + group.parts[k].count))
-        return Kind(
+                start += part.count
+            windows.append(slice(start, start + group.parts[k].count))
+        return GroupClass(
             number=number,
-            groups=float(same.sizes[number]),
-            target=self.goal.target(same.examples[number]),
-            multiplicity=math.prod(p.count for k, p in enumerate(group.parts) if k not in lines),
-            parts=lines,
+            groups=float(classes.sizes[number]),
+            target=self.goal.target(classes.examples[number]),
+            multiplicity=math.prod(
+                p.count for k, p in enumerate(group.parts) if k not in line_parts
+            ),
+            parts=line_parts,
             spaces=tuple(spaces),
             factors=np.array(factors),
             lines=tuple(line_indices),
-            outside=tuple(outside[k] for k in lines),
-            windows=tuple(starts),
+            outside=tuple(outside[k] for k in line_parts),
+            windows=tuple(windows),
         )
 
 
@@ -386,8 +403,8 @@ class Line:
     rows : residual row q (I - pi 1^T) of every query q, shape (queries, cells).
 
     >>> line = Line(np.array([[0.5, -0.5]]))
-    >>> line.follow(np.ones(1))
-    >>> line.mass, line.variances.round(6)
+    >>> line.update(np.ones(1))
+    >>> line.cell_weights, line.variances.round(6)
     (array([0.5, 0.5]), array([0.25]))
     """
 
@@ -395,10 +412,10 @@ class Line:
         self.rows = rows
         self.rank = int(np.linalg.matrix_rank(rows))
         self.weights = np.ones(len(rows))
-        self.mass = np.full(rows.shape[1], 1.0 / rows.shape[1])
+        self.cell_weights = np.full(rows.shape[1], 1.0 / rows.shape[1])
         self.variances = np.zeros(len(rows))
 
-    def follow(self, weights: Array) -> None:
+    def update(self, weights: Array) -> None:
         """Take one step with new query weights, shape (queries,).
 
         Sets ``variances``, shape (queries,): the variances of the queries at privacy cost 1.
@@ -411,17 +428,18 @@ class Line:
 
         Returns the gap before the step: largest cost of a cell over the mean cost, minus 1.
         """
-        projected = self.rows * np.sqrt(self.mass)
+        projected = self.rows * np.sqrt(self.cell_weights)
         squares, V = np.linalg.eigh((projected.T * self.weights) @ projected)
         squares, V = squares[len(squares) - self.rank :], V[:, len(squares) - self.rank :]
         sizes = np.sqrt(np.maximum(squares, squares[-1] * 1e-18))
         total = float(sizes.sum())
-        costs = ((V * V) @ sizes) / self.mass
+        costs = ((V * V) @ sizes) / self.cell_weights
         self.variances = ((projected @ V) ** 2) @ (total / sizes)
-        mass = np.maximum(
-            self.mass * (costs / total) ** CELL_WEIGHT_EXPONENT, MIN_CELL_WEIGHT / len(self.mass)
+        cell_weights = np.maximum(
+            self.cell_weights * (costs / total) ** CELL_WEIGHT_EXPONENT,
+            MIN_CELL_WEIGHT / len(self.cell_weights),
         )
-        self.mass = mass / mass.sum()
+        self.cell_weights = cell_weights / cell_weights.sum()
         return float(costs.max()) / total - 1.0
 
     def polish(self) -> None:
@@ -446,13 +464,13 @@ class MeasuredSpaces:
     ----------
     parts, solutions : assignment of residual spaces to solutions, and the solutions.
     duals : cell weights from which the strategies are computed, in the order of first use.
-    lines : query weights for which the strategies are optimal.
+    lines : query weights by attribute, for which the strategies are optimal.
     """
 
     parts: Decomposition
     solutions: list[SpaceSolution]
     duals: tuple[Array, ...]
-    lines: Lines
+    lines: LineWeights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -476,8 +494,8 @@ def strategies_of_weights(
     split: Split,
     spaces: Sequence[Space],
     weights: Sequence[Array],
-    numbers: Mapping[tuple[Space, str], int],
-    masses: Sequence[Array] | None,
+    line_of: Mapping[tuple[Space, str], int],
+    cell_weights: Sequence[Array] | None,
     recorded: Recorded | None = None,
 ) -> MeasuredSpaces:
     """Return one strategy per attribute of every residual space, for weights of its queries.
@@ -485,38 +503,38 @@ def strategies_of_weights(
     Parameters
     ----------
     weights : query weight vectors, shape (queries,) each.
-    numbers : mapping from (space, attribute) to the index of its vector in ``weights``; all queries
+    line_of : mapping from (space, attribute) to the index of its vector in ``weights``; all queries
         on other attributes have equal weights.
-    masses : for every vector, the cell weights from which the strategy is computed, shape (cells,);
-        None for uniform cell weights.
+    cell_weights : for every vector, the weights of the cells that define the strategy, shape
+        (cells,); None for uniform weights.
     recorded : cell weights of a plan file, one per class of equivalent cells, that replace
-        ``masses``; emptied as they are used.
+        ``cell_weights``.  They are removed from the list in the order of use.
     """
-    parts, solved = parts_of(workload), dict[Any, tuple[Solution, Array]]()
+    parts, solved = parts_of(workload), dict[Any, Solution]()
     duals: list[Array] = []
     solutions: list[SpaceSolution] = []
-    tuples: dict[tuple[Any, ...], int] = {}
+    # mapping from the keys of a space's attributes to the index of its solution
+    solution_index: dict[tuple[Any, ...], int] = {}
     assignment: dict[Space, tuple[int, float]] = {}
     for space in spaces:
         keys = []
         for name in space:
-            number, pi = numbers.get((space, name), -1), split.centers.get(name)
-            key = (number, tuple(p.key for p in parts[name]), digest(pi))
+            line, pi = line_of.get((space, name), -1), split.centers.get(name)
+            key = (line, tuple(p.key for p in parts[name]), digest(pi))
             if key not in solved:
-                search = _search(_gram(parts[name], None if number < 0 else weights[number]), pi)
-                near = None if masses is None or number < 0 else masses[number]
-                with threads_for(1):
-                    mass = (
-                        _initial_mass(search.problem(), near)
-                        if recorded is None
-                        else _next_recorded(recorded)
-                    )
-                solved[key] = search.replay(mass, "optimal"), mass
-                duals.append(mass)
+                search = _search(_gram(parts[name], None if line < 0 else weights[line]), pi)
+                if recorded is not None:
+                    dual_weights = _next_recorded(recorded)
+                else:
+                    initial = None if cell_weights is None or line < 0 else cell_weights[line]
+                    with threads_for(1):
+                        dual_weights = _dual_weights(search.problem(), initial)
+                solved[key] = search.replay(dual_weights, "optimal")
+                duals.append(dual_weights)
             keys.append(key)
-        if tuple(keys) not in tuples:
-            tuples[tuple(keys)] = len(solutions)
-            factors = [((a,), solved[key][0]) for a, key in enumerate(keys)]
+        if tuple(keys) not in solution_index:
+            solution_index[tuple(keys)] = len(solutions)
+            factors = [((a,), solved[key]) for a, key in enumerate(keys)]
             solutions.append(
                 SpaceSolution(
                     factors=tuple(factors),
@@ -525,13 +543,13 @@ def strategies_of_weights(
                     status="optimal",
                 )
             )
-        assignment[space] = tuples[tuple(keys)], 1.0
-    used = tuple(tuple(numbers.get((space, name), -1) for name in space) for space in spaces)
+        assignment[space] = solution_index[tuple(keys)], 1.0
+    indices = tuple(tuple(line_of.get((space, name), -1) for name in space) for space in spaces)
     return MeasuredSpaces(
         parts=Decomposition(factors=(), subworkloads=(), spaces=assignment),
         solutions=solutions,
         duals=tuple(duals),
-        lines=Lines(weights=tuple(weights), uses=used),
+        lines=LineWeights(weights=tuple(weights), indices=indices),
     )
 
 
@@ -541,7 +559,7 @@ def proof(
     split: Split,
     labels: Mapping[str, Hashable],
     emphasis: Emphasis,
-    strategy_of: Callable[[Space, str], Array | None],
+    initial_weights: Callable[[Space, str], Array | None],
     recorded: Recorded | None = None,
     deadline: float = math.inf,
 ) -> Proof:
@@ -550,9 +568,10 @@ def proof(
     Parameters
     ----------
     emphasis : query weights, as products over attributes.
-    strategy_of : returns initial cell weights for a space and one of its attributes, shape
+    initial_weights : returns initial cell weights for a space and one of its attributes, shape
         (cells,), or None for uniform weights.
-    recorded : cell weights of a plan file that replace the search; emptied as they are used.
+    recorded : cell weights of a plan file that replace the search.  They are removed from the list
+        in the order of use.
     deadline : time after which the cell weights are not improved further.
     """
     parts = decompose(emphasis.apply(workload), split, labels)
@@ -568,18 +587,18 @@ def proof(
             value = coefficient
             for (axis,), factor in factors:
                 if factor not in bounds:
-                    near = strategy_of(examples[k], examples[k][axis])
+                    initial = initial_weights(examples[k], examples[k][axis])
                     with threads_for(1):
                         problem = _search(factor, sub.centers[axis]).problem()
-                        mass = (
-                            _initial_mass(problem, near, PROOF_ITERATIONS, deadline)
+                        dual_weights = (
+                            _dual_weights(problem, initial, PROOF_ITERATIONS, deadline)
                             if recorded is None
                             else _next_recorded(recorded)
                         )
-                        if len(mass) != problem.variables:
+                        if len(dual_weights) != problem.variables:
                             raise ValueError("the stored cell weights do not fit the workload")
-                        bounds[factor] = problem.bound(mass)
-                    duals.append(mass)
+                        bounds[factor] = problem.bound(dual_weights)
+                    duals.append(dual_weights)
                 value *= bounds[factor]
             total += value
         totals.append(total)
@@ -612,23 +631,25 @@ def rebuild_proof(
     """
     lines = tradeoff.lines
     if lines is None or not is_applicable(workload, goal, split):
-        raise ValueError("attribute weights are stored for a workload that does not use them")
+        raise ValueError(
+            "query weights by attribute are stored for a workload that does not use them"
+        )
     spaces = list(decompose(workload, split, labels).spaces)
-    if len(lines.uses) != len(spaces) or any(
-        len(s) != len(u) for s, u in zip(spaces, lines.uses, strict=True)
+    if len(lines.indices) != len(spaces) or any(
+        len(s) != len(i) for s, i in zip(spaces, lines.indices, strict=True)
     ):
-        raise ValueError("the stored attribute weights do not fit the residual spaces")
-    numbers = {
-        (space, name): number
-        for space, uses in zip(spaces, lines.uses, strict=True)
-        for name, number in zip(space, uses, strict=True)
-        if number >= 0
+        raise ValueError("the stored query weights do not fit the residual spaces")
+    line_of = {
+        (space, name): index
+        for space, indices in zip(spaces, lines.indices, strict=True)
+        for name, index in zip(space, indices, strict=True)
+        if index >= 0
     }
     rows = {name: sum(p.count for p in parts) for name, parts in parts_of(workload).items()}
-    if any(len(lines.weights[number]) != rows[name] for (_, name), number in numbers.items()):
-        raise ValueError("the stored attribute weights do not fit the numbers of queries")
+    if any(len(lines.weights[index]) != rows[name] for (_, name), index in line_of.items()):
+        raise ValueError("the stored query weights do not fit the numbers of queries")
     measured = strategies_of_weights(
-        workload, split, spaces, lines.weights, numbers, None, recorded
+        workload, split, spaces, lines.weights, line_of, None, recorded
     )
     tradeoff.emphasis.check(workload)
     lower_bound = proof(workload, goal, split, labels, tradeoff.emphasis, lambda *_: None, recorded)
@@ -651,25 +672,27 @@ def _search(factor: Factor, pi: Array | None) -> Search:
     return Search(factor=factor, centers=(pi,))
 
 
-def _initial_mass(
-    problem: DualProblem, near: Array | None, steps: int = 0, deadline: float = math.inf
+def _dual_weights(
+    problem: DualProblem, initial: Array | None, steps: int = 0, deadline: float = math.inf
 ) -> Array:
     """Return one weight per orbit (class of equivalent cells), shape (orbits,).
 
-    The weights start at the cell weights ``near`` (uniform if None) and are improved by at most
+    The weights start at the cell weights ``initial`` (uniform if None) and are improved by at most
     ``steps`` iterations; the result is the one with the largest lower bound.
     """
-    cells = np.ones(len(problem.orbit)) if near is None else near
-    mass: Array = np.bincount(problem.orbit, cells, minlength=problem.variables) / cells.sum()
-    best, bound = mass, 0.0
+    cell_weights = np.ones(len(problem.orbit)) if initial is None else initial
+    weights: Array = (
+        np.bincount(problem.orbit, cell_weights, minlength=problem.variables) / cell_weights.sum()
+    )
+    best, best_bound = weights, 0.0
     for _ in range(steps):
         if planning_time() > deadline:
             break
-        total, costs = problem.evaluate(mass)
-        if total > bound:
-            best, bound = mass, total
-        mass = mass * (costs / total) ** PROOF_WEIGHT_EXPONENT
-        mass /= mass.sum()
+        bound, costs = problem.evaluate(weights)
+        if bound > best_bound:
+            best, best_bound = weights, bound
+        weights = weights * (costs / bound) ** PROOF_WEIGHT_EXPONENT
+        weights /= weights.sum()
     return best
 
 
@@ -702,7 +725,7 @@ PROOF_WEIGHT_FLOOR = 1e-2
 SEARCH_DTYPE: Any = np.float32
 # Relative gap of the standard error at which the search stops.
 STOP_GAP = 1e-5
-# If the relative gap of the standard error is larger, another kind of query weights is tried.
+# If the relative gap of the standard error is larger, another form of query weights is tried.
 POOR_FIT_GAP = 1e-3
 # The search stops after `MAX_STALLED_PLANS` consecutive plans whose gap exceeds `STALLED_GAP_RATIO`
 # times the gap before them.
@@ -712,26 +735,26 @@ ALLOCATION_GAP = 4e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pace:
+class _UpdateRule:
     """Parameters of the update of query weights.
 
     Attributes
     ----------
     power : a weight is multiplied by (variance / mean variance) to this power.
-    rise : addition to the power for small weights that increase.
+    light_power : addition to the power for small weights that increase.
     momentum : share of the previous step of the logarithms that is added to the next one.
-    least : smallest weight of a query, as a share of the mean of its group.
+    min_share : smallest weight of a query, as a share of the mean of its group.
     """
 
     power: float
-    rise: float
+    light_power: float
     momentum: float
-    least: float
+    min_share: float
 
 
 # Without momentum, until the first plan of a workload with few queries.
-FIRST_PACE = _Pace(power=2.0, rise=20.0, momentum=0.0, least=1e-8)
-MOMENTUM_PACE = _Pace(power=1.5, rise=10.0, momentum=0.7, least=1e-4)
+FIRST_RULE = _UpdateRule(power=2.0, light_power=20.0, momentum=0.0, min_share=1e-8)
+MOMENTUM_RULE = _UpdateRule(power=1.5, light_power=10.0, momentum=0.7, min_share=1e-4)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -761,7 +784,7 @@ class MinimaxResult:
 
     @property
     def fits_poorly(self) -> bool:
-        """Whether the gap is so large that another kind of query weights should be tried."""
+        """Whether the gap is so large that another form of query weights should be tried."""
         return self.value > self.proof.bound * (1.0 + POOR_FIT_GAP) ** 2
 
     @property
@@ -785,48 +808,58 @@ class MinimaxResult:
         return Tradeoff(shares=self.shares, emphasis=self.proof.emphasis, lines=self.plan.lines)
 
 
-class _Balance:
+class _SearchState:
     """State of the search: query weights, lines (strategies on one attribute) and noise.
 
+    Parameters
+    ----------
+    counts : number of residual spaces in each class, shape (space classes,).
+
+    Notes
+    -----
     ``weights`` has one array per class of groups, with one axis per part that has a line.  An entry
     is the total weight of equivalent queries over all groups of the class; all entries sum to 1.
     """
 
     def __init__(self, layout: Layout, counts: Array) -> None:
-        self.layout, self.kinds, self.counts = layout, layout.kinds, counts
+        self.layout, self.group_classes, self.counts = layout, layout.group_classes, counts
         self.lines = [Line(rows) for rows in layout.rows]
-        n_queries = math.fsum(math.prod(k.counts) for k in self.kinds)
-        self.weights = [np.full(k.counts, 1.0 / n_queries, dtype=SEARCH_DTYPE) for k in self.kinds]
-        self.pace, self.least = MOMENTUM_PACE, MIN_GROUP_WEIGHT / n_queries
+        n_queries = math.fsum(math.prod(k.counts) for k in self.group_classes)
+        self.weights = [
+            np.full(k.counts, 1.0 / n_queries, dtype=SEARCH_DTYPE) for k in self.group_classes
+        ]
+        self.rule, self.min_group_mean = MOMENTUM_RULE, MIN_GROUP_WEIGHT / n_queries
         self.log_steps = [np.zeros_like(w) for w in self.weights]
-        self.outside = [[out.astype(SEARCH_DTYPE) for out in k.outside] for k in self.kinds]
-        self.follow([np.ones(len(line.rows)) for line in self.lines])
+        self.outside = [[out.astype(SEARCH_DTYPE) for out in k.outside] for k in self.group_classes]
+        self.update([np.ones(len(line.rows)) for line in self.lines])
         self.noises = self.best_noises()
 
-    def follow(self, weights: Sequence[Array]) -> None:
+    def update(self, weights: Sequence[Array]) -> None:
         """Take one step of every line with new query weights, shape (queries,) each."""
         for line, line_weights in zip(self.lines, weights, strict=True):
-            line.follow(line_weights)
+            line.update(line_weights)
         self.tabulate_variances()
 
     def tabulate_variances(self) -> None:
         """Set ``tables``: for every class and part, the factors of the variances of its queries.
 
-        A table has shape (spaces, queries): the variance under the line of the part, or
-        (q . pi)^2 in spaces without its attribute.
+        A table has shape (spaces, queries).  Its entry is the variance of the query under the line
+        of the part, or (q . pi)^2 in a space without the attribute of the part.
         """
         variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
         self.tables = [
             [
                 np.stack(
                     [
-                        out if indices[p] < 0 else variances[indices[p]][window]
-                        for indices in kind.lines
+                        part_outside if indices[p] < 0 else variances[indices[p]][window]
+                        for indices in group_class.lines
                     ]
                 )
-                for p, (out, window) in enumerate(zip(outside, kind.windows, strict=True))
+                for p, (part_outside, window) in enumerate(
+                    zip(outside, group_class.windows, strict=True)
+                )
             ]
-            for kind, outside in zip(self.kinds, self.outside, strict=True)
+            for group_class, outside in zip(self.group_classes, self.outside, strict=True)
         ]
 
     def best_noises(self) -> Array:
@@ -835,10 +868,12 @@ class _Balance:
         They minimize the weighted sum of the variances.
         """
         weighted_variances = np.zeros(len(self.counts))
-        for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
-            sums = _weighted_sums(weights, tables) * kind.factors
+        for group_class, weights, tables in zip(
+            self.group_classes, self.weights, self.tables, strict=True
+        ):
+            sums = _weighted_sums(weights, tables) * group_class.factors
             weighted_variances += np.bincount(
-                kind.spaces, sums / kind.target, minlength=len(weighted_variances)
+                group_class.spaces, sums / group_class.target, minlength=len(weighted_variances)
             )
         best = np.sqrt(self.counts / np.maximum(weighted_variances, 1e-300))
         return np.asarray(best * float(np.sum(self.counts / best)), dtype=float)
@@ -846,85 +881,91 @@ class _Balance:
     def line_weights(self) -> list[Array]:
         """Return for every line the weights of its queries, shape (queries,) each.
 
-        A weight is the sum, over all queries that use it, of query weight times the rest of the
-        product in the variance.
+        A variance is a sum of products of one factor per attribute.  The weight of a query of a
+        line is the sum over all queries with this factor of query weight times the other factors.
         """
         sums = [np.zeros(len(line.rows)) for line in self.lines]
-        for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
-            scale = kind.factors * self.noises[list(kind.spaces)] / kind.target
-            for p, window in enumerate(kind.windows):
+        for group_class, weights, tables in zip(
+            self.group_classes, self.weights, self.tables, strict=True
+        ):
+            scale = group_class.factors * self.noises[list(group_class.spaces)] / group_class.target
+            for p, window in enumerate(group_class.windows):
                 contributions = _weighted_sums(weights, tables, p) * scale[:, None]
-                for j, indices in enumerate(kind.lines):
+                for j, indices in enumerate(group_class.lines):
                     if indices[p] >= 0:
                         sums[indices[p]][window] += contributions[j]
         return sums
 
-    def step(self, pace: _Pace) -> None:
+    def step(self, rule: _UpdateRule) -> None:
         """Update the lines and the noise, then the query weights."""
-        self.follow(self.line_weights())
+        self.update(self.line_weights())
         self.noises = self.best_noises()
         variances = [
-            _products(kind.factors * self.noises[list(kind.spaces)] / kind.target, tables)
-            for kind, tables in zip(self.kinds, self.tables, strict=True)
+            _products(
+                group_class.factors * self.noises[list(group_class.spaces)] / group_class.target,
+                tables,
+            )
+            for group_class, tables in zip(self.group_classes, self.tables, strict=True)
         ]
         mean = math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, variances, strict=True))
-        self.pace = pace
+        self.rule = rule
         self.log_steps = [
-            _log_step(pace, w, v / mean, m)
+            _log_step(rule, w, v / mean, m)
             for w, v, m in zip(self.weights, variances, self.log_steps, strict=True)
         ]
         self.weights = [w * np.exp(m) for w, m in zip(self.weights, self.log_steps, strict=True)]
         total = math.fsum(float(w.sum()) for w in self.weights)
-        means = [max(float(w.mean()) / total, self.least) for w in self.weights]
+        means = [max(float(w.mean()) / total, self.min_group_mean) for w in self.weights]
         self.weights = [
-            np.maximum(w / total, pace.least * mean)
+            np.maximum(w / total, rule.min_share * mean)
             for w, mean in zip(self.weights, means, strict=True)
         ]
 
-    def emphasis(self, same: Symmetry) -> Emphasis:
+    def emphasis(self, classes: Symmetry) -> Emphasis:
         """Return product weights for the lower bound: the margins of the weights of every class."""
         vectors: list[Array] = []
-        uses, by_kind = [], []
+        vector_indices, class_weights = [], []
+        # mapping from number of queries to the index of a vector of ones
         uniform: dict[int, int] = {}
-        for kind, query_weights in zip(self.kinds, self.weights, strict=True):
+        for group_class, query_weights in zip(self.group_classes, self.weights, strict=True):
             # The smallest weight during the search serves only to keep weights positive; it would
             # weaken the bound.
-            floor = self.pace.least * float(query_weights.mean())
+            floor = self.rule.min_share * float(query_weights.mean())
             weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
-            group, group_uses = self.layout.workload.groups[same.examples[kind.number]], []
+            group, indices = self.layout.workload.groups[classes.examples[group_class.number]], []
             for k, part in enumerate(group.parts):
-                if k in kind.parts:
-                    axis = kind.parts.index(k)
+                if k in group_class.parts:
+                    axis = group_class.parts.index(k)
                     vector = weights.sum(
                         axis=tuple(a for a in range(weights.ndim) if a != axis), dtype=float
                     )
-                    group_uses.append(len(vectors))
+                    indices.append(len(vectors))
                     vectors.append(vector / vector.sum())
                 else:
                     if part.count not in uniform:
                         uniform[part.count] = len(vectors)
                         vectors.append(np.ones(part.count))
-                    group_uses.append(uniform[part.count])
-            uses.append(tuple(group_uses))
-            by_kind.append(float(weights.sum()) / (kind.groups * kind.multiplicity * kind.target))
+                    indices.append(uniform[part.count])
+            vector_indices.append(tuple(indices))
+            class_weights.append(
+                float(weights.sum())
+                / (group_class.groups * group_class.multiplicity * group_class.target)
+            )
         return Emphasis(
-            kinds=same.kinds,
-            weights=np.array(by_kind),
-            uses=tuple(uses),
-            single_vector=(False,) * len(uses),
+            class_of_group=classes.class_of_group,
+            weights=np.array(class_weights),
+            vector_indices=tuple(vector_indices),
+            single_vector=(False,) * len(vector_indices),
             vectors=tuple(vectors),
         )
 
 
 def max_rounds(workload: Workload, goal: Objective, split: Split) -> int:
     """Return how many plans `minimax_search` computes at most; 0 if it does not apply."""
-    n_points = line_queries(workload, goal, split)
-    return min(
-        n_points,
-        1
-        if n_points > MAX_COMPARED_QUERIES
-        else 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS,
-    )
+    queries = line_queries(workload, goal, split)
+    if queries > MAX_COMPARED_QUERIES:
+        return 1
+    return min(queries, 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS)
 
 
 def minimax_search(
@@ -942,35 +983,33 @@ def minimax_search(
     """
     spaces = list(decompose(workload, split, labels).spaces)
     arranged = SortedWorkload(workload, spaces, goal, labels, split)
-    layout = Layout(arranged.workload, arranged.same, goal, split)
-    balance = _Balance(layout, arranged.same.counts)
+    layout = Layout(arranged.workload, arranged.classes, goal, split)
+    state = _SearchState(layout, arranged.classes.counts)
     best: MinimaxResult | None = None
     done, gap, stalled = 0, math.inf, 0
-    many = line_queries(workload, goal, split) > MAX_COMPARED_QUERIES
-    first, most = (
-        (SINGLE_PLAN_ITERATIONS, SINGLE_PLAN_ITERATIONS)
-        if many
-        else (FIRST_ITERATIONS, MAX_ITERATIONS)
-    )
+    single_plan = line_queries(workload, goal, split) > MAX_COMPARED_QUERIES
+    if single_plan:
+        iterations = max_iterations = SINGLE_PLAN_ITERATIONS
+    else:
+        iterations, max_iterations = FIRST_ITERATIONS, MAX_ITERATIONS
+    rule = MOMENTUM_RULE if single_plan else FIRST_RULE
     while True:
-        for _ in range(first if best is None else SEARCH_ITERATIONS):
+        for _ in range(iterations):
             message = "Weighing the queries" + ("" if best is None else f", gap {gap:.1e}")
-            tell(0.9 * done / most, message)
+            tell(0.9 * done / max_iterations, message)
             # Many small products are slower with several BLAS threads.
             with threads_for(1):
-                balance.step(MOMENTUM_PACE if best is not None or many else FIRST_PACE)
+                state.step(rule)
             done += 1
             if planning_time() > deadline and done >= MIN_ITERATIONS:
                 break
-        plan, previous_gap = (
-            _plan_and_bound(workload, goal, split, labels, arranged, balance, deadline),
-            gap,
-        )
+        plan = _plan_and_bound(workload, goal, split, labels, arranged, state, deadline)
         best = plan if best is None else _best_of(best, plan)
+        iterations, rule, previous_gap = SEARCH_ITERATIONS, MOMENTUM_RULE, gap
         gap = math.sqrt(best.value / best.proof.bound) - 1.0
         stalled = stalled + 1 if gap > STALLED_GAP_RATIO * previous_gap else 0
         if (
-            done >= most
+            done >= max_iterations
             or gap <= STOP_GAP
             or stalled == MAX_STALLED_PLANS
             or planning_time() > deadline
@@ -984,52 +1023,48 @@ def _plan_and_bound(
     split: Split,
     labels: Mapping[str, Hashable],
     arranged: SortedWorkload,
-    balance: _Balance,
+    state: _SearchState,
     deadline: float,
 ) -> MinimaxResult:
     """Return the plan and the lower bound for the current query weights.
 
-    The lines of ``balance`` are polished for the plan and then restored, so that the search
+    The lines of ``state`` are polished for the plan and then restored, so that the search
     continues from the same state.
     """
-    line_states = [(line.mass, line.variances) for line in balance.lines]
-    numbers, same = balance.layout.numbers, arranged.same
-    masses = [line.mass for line in balance.lines]
-    emphasis = arranged.emphasis(balance.emphasis(same))
-    near = functools.partial(_line_mass, masses, numbers)
-    lower_bound = proof(workload, goal, split, labels, emphasis, near, deadline=deadline)
+    line_states = [(line.cell_weights, line.variances) for line in state.lines]
+    line_of, classes = state.layout.line_of, arranged.classes
+
+    def initial_weights(space: Space, name: str) -> Array | None:
+        """Return the cell weights of the line of an attribute in a space; None without a line."""
+        line = line_of.get((space, name))
+        return None if line is None else line_states[line][0]
+
+    emphasis = arranged.emphasis(state.emphasis(classes))
+    lower_bound = proof(workload, goal, split, labels, emphasis, initial_weights, deadline=deadline)
     with threads_for(1):
-        for line in balance.lines:
+        for line in state.lines:
             line.polish()
     measured = strategies_of_weights(
         workload,
         split,
-        list(same.spaces),
-        [line.weights for line in balance.lines],
-        numbers,
-        [line.mass for line in balance.lines],
+        list(classes.spaces),
+        [line.weights for line in state.lines],
+        line_of,
+        [line.cell_weights for line in state.lines],
     )
-    balance.tabulate_variances()
-    noises = balance.best_noises()
-    for line, (mass, variances) in zip(balance.lines, line_states, strict=True):
-        line.mass, line.variances = mass, variances
-    balance.tabulate_variances()
+    state.tabulate_variances()
+    noises = state.best_noises()
+    for line, (cell_weights, variances) in zip(state.lines, line_states, strict=True):
+        line.cell_weights, line.variances = cell_weights, variances
+    state.tabulate_variances()
     blocks = unit_blocks(measured.parts, measured.solutions)
     builder = VarianceBuilder(blocks=blocks, split=split, schema=workload.schema)
-    queries = footprints(arranged.workload, builder, same, goal)
+    queries = queries_by_class(arranged.workload, builder, classes, goal)
     if queries is None:
-        raise Unanswered(LOST)
-    allocation = best_shares(queries, same.counts, goal, noises, ALLOCATION_GAP)
-    shares = np.array([allocation.noises[same.spaces[s]] for s in measured.parts.spaces])
+        raise Unanswered(DROPPED_QUERIES)
+    allocation = best_shares(queries, classes.counts, goal, noises, ALLOCATION_GAP)
+    shares = np.array([allocation.noises[classes.spaces[s]] for s in measured.parts.spaces])
     return MinimaxResult(plan=measured, shares=shares, value=allocation.value, proof=lower_bound)
-
-
-def _line_mass(
-    masses: list[Array], numbers: Mapping[tuple[Space, str], int], space: Space, name: str
-) -> Array | None:
-    """Return the cell weights of the line of an attribute in a space; None without a line."""
-    number = numbers.get((space, name))
-    return None if number is None else masses[number]
 
 
 def _best_of(a: MinimaxResult, b: MinimaxResult) -> MinimaxResult:
@@ -1038,7 +1073,7 @@ def _best_of(a: MinimaxResult, b: MinimaxResult) -> MinimaxResult:
     return MinimaxResult(plan=plan.plan, shares=plan.shares, value=plan.value, proof=proven.proof)
 
 
-def _log_step(pace: _Pace, weights: Array, ratio: Array, previous: Array) -> Array:
+def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) -> Array:
     """Return the change of the logarithms of query weights.
 
     It is a multiple of ``log(ratio)``, larger for small weights that increase, plus momentum.
@@ -1049,40 +1084,38 @@ def _log_step(pace: _Pace, weights: Array, ratio: Array, previous: Array) -> Arr
         all of the same shape.
     """
     light_weight = LIGHT_WEIGHT * float(weights.mean())
-    power = pace.power + np.where(
-        ratio > 1.0, pace.rise * light_weight / (light_weight + weights), 0.0
+    power = rule.power + np.where(
+        ratio > 1.0, rule.light_power * light_weight / (light_weight + weights), 0.0
     ).astype(weights.dtype)
     return np.asarray(
         np.clip(
-            power * np.log(np.maximum(ratio, 1e-30)) + pace.momentum * previous,
+            power * np.log(np.maximum(ratio, 1e-30)) + rule.momentum * previous,
             -MAX_LOG_STEP,
             MAX_LOG_STEP,
         )
     )
 
 
-def _weighted_sums(weights: Array, tables: Sequence[Array], but: int = -1) -> Array:
+def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1) -> Array:
     """Return for every space the sum over queries of weight times the product of the tables.
 
     Parameters
     ----------
     weights : one axis per table.
     tables : shape (spaces, queries of the axis) each.
-    but : axis that is not summed, whose table is left out; -1 for none.
+    free_axis : axis that is not summed, whose table is left out; -1 for none.
 
     Returns
     -------
-    Shape (spaces,), or (spaces, queries of axis ``but``).
+    Shape (spaces,), or (spaces, queries of axis ``free_axis``).
     """
-    if but >= 0:
-        weights = np.moveaxis(weights, but, 0)
-    others = [t for k, t in enumerate(tables) if k != but]
+    if free_axis >= 0:
+        weights = np.moveaxis(weights, free_axis, 0)
+    others = [t for k, t in enumerate(tables) if k != free_axis]
+    if not others and free_axis >= 0:
+        return np.broadcast_to(weights, (len(tables[free_axis]), *weights.shape))
     if not others:
-        return (
-            np.broadcast_to(weights, (len(tables[but]), *weights.shape))
-            if but >= 0
-            else weights.reshape(1)
-        )
+        return weights.reshape(1)
     # vector instructions may raise this flag for unused entries; the result is checked below
     with np.errstate(invalid="ignore"):
         out = weights @ others[-1].T

@@ -59,7 +59,9 @@ MAX_PRODUCT_SEARCH_S = 1.0
 # A product strategy on the full table is used only if it lowers the error by at least this share,
 # because its plan cannot publish tables.
 MIN_PRODUCT_SAVING = 1e-4
-OF_TABLE = "A product of strategies on the full table is more accurate here than residual spaces."
+TABLE_STATEMENT = (
+    "A product of strategies on the full table is more accurate here than residual spaces."
+)
 # For forecasts: number of plans until the accuracy constraints of all groups are satisfied.
 CONSTRAINED_PLANS = 10
 # With accuracy constraints of groups, these mixtures of tuned and uniform centers are tried; the
@@ -145,30 +147,30 @@ class QuerySmasher(ResidualMechanism):
         peak_bytes = max(
             (union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0
         )
-        covers_all, tuning_seconds = (
-            _covers_all(unions, parts.spaces),
-            MIN_TUNING_SECONDS * len(parts.subworkloads),
-        )
+        covers_all = _covers_all(unions, parts.spaces)
+        tuning_seconds = MIN_TUNING_SECONDS * len(parts.subworkloads)
         # With unions (spaces measured jointly), the other spaces are solved again, and once more if
-        # some unions are rejected.  ``plan_seconds`` is the time of one plan with accuracy
-        # constraints.
-        seconds, plan_seconds = (
-            base.seconds * (3.0 if unions and not covers_all else 1.0) + tuning_seconds,
-            tuning_seconds + base.seconds,
-        )
+        # some unions are rejected.
+        solves = 3.0 if unions and not covers_all else 1.0
+        seconds = base.seconds * solves + tuning_seconds
+        # time of one plan with accuracy constraints
+        plan_seconds = tuning_seconds + base.seconds
         for attributes, spaces in unions.items():
-            searched = strategy_seconds(workload, attributes, spaces) + union_seconds(
+            search_seconds = strategy_seconds(workload, attributes, spaces) + union_seconds(
                 workload, attributes, spaces
             )
-            seconds, plan_seconds = seconds + searched, plan_seconds + searched
-        seconds += 0.0 if self.keep is None else CONSTRAINED_PLANS * plan_seconds
+            seconds, plan_seconds = seconds + search_seconds, plan_seconds + search_seconds
+        if self.keep is not None:
+            seconds += CONSTRAINED_PLANS * plan_seconds
         if not covers_all:
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             seconds += split_seconds(workload, parts.subworkloads, parts.factors, allowance)
-            table = self._table_seconds(workload, limits)
-            seconds += table if math.isfinite(table) else 0.0
+            search_seconds = self._table_seconds(workload, limits)
+            if math.isfinite(search_seconds):
+                seconds += search_seconds
             # other objectives need a search with tuned centers and one with uniform centers
-            seconds += 0.0 if self.goal(workload).linear else base.seconds
+            if not self.goal(workload).linear:
+                seconds += base.seconds
         return replace(
             base, seconds=seconds, memory=base.memory + min(peak_bytes, limits.memory_limit)
         )
@@ -183,12 +185,13 @@ class QuerySmasher(ResidualMechanism):
         started = planning_time()
         uniform = self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
         elapsed = planning_time() - started
+        # tuning ends early enough for two more plans; these may take until the deadline
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - 2.0 * elapsed)
-        late = Allowance(deadline=deadline, stopped=allowance.stopped)
+        plan_allowance = Allowance(deadline=deadline, stopped=allowance.stopped)
 
         def report(done: float, text: str) -> None:
             """Report progress; raise TimeoutError after the deadline."""
-            late.check()
+            plan_allowance.check()
             limits.tell(0.8 + 0.2 * done, text)
 
         def plans_of_split(split: Split) -> list[CandidatePlan]:
@@ -201,8 +204,8 @@ class QuerySmasher(ResidualMechanism):
             self._candidates(workload, uniform, plans_of_split, limits, allowance),
             key=lambda plan: plan.error,
         )
-        # A tuned plan that rounds away queries of small weight is skipped; without a fallback, the
-        # plan with uniform centers then raises the error.
+        # Skip tuned plans in which rounding drops queries of small weight.  If it does so with uniform
+        # centers, too, assembling that plan raises the error.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
         if not _covers_all(best.split.unions, uniform.values):
             best = self._better_with_product(workload, budget, limits, allowance, best)
@@ -261,16 +264,16 @@ class QuerySmasher(ResidualMechanism):
 
         allowance, best = Allowance(memory=limits.memory_limit, deadline=started + third), None
         for split in self._splits(workload, between(0.0, 0.7).tell, limits, allowance):
-            best_error, until = (
-                math.inf if best is None else best.error / best.joint,
-                started + 2.0 * third,
-            )
+            # lower bounds of searches hold for the sum of the costs of blocks, not their joint cost
+            best_error = math.inf if best is None else best.error / best.joint
+            until = started + 2.0 * third
             if split.centers or split.complements:
                 for candidate in self._try_split(
                     workload, budget, between(0.7, 0.9), until, split, allowance, best_error
                 ):
-                    better = best is None or candidate.error < best.error
-                    best = candidate if better and self._is_answerable(candidate) else best
+                    is_better = best is None or candidate.error < best.error
+                    if is_better and self._is_answerable(candidate):
+                        best = candidate
         best_error = math.inf if best is None else best.error / best.joint
         uniform = self.candidate_plan(
             workload, budget, between(0.9, 1.0), deadline, UNIFORM, best_error
@@ -296,10 +299,10 @@ class QuerySmasher(ResidualMechanism):
         always satisfies the constraints.
         """
         assert self.keep is not None
-        most = variance_limits(self.keep, workload, uniform.sums().tolist())
+        sum_limits = variance_limits(self.keep, workload, uniform.sums().tolist())
         weights = np.array([group.weight for group in workload.groups])
 
-        def go_on(done: float) -> bool:
+        def may_continue(done: float) -> bool:
             """Report progress and return whether time remains."""
             limits.tell(0.9 + 0.1 * done, "Keeping groups exact")
             return planning_time() <= deadline
@@ -307,13 +310,13 @@ class QuerySmasher(ResidualMechanism):
         for share in TUNED_SHARES:
             split = best.split.towards_uniform(share)
 
-            def make(factors: Array, split: Split = split) -> CandidatePlan:
+            def build_plan(factors: Array, split: Split = split) -> CandidatePlan:
                 """Return the plan for group weights multiplied by ``factors``."""
                 return self.weighted_plan(
-                    workload, budget, limits, deadline, split, weights * factors, most
+                    workload, budget, limits, deadline, split, weights * factors, sum_limits
                 )
 
-            plan = constrained_search(make, most, go_on)
+            plan = constrained_search(build_plan, sum_limits, may_continue)
             if plan is not None and plan.error < uniform.error:
                 return plan
         return uniform
@@ -321,15 +324,16 @@ class QuerySmasher(ResidualMechanism):
     def _table_seconds(self, workload: Workload, limits: Limits) -> float:
         """Return the expected seconds of the search for a product strategy on the full table.
 
-        Infinite if the search is not made.
+        Infinite if the mechanism does not search for one.
         """
-        # one strategy on the full table supports neither other objectives, accuracy constraints
-        # nor exact totals
+        # A product strategy on the full table supports only the weighted sum as the objective, and
+        # neither accuracy constraints of groups nor public tables.
         if self.solver != "optimal" or not self.goal(workload).linear or self.keep is not None:
             return math.inf
         if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
             return math.inf
-        return seconds if (seconds := table_seconds(workload)) <= MAX_PRODUCT_SEARCH_S else math.inf
+        seconds = table_seconds(workload)
+        return seconds if seconds <= MAX_PRODUCT_SEARCH_S else math.inf
 
     def _better_with_product(
         self,
@@ -363,7 +367,7 @@ class QuerySmasher(ResidualMechanism):
         )
 
     def _table_plan(self, workload: Workload, budget: Budget, design: Design) -> Plan:
-        return explicit_plan(self, workload, budget, replace(design, statement=OF_TABLE))
+        return explicit_plan(self, workload, budget, replace(design, statement=TABLE_STATEMENT))
 
     def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         if not solved.matrices:
@@ -399,7 +403,8 @@ class QuerySmasher(ResidualMechanism):
         )
         if _covers_all(unions, uniform.values):
             united = _united(uniform, unions, plans_of_split)
-            # compare after rounding to the grid, which costs slightly more for one strategy
+            # `CandidatePlan.error` omits the cost of rounding to the grid, which is larger for one
+            # strategy than for several, so compare the errors of the assembled plans
             if united and united[0].plan.weighted_rmse < uniform.plan.weighted_rmse:
                 return united
             unions = {}
@@ -407,7 +412,8 @@ class QuerySmasher(ResidualMechanism):
         for split in self._splits(
             workload, lambda done, text: limits.tell(0.1 + 0.7 * done, text), limits, allowance
         ):
-            candidates += plans_of_split(split) if split.centers or split.complements else []
+            if split.centers or split.complements:
+                candidates += plans_of_split(split)
         unions = _in_time(workload, unions, allowance)
         best = min(candidates, key=lambda plan: plan.error)
         return candidates + _united(best, unions, plans_of_split)
@@ -425,13 +431,11 @@ class QuerySmasher(ResidualMechanism):
 
         def separate_seconds() -> float:
             """Return the expected seconds of planning without unions."""
-            parts, allowance = (
-                decompose(workload),
-                Allowance(memory=limits.memory_limit, deadline=limits.deadline()),
-            )
+            parts = decompose(workload)
+            allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             uniform = replace(self, centers="uniform", keep=None).expected(workload, parts, limits)
-            searched = split_seconds(workload, parts.subworkloads, parts.factors, allowance)
-            return max(TUNING_SOLVES * (uniform.seconds - self.overhead(workload)), searched)
+            tuning_seconds = split_seconds(workload, parts.subworkloads, parts.factors, allowance)
+            return max(TUNING_SOLVES * (uniform.seconds - self.overhead(workload)), tuning_seconds)
 
         time_limit = math.inf if limits.time_limit is None else limits.time_limit
         # with accuracy constraints many plans are computed, so unions must not take longer
@@ -450,10 +454,10 @@ class QuerySmasher(ResidualMechanism):
     ) -> Iterator[Split]:
         """Yield tuned splits: one with complements, one with centers, where these apply."""
         memory = SplitMemory(workload, limits.solve_cache(), allowance)
-        joint, products = ways_to_split(workload, allowance)
-        if joint:
+        tunes_complements, tunes_centers = ways_to_split(workload, allowance)
+        if tunes_complements:
             yield memory.complements(tell)
-        if products:
+        if tunes_centers:
             yield memory.centers(tell)
 
     def space_solver(
@@ -503,10 +507,10 @@ def _united(
     """
     for united in plans_of_split(replace(separate.split, unions=unions)) if unions else []:
         retained = {
-            attributes: together
-            for attributes, together in unions.items()
+            attributes: spaces
+            for attributes, spaces in unions.items()
             if math.sqrt(united.values[attributes])
-            < math.fsum(math.sqrt(separate.values[space]) for space in together)
+            < math.fsum(math.sqrt(separate.values[space]) for space in spaces)
         }
         if len(retained) == len(unions):
             return [united]

@@ -29,7 +29,7 @@ from engine.mechanisms.residualplanner import ResidualPlanner, ResidualPlannerPl
 from engine.plans import Plan
 from engine.plans.objectives import Emphasis, unpack
 from engine.plans.plan import FORMAT
-from engine.plans.solver_state import Lines, SolverState, Tradeoff
+from engine.plans.solver_state import LineWeights, SolverState, Tradeoff
 from engine.privacy import Budget
 from engine.progress import check_callback
 from engine.residuals import Complement, Space, Split
@@ -217,7 +217,7 @@ def _unpacked_tradeoff(packed: Any) -> Tradeoff | None:
         emphasis=Emphasis.from_dict(packed["emphasis"]),
         witness=None if witness is None else Emphasis.from_dict(witness),
         limits=limits,
-        lines=Lines.from_dict(packed["lines"]) if "lines" in packed else None,
+        lines=LineWeights.from_dict(packed["lines"]) if "lines" in packed else None,
     )
 
 

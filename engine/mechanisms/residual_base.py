@@ -46,7 +46,7 @@ from engine.mechanisms.reweighting import (
     MAX_SOLVES,
     SEPARATE_SOLVE_FACTOR,
     Candidate,
-    Step,
+    SolveResult,
     TradeoffSearch,
     constrained_bound,
     dual_norm,
@@ -130,6 +130,9 @@ def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
 BASE_BYTES = 120e6
 # For forecasts: time without strategy searches, in seconds per plan and per group.
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
+# For forecasts: time of a step of the search for query weights without its solves, in seconds per
+# residual space.
+STEP_SECONDS_PER_SPACE = 2e-4
 # For forecasts: time of the joint sensitivity and its lower bound, in seconds per residual space.
 JOINT_SECONDS = 6e-3
 # For forecasts: a plan of the minimax search, and a search for the objective "lp", take as long as
@@ -248,24 +251,21 @@ class ResidualMechanism(Mechanism):
         They are computed only if cells have different costs, which happens if strategies do not
         measure complete spaces, or if the objective is not the sum.
         """
-        uneven = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
-        return (
-            JOINT_SECONDS * len(parts.spaces) if uneven and len(parts.spaces) <= MAX_JOINT else 0.0
-        )
+        has_unequal_costs = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
+        if has_unequal_costs and len(parts.spaces) <= MAX_JOINT:
+            return JOINT_SECONDS * len(parts.spaces)
+        return 0.0
 
     def expected(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
         """Return the forecast of planning with one split of the queries.
 
         ``parts`` is the decomposition of the workload by that split.
         """
-        costs = (solver := self.space_solver(workload, parts, limits, math.inf)).forecast(
-            parts.subworkloads
-        )
+        solver = self.space_solver(workload, parts, limits, math.inf)
+        costs = solver.forecast(parts.subworkloads)
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
-        seconds, memory = (
-            math.fsum(c.seconds for c in costs),
-            BASE_BYTES + math.fsum(c.saved for c in costs) + peak,
-        )
+        memory = BASE_BYTES + math.fsum(c.saved for c in costs) + peak
+        seconds = math.fsum(c.seconds for c in costs)
         # other objectives change the query weights at every step and then solve each space
         if not self.goal(workload).linear:
             check_no_alternation(parts.subworkloads, costs)
@@ -278,9 +278,10 @@ class ResidualMechanism(Mechanism):
                 len(sub.terms) == 1 for sub in parts.subworkloads
             ):
                 steps = POWER_STEPS
-            seconds = 0.1 + steps * (
-                SEPARATE_SOLVE_FACTOR * separate_seconds + 2e-4 * len(parts.spaces)
+            step_seconds = SEPARATE_SOLVE_FACTOR * separate_seconds + STEP_SECONDS_PER_SPACE * len(
+                parts.spaces
             )
+            seconds = 0.1 + steps * step_seconds
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
 
@@ -327,7 +328,7 @@ class ResidualMechanism(Mechanism):
         """Return the plan for the weighted sum of variances."""
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(
-            workload, split, labels, limits, deadline, 0.0, hurry=True
+            workload, split, labels, limits, deadline, hurry=True
         )
         state = SolverState(
             split=split,
@@ -353,7 +354,7 @@ class ResidualMechanism(Mechanism):
         deadline: float,
         split: Split,
         weights: Array,
-        most: Array,
+        sum_limits: Array,
     ) -> CandidatePlan:
         """Return the optimal plan for modified group weights.
 
@@ -362,13 +363,13 @@ class ResidualMechanism(Mechanism):
         Parameters
         ----------
         weights : modified weights, at least those of the workload, shape (groups,).
-        most : largest allowed sum of variances of every group at privacy cost 1, shape (groups,);
-            see `engine.mechanisms.reweighting`.
+        sum_limits : largest allowed sum of variances of every group at privacy cost 1, shape
+            (groups,); see `engine.mechanisms.reweighting`.
         """
         emphasis = Emphasis.of_groups(workload, weights.tolist())
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(
-            emphasis.apply(workload), split, labels, limits, deadline, 0.9
+            emphasis.apply(workload), split, labels, limits, deadline, initial_progress=0.9
         )
         shares = noise_shares(
             {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
@@ -379,10 +380,10 @@ class ResidualMechanism(Mechanism):
             duals=tuple(solver.duals),
             endings=tuple(solver.endings),
             tradeoff=Tradeoff(
-                shares=np.array(list(shares.values())), emphasis=emphasis, limits=most
+                shares=np.array(list(shares.values())), emphasis=emphasis, limits=sum_limits
             ),
         )
-        bound = constrained_bound(workload, weights, most, separate_bound(parts, solutions))
+        bound = constrained_bound(workload, weights, sum_limits, separate_bound(parts, solutions))
         plan = self._assemble(workload, budget, parts, solutions, state, bound)
         group_weights = np.array([g.weight for g in workload.groups])
         error = math.sqrt(float(group_weights @ plan.totals) * budget.row_pcost)
@@ -404,10 +405,10 @@ class ResidualMechanism(Mechanism):
         # called for its error: it raises if a single step of the search exceeds the limits
         self.expected(workload, parts, limits)
 
-        def solve(weighted: Workload, warm: tuple[Array, ...], gap: float) -> Step:
+        def solve(weighted: Workload, warm: tuple[Array, ...], gap: float) -> SolveResult:
             """Solve the weighted sum for a workload with modified weights."""
             parts, solutions, solver = self.with_gap(gap)._solve(
-                weighted, split, labels, quiet, deadline, 0.0, warm=warm
+                weighted, split, labels, quiet, deadline, warm=warm
             )
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
@@ -431,16 +432,16 @@ class ResidualMechanism(Mechanism):
                 ]
                 bound, tradeoff = minimax.proof.bound, minimax.tradeoff
         # weights that are not products over attributes may prove a better bound
-        few = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
-        if not results or (minimax.fits_poorly and few and planning_time() < deadline):
-            steps = TradeoffSearch(
+        has_few_queries = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
+        if not results or (minimax.fits_poorly and has_few_queries and planning_time() < deadline):
+            search = TradeoffSearch(
                 workload, self.goal(workload), split, labels, solve, tell, deadline, best_error
             )
-            single = steps.run()
-            if not results or single.value < results[0].value:
-                witness = single if steps.witness is None else steps.witness
-                results = [single] if witness is single else [single, witness]
-                bound, tradeoff = witness.bound, steps.tradeoff()
+            candidate = search.run()
+            if not results or candidate.value < results[0].value:
+                witness = candidate if search.witness is None else search.witness
+                results = [candidate] if witness is candidate else [candidate, witness]
+                bound, tradeoff = witness.bound, search.tradeoff()
         best = results[0]
         state = SolverState(
             split=split,
@@ -467,7 +468,7 @@ class ResidualMechanism(Mechanism):
         labels: Mapping[str, Hashable],
         limits: Limits,
         deadline: float,
-        first: float,
+        initial_progress: float = 0.0,
         recorded: list[tuple[Array, str]] | None = None,
         warm: tuple[Array, ...] = (),
         hurry: bool = False,
@@ -477,8 +478,9 @@ class ResidualMechanism(Mechanism):
         Parameters
         ----------
         labels : labels that distinguish attributes, see `axis_labels`.
-        first : progress at the start, as a share.
-        recorded : stored results that replace the searches, emptied as they are used.
+        initial_progress : progress that is reported at the start, from 0 to 1.
+        recorded : stored results that replace the searches.  They are removed from the list in the
+            order of use.
         warm : dual weights from which the searches start.
         hurry : whether to choose faster searches if time is short.
 
@@ -486,8 +488,8 @@ class ResidualMechanism(Mechanism):
         -------
         The decomposition, one solution per subworkload, and the solver with its dual weights.
         """
-        # the memory limit in a plan file may have been lowered to save time, which does not affect
-        # unions
+        # `hurry` may have lowered the memory limit in the plan file to save time.  Unions did not
+        # depend on the lowered limit.
         memory = (
             limits.memory_limit
             if recorded is None
@@ -503,15 +505,18 @@ class ResidualMechanism(Mechanism):
         # the constant makes progress increase even if the forecast of a solve is 0
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
-            parallel_share, message = (1.0 - first) * 0.9, "Searching strategies in parallel"
+            parallel_share = (1.0 - initial_progress) * 0.9
+            message = "Searching strategies in parallel"
 
             def watch(ended: float) -> None:
-                limits.tell(first + parallel_share * ended, f"{message}, {ended:.0%} done")
+                limits.tell(
+                    initial_progress + parallel_share * ended, f"{message}, {ended:.0%} done"
+                )
 
             solver.ahead(parts.subworkloads, costs, limits.workers, watch)
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
-            done = first + (1.0 - first) * float(work[i] / work[-1])
+            done = initial_progress + (1.0 - initial_progress) * float(work[i] / work[-1])
             cells = f"{' x '.join(map(str, sub.sizes))} cells" if sub.sizes else "the total"
             text = f"Searching a strategy for {cells}"
             solver.watch = lambda gap, done=done, text=text: limits.tell(
@@ -534,7 +539,7 @@ class ResidualMechanism(Mechanism):
             raise ValueError("unions require the weighted sum as the objective")
         if tradeoff is None:
             parts, solutions, _ = self._solve(
-                workload, solved.split, labels, limits, math.inf, 0.0, recorded
+                workload, solved.split, labels, limits, math.inf, recorded=recorded
             )
             bound = None
         elif tradeoff.lines is not None and self.by_lines:
@@ -546,7 +551,7 @@ class ResidualMechanism(Mechanism):
             # strategies
             weighted = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
             parts, solutions, _ = self._solve(
-                weighted, solved.split, labels, limits, math.inf, 0.0, recorded
+                weighted, solved.split, labels, limits, math.inf, recorded=recorded
             )
             if constraints is None:
                 bound = norm_bound(workload, goal, tradeoff.emphasis, parts, solutions)
@@ -554,22 +559,24 @@ class ResidualMechanism(Mechanism):
                 weights = np.array(
                     [
                         tradeoff.emphasis.weights[k] if k >= 0 else 0.0
-                        for k in tradeoff.emphasis.kinds
+                        for k in tradeoff.emphasis.class_of_group
                     ]
                 )
                 bound = constrained_bound(
                     workload, weights, constraints, separate_bound(parts, solutions)
                 )
-            # other weights than those of the plan may prove the bound
+            # the search may have found a better bound with other query weights than those of the plan
             if tradeoff.witness is not None:
                 weighted = tradeoff.witness.apply(tradeoff.witness.check(workload))
-                other, better, _ = self._solve(
-                    weighted, solved.split, labels, limits, math.inf, 0.0, recorded
+                witness_parts, witness_solutions, _ = self._solve(
+                    weighted, solved.split, labels, limits, math.inf, recorded=recorded
                 )
-                bound = norm_bound(workload, goal, tradeoff.witness, other, better)
+                bound = norm_bound(
+                    workload, goal, tradeoff.witness, witness_parts, witness_solutions
+                )
         if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
             raise ValueError("the stored noises do not fit the residual spaces")
-        # searches of this request use up all stored weights, so the file is for another one
+        # the searches of this request remove all stored weights of its own file from the list
         if recorded:
             raise ValueError("more dual weights are stored than searches need")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
@@ -647,7 +654,9 @@ class ResidualMechanism(Mechanism):
             return total
         if tradeoff.limits is None:
             return total / dual_norm(workload, self.goal(workload), emphasis)[0]
-        weights = np.array([emphasis.weights[k] if k >= 0 else 0.0 for k in emphasis.kinds])
+        weights = np.array(
+            [emphasis.weights[k] if k >= 0 else 0.0 for k in emphasis.class_of_group]
+        )
         return constrained_bound(workload, weights, tradeoff.limits, total)
 
     def _calibrated(

@@ -51,11 +51,11 @@ from engine.plans.objectives import (
     Objective,
     Symmetry,
     best_shares,
-    footprints,
+    queries_by_class,
     symmetry,
 )
 from engine.plans.solver_state import Tradeoff
-from engine.plans.variance import Footprint, VarianceBuilder, footprint
+from engine.plans.variance import VarianceBuilder, footprint
 from engine.residuals import Space, Split, contract
 from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.subworkload_solver import SpaceSolution
@@ -151,34 +151,39 @@ class WeightedPlan(Protocol):
         """Return the sum of variances of every group at privacy cost 1, shape (groups,)."""
 
 
-M = TypeVar("M", bound=WeightedPlan)
+PlanT = TypeVar("PlanT", bound=WeightedPlan)
 
 
 def constrained_search(
-    make: Callable[[Array], M], most: Array, go_on: Callable[[float], bool]
-) -> M | None:
+    build_plan: Callable[[Array], PlanT], sum_limits: Array, may_continue: Callable[[float], bool]
+) -> PlanT | None:
     """Search for group weights whose plan satisfies accuracy constraints with the smallest error.
 
     Parameters
     ----------
-    make : returns the plan for group weights multiplied by factors of at least 1, shape (groups,).
-    most : largest allowed sum of variances of every group, shape (groups,).
-    go_on : called with the completed share of the work; returns whether to continue.
+    build_plan : returns the plan for group weights multiplied by factors of at least 1, shape
+        (groups,).
+    sum_limits : largest allowed sum of variances of every group, shape (groups,); infinite for no
+        limit.
+    may_continue : called with the completed share of the work; returns whether to continue.
 
     Returns
     -------
     The plan, or None if no plan of the search satisfies the constraints.
     """
     best, previous = None, None
-    logs, slopes = np.zeros(len(most)), np.full(len(most), INITIAL_SLOPE)
+    # logarithms of the factors, and slopes of log V_g in them
+    logs = np.zeros(len(sum_limits))
+    slopes = np.full(len(sum_limits), INITIAL_SLOPE)
+    is_limited = np.isfinite(sum_limits)
     for step in range(MAX_WEIGHT_UPDATES):
-        if not go_on(step / MAX_WEIGHT_UPDATES):
+        if not may_continue(step / MAX_WEIGHT_UPDATES):
             break
-        plan = make(np.exp(logs))
-        excess = np.divide(plan.sums(), most, out=np.zeros(len(most)), where=np.isfinite(most))
-        if (excess <= 1.0).all() and (best is None or plan.error < best.error):
+        plan = build_plan(np.exp(logs))
+        ratio = np.divide(plan.sums(), sum_limits, out=np.zeros(len(sum_limits)), where=is_limited)
+        if (ratio <= 1.0).all() and (best is None or plan.error < best.error):
             best = plan
-        excess = np.log(np.maximum(excess, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
+        excess = np.log(np.maximum(ratio, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
         if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break
         # how strongly a group responds to its weight depends on the other groups, so estimate the
@@ -218,7 +223,7 @@ def separate_bound(parts: Decomposition, solutions: Sequence[SpaceSolution]) -> 
 def constrained_bound(
     workload: Workload,
     weights: Array,
-    most: Array,
+    sum_limits: Array,
     total: float,
 ) -> float:
     """Return the lower bound on the weighted sum of variances under the accuracy constraints.
@@ -226,19 +231,19 @@ def constrained_bound(
     Parameters
     ----------
     weights : modified group weights, at least those of the workload, shape (groups,).
-    most : largest allowed sum of variances of every group, shape (groups,).
+    sum_limits : largest allowed sum of variances of every group, shape (groups,).
     total : lower bound on the sum of variances weighted by ``weights``, in counts^2.
     """
     group_weights = np.array([group.weight for group in workload.groups])
     raised = weights > group_weights
-    return max(total - math.fsum((weights - group_weights)[raised] * most[raised]), 0.0)
+    return max(total - math.fsum((weights - group_weights)[raised] * sum_limits[raised]), 0.0)
 
 
 # The weight of a query is multiplied by (its variance / mean variance) to this power.
 UPDATE_EXPONENT = 3.0
 # Index letters of the tables in Einstein sums.
 AXES = "abcdefgh"
-LOST = (
+DROPPED_QUERIES = (
     "Some queries have so little weight compared with others that rounding makes it 0. Choose"
     " weights that differ less, or give these queries the weight 0."
 )
@@ -280,17 +285,18 @@ def dual_norm(
     the entries of `Emphasis.vectors`, one array per vector.
     """
     q = goal.conjugate
-    first = {kind: i for i, kind in reversed(list(enumerate(emphasis.kinds)))}
-    sizes = np.bincount([k for k in emphasis.kinds if k >= 0], minlength=len(emphasis.weights))
-    by_kind, by_vector = (
-        np.zeros(len(emphasis.weights)),
-        [np.zeros(len(v)) for v in emphasis.vectors],
+    # the first group of every class
+    examples = {c: i for i, c in reversed(list(enumerate(emphasis.class_of_group)))}
+    sizes = np.bincount(
+        [k for k in emphasis.class_of_group if k >= 0], minlength=len(emphasis.weights)
     )
-    for kind, numbers in enumerate(emphasis.uses):
-        group, query_factors = workload.groups[first[kind]], np.ones(1)
-        scale = sizes[kind] * emphasis.weights[kind] ** q
+    by_class = np.zeros(len(emphasis.weights))
+    by_vector = [np.zeros(len(v)) for v in emphasis.vectors]
+    for c, indices in enumerate(emphasis.vector_indices):
+        group, query_factors = workload.groups[examples[c]], np.ones(1)
+        scale = sizes[c] * emphasis.weights[c] ** q
         if math.isinf(goal.power):
-            scale *= goal.target(first[kind])
+            scale *= goal.target(examples[c])
         else:
             scale *= group.weight ** (1.0 - q)
             if group.query_weights is not None:
@@ -298,15 +304,16 @@ def dual_norm(
                 query_factors = np.power(
                     group.query_weights, 1.0 - q, where=used, out=np.zeros(group.count)
                 )
-        masses = [query_factors * emphasis.vectors[n] ** q for n in numbers]
-        sums = [float(m.sum()) for m in masses]
-        by_kind[kind] = scale * math.prod(sums)
-        for n, mass, total in zip(numbers, masses, sums, strict=True):
+        powers = [query_factors * emphasis.vectors[k] ** q for k in indices]
+        sums = [float(p.sum()) for p in powers]
+        by_class[c] = scale * math.prod(sums)
+        for k, power, power_sum in zip(indices, powers, sums, strict=True):
             # if all queries of a group have weight 0, avoid the division 0 / 0
-            by_vector[n] += by_kind[kind] * mass / total if total > 0.0 else 0.0
-    total = float(by_kind.sum())
-    value = total ** (1.0 / q)
-    return value, by_kind * value / total, [v * value / total for v in by_vector]
+            if power_sum > 0.0:
+                by_vector[k] += by_class[c] * power / power_sum
+    total = float(by_class.sum())
+    norm = total ** (1.0 / q)
+    return norm, by_class * norm / total, [v * norm / total for v in by_vector]
 
 
 def norm_bound(
@@ -334,44 +341,47 @@ class PointWeights:
     """
 
     def __init__(self, class_queries: Sequence[ClassQueries], emphasis: Emphasis) -> None:
-        self.masses: list[Array] = []
-        for kind, (queries, numbers) in enumerate(zip(class_queries, emphasis.uses, strict=True)):
-            mass = np.array(queries.groups * emphasis.weights[kind] * queries.target)
-            for together in queries.queries.sets:
-                for p in together:
-                    mass = np.multiply.outer(mass, emphasis.vectors[numbers[p]])
-            self.masses.append(mass.reshape([table.shape[1] for table in queries.queries.tables]))
+        # for every class, weights relative to the target, with one axis per table of the footprint
+        self.weights: list[Array] = []
+        for queries, class_weight, indices in zip(
+            class_queries, emphasis.weights, emphasis.vector_indices, strict=True
+        ):
+            weights = np.array(queries.groups * class_weight * queries.target)
+            for table_parts in queries.footprint.sets:
+                for p in table_parts:
+                    weights = np.multiply.outer(weights, emphasis.vectors[indices[p]])
+            self.weights.append(weights.reshape([t.shape[1] for t in queries.footprint.tables]))
 
     @staticmethod
     def fits(class_queries: Sequence[ClassQueries]) -> bool:
         """Return whether the queries are few enough for separate weights."""
-        return all(len(one.queries.tables) <= len(AXES) for one in class_queries) and (
-            sum(math.prod(len(t.T) for t in one.queries.tables) for one in class_queries)
+        return all(len(one.footprint.tables) <= len(AXES) for one in class_queries) and (
+            sum(math.prod(len(t.T) for t in one.footprint.tables) for one in class_queries)
             <= MAX_POINT_WEIGHTS
         )
 
-    def follow(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
+    def update(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
         """Update the weights: raise them for queries above the mean variance and lower the others.
 
         ``noises`` are the squared noises of the classes of residual spaces.
         """
         variances = []
         for queries in class_queries:
-            tables = queries.queries.tables
+            tables = queries.footprint.tables
             axes = AXES[: len(tables)]
             terms = ",".join(["s", *("s" + a for a in axes)])
             s = noises[list(queries.spaces)] / queries.target
             variances.append(np.einsum(f"{terms}->{axes}", s, *tables, optimize=True))
-        total = math.fsum(float(m.sum()) for m in self.masses)
+        total = math.fsum(float(w.sum()) for w in self.weights)
         mean = (
-            math.fsum(float(np.vdot(m, v)) for m, v in zip(self.masses, variances, strict=True))
+            math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, variances, strict=True))
             / total
         )
-        self.masses = [
-            m * (v / mean) ** UPDATE_EXPONENT for m, v in zip(self.masses, variances, strict=True)
+        updated = [
+            w * (v / mean) ** UPDATE_EXPONENT for w, v in zip(self.weights, variances, strict=True)
         ]
-        total = math.fsum(float(m.sum()) for m in self.masses)
-        self.masses = [m / total for m in self.masses]
+        total = math.fsum(float(w.sum()) for w in updated)
+        self.weights = [w / total for w in updated]
 
     def weighted_variances(
         self,
@@ -380,7 +390,7 @@ class PointWeights:
         noises: Array,
         emphasis: Emphasis,
     ) -> tuple[list[Array], Array]:
-        """Sum weight times variance over queries, for every vector entry of the factored weights.
+        """Return the weighted sums of variances per entry of the factored weights, and best noises.
 
         Parameters
         ----------
@@ -389,34 +399,42 @@ class PointWeights:
 
         Returns
         -------
-        One array per vector of ``emphasis``, summed over the queries that use each entry; and the
-        squared noises that are optimal for the weights, shape (space classes,).
+        sums : for every vector of ``emphasis`` and each of its entries, the sum of weight times
+            variance over the queries that use the entry.
+        best_noises : squared noises at privacy cost 1 with the smallest weighted sum of variances,
+            shape (space classes,).
         """
-        sums, out = np.zeros(len(counts)), [np.zeros(len(v)) for v in emphasis.vectors]
-        for queries, mass, numbers in zip(class_queries, self.masses, emphasis.uses, strict=True):
-            tables = queries.queries.tables
+        sums = [np.zeros(len(v)) for v in emphasis.vectors]
+        # derivative of the weighted sum of variances by the squared noises
+        slopes = np.zeros(len(counts))
+        for queries, weights, indices in zip(
+            class_queries, self.weights, emphasis.vector_indices, strict=True
+        ):
+            tables = queries.footprint.tables
             axes = AXES[: len(tables)]
-            for c, (together, table) in enumerate(zip(queries.queries.sets, tables, strict=True)):
-                others = [i for i in range(len(tables)) if i != c]
-                terms, ends = (
-                    ",".join([axes, *("s" + axes[i] for i in others)]),
-                    "s" * bool(others) + axes[c],
-                )
+            for k, (table_parts, table) in enumerate(
+                zip(queries.footprint.sets, tables, strict=True)
+            ):
+                others = [i for i in range(len(tables)) if i != k]
+                inputs = ",".join([axes, *("s" + axes[i] for i in others)])
+                output = ("s" if others else "") + axes[k]
                 weighted = np.einsum(
-                    f"{terms}->{ends}", mass, *(tables[i] for i in others), optimize=True
+                    f"{inputs}->{output}", weights, *(tables[i] for i in others), optimize=True
                 )
                 by_query = weighted * table / queries.target
-                if c == 0:
-                    sums += np.bincount(queries.spaces, by_query.sum(axis=1), minlength=len(counts))
-                tensor = (noises[list(queries.spaces)] @ by_query).reshape(
-                    [len(out[numbers[p]]) for p in together]
-                )
-                for i, p in enumerate(together):
-                    out[numbers[p]] += tensor.sum(
-                        axis=tuple(a for a in range(len(together)) if a != i)
+                if k == 0:
+                    slopes += np.bincount(
+                        queries.spaces, by_query.sum(axis=1), minlength=len(counts)
                     )
-        best = np.sqrt(counts / np.maximum(sums, 1e-300))
-        return out, best * float(np.sum(counts / best))
+                tensor = (noises[list(queries.spaces)] @ by_query).reshape(
+                    [len(sums[indices[p]]) for p in table_parts]
+                )
+                for i, p in enumerate(table_parts):
+                    sums[indices[p]] += tensor.sum(
+                        axis=tuple(a for a in range(len(table_parts)) if a != i)
+                    )
+        best_noises = np.sqrt(counts / np.maximum(slopes, 1e-300))
+        return sums, best_noises * float(np.sum(counts / best_noises))
 
 
 def log_gains(target: Array, current: Array) -> Array:
@@ -468,9 +486,9 @@ MAX_LOG_RANGE = 12.0
 MAX_FULL_DOMAIN_QUERIES = 20_000
 MAX_FULL_DOMAIN_CELLS = 400
 # decomposition, solutions, dual weights and termination messages of one solve
-Step = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
+SolveResult = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
 # arguments: workload, initial dual weights, target gap
-Solve = Callable[[Workload, tuple[Array, ...], float], Step]
+Solve = Callable[[Workload, tuple[Array, ...], float], SolveResult]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -527,16 +545,12 @@ class TradeoffSearch:
         deadline: float,
         best_error: float = math.inf,
     ) -> None:
-        self.workload, self.goal, self.split, self.labels, self.best_error = (
-            workload,
-            goal,
-            split,
-            labels,
-            best_error,
-        )
+        self.workload, self.goal, self.split, self.labels = workload, goal, split, labels
+        self.best_error = best_error
         self.solve, self.tell, self.deadline, self.started = solve, tell, deadline, planning_time()
         spaces = list(decompose(workload, split, labels).spaces)
-        self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
+        self.classes: Symmetry = symmetry(workload, spaces, goal, labels, split)
+        # candidate with the smallest objective, and candidate with the largest lower bound
         self.best: Candidate | None = None
         self.witness: Candidate | None = None
         # candidate with the smallest step length whose budget shares are not yet optimized
@@ -546,56 +560,65 @@ class TradeoffSearch:
         self.step_length = math.inf
         self.evaluations = self.stale_steps = 0
         self.last_duals: tuple[Array, ...] = ()
-
         self.last_candidate: Candidate | None = None
         self._define_variables()
 
     def _define_variables(self) -> None:
-        """Define the variables: logarithms of class weights, then logarithms of the vectors."""
-        groups = [self.workload.groups[i] for i in self.same.examples]
-        # a separate weight per query is more general than products, but possible only if few
-        small = sum(g.count for g in self.workload.groups) <= MAX_FULL_DOMAIN_QUERIES
-        numbers: dict[Any, int] = {}
-        self.starts: list[Array] = []
-        uses, self.single_vector = [], []
-        for kind, group in enumerate(groups):
+        """Define the variables of the search: class weights and vectors of factored weights.
+
+        A point of the search has their logarithms, first those of the class weights.
+        """
+        groups = [self.workload.groups[i] for i in self.classes.examples]
+        # a separate weight per query is more general than products, but possible only if the
+        # queries are few
+        has_few_queries = sum(g.count for g in self.workload.groups) <= MAX_FULL_DOMAIN_QUERIES
+        index_of_key: dict[Any, int] = {}
+        self.initial_vectors: list[Array] = []
+        vector_indices, self.single_vector = [], []
+        for c, group in enumerate(groups):
             cells = math.prod(group.sizes)
             per_query = group.query_weights is not None or (
-                len(group.parts) > 1 and small and cells <= MAX_FULL_DOMAIN_CELLS
+                len(group.parts) > 1 and has_few_queries and cells <= MAX_FULL_DOMAIN_CELLS
             )
             self.single_vector.append(per_query)
             if per_query:
-                keys: list[Any] = [("group", kind)]
+                keys: list[Any] = [("group", c)]
                 initial = [
                     np.ones(group.count) if group.query_weights is None else group.query_weights
                 ]
             else:
                 keys, initial = [], []
-                # With one vector for all groups, the weights of every residual space are a product.
-                # Groups with at most one part of inequivalent queries need other weights and have a
-                # second vector.
-                uneven = sum(not has_equal_weights(part) for part in group.parts)
+                # If all groups share the vector of a part on equivalent attributes, the query
+                # weights of every residual space are a product over attributes.  Groups with at
+                # most one part of inequivalent queries need other weights, so they share a second
+                # vector.
+                inequivalent = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
-                    roles = tuple(
-                        self.same.spaces.get((group.attributes[a],), -1) for a in part.axes
+                    classes_of_axes = tuple(
+                        self.classes.spaces.get((group.attributes[a],), -1) for a in part.axes
                     )
                     names = tuple(self.workload.schema[group.attributes[a]].name for a in part.axes)
-                    shared = (uneven > 1, part.key, roles if min(roles) >= 0 else names)
-                    keys.append(("group", kind) if len(group.parts) == 1 else shared)
+                    if len(group.parts) == 1:
+                        keys.append(("group", c))
+                    else:
+                        # an attribute without a residual space of its own is in no class
+                        attribute_key = classes_of_axes if min(classes_of_axes) >= 0 else names
+                        keys.append((inequivalent > 1, part.key, attribute_key))
                     initial.append(np.ones(part.count))
-            for key, start in zip(keys, initial, strict=True):
-                if key not in numbers:
-                    numbers[key] = len(self.starts)
-                    self.starts.append(start)
-            uses.append(tuple(numbers[key] for key in keys))
-        self.uses = tuple(uses)
-        targets = [self.goal.target(i) for i in self.same.examples]
-        self.targets = np.array(targets)
+            for key, vector in zip(keys, initial, strict=True):
+                if key not in index_of_key:
+                    index_of_key[key] = len(self.initial_vectors)
+                    self.initial_vectors.append(vector)
+            vector_indices.append(tuple(index_of_key[key] for key in keys))
+        self.vector_indices = tuple(vector_indices)
+        self.targets = np.array([self.goal.target(i) for i in self.classes.examples])
         self.weights = np.array([g.weight for g in groups])
-        ends = np.cumsum([len(groups), *(len(v) for v in self.starts)])
+        # positions of every vector in a point of the search
+        ends = np.cumsum([len(groups), *(len(v) for v in self.initial_vectors)])
         self.windows = [slice(a, b) for a, b in itertools.pairwise(ends)]
         self.variables = int(ends[-1])
-        # separate query weights are tried once, and only for the objective "max"
+        # Separate query weights (`PointWeights`) are tried once, and only for the objective "max"
+        # with factored weights.
         self.tried_query_weights = not math.isinf(self.goal.power) or any(self.single_vector)
 
     def emphasis(self, x: Array) -> Emphasis:
@@ -604,14 +627,15 @@ class TradeoffSearch:
         The point has the logarithms of the class weights, then those of all vector entries.
         """
         vectors = []
-        for start, window in zip(self.starts, self.windows, strict=True):
+        for initial, window in zip(self.initial_vectors, self.windows, strict=True):
             # scale to largest entry 1, because a common factor belongs to the class weight
             logs = x[window] - x[window].max()
-            vectors.append(start if np.abs(logs).max(initial=0.0) < 1e-9 else start * np.exp(logs))
+            is_unchanged = np.abs(logs).max(initial=0.0) < 1e-9
+            vectors.append(initial if is_unchanged else initial * np.exp(logs))
         return Emphasis(
-            kinds=self.same.kinds,
+            class_of_group=self.classes.class_of_group,
             weights=self.weights * np.exp(x[: len(self.weights)]),
-            uses=self.uses,
+            vector_indices=self.vector_indices,
             single_vector=tuple(self.single_vector),
             vectors=tuple(vectors),
         )
@@ -624,7 +648,8 @@ class TradeoffSearch:
         value : logarithm of the lower bound; minus infinity if the weights define no plan.
         ratio : logarithm of (gain in variance / cost in dual norm) of every weight, shape of ``x``.
         costs : derivative of the logarithm of the dual norm by every logarithm, shape of ``x``.
-        mass : multiplier of every class of groups in the budget allocation, shape (classes,).
+        multipliers : multiplier of every class of groups in the budget allocation, shape
+            (classes,); the sizes of the classes if it was not computed.
 
         Raises
         ------
@@ -639,26 +664,28 @@ class TradeoffSearch:
             emphasis.apply(self.workload), self.last_duals, self._strategy_gap()
         )
         self.last_duals = duals
-        # very different weights round residual spaces away: the point has no plan
-        if set(parts.spaces) != set(self.same.spaces):
-            return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
+        # with very different weights, rounding can drop residual spaces, so there is no plan
+        if set(parts.spaces) != set(self.classes.spaces):
+            return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-        size, by_kind, by_vector = dual_norm(self.workload, self.goal, emphasis)
-        costs = np.concatenate([by_kind, *by_vector]) / size
+        norm, by_class, by_vector = dual_norm(self.workload, self.goal, emphasis)
+        # derivatives of the logarithm of the dual norm
+        costs = np.concatenate([by_class, *by_vector]) / norm
         total = math.fsum(math.sqrt(v) for v in values.values())
-        noises = np.zeros(len(self.same.counts))
-        for space, kind in self.same.spaces.items():
+        noises = np.zeros(len(self.classes.counts))
+        for space, space_class in self.classes.spaces.items():
             # optimal for the weighted sum, and the initial value for the objective itself
-            noises[kind] = total / math.sqrt(values[space])
+            noises[space_class] = total / math.sqrt(values[space])
         blocks = unit_blocks(parts, solutions)
         builder = VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
-        queries = footprints(self.workload, builder, self.same, self.goal)
+        queries = queries_by_class(self.workload, builder, self.classes, self.goal)
         if queries is None:
-            return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
-        slope = self._variance_gradient(emphasis, builder, queries, noises) / total**2
-        # at the optimum all gains in variance equal the costs in the dual norm, so a step of the
-        # logarithms by log(gain / cost) is a fixed-point iteration
-        ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
+            return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
+        # derivatives of the logarithm of the weighted sum of variances
+        gains = self._variance_gradient(emphasis, builder, queries, noises) / total**2
+        # The bound is the weighted sum divided by the dual norm, so gains equal costs at the
+        # optimum, and a step of the logarithms by log(gain / cost) is a fixed-point iteration.
+        ratio = np.log(np.maximum(gains, 1e-300) / np.maximum(costs, 1e-300))
         candidate = Candidate(
             emphasis=emphasis,
             point=x,
@@ -674,16 +701,14 @@ class TradeoffSearch:
             ),
         )
         self.step_length, self.last_candidate = candidate.step_length, candidate
-        mass = self._update_best(candidate)
-        return 2.0 * math.log(total) - math.log(size), ratio, costs, mass
+        multipliers = self._update_best(candidate)
+        return 2.0 * math.log(total) - math.log(norm), ratio, costs, multipliers
 
     def _strategy_gap(self) -> float:
         """Return the target gap of the next strategies: small if the weights hardly change."""
-        return (
-            0.0
-            if self.best is None
-            else min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.step_length**2)
-        )
+        if self.best is None:
+            return 0.0
+        return min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.step_length**2)
 
     def _share_gap(self) -> float:
         """Return the target gap of the budget shares: large in the first steps."""
@@ -698,18 +723,20 @@ class TradeoffSearch:
     def _optimise_shares(self, candidate: Candidate, gap: float) -> Array:
         """Optimize the budget shares of a candidate and update the best plan.
 
-        Returns the multipliers of the classes of groups, `Shares.mass`.
+        Returns the multipliers of the classes of groups, `Shares.class_multipliers`.
         """
         allocation = best_shares(
-            candidate.class_queries, self.same.counts, self.goal, candidate.noises, gap
+            candidate.class_queries, self.classes.counts, self.goal, candidate.noises, gap
         )
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
-            shared = replace(candidate, noises=allocation.noises, value=allocation.value)
+            improved = replace(candidate, noises=allocation.noises, value=allocation.value)
             # if plan and bound have the same candidate, a plan file stores its weights once
-            self.witness = shared if self.witness is candidate else self.witness
-            self.best = shared if self.best is None or shared.value < self.best.value else self.best
-        return allocation.mass
+            if self.witness is candidate:
+                self.witness = improved
+            if self.best is None or improved.value < self.best.value:
+                self.best = improved
+        return allocation.class_multipliers
 
     def _update_best(self, candidate: Candidate) -> Array:
         """Update the best plan and bound; raise StopIteration if the search has converged.
@@ -725,14 +752,12 @@ class TradeoffSearch:
             self.witness = candidate
         if self.pending is None or candidate.step_length < self.pending.step_length:
             self.pending = candidate
-        mass = self.same.sizes
+        multipliers = self.classes.sizes
         # optimizing shares takes as long as a step, and gains little while weights change much
         if candidate.step_length <= max(RESHARE_STEP_RATIO * self.reshare_step, SMALL_STEP):
-            self.reshare_step, before = (
-                candidate.step_length,
-                math.inf if self.best is None else self.best.value,
-            )
-            mass = self._optimise_shares(candidate, self._share_gap())
+            self.reshare_step = candidate.step_length
+            before = math.inf if self.best is None else self.best.value
+            multipliers = self._optimise_shares(candidate, self._share_gap())
             progress = (
                 progress or self.best is None or self.best.value < before * (1.0 - MIN_PROGRESS)
             )
@@ -749,7 +774,7 @@ class TradeoffSearch:
             or self._cannot_improve()
         ):
             raise StopIteration
-        return mass
+        return multipliers
 
     def _cannot_improve(self) -> bool:
         """Return whether the lower bound excludes an error below ``best_error``."""
@@ -764,43 +789,40 @@ class TradeoffSearch:
     ) -> Array:
         """Return the gradient of the weighted sum of variances by the logarithms of all weights.
 
-        Strategies and noises are fixed.
+        Strategies and noises are fixed.  Shape (variables,), in the order of a point of the search.
         """
-        out = np.zeros(self.variables)
-        for kind, numbers in enumerate(emphasis.uses):
-            group = self.workload.groups[self.same.examples[kind]]
-            group_variances = builder.group(group)
-            flat: Footprint = (
-                footprint(group_variances, np.ones(group.count))
-                if self.single_vector[kind]
-                else queries[kind].queries
-            )
-            s = noises[list(queries[kind].spaces)] * self.same.sizes[kind] * emphasis.weights[kind]
-            sets = [tuple(range(1))] if self.single_vector[kind] else flat.sets
-            shapes = (
-                [(group.count,)]
-                if self.single_vector[kind]
-                else [tuple(group.parts[p].count for p in t) for t in sets]
-            )
-            if not numbers:
-                out[kind] += float(s @ flat.tables[0][:, 0])
+        gradient = np.zeros(self.variables)
+        for c, indices in enumerate(emphasis.vector_indices):
+            group = self.workload.groups[self.classes.examples[c]]
+            # the query weights of a group with a single vector have one axis, like a single part
+            if self.single_vector[c]:
+                tables = footprint(builder.group(group), np.ones(group.count)).tables
+                sets: Sequence[tuple[int, ...]] = [(0,)]
+                shapes: list[tuple[int, ...]] = [(group.count,)]
+            else:
+                tables, sets = queries[c].footprint.tables, queries[c].footprint.sets
+                shapes = [tuple(group.parts[p].count for p in t) for t in sets]
+            scales = noises[list(queries[c].spaces)] * self.classes.sizes[c] * emphasis.weights[c]
+            if not indices:
+                gradient[c] += float(scales @ tables[0][:, 0])
                 continue
-            # for each part, the table summed over the queries of the other parts, with weights
-            along: dict[int, Array] = {}
-            totals = []
-            for together, shape, table in zip(sets, shapes, flat.tables, strict=True):
-                tensor = table.reshape(len(s), *shape)
-                for p in together:
-                    others = [None if q == p else emphasis.vectors[numbers[q]] for q in together]
-                    along[p] = contract(tensor, others, 1) * emphasis.vectors[numbers[p]]
-                totals.append(along[together[0]].sum(axis=1))
-            products = np.prod(totals, axis=0)
-            out[kind] += float(s @ products)
-            for k, together in enumerate(sets):
-                rest = s * np.prod([t for i, t in enumerate(totals) if i != k], axis=0)
-                for p in together:
-                    out[self.windows[numbers[p]]] += rest @ along[p]
-        return out
+            # for each part, the weighted table summed over the queries of the other parts of its
+            # table, shape (spaces, queries); and for each table, the sum over all its queries
+            part_sums: dict[int, Array] = {}
+            table_sums = []
+            for table_parts, shape, table in zip(sets, shapes, tables, strict=True):
+                tensor = table.reshape(len(scales), *shape)
+                for p in table_parts:
+                    others = [None if q == p else emphasis.vectors[indices[q]] for q in table_parts]
+                    part_sums[p] = contract(tensor, others, 1) * emphasis.vectors[indices[p]]
+                table_sums.append(part_sums[table_parts[0]].sum(axis=1))
+            gradient[c] += float(scales @ np.prod(table_sums, axis=0))
+            for k, table_parts in enumerate(sets):
+                other_sums = [t for i, t in enumerate(table_sums) if i != k]
+                factors = scales * np.prod(other_sums, axis=0)
+                for p in table_parts:
+                    gradient[self.windows[indices[p]]] += factors @ part_sums[p]
+        return gradient
 
     def run(self) -> Candidate:
         """Run the search and return the candidate with the best plan.
@@ -808,21 +830,15 @@ class TradeoffSearch:
         The attribute ``witness`` is then the candidate whose weights prove the best lower bound.
         """
         with contextlib.suppress(StopIteration, TimeoutError):
-            *_, mass = self.evaluate(np.zeros(self.variables))
-            counts = (
-                np.array([self.workload.groups[i].count for i in self.same.examples])
-                * self.same.sizes
-            )
-            level = np.log(
-                np.maximum(mass / counts, 1e-5 * (mass / counts).max())
-                / self.weights
-                / self.targets
-            )
-            self._climb(
-                np.concatenate([level - level.max(), np.zeros(self.variables - len(level))])
-            )
+            *_, multipliers = self.evaluate(np.zeros(self.variables))
+            group_counts = np.array([self.workload.groups[i].count for i in self.classes.examples])
+            by_query = multipliers / (group_counts * self.classes.sizes)
+            # start from the multipliers as class weights, but with positive weights
+            logs = np.log(np.maximum(by_query, 1e-5 * by_query.max()) / self.weights / self.targets)
+            vector_logs = np.zeros(self.variables - len(logs))
+            self._climb(np.concatenate([logs - logs.max(), vector_logs]))
         if self.best is None or self.witness is None:
-            raise PlanError(LOST)
+            raise PlanError(DROPPED_QUERIES)
         if (
             not self.tried_query_weights
             and self.best.value > self.witness.bound * (1.0 + STOP_GAP) ** 2
@@ -839,10 +855,13 @@ class TradeoffSearch:
 
         `evaluate` ends the iteration with StopIteration or TimeoutError.
         """
-        step = 1.0 / self.goal.conjugate
+        step_size = 1.0 / self.goal.conjugate
+        # recent points and the fixed-point step from each
         points: list[Array] = []
-        moves: list[Array] = []
-        good: tuple[float, Array, Array] = (-math.inf, x, np.zeros(len(x)))
+        steps: list[Array] = []
+        # the last accepted point, with its log bound and its step; rejected points repeat the step
+        # at half the length
+        accepted_value, accepted_point, accepted_step = -math.inf, x, np.zeros(len(x))
         step_factor = 1.0
         while True:
             before = 0.0 if self.witness is None else self.witness.bound
@@ -857,24 +876,22 @@ class TradeoffSearch:
                 and gained < SMALL_GAIN_SHARE * gap
             ):
                 self._try_query_weights(self.best)
-            if not math.isfinite(value) or value < good[0] - MAX_LOG_SETBACK:
-                # backtrack: a shorter step from the last good point, without acceleration
+            if not math.isfinite(value) or value < accepted_value - MAX_LOG_SETBACK:
+                # backtrack: a shorter step from the last accepted point, without acceleration
                 step_factor *= 0.5
-                x, points, moves = self._clip_range(good[1] + step_factor * good[2]), [], []
+                x = self._clip_range(accepted_point + step_factor * accepted_step)
+                points, steps = [], []
                 continue
-            step_factor, good = 1.0, (value, x, step * ratio)
-            points, moves = (
-                [*points[1 - ANDERSON_MEMORY :], x],
-                [*moves[1 - ANDERSON_MEMORY :], step * ratio],
-            )
-            x = points[-1] + moves[-1]
+            step_factor, step = 1.0, step_size * ratio
+            accepted_value, accepted_point, accepted_step = value, x, step
+            points = [*points[1 - ANDERSON_MEMORY :], x]
+            steps = [*steps[1 - ANDERSON_MEMORY :], step]
+            x = x + step
             if len(points) > 1:
-                dx, df = np.diff(points, axis=0).T, np.diff(moves, axis=0).T
+                dx, df = np.diff(points, axis=0).T, np.diff(steps, axis=0).T
                 # weights that tend to zero never converge; scaling by cost ignores them
                 scale = np.sqrt(costs)
-                gamma = np.linalg.lstsq(
-                    scale[:, None] * df, scale * moves[-1], rcond=ANDERSON_CUTOFF
-                )[0]
+                gamma = np.linalg.lstsq(scale[:, None] * df, scale * step, rcond=ANDERSON_CUTOFF)[0]
                 x = x - (dx + df) @ gamma
             x = self._clip_range(x)
 
@@ -887,31 +904,35 @@ class TradeoffSearch:
     def _try_query_weights(self, first: Candidate) -> None:
         """Improve the plan by separate query weights, as long as that helps; see `PointWeights`.
 
-        ``first`` is the candidate to start from.
+        ``first`` is the candidate to start from.  Each step moves the factored weights so that
+        their weighted variances approach those of the separate weights.
         """
-        self.tried_query_weights, stalled = True, 0
+        self.tried_query_weights, stalled_steps = True, 0
         if not PointWeights.fits(first.class_queries):
             return
-        single, now, noises = PointWeights(first.class_queries, first.emphasis), first, first.noises
-        while stalled < 2 and self.best is not None:
+        point_weights = PointWeights(first.class_queries, first.emphasis)
+        candidate, noises = first, first.noises
+        while stalled_steps < 2 and self.best is not None:
             # with an infinite length of the last step, `_update_best` always optimizes the shares
             before, self.stale_steps, self.reshare_step = self.best.value, 0, math.inf
-            single.follow(now.class_queries, noises)
-            earned, best = single.weighted_variances(
-                now.class_queries, self.same.counts, noises, now.emphasis
+            point_weights.update(candidate.class_queries, noises)
+            target_sums, best_noises = point_weights.weighted_variances(
+                candidate.class_queries, self.classes.counts, noises, candidate.emphasis
             )
-            current = self._variance_gradient(
-                now.emphasis, self._builder(now), now.class_queries, noises
+            current_sums = self._variance_gradient(
+                candidate.emphasis, self._builder(candidate), candidate.class_queries, noises
             )
-            x = now.point.copy()
-            for window, vector in zip(self.windows, earned, strict=True):
-                x[window] += log_gains(vector, current[window])
+            x = candidate.point.copy()
+            for window, target in zip(self.windows, target_sums, strict=True):
+                x[window] += log_gains(target, current_sums[window])
             # without this limit, small weights would tend to 0 and their variances to infinity
-            x, noises = np.maximum(x, first.point - MAX_LOG_DROP), best
+            x, noises = np.maximum(x, first.point - MAX_LOG_DROP), best_noises
             if not math.isfinite(self.evaluate(x)[0]) or self.last_candidate is None:
                 return
-            now, gap = self.last_candidate, before - (self.witness.bound if self.witness else 0.0)
-            stalled = 0 if before - self.best.value > SMALL_GAIN_SHARE * gap else stalled + 1
+            candidate = self.last_candidate
+            gap = before - (self.witness.bound if self.witness else 0.0)
+            has_gained = before - self.best.value > SMALL_GAIN_SHARE * gap
+            stalled_steps = 0 if has_gained else stalled_steps + 1
 
     def _builder(self, candidate: Candidate) -> VarianceBuilder:
         """Return the builder of variances for the strategies of a candidate."""
@@ -938,5 +959,7 @@ class TradeoffSearch:
         assert self.best is not None
         assert self.witness is not None
         witness = None if self.witness is self.best else self.witness.emphasis
-        shares = np.array([self.best.noises[self.same.spaces[s]] for s in self.best.parts.spaces])
+        shares = np.array(
+            [self.best.noises[self.classes.spaces[s]] for s in self.best.parts.spaces]
+        )
         return Tradeoff(shares=shares, emphasis=self.best.emphasis, witness=witness)

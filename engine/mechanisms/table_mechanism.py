@@ -109,7 +109,7 @@ class Design:
             return numbers
 
         strategies: dict[tuple[Axes, bytes], Strategy] = {}
-        origin, count, whole_tables, *joint = integers(take(), 10**6)
+        origin, count, full_tables, *joint = integers(take(), 10**6)
         if joint not in ([], [1]):
             raise ValueError("the header of the stored design must have 3 numbers, or 4 with a 1")
         names, components = workload.schema.names, []
@@ -142,7 +142,7 @@ class Design:
             )
         return cls(
             components=tuple(components),
-            full_tables=bool(whole_tables),
+            full_tables=bool(full_tables),
             matrices=matrices,
             origin=origin,
             joint=bool(joint),
@@ -226,8 +226,8 @@ def explicit_plan(mechanism: Mechanism, workload: Workload, budget: Budget, desi
     }
     if design.full_tables:
         return MarginalsPlan(**common)
-    answering = component_of_group(design.components, len(workload.groups))
-    return ExplicitPlan(**common, answered_by=answering, joint=design.joint)
+    answered_by = component_of_group(design.components, len(workload.groups))
+    return ExplicitPlan(**common, answered_by=answered_by, joint=design.joint)
 
 
 @lru_cache(maxsize=64)

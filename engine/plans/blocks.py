@@ -133,8 +133,8 @@ class Block:
         """
         if self.law == "laplace":
             norm = math.prod(s.column_sum for _, s in self.factors)
-            return float(self._released(norm, max_records))
-        return float(self._released(self.column_norm, max_records))
+            return float(self._add_rounding(norm, max_records))
+        return float(self._add_rounding(self.column_norm, max_records))
 
     @property
     def column_norm(self) -> float:
@@ -156,10 +156,10 @@ class Block:
     def cell_pcosts(self, max_records: int) -> Array:
         """Privacy cost of the block for a record in each cell, shape (n_1, ..., n_k)."""
         return np.asarray(
-            (self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2
+            (self._add_rounding(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2
         )
 
-    def _released(self, norm: Any, max_records: int) -> Any:
+    def _add_rounding(self, norm: Any, max_records: int) -> Any:
         """Add the effects of grid rounding and floating-point errors to column norms of B."""
         rounding = self.measurements if self.law == "laplace" else math.sqrt(self.measurements)
         # the 1 at the end covers the multiplication by a weight
@@ -184,14 +184,14 @@ class LazyBlocks(Mapping[Space, Block]):
 
     Attributes
     ----------
-    kinds : one block of every class.
-    numbers : mapping from the key of a block to the index of its class in ``kinds``.
+    prototypes : one block of every class.
+    class_of_key : mapping from the key of a block to the index of its class in ``prototypes``.
     attributes : mapping from key to attributes, for blocks whose key is not their attributes.
     unions : mapping from key to residual spaces, for blocks that measure several jointly.
     """
 
-    kinds: Sequence[Block]
-    numbers: Mapping[Space, int]
+    prototypes: Sequence[Block]
+    class_of_key: Mapping[Space, int]
     attributes: Mapping[Space, Space] = field(default_factory=dict)
     unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
     _blocks: dict[Space, Block] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class LazyBlocks(Mapping[Space, Block]):
     def __getitem__(self, key: Space) -> Block:
         block = self._blocks.get(key)
         if block is None:
-            prototype = self.kinds[self.numbers[key]]
+            prototype = self.prototypes[self.class_of_key[key]]
             block = replace(
                 prototype, attributes=self.attributes.get(key, key), union=self.unions.get(key, ())
             )
@@ -207,27 +207,30 @@ class LazyBlocks(Mapping[Space, Block]):
         return block
 
     def __iter__(self) -> Iterator[Space]:
-        return iter(self.numbers)
+        return iter(self.class_of_key)
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.class_of_key)
 
     @property
     def plain(self) -> bool:
         """Whether every block measures the residual space that its key names."""
         return not self.attributes and not self.unions
 
-    def measured(self) -> Iterator[tuple[Space, Block]]:
-        """Yield every measured residual space with a block of the class of its block."""
-        for space, key in self.homes():
-            yield space, self.kinds[self.numbers[key]]
+    def prototypes_by_space(self) -> Iterator[tuple[Space, Block]]:
+        """Yield pairs of a measured residual space and the prototype of its block.
 
-    def homes(self) -> Iterator[tuple[Space, Space]]:
+        A prototype has the strategy and noise of its block, but other attributes.
+        """
+        for space, key in self.block_keys():
+            yield space, self.prototypes[self.class_of_key[key]]
+
+    def block_keys(self) -> Iterator[tuple[Space, Space]]:
         """Yield every measured residual space with the key of the block that measures it.
 
         No block is created.
         """
-        for key in self.numbers:
+        for key in self.class_of_key:
             for space in self.unions.get(key) or (self.attributes.get(key, key),):
                 yield space, key
 
@@ -238,7 +241,7 @@ def block_of_space(blocks: Mapping[Space, Block]) -> dict[Space, Space]:
     No block of a `LazyBlocks` is created.
     """
     if isinstance(blocks, LazyBlocks):
-        return dict(zip(blocks, blocks, strict=True)) if blocks.plain else dict(blocks.homes())
+        return dict(zip(blocks, blocks, strict=True)) if blocks.plain else dict(blocks.block_keys())
     return {space: key for key, block in blocks.items() for space in block.spaces}
 
 
@@ -248,7 +251,9 @@ def strategies_of(blocks: Mapping[Space, Block]) -> dict[Space, tuple[tuple[Axes
     No block of a `LazyBlocks` is created.
     """
     if isinstance(blocks, LazyBlocks):
-        return {key: blocks.kinds[number].factors for key, number in blocks.numbers.items()}
+        return {
+            key: blocks.prototypes[number].factors for key, number in blocks.class_of_key.items()
+        }
     return {key: block.factors for key, block in blocks.items()}
 
 
@@ -305,7 +310,7 @@ def measures_piece(block: Block, piece: Array) -> bool:
 def _classes_of(blocks: Mapping[Space, Block]) -> list[tuple[Block, int]]:
     """Return one block of every class of equal blocks, and the size of the class."""
     if isinstance(blocks, LazyBlocks):
-        return [(blocks.kinds[k], n) for k, n in Counter(blocks.numbers.values()).items()]
+        return [(blocks.prototypes[k], n) for k, n in Counter(blocks.class_of_key.values()).items()]
     classes: dict[Any, tuple[Block, int]] = {}
     for block in blocks.values():
         # weights are an array and not hashable, so a block with weights is a class of its own
@@ -528,7 +533,7 @@ def calibrate(
             )
     # spaces with equal strategies and noises form one class with one grid; plans have few classes
     classes: dict[tuple[tuple[tuple[Axes, Strategy], ...], float], int] = {}
-    numbers = {
+    class_of_key = {
         space: classes.setdefault((strategies[space], noise), len(classes))
         for space, noise in noises.items()
     }
@@ -553,7 +558,10 @@ def calibrate(
             for (factors, _), noise, grid in zip(classes, raised, grids, strict=True)
         ]
         blocks = LazyBlocks(
-            kinds=prototypes, numbers=numbers, attributes=attributes or {}, unions=unions or {}
+            prototypes=prototypes,
+            class_of_key=class_of_key,
+            attributes=attributes or {},
+            unions=unions or {},
         )
         cost = pcost(blocks, max_records)
         if cost <= budget:

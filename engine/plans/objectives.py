@@ -89,7 +89,11 @@ class Objective:
         return 1.0 if self.targets is None else self.targets[group]
 
     def mean(self, total: float, queries: int) -> float:
-        """Return a norm of the variances as a standard error, in counts or relative to targets."""
+        """Convert a norm of the variances of ``queries`` queries to a mean standard error.
+
+        ``total`` is the largest variance or the p-norm of the variances.  The result is in counts,
+        or relative to the targets.
+        """
         # power mean over the queries, then the root of a variance
         return math.sqrt(total) / (1.0 if math.isinf(self.power) else queries ** (0.5 / self.power))
 
@@ -150,14 +154,14 @@ class Symmetry:
 
     Attributes
     ----------
-    kinds : class number of every group; -1 for groups that do not affect the objective.
+    class_of_group : class number of every group; -1 for groups that do not affect the objective.
     examples : number of one group of each class.
     sizes : number of groups in each class, shape (classes,).
     spaces : mapping from residual space to its class number.
     counts : number of residual spaces in each class, shape (space classes,).
     """
 
-    kinds: tuple[int, ...]
+    class_of_group: tuple[int, ...]
     examples: tuple[int, ...]
     sizes: Array
     spaces: Mapping[Space, int]
@@ -257,7 +261,7 @@ def symmetry(
     for i, group_class in group_classes.items():
         examples.setdefault(group_class, i)
     return Symmetry(
-        kinds=tuple(group_classes.get(i, -1) for i in range(len(workload.groups))),
+        class_of_group=tuple(group_classes.get(i, -1) for i in range(len(workload.groups))),
         examples=tuple(examples[k] for k in range(len(examples))),
         sizes=np.bincount(list(group_classes.values()), minlength=len(examples)).astype(float),
         spaces=space_classes,
@@ -301,29 +305,29 @@ class ClassQueries:
 
     Attributes
     ----------
-    queries : variances of the queries of one group as a linear function of the squared noises.
-    spaces : for every squared noise of ``queries``, the class of its residual space.
+    footprint : variances of the queries of one group as a linear function of the squared noises.
+    spaces : for every squared noise of ``footprint``, the class of its residual space.
     groups : number of groups in the class.
     weight : weight of each group.
     target : target variance of the queries, in counts^2.
     """
 
-    queries: Footprint
+    footprint: Footprint
     spaces: tuple[int, ...]
     groups: float
     weight: float
     target: float
 
 
-def footprints(
-    workload: Workload, builder: VarianceBuilder, same: Symmetry, goal: Objective
+def queries_by_class(
+    workload: Workload, builder: VarianceBuilder, classes: Symmetry, goal: Objective
 ) -> list[ClassQueries] | None:
     """Return the queries of every class of groups.
 
     Returns None if the strategies of ``builder`` do not measure a query with positive weight.
     """
-    classes = []
-    for example, groups in zip(same.examples, same.sizes, strict=True):
+    class_queries = []
+    for example, groups in zip(classes.examples, classes.sizes, strict=True):
         group = workload.groups[example]
         query_weights = deciding_weights(group, goal)
         variances = builder.group(group)
@@ -332,20 +336,19 @@ def footprints(
             weighted = np.ones(group.count) > 0 if query_weights is None else query_weights > 0
             if not np.isfinite(variances.values(0, group.count)[weighted]).all():
                 return None
-        queries = footprint(variances, query_weights)
         spaces = tuple(
-            same.spaces[tuple(group.attributes[a] for a in s.axes)] for s in variances.summands
+            classes.spaces[tuple(group.attributes[a] for a in s.axes)] for s in variances.summands
         )
-        classes.append(
+        class_queries.append(
             ClassQueries(
-                queries=queries,
+                footprint=footprint(variances, query_weights),
                 spaces=spaces,
                 groups=float(groups),
                 weight=group.weight,
                 target=goal.target(example),
             )
         )
-    return classes
+    return class_queries
 
 
 def deciding_weights(group: Group, goal: Objective) -> Array | None:
@@ -467,16 +470,17 @@ class Emphasis:
 
     Attributes
     ----------
-    kinds : class of every group, shape (groups,); -1 for groups without weighted queries.
+    class_of_group : class of every group, shape (groups,); -1 for groups without weighted queries.
     weights : weight of each class, shape (classes,).
-    uses : for each class, one index in ``vectors`` per part, or one index if ``single_vector``.
+    vector_indices : for each class, one index in ``vectors`` per part, or one index if
+        ``single_vector``.
     single_vector : for each class, whether one vector has the weights of all queries of a group.
     vectors : weight vectors, each of shape (queries of a part or of a group,).
     """
 
-    kinds: tuple[int, ...]
+    class_of_group: tuple[int, ...]
     weights: Array
-    uses: tuple[tuple[int, ...], ...]
+    vector_indices: tuple[tuple[int, ...], ...]
     single_vector: tuple[bool, ...]
     vectors: tuple[Array, ...]
 
@@ -489,7 +493,7 @@ class Emphasis:
         """
         classes: dict[Any, int] = {}
         vector_index: dict[Any, int] = {}
-        uses, single_vector, vectors, class_of = [], list[bool](), list[Array](), []
+        vector_indices, single_vector, vectors, class_of_group = [], list[bool](), list[Array](), []
 
         def index_of(key: Any, vector: Array) -> int:
             """Return the index in ``vectors`` of the vector with this key; append it if new."""
@@ -507,13 +511,13 @@ class Emphasis:
                     if query_weights is None
                     else [(group.key, query_weights)]
                 )
-                uses.append(tuple(index_of(*part) for part in parts))
+                vector_indices.append(tuple(index_of(*part) for part in parts))
                 single_vector.append(query_weights is not None)
-            class_of.append(classes[key] if group.weight > 0.0 else -1)
+            class_of_group.append(classes[key] if group.weight > 0.0 else -1)
         return cls(
-            kinds=tuple(class_of),
+            class_of_group=tuple(class_of_group),
             weights=np.array([weight for _, weight in classes]),
-            uses=tuple(uses),
+            vector_indices=tuple(vector_indices),
             single_vector=tuple(single_vector),
             vectors=tuple(vectors),
         )
@@ -521,10 +525,10 @@ class Emphasis:
     def apply(self, workload: Workload) -> Workload:
         """Return the workload with these query weights in place of its own."""
         groups, weighted_parts = [], dict[tuple[Any, int], Part]()
-        for group, group_class in zip(workload.groups, self.kinds, strict=True):
+        for group, group_class in zip(workload.groups, self.class_of_group, strict=True):
             if group_class < 0:
                 continue
-            weight, numbers = float(self.weights[group_class]), self.uses[group_class]
+            weight, numbers = float(self.weights[group_class]), self.vector_indices[group_class]
             if self.single_vector[group_class]:
                 query_weights = self.vectors[numbers[0]]
                 groups.append(replace(group, weight=weight, query_weights=query_weights))
@@ -545,9 +549,9 @@ class Emphasis:
     def to_dict(self) -> dict[str, Any]:
         """Return the weights as JSON-ready data."""
         return {
-            "kinds": list(self.kinds),
+            "kinds": list(self.class_of_group),
             "weights": pack(self.weights),
-            "uses": [list(u) for u in self.uses],
+            "uses": [list(u) for u in self.vector_indices],
             "whole": list(self.single_vector),
             "vectors": [pack(v) for v in self.vectors],
         }
@@ -556,19 +560,19 @@ class Emphasis:
     def from_dict(cls, data: Mapping[str, Any]) -> Emphasis:
         """Rebuild from `to_dict`; raise ValueError if the data is invalid."""
         emphasis = cls(
-            kinds=tuple(data["kinds"]),
+            class_of_group=tuple(data["kinds"]),
             weights=unpack(data["weights"]),
-            uses=tuple(tuple(u) for u in data["uses"]),
+            vector_indices=tuple(tuple(u) for u in data["uses"]),
             single_vector=tuple(data["whole"]),
             vectors=tuple(unpack(v) for v in data["vectors"]),
         )
         count = len(emphasis.weights)
-        numbers = [*emphasis.kinds, *(n for u in emphasis.uses for n in u)]
+        numbers = [*emphasis.class_of_group, *(n for u in emphasis.vector_indices for n in u)]
         if (
-            not len(emphasis.uses) == len(emphasis.single_vector) == count
+            not len(emphasis.vector_indices) == len(emphasis.single_vector) == count
             or not all(type(n) is int for n in numbers)
-            or not all(-1 <= k < count for k in emphasis.kinds)
-            or not all(0 <= n < len(emphasis.vectors) for u in emphasis.uses for n in u)
+            or not all(-1 <= k < count for k in emphasis.class_of_group)
+            or not all(0 <= n < len(emphasis.vectors) for u in emphasis.vector_indices for n in u)
             or not all(
                 np.isfinite(v).all() and (v >= 0).all()
                 for v in (emphasis.weights, *emphasis.vectors)
@@ -579,7 +583,7 @@ class Emphasis:
 
     def check(self, workload: Workload) -> Workload:
         """Return the workload unchanged; raise ValueError if the weights do not fit its groups."""
-        for group, group_class in zip(workload.groups, self.kinds, strict=True):
+        for group, group_class in zip(workload.groups, self.class_of_group, strict=True):
             # public tables may answer a weighted group, which then needs no class
             omitted = group_class < 0 and group.is_weighted and not workload.schema.invariants
             if omitted or (group_class >= 0 and group.weight == 0):
@@ -590,7 +594,7 @@ class Emphasis:
                     if self.single_vector[group_class]
                     else [p.count for p in group.parts]
                 )
-                if [len(self.vectors[n]) for n in self.uses[group_class]] != lengths:
+                if [len(self.vectors[n]) for n in self.vector_indices[group_class]] != lengths:
                     raise ValueError("the emphasis does not fit the numbers of queries")
         return workload
 
@@ -621,14 +625,14 @@ class Shares:
     noises : squared noise of the spaces of each class, shape (space classes,), in counts^2.
     value : objective (norm of the variances) at these noises.
     bound : lower bound on the objective over all allocations for these strategies.
-    mass : for the weights u of the queries that prove the bound, their sum over each class of
-        groups, shape (classes,).
+    class_multipliers : sum over each class of groups of the query weights that prove the bound,
+        shape (classes,).
     """
 
     noises: Array
     value: float
     bound: float
-    mass: Array
+    class_multipliers: Array
 
 
 def best_shares(
@@ -682,7 +686,7 @@ def _shares_for_max(
             class_of_row.append(k)
 
     for k, group_class in enumerate(classes):
-        add_row(k, group_class.queries.largest(start[list(group_class.spaces)])[1])
+        add_row(k, group_class.footprint.largest(start[list(group_class.spaces)])[1])
     terms = np.sum(rows, axis=0) * start
     for k, group_class in enumerate(classes):
         for j, space in enumerate(group_class.spaces):
@@ -690,39 +694,50 @@ def _shares_for_max(
             if terms[space] <= 1e-6 * terms.max():
                 single_noise = 1e-6 * start[list(group_class.spaces)]
                 single_noise[j] = start[space]
-                add_row(k, group_class.queries.largest(single_noise)[1])
-    best = Shares(noises=start, value=math.inf, bound=0.0, mass=np.ones(len(classes)))
+                add_row(k, group_class.footprint.largest(single_noise)[1])
+    best = Shares(noises=start, value=math.inf, bound=0.0, class_multipliers=np.ones(len(classes)))
     for _ in range(MAX_ROUNDS):
         # only a few queries attain the largest variance: solve for these, then add violated ones
-        s, lam = _interior(np.array(rows), counts, start, gap)
-        s = s * float(np.sum(counts / s))
+        noises, row_multipliers = _interior(np.array(rows), counts, start, gap)
+        noises = noises * float(np.sum(counts / noises))
         maxima = [
-            group_class.queries.largest(s[list(group_class.spaces)]) for group_class in classes
+            group_class.footprint.largest(noises[list(group_class.spaces)])
+            for group_class in classes
         ]
-        worst = np.array(
+        ratios = np.array(
             [v / group_class.target for (v, _), group_class in zip(maxima, classes, strict=True)]
         )
-        slopes = np.maximum(np.array(rows).T @ lam, 0.0)
+        slopes = np.maximum(np.array(rows).T @ row_multipliers, 0.0)
         # the multipliers give a valid bound, as any nonnegative weights do
-        bound = float(np.sum(np.sqrt(counts * slopes))) ** 2 / float(lam.sum())
+        bound = float(np.sum(np.sqrt(counts * slopes))) ** 2 / float(row_multipliers.sum())
         # the multiplier of a row is the weight of its query
-        mass = np.asarray(np.bincount(class_of_row, lam, minlength=len(classes)), dtype=float)
-        value = float(worst.max())
+        multipliers = np.asarray(
+            np.bincount(class_of_row, row_multipliers, minlength=len(classes)), dtype=float
+        )
+        value = float(ratios.max())
         if value < best.value:
-            best = Shares(noises=s, value=value, bound=max(bound, best.bound), mass=mass)
+            best = Shares(
+                noises=noises,
+                value=value,
+                bound=max(bound, best.bound),
+                class_multipliers=multipliers,
+            )
         else:
             best = Shares(
-                noises=best.noises, value=best.value, bound=max(bound, best.bound), mass=best.mass
+                noises=best.noises,
+                value=best.value,
+                bound=max(bound, best.bound),
+                class_multipliers=best.class_multipliers,
             )
         if best.value <= best.bound * (1.0 + gap):
             break
         # queries below the bound are not active at the optimum
         before, level = len(rows), bound * (1.0 + 0.1 * gap)
-        for k in [k for k, w in enumerate(worst) if w > level]:
+        for k in [k for k, ratio in enumerate(ratios) if ratio > level]:
             add_row(k, maxima[k][1])
         if len(rows) == before:
             break
-        start = s
+        start = noises
     return best
 
 
@@ -811,13 +826,13 @@ def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch
     by_spaces: dict[int, list[int]] = {}
     unexpanded = []
     for k, group_class in enumerate(classes):
-        if group_class.queries.expands(power):
+        if group_class.footprint.expands(power):
             by_spaces.setdefault(len(group_class.spaces), []).append(k)
         else:
             unexpanded.append(k)
     out = []
     for members in by_spaces.values():
-        expanded = [classes[k].queries.expansion(int(power)) for k in members]
+        expanded = [classes[k].footprint.expansion(int(power)) for k in members]
         out.append(
             _Batch(
                 members=members,
@@ -836,32 +851,34 @@ def _shares_for_power(
     """Return the allocation that minimizes the p-norm of the weighted variances."""
     import scipy.optimize
 
-    spaces, weights = (
-        len(counts),
-        np.array([group_class.groups * group_class.weight for group_class in classes]),
-    )
-    best = Shares(noises=start, value=math.inf, bound=0.0, mass=np.ones(len(classes)))
+    spaces = len(counts)
+    weights = np.array([group_class.groups * group_class.weight for group_class in classes])
+    best = Shares(noises=start, value=math.inf, bound=0.0, class_multipliers=np.ones(len(classes)))
     batches, unexpanded = _batches(classes, p)
     # powers up to 100 of unscaled variances would leave the range of doubles
     scale = max(
-        group_class.queries.largest(start[list(group_class.spaces)])[0] for group_class in classes
+        group_class.footprint.largest(start[list(group_class.spaces)])[0] for group_class in classes
     )
 
     def sums(s: Array) -> tuple[Array, Array]:
-        """Return the sum of (Var / scale)^p of every class of groups, and its derivative.
+        """Evaluate the power sums for squared noises ``s``, shape (space classes,).
 
-        The derivative is of the weighted sum, by class of spaces, times scale / p.
+        Returns
+        -------
+        power_sums : sum of (Var / scale)^p over the queries of a group, shape (classes,).
+        space_slopes : derivative of the weighted sum of all power sums by ``s``, multiplied by
+            scale / p, shape (space classes,).
         """
         power_sums, space_slopes = np.zeros(len(classes)), np.zeros(spaces)
-        for b in batches:
-            at = s[b.spaces] / scale
+        for batch in batches:
+            scaled = s[batch.spaces] / scale
             # products of powers as exponentials of sums of logarithms
-            terms = b.coefficients * np.exp(np.log(at * b.units) @ b.exponents.T)
-            power_sums[b.members] = terms.sum(axis=1)
-            slopes = weights[b.members, None] * (terms @ b.exponents) / at / p
-            space_slopes += np.bincount(b.spaces.ravel(), slopes.ravel(), minlength=spaces)
+            terms = batch.coefficients * np.exp(np.log(scaled * batch.units) @ batch.exponents.T)
+            power_sums[batch.members] = terms.sum(axis=1)
+            slopes = weights[batch.members, None] * (terms @ batch.exponents) / scaled / p
+            space_slopes += np.bincount(batch.spaces.ravel(), slopes.ravel(), minlength=spaces)
         for k in unexpanded:
-            power_sums[k], slopes = classes[k].queries.power_sum(
+            power_sums[k], slopes = classes[k].footprint.power_sum(
                 s[list(classes[k].spaces)], p, scale
             )
             space_slopes += weights[k] * np.bincount(classes[k].spaces, slopes, minlength=spaces)
@@ -875,15 +892,20 @@ def _shares_for_power(
         cost = float(np.sum(counts / s))
         s = s * cost
         power_sums, space_slopes = sums(s)
-        mass = weights * power_sums
-        total = float(mass.sum())
+        multipliers = weights * power_sums
+        total = float(multipliers.sum())
         # u = w (Var / scale)^(p - 1) has dual norm total^(1 - 1/p)
         bound = float(np.sum(np.sqrt(counts * space_slopes))) ** 2 / total ** (1.0 - 1.0 / p)
         value, lower_bound = scale * total ** (1.0 / p), max(bound, best.bound)
         if value < best.value:
-            best = Shares(noises=s, value=value, bound=lower_bound, mass=mass)
+            best = Shares(noises=s, value=value, bound=lower_bound, class_multipliers=multipliers)
         else:
-            best = Shares(noises=best.noises, value=best.value, bound=lower_bound, mass=best.mass)
+            best = Shares(
+                noises=best.noises,
+                value=best.value,
+                bound=lower_bound,
+                class_multipliers=best.class_multipliers,
+            )
         if best.value <= best.bound * (1.0 + gap):
             raise StopIteration
         return math.log(value), space_slopes * s / float(space_slopes @ s) - counts / s

@@ -195,11 +195,11 @@ class Plan(FrozenValue):
         return replace_one_cost(self.blocks, self.budget, self.max_records, self.schema, self.joint)
 
     @property
-    def answering(self) -> Mapping[Space, Block]:
-        """Mapping from residual space to the strategy and noise of its estimate.
+    def estimate_blocks(self) -> Mapping[Space, Block]:
+        """Mapping from key to the strategy and noise of the estimates that make up all answers.
 
-        Answers are sums of these estimates.  They are the measured blocks, unless a plan combines
-        several measurements into the estimate of a space.
+        An answer is a sum of one term per residual space.  The estimates are the measured blocks,
+        unless a plan combines several measurements into the estimate of a space.
         """
         return self.blocks
 
@@ -208,27 +208,27 @@ class Plan(FrozenValue):
         return SpaceAnswers(
             workload=self.workload,
             split=self.split,
-            blocks=self.answering,
+            blocks=self.estimate_blocks,
             estimates=estimates,
         )
 
     def sources(self, group: int) -> list[Block]:
-        """Return for every summand of `group_variance` the block whose noise it stems from."""
+        """Return for every summand of `group_variance` the block whose noise causes it."""
         names = self.workload.groups[group].attributes
         spaces = [tuple(names[a] for a in s.axes) for s in self.group_variance(group).summands]
-        return [self.answering[self.home.get(space, space)] for space in spaces]
+        return [self.estimate_blocks[self.block_key_of_space.get(space, space)] for space in spaces]
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
         """Return the estimates for `answers_from`, computed from those of the measured blocks.
 
-        The keys are those of `answering`.  Here the estimates are returned unchanged; a plan that
-        measures a residual space several times averages them.
+        The keys are those of `estimate_blocks`.  Here the estimates are returned unchanged; a plan
+        that measures a residual space several times averages them.
         """
         return estimates
 
     @cached_property
     def _variances(self) -> VarianceBuilder:
-        return VarianceBuilder(blocks=self.answering, split=self.split, schema=self.schema)
+        return VarianceBuilder(blocks=self.estimate_blocks, split=self.split, schema=self.schema)
 
     def group_variance(self, group: int) -> GroupVariance:
         """Return the variances of the queries of a group; see `engine.plans.variance`."""
@@ -241,7 +241,9 @@ class Plan(FrozenValue):
     @cached_property
     def _group_variance_list(self) -> list[GroupVariance]:
         """Variances of every group, in the order of the groups."""
-        return variances_by_class(self.answering, self.split, self.workload, self.group_variance)
+        return variances_by_class(
+            self.estimate_blocks, self.split, self.workload, self.group_variance
+        )
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
         """Return one number per group, computed once for groups with the same variances."""
@@ -331,7 +333,7 @@ class Plan(FrozenValue):
             square, _ = best_bound(self.workload, self.budget.law)
             return math.sqrt(square / self.budget.row_pcost / self.workload.queries)
 
-        return Certificate.against(
+        return Certificate.of_plan(
             self.budget,
             achieved=self.achieved,
             bound=bound,
@@ -445,9 +447,9 @@ class Plan(FrozenValue):
         return query_pieces(self.schema, self.split, attributes, query_tensor)
 
     @cached_property
-    def home(self) -> Mapping[Space, Space]:
-        """Mapping from residual space to the key in `answering` of the block that measures it."""
-        return block_of_space(self.answering)
+    def block_key_of_space(self) -> Mapping[Space, Space]:
+        """Mapping from residual space to the key of its block in `estimate_blocks`."""
+        return block_of_space(self.estimate_blocks)
 
     @property
     def solved(self) -> SolverState:
@@ -472,24 +474,24 @@ class Plan(FrozenValue):
                 or np.linalg.norm(piece) <= ROUNDING * size
             ):
                 continue
-            if space not in self.home:
+            if space not in self.block_key_of_space:
                 raise unmeasured_error(attributes, space)
-            by_block.setdefault(self.home[space], {})[space] = piece
+            by_block.setdefault(self.block_key_of_space[space], {})[space] = piece
         out = {}
-        for home, block_pieces in by_block.items():
-            block = self.answering[home]
+        for key, block_pieces in by_block.items():
+            block = self.estimate_blocks[key]
             if block.union:
                 ((_, strategy),) = block.factors
                 rows_by_space = {space: piece[None] for space, piece in block_pieces.items()}
                 row = union_rows(self.schema, block, rows_by_space)
                 if not strategy.complete and strategy.leaves_span(row)[0]:
-                    raise unmeasured_error(attributes, home)
-                out[home] = block.noise * (row @ strategy.pinv)[0]
+                    raise unmeasured_error(attributes, key)
+                out[key] = block.noise * (row @ strategy.pinv)[0]
             else:
-                if not measures_piece(block, block_pieces[home]):
-                    raise unmeasured_error(attributes, home)
-                solved = apply_factors(block, block_pieces[home], lambda s: s.pinv.T)
-                out[home] = (
+                if not measures_piece(block, block_pieces[key]):
+                    raise unmeasured_error(attributes, key)
+                solved = apply_factors(block, block_pieces[key], lambda s: s.pinv.T)
+                out[key] = (
                     block.noise
                     * (solved if block.weights is None else solved / block.weights).ravel()
                 )
@@ -537,7 +539,7 @@ class Plan(FrozenValue):
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
         }
-        # plans with `whole_tables` store this as an option
+        # plans with `full_tables` store this in `matrices`
         if self.joint and not self.full_tables:
             solved["joint"] = True
         if self.tradeoff is not None:

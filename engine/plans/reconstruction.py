@@ -135,7 +135,7 @@ class SpaceAnswers:
         return self.workload.schema
 
     @cached_property
-    def home(self) -> Mapping[Space, Space]:
+    def block_key_of_space(self) -> Mapping[Space, Space]:
         """Mapping from residual space to the key of the block that measures it."""
         return block_of_space(self.blocks)
 
@@ -157,9 +157,9 @@ class SpaceAnswers:
             out[space] = lift.table_coordinates(table.reshape(1, -1)).reshape(
                 [n - 1 for n in table.shape]
             )
-        for home, values in self.estimates.items():
+        for key, values in self.estimates.items():
             start = 0
-            for space in self.blocks[home].spaces:
+            for space in self.blocks[key].spaces:
                 shape = tuple(n - 1 for n in self.schema.sizes(space))
                 out[space] = values.ravel()[start : start + math.prod(shape)].reshape(shape)
                 start += math.prod(shape)
@@ -209,9 +209,9 @@ class SpaceAnswers:
         """
         if math.prod(n - 1 for n in self.schema.sizes(space)) == 0 or self.schema.is_exact(space):
             return True
-        if space not in self.home:
+        if space not in self.block_key_of_space:
             return False
-        block = self.blocks[self.home[space]]
+        block = self.blocks[self.block_key_of_space[space]]
         if all(s.complete for _, s in block.factors) or not block.union:
             return all(s.complete for _, s in block.factors)
         ((_, strategy),) = block.factors

@@ -168,7 +168,7 @@ class Distances:
         # the first block of an attribute defines its bins, so blocks on few attributes come first
         blocks = sorted(blocks, key=lambda b: len(b.factors))
         self.names = list(dict.fromkeys(name for b in blocks for name in b.attributes))
-        place = {name: i for i, name in enumerate(self.names)}
+        attribute_index = {name: i for i, name in enumerate(self.names)}
         width = max((len(b.factors) for b in blocks), default=0)
         # Arrays need equally many factors per block: pad with factors 1 on a dummy attribute, whose
         # number is len(names).
@@ -180,21 +180,22 @@ class Distances:
         bins: dict[str, Index] = {}
         interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
-        # marginal strategies have equal inner products for all pairs, so bins need no matrix
-        symbolic = set(self.names) - {
+        # Attributes on which all strategies have equal inner products for all pairs of different
+        # cells: their bins need no Gram matrix.
+        equal_product_names = set(self.names) - {
             name for name, s in factors if not isinstance(s, EQUAL_PRODUCTS)
         }
         for k, block in enumerate(blocks):
             for j, ((axis,), strategy) in enumerate(block.factors):
                 name = block.attributes[axis]
-                self.attribute[k, j] = place[name]
+                self.attribute[k, j] = attribute_index[name]
                 key = (strategy, name)
                 if (
                     key not in interval_cache
-                    and name in symbolic
+                    and name in equal_product_names
                     and isinstance(strategy, EQUAL_PRODUCTS)
                 ):
-                    interval_cache[key] = _symbolic_intervals(strategy)
+                    interval_cache[key] = _equal_product_intervals(strategy)
                 elif key not in interval_cache:
                     gram = strategy.column_gram()
                     if name not in bins:
@@ -214,23 +215,29 @@ class Distances:
         bins = np.append(bin_of, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
-        least, most = self.scale.copy(), self.scale.copy()
+        # interval of every block's product
+        smallest, largest = self.scale.copy(), self.scale.copy()
         for j in range(bins.shape[1]):
             # the ends of a product of intervals are among the products of their ends, with any sign
             ends = np.stack(
-                [least * low[:, j], least * high[:, j], most * low[:, j], most * high[:, j]]
+                [
+                    smallest * low[:, j],
+                    smallest * high[:, j],
+                    largest * low[:, j],
+                    largest * high[:, j],
+                ]
             )
-            least, most = ends.min(axis=0), ends.max(axis=0)
+            smallest, largest = ends.min(axis=0), ends.max(axis=0)
         # records that agree on all attributes of a block have the same column
-        moved = (bins != 1).any(axis=1)
-        return float(np.sum(2.0 * (self.column - least) * moved)) * ROUNDING_FACTOR
+        differs = (bins != 1).any(axis=1)
+        return float(np.sum(2.0 * (self.column - smallest) * differs)) * ROUNDING_FACTOR
 
     def bound(self) -> float:
         """Return an upper bound on the cost of any pair of cells, by best-first search."""
         start = np.zeros(len(self.names), dtype=np.int64)
         # breaks ties of bounds, because arrays cannot be compared
-        ticket = itertools.count()
-        heap = [(-self.at(start), next(ticket), 0, start)]
+        tie_breaker = itertools.count()
+        heap = [(-self.at(start), next(tie_breaker), 0, start)]
         steps = min(MAX_STEPS, max(20, MAX_ENTRIES // max(1, self.attribute.size)))
         while heap and steps > 0 and heap[0][2] < len(self.order):
             _, _, depth, bin_of = heapq.heappop(heap)
@@ -238,7 +245,7 @@ class Distances:
                 if np.isfinite(self.low[self.attribute == self.order[depth]][0, k]):
                     child = bin_of.copy()
                     child[self.order[depth]] = k
-                    heapq.heappush(heap, (-self.at(child), next(ticket), depth + 1, child))
+                    heapq.heappush(heap, (-self.at(child), next(tie_breaker), depth + 1, child))
                     steps -= 1
         return max(-heap[0][0], 0.0)
 
@@ -261,7 +268,7 @@ def _binned(gram: Array) -> Index:
     return out
 
 
-def _symbolic_intervals(strategy: MarginalStrategy | IdentityStrategy) -> tuple[Array, Array]:
+def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> tuple[Array, Array]:
     """Return the result of `_intervals` without the Gram matrix of the strategy's columns.
 
     All pairs of different cells have equal inner products and form one bin.
@@ -277,7 +284,14 @@ def _symbolic_intervals(strategy: MarginalStrategy | IdentityStrategy) -> tuple[
 def _intervals(gram: Array, bins: Index) -> tuple[Array, Array]:
     """Return the smallest and the largest Gram entry of every bin, shape (BINS + 2,) each.
 
-    Entry 0 is over all pairs.  For a bin without pairs, the entries are infinite.
+    Parameters
+    ----------
+    gram : Gram matrix of the columns of a strategy, shape (n, n).
+    bins : bin of every pair of cells, from 1; see `_binned`.
+
+    Returns
+    -------
+    low, high : entry 0 is over all pairs.  A bin without pairs has the entries inf and -inf.
     """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     np.minimum.at(low, bins, gram)

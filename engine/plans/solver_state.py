@@ -20,36 +20,36 @@ from engine.residuals.basis import UNIFORM
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Lines:
-    """Query weights that are products over attributes, for every residual space.
+class LineWeights:
+    """Query weights by attribute: for every residual space, a product over its attributes.
 
     The strategies of the residual spaces are optimal for these weights.
 
     Attributes
     ----------
     weights : weight vectors, each with one weight per query on a single attribute.
-    uses : for every residual space, in the order of the decomposition, one entry per attribute: the
+    indices : for every residual space, in the order of the decomposition, one entry per attribute: the
         index of its vector in ``weights``, or -1 if all queries on it have equal weights.
     """
 
     weights: tuple[Array, ...]
-    uses: tuple[tuple[int, ...], ...]
+    indices: tuple[tuple[int, ...], ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the weights as JSON-ready data."""
-        return {"weights": [pack(w) for w in self.weights], "uses": [list(u) for u in self.uses]}
+        return {"weights": [pack(w) for w in self.weights], "uses": [list(i) for i in self.indices]}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Lines:
+    def from_dict(cls, data: Mapping[str, Any]) -> LineWeights:
         """Rebuild from `to_dict`; raise ValueError if the data is invalid."""
         lines = cls(
-            weights=tuple(map(unpack, data["weights"])), uses=tuple(map(tuple, data["uses"]))
+            weights=tuple(map(unpack, data["weights"])), indices=tuple(map(tuple, data["uses"]))
         )
-        numbers = [n for indices in lines.uses for n in indices]
+        numbers = [n for indices in lines.indices for n in indices]
         if not all(type(n) is int and -1 <= n < len(lines.weights) for n in numbers):
-            raise ValueError("an index of the attribute weights is out of range")
+            raise ValueError("an index of the query weights by attribute is out of range")
         if not all(np.isfinite(w).all() and (w > 0).all() for w in lines.weights):
-            raise ValueError("attribute weights must be positive and finite")
+            raise ValueError("the query weights by attribute must be positive and finite")
         return lines
 
 
@@ -65,15 +65,15 @@ class Tradeoff:
     witness : query weights that certify the bound; None if they equal ``emphasis``.
     limits : for the weighted sum with group constraints, the largest allowed sum of variances of
         every group at privacy cost 1, in counts^2, infinite without a constraint, shape (groups,).
-    lines : attribute weights for which the strategies are optimal, if these are products over
-        attributes; ``emphasis`` then only certifies the bound.
+    lines : query weights by attribute for which the strategies are optimal; None if they are
+        optimal for ``emphasis``, which otherwise only certifies the bound.
     """
 
     shares: Array
     emphasis: Emphasis
     witness: Emphasis | None = None
     limits: Array | None = None
-    lines: Lines | None = None
+    lines: LineWeights | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
@@ -137,7 +137,7 @@ class Certificate:
     search: Callable[[], float] = field(repr=False, compare=False)
 
     @classmethod
-    def against(
+    def of_plan(
         cls,
         budget: Budget,
         *,
@@ -165,7 +165,9 @@ class Certificate:
         The bounds are proved for neighbours that add or remove a record.  They fail if neighbours
         replace a record, because answers that depend only on the number of records may be exact.
         """
-        gap = achieved / bound - 1.0 if bound > 0 else math.inf if searched else 0.0
+        gap = math.inf if searched else 0.0
+        if bound > 0:
+            gap = achieved / bound - 1.0
         if budget.neighbours == REPLACE_ONE:
             bound, gap, search = 0.0, math.inf, float
             statement = "No bound is proved for neighbours that replace a record."

@@ -67,24 +67,22 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
             # without its attributes, a query is the sum over all cells of the factor: 1^T C 1
             coefficient *= float(_marginal_covariance(strategy, (), ()).item())
     arrays = [
-        (parts, _forms(group, part_axes, parts, factors))
+        (parts, _quadratic_forms(group, part_axes, parts, factors))
         for parts, factors in connected_components(part_axes, block.factors)
     ]
     unmeasured_marks = [
         _outside_span(group, part_axes, axes, s) for axes, s in block.factors if not s.complete
     ]
-    unmeasured_marks = [(parts, nonzero) for parts, nonzero in unmeasured_marks if nonzero.any()]
-    # a query without nonzero entries needs no measurement
-    nonzero = nonzero_parts(group) if unmeasured_marks else []
-    unmeasured_summands = [
-        Summand(
-            coefficient=1.0,
-            arrays=tuple(
-                ([(parts, a)] if parts else []) + [m for m in nonzero if m[0][0] not in parts]
-            ),
+    unmeasured_marks = [(parts, marks) for parts, marks in unmeasured_marks if marks.any()]
+    # a query needs no measurement if all its coefficients on one part are 0
+    nonzero_marks = nonzero_parts(group) if unmeasured_marks else []
+    unmeasured_summands = []
+    for parts, marks in unmeasured_marks:
+        arrays_of_parts = [(parts, marks)] if parts else []
+        other_marks = [((p,), mark) for (p,), mark in nonzero_marks if p not in parts]
+        unmeasured_summands.append(
+            Summand(coefficient=1.0, arrays=(*arrays_of_parts, *other_marks))
         )
-        for parts, a in unmeasured_marks
-    ]
     return GroupVariance(
         counts=tuple(part.count for part in group.parts),
         summands=(Summand(coefficient=coefficient, arrays=tuple(arrays)),),
@@ -93,11 +91,12 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
 
 
 def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
-    """Return the components of marginal cells of a factor's table that the strategy misses.
+    """Return the component of every marginal cell that a strategy does not measure.
 
     Parameters
     ----------
-    axes : axes of the marginal; a marginal cell is the sum of cells over the other axes.
+    axes : axes of the marginal, of those of the strategy; a marginal cell is the sum of cells over
+        the other axes.
 
     Returns
     -------
@@ -176,9 +175,11 @@ def _outside_span(
         axes.index(part_axes[p][i]) for p, places in zip(parts, inside, strict=True) for i in places
     ]
     residual_rows = unmeasured_rows(strategy, common_axes)
-    sides = strategy.cells / len(residual_rows)
+    # as a query on all cells of the factor, a query on the marginal has a squared norm that is
+    # larger by this factor
+    cells_per_marginal_cell = strategy.cells / len(residual_rows)
     # the unmeasured component of a query is at most this norm times the norm of the query
-    if np.linalg.norm(residual_rows) <= MAX_UNMEASURED_SHARE * math.sqrt(sides):
+    if np.linalg.norm(residual_rows) <= MAX_UNMEASURED_SHARE * math.sqrt(cells_per_marginal_cell):
         return parts, np.zeros(counts)
     if len(residual_rows) < strategy.cells:
         # only norms are needed, and the triangular factor preserves them with fewer columns
@@ -187,17 +188,18 @@ def _outside_span(
         math.prod(group.parts[p].sizes[i] for i in places)
         for p, places in zip(parts, inside, strict=True)
     ]
-    residual_rows, squares, tolerance = (
-        residual_rows.reshape(*shape, -1),
-        np.zeros(counts),
-        np.full((), MAX_UNMEASURED_SHARE**2 * sides),
-    )
-    spread = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
-    step = max(1, SLAB_ENTRIES // (math.prod(counts) * spread))
+    residual_rows = residual_rows.reshape(*shape, -1)
+    # squared norms of the unmeasured components, and the largest that count as measured
+    squares = np.zeros(counts)
+    tolerance = np.full((), MAX_UNMEASURED_SHARE**2 * cells_per_marginal_cell)
+    # cells of the parts' attributes that the factor does not have, for each row of the table
+    outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
+    step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
         table = residual_rows[..., start : start + step]
         for k, (p, places) in enumerate(zip(parts, inside, strict=True)):
-            table = np.moveaxis(_applied(group.parts[p], places, np.moveaxis(table, k, 0)), 0, k)
+            product = _contract_queries(group.parts[p], places, np.moveaxis(table, k, 0))
+            table = np.moveaxis(product, 0, k)
         squares += np.sum(table**2, axis=tuple(range(len(parts), table.ndim)))
     for p in parts:
         part = group.parts[p]
@@ -207,12 +209,18 @@ def _outside_span(
     return parts, (squares > tolerance).astype(float)
 
 
-def _applied(part: Part, inside: Sequence[int], table: Array) -> Array:
-    """Multiply the query rows of a part with the first axis of a table.
+def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
+    """Contract the query matrix of a part with the first axis of a table.
 
-    The first axis of the table runs over the cells of some attributes of the part, at positions
-    ``inside``.  In the result the queries are the first axis, and the cells of the part's other
-    attributes the last.
+    Parameters
+    ----------
+    inside : positions of some attributes of the part.
+    table : its first axis has the cells of these attributes.
+
+    Returns
+    -------
+    An array with the queries as its first axis.  If the part has other attributes, they are not
+    summed over, and their cells are a new last axis.
     """
     if len(inside) == len(part.axes):
         return part.family.dot(part.sizes, table)
@@ -291,10 +299,15 @@ def sum_axes(
 
 
 def _marginal_covariance(strategy: Strategy, rows: Sequence[int], columns: Sequence[int]) -> Array:
-    """Return the covariance of marginal cells of a factor's table at noise scale 1.
+    """Return the covariances of the cells of two marginals of a factor's table at noise scale 1.
 
-    Left and right are sums of cells over all axes but ``rows`` and ``columns``; shape (cells of
-    ``rows``, cells of ``columns``).
+    Parameters
+    ----------
+    rows, columns : axes of the two marginals; their cells are sums over all other axes.
+
+    Returns
+    -------
+    Shape (cells of ``rows``, cells of ``columns``).
     """
     if isinstance(strategy, IdentityStrategy):
         if rows and columns:
@@ -304,7 +317,7 @@ def _marginal_covariance(strategy: Strategy, rows: Sequence[int], columns: Seque
     return sum_axes(strategy.covariance, strategy.sizes, rows, columns)
 
 
-def _forms(
+def _quadratic_forms(
     group: Group, part_axes: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]]
 ) -> Array:
     """Return q C q^T for all combinations q of the parts' queries, one axis per part.
@@ -312,23 +325,24 @@ def _forms(
     C is the covariance of the cells at noise scale 1, a Kronecker product over the factors.
     """
     order = [a for p in parts for a in part_axes[p]]
-    reduced = []
+    # for every factor, the axes and sizes that it shares with the parts, and their covariance
+    marginals = []
     for axes, strategy in factors:
         common_axes = [i for i, a in enumerate(axes) if a in order]
         matrix = _marginal_covariance(strategy, common_axes, common_axes)
-        reduced.append(
+        marginals.append(
             ([axes[i] for i in common_axes], [strategy.sizes[i] for i in common_axes], matrix)
         )
     if len(parts) == 1 and len(factors) == 1 and isinstance(factors[0][1], IdentityStrategy):
         return factors[0][1].query_variances(group.parts[parts[0]])
-    if len(parts) == 1 and len(reduced) == 1 and reduced[0][0] == order:
+    if len(parts) == 1 and len(marginals) == 1 and marginals[0][0] == order:
         part = group.parts[parts[0]]
-        return np.maximum(part.family.quadratic(part.sizes, reduced[0][2]), 0.0)
+        return np.maximum(part.family.quadratic(part.sizes, marginals[0][2]), 0.0)
     if len(parts) == 1:
-        return _forms_by_row(group.parts[parts[0]], order, factors)
+        return _quadratic_forms_by_chunk(group.parts[parts[0]], order, factors)
     # one table with two axes (row, column) for every part, contracted part by part
     table, names = np.ones(()), list[tuple[int, int]]()
-    for table_axes, sizes, matrix in reduced:
+    for table_axes, sizes, matrix in marginals:
         table = np.multiply.outer(table, np.asarray(matrix).reshape(*sizes, *sizes))
         names += [(a, 0) for a in table_axes] + [(a, 1) for a in table_axes]
     target = [(a, side) for p in parts for side in (0, 1) for a in part_axes[p]]
@@ -339,12 +353,12 @@ def _forms(
         # the first k axes already run over queries
         table = np.moveaxis(table, (k, k + 1), (0, 1))
         table = np.moveaxis(
-            _row_forms(group.parts[p].family.rows(group.parts[p].sizes), table), 0, k
+            _contract_twice(group.parts[p].family.rows(group.parts[p].sizes), table), 0, k
         )
     return np.maximum(table, 0.0)
 
 
-def _forms_by_row(
+def _quadratic_forms_by_chunk(
     part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Strategy]]
 ) -> Array:
     """Return q C q^T for the query rows q of one part with attributes in several factors.
@@ -363,7 +377,7 @@ def _forms_by_row(
     return np.concatenate(out)
 
 
-def _row_forms(rows: Array, table: Array) -> Array:
+def _contract_twice(rows: Array, table: Array) -> Array:
     """Return sum over (c, d) of rows[q, c] table[c, d, ...] rows[q, d], shape (q, ...)."""
     n_rest = math.prod(table.shape[2:])
     step = max(1, SLAB_ENTRIES // max(1, table.shape[1] * n_rest))
@@ -710,7 +724,7 @@ class MarginalsPlan(Plan):
     """A plan of complete marginal tables, answered by least squares over all of them.
 
     The keys of the blocks are ("component", number), and every block measures every cell of its
-    table.  `answering` holds the precision of the residual spaces that are estimated from the
+    table.  `estimate_blocks` holds the precision of the residual spaces that are estimated from the
     tables.
     """
 
@@ -732,7 +746,7 @@ class MarginalsPlan(Plan):
         return out
 
     @cached_property
-    def answering(self) -> Mapping[Space, Block]:
+    def estimate_blocks(self) -> Mapping[Space, Block]:
         out = {}
         for space in sorted(self._precisions, key=lambda s: (len(s), s)):
             # inverse-variance weighting of independent unbiased estimates: the variance of the mean

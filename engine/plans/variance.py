@@ -102,7 +102,8 @@ class GroupVariance:
     counts: tuple[int, ...]
     summands: tuple[Summand, ...]
     unmeasured: tuple[Summand, ...] = ()
-    # sums and Pareto fronts of the arrays; `at_noise` shares them, as no coefficient enters
+    # Sums and Pareto fronts of the arrays.  They do not depend on the coefficients, so the results
+    # of `at_noise` share them.
     _cache: dict[str, Any] = field(init=False, default_factory=dict)
 
     def at_noise(self, noise: Sequence[float]) -> GroupVariance:
@@ -276,10 +277,8 @@ def index_ranges(
     for low in range(start, stop, SLAB_ENTRIES // 4):
         high = min(stop, low + SLAB_ENTRIES // 4)
         # a group may have more than 2^62 queries, whose positions do not fit int64
-        remaining, index = (
-            np.arange(low, high, dtype=object if math.prod(counts) >= 2**62 else np.int64),
-            [],
-        )
+        dtype = object if math.prod(counts) >= 2**62 else np.int64
+        remaining, index = np.arange(low, high, dtype=dtype), []
         for n in reversed(counts):
             remaining, position = np.divmod(remaining, n)
             index.append(position.astype(np.int64))
@@ -335,9 +334,9 @@ def parts_outside(group: Group, axes: Axes) -> list[int]:
 
 def summand_without(
     coefficient: float,
-    together: Parts,
+    joint_parts: Parts,
     values: Array,
-    rest: Sequence[int],
+    other_parts: Sequence[int],
     arrays: Sequence[Array],
     axes: Axes,
 ) -> Summand:
@@ -345,22 +344,21 @@ def summand_without(
 
     Parameters
     ----------
-    together, values : the numbers of the several parts, and the array over their queries.  Without
-        such parts, ``values`` is a single number that multiplies the first other array, or the
-        coefficient if there is none.
-    rest, arrays : the numbers of the other parts and their arrays.
+    joint_parts, values : the numbers of the several parts, and the array over their queries.
+        Without such parts, ``values`` is a single number that multiplies the first other array, or
+        the coefficient if there is none.
+    other_parts, arrays : the numbers of the other parts and their arrays.
     axes : see `Summand`.
     """
-    rest_arrays = [((p,), array) for p, array in zip(rest, arrays, strict=True)]
-    if together:
+    other_arrays = [((p,), array) for p, array in zip(other_parts, arrays, strict=True)]
+    if joint_parts:
         return Summand(
-            coefficient=coefficient, arrays=((together, values), *rest_arrays), axes=axes
+            coefficient=coefficient, arrays=((joint_parts, values), *other_arrays), axes=axes
         )
-    if rest_arrays:
+    if other_arrays:
+        (parts, array), *remaining = other_arrays
         return Summand(
-            coefficient=coefficient,
-            arrays=((rest_arrays[0][0], rest_arrays[0][1] * float(values)), *rest_arrays[1:]),
-            axes=axes,
+            coefficient=coefficient, arrays=((parts, array * float(values)), *remaining), axes=axes
         )
     return Summand(coefficient=coefficient * float(values), arrays=(), axes=axes)
 
@@ -479,11 +477,11 @@ def norms_outside_spans(
         products: Array = np.asarray(
             np.kron(first[start : start + step], others), dtype=float
         ).reshape(-1, *shape)
-        for k, (span, at) in enumerate(spans):
-            # rows on the axes of the span, so that one matrix product projects all of them
-            other_axes = tuple(a for a in range(len(shape)) if a not in at)
-            on_span = group_axes(products, [other_axes, at], 1).reshape(-1, len(span))
-            squares[k] += float(np.sum((on_span - (on_span @ span) @ span.T) ** 2))
+        for k, (span, axes) in enumerate(spans):
+            # make rows of the axes of the span, so that one matrix product projects all of them
+            other_axes = tuple(a for a in range(len(shape)) if a not in axes)
+            axis_rows = group_axes(products, [other_axes, axes], 1).reshape(-1, len(span))
+            squares[k] += float(np.sum((axis_rows - (axis_rows @ span) @ span.T) ** 2))
     return squares
 
 
@@ -553,7 +551,7 @@ def variances_by_class(
             tuple(map(schema.names.__getitem__, places)) for places in group_class.places.tolist()
         ]
         inside = [
-            [blocks.numbers.get(space, -1) + 1 for space in subsets(group_names)]
+            [blocks.class_of_key.get(space, -1) + 1 for space in subsets(group_names)]
             for group_names in names
         ]
         examples, class_of = unique_rows(
@@ -602,7 +600,8 @@ class VarianceBuilder:
     _measured: dict[Any, bool] = field(default_factory=dict)
     _reduced: dict[Any, tuple[Array, float]] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
-    # variances by form; the form of a group is its description without names and noise
+    # Variances by form.  The form of a group describes its queries and the strategies of its
+    # residual spaces, without names and noise.
     _forms: dict[Any, GroupVariance] = field(default_factory=dict)
     # one shared copy of every form, because forms take most of the memory of a plan
     _keys: dict[Any, Any] = field(default_factory=dict)
@@ -639,15 +638,16 @@ class VarianceBuilder:
                 unmeasured = (
                     [] if self._measured.get(form) else self._unmeasured_terms(group, products)
                 )
-            coupled_summands, coupled_marks = (
-                self._coupled_terms(group, complements, coupled) if coupled else ([], [])
-            )
-            counts, unmeasured = tuple(p.count for p in group.parts), [*unmeasured, *coupled_marks]
+            if coupled:
+                coupled_summands, coupled_marks = self._coupled_terms(group, complements, coupled)
+                summands, unmeasured = [*summands, *coupled_summands], [*unmeasured, *coupled_marks]
             self._groups[key] = GroupVariance(
-                counts=counts, summands=(*summands, *coupled_summands), unmeasured=tuple(unmeasured)
+                counts=tuple(p.count for p in group.parts),
+                summands=tuple(summands),
+                unmeasured=tuple(unmeasured),
             )
-            # a coupled group without parts has a coefficient other than the squared noise, which
-            # `at_noise` could not replace
+            # The coefficient of a coupled group without parts is the squared noise times a constant.
+            # `at_noise` would replace it by the squared noise alone, so do not share its form.
             if group.parts or not coupled:
                 self._forms[form] = self._groups[key]
         return self._groups[key]
@@ -655,7 +655,7 @@ class VarianceBuilder:
     def partial_groups(self, workload: Workload) -> Index:
         """Return the sorted numbers of groups with a residual space that is not fully measured."""
         measured = (
-            self.blocks.measured()
+            self.blocks.prototypes_by_space()
             if isinstance(self.blocks, LazyBlocks)
             else self._block_of_space.items()
         )
@@ -759,7 +759,7 @@ class VarianceBuilder:
         for axes, block in inside:
             missing = self._unmeasured_marks(group, axes, block)
             outside = (
-                [((p,), self._present(group, p, ())) for p in parts_outside(group, axes)]
+                [((p,), self._has_component(group, p, ())) for p in parts_outside(group, axes)]
                 if missing
                 else []
             )
@@ -775,40 +775,57 @@ class VarianceBuilder:
         queries of all parts with attributes of the coupled spaces are listed; every other part
         contributes one array, as in `_products`.
         """
-        ranks, targets = group.ranks(self.schema), dict[Any, tuple[Block | None, list[Axes]]]()
+        ranks = group.ranks(self.schema)
+        # the spaces of every block; an unmeasured space has an entry of its own
+        spaces_of_block = dict[Any, tuple[Block | None, list[Axes]]]()
         for axes, block in spaces:
-            targets.setdefault(axes if block is None else block, (block, []))[1].append(axes)
+            spaces_of_block.setdefault(axes if block is None else block, (block, []))[1].append(
+                axes
+            )
         pairs = [{ranks[a] for a in pair} for pair in complements]
         summands, unmeasured = [], []
-        for block, block_spaces in targets.values():
-            touched = {a for axes in block_spaces for a in axes}
-            inside = tuple(a for a in ranks if a in touched)
+        for block, block_spaces in spaces_of_block.values():
+            space_axes = {a for axes in block_spaces for a in axes}
+            inside = tuple(a for a in ranks if a in space_axes)
             # a complement depends on the queries on both attributes of its pair
-            touched.update(
+            needed_axes = space_axes.union(
                 *(pair for pair in pairs if any(set(axes) < pair for axes in block_spaces))
             )
-            touched_parts = tuple(
-                p for p, part in enumerate(group.parts) if touched & set(part.axes)
+            listed_parts = tuple(
+                p for p, part in enumerate(group.parts) if needed_axes & set(part.axes)
             )
-            values, marks = self._coupled(group, touched_parts, block, block_spaces)
-            rest = [p for p in range(len(group.parts)) if p not in touched_parts]
+            other_parts = [p for p in range(len(group.parts)) if p not in listed_parts]
+            values, marks = self._coupled_variances(group, listed_parts, block, block_spaces)
             if block is not None:
-                outside = [self._outside_squares(group, p) for p in rest]
+                outside = [self._outside_squares(group, p) for p in other_parts]
                 summands.append(
-                    summand_without(block.noise**2, touched_parts, values, rest, outside, inside)
+                    summand_without(
+                        block.noise**2, listed_parts, values, other_parts, outside, inside
+                    )
                 )
-            present = [self._present(group, p, ()) for p in rest] if marks.any() else []
-            if marks.any() and all(map(np.any, present)):
-                unmeasured.append(summand_without(1.0, touched_parts, marks, rest, present, inside))
+            if marks.any():
+                present = [self._has_component(group, p, ()) for p in other_parts]
+                if all(map(np.any, present)):
+                    unmeasured.append(
+                        summand_without(1.0, listed_parts, marks, other_parts, present, inside)
+                    )
         return summands, unmeasured
 
-    def _coupled(
+    def _coupled_variances(
         self, group: Group, part_numbers: Parts, block: Block | None, spaces: Sequence[Axes]
     ) -> Array:
-        """Return variances at noise 1, and marks, for all combinations of some parts' queries.
+        """Return variances and marks of unmeasured queries, for the queries on some parts.
 
-        Shape (2, counts of these parts).  The first entry is the variance from the noise of the
-        block in the given spaces; the second is 1 if the block does not measure the query, else 0.
+        Parameters
+        ----------
+        part_numbers : parts whose queries are combined.
+        block : block that measures ``spaces``; None if they are unmeasured.
+
+        Returns
+        -------
+        Shape (2, counts of these parts).  Entry 0 has the variances of the queries' components in
+        ``spaces`` if the noise of the block is 1.  Entry 1 is 1 for queries with an unmeasured
+        component and 0 for the others.
         """
         parts = tuple(group.parts[p] for p in part_numbers)
         axes_of_parts = {a for part in parts for a in part.axes}
@@ -894,10 +911,11 @@ class VarianceBuilder:
         )
         return [np.arange(ends[k], ends[k + 1]) for k in map(block.union.index, spaces)]
 
-    def _present(self, group: Group, p: int, inside: Axes) -> Array:
-        """Return 1 for queries of part p with a nonzero component in a residual space, else 0.
+    def _has_component(self, group: Group, p: int, inside: Axes) -> Array:
+        """Mark the queries of part p with a nonzero component in a residual space.
 
-        ``inside`` are the positions in the part of the attributes of the space.
+        Returns 1 for these queries and 0 for the others, shape (queries,).  ``inside`` are the
+        positions in the part of the attributes of the space.
         """
         part = group.parts[p]
         centers = self.split.centers_of(group.named(part.axes))
@@ -997,12 +1015,12 @@ class VarianceBuilder:
                 # closed form for many families and needs no residual rows
                 self._arrays[key] = strategy.query_variances(part)
             else:
-                self._arrays[key] = self._coupled_array(
+                self._arrays[key] = self._listed_squares(
                     touched, names, factors, order, matrix, weights
                 )
         return parts, self._arrays[key]
 
-    def _coupled_array(
+    def _listed_squares(
         self,
         touched: Sequence[tuple[Part, Axes]],
         names: Sequence[tuple[str, ...]],
@@ -1018,6 +1036,7 @@ class VarianceBuilder:
         touched : pairs of a part and the positions of its attributes that are in the factors.
         names : attributes of every part.
         order : the axes in the order of the Kronecker product of residual rows.
+        matrix, weights : as in `_inside_squares`.
         """
         rows = []
         for (part, inside), part_names in zip(touched, names, strict=True):
@@ -1033,18 +1052,18 @@ class VarianceBuilder:
             for i, a in ((i, part.axes[i]) for i in inside)
         }
         sets = [tuple(order.index(a) for a in axes) for axes, _ in factors]
-        applied = [
-            s.pinv if matrix == "pinv" else s.unmeasured if matrix == k else None
-            for k, (_, s) in enumerate(factors)
-        ]
-        return squares_of_products(rows, [size[a] for a in order], sets, applied, weights)
+        if matrix == "pinv":
+            matrices: list[Array | None] = [s.pinv for _, s in factors]
+        else:
+            matrices = [s.unmeasured if matrix == k else None for k, (_, s) in enumerate(factors)]
+        return squares_of_products(rows, [size[a] for a in order], sets, matrices, weights)
 
-    def _surely_measured(self, group: Group, factors: Sequence[tuple[Axes, Strategy]]) -> bool:
+    def _is_surely_measured(self, group: Group, factors: Sequence[tuple[Axes, Strategy]]) -> bool:
         """Return True only if the factors measure all queries of a group; False proves nothing.
 
-        The test is that the components of all queries outside the span, summed, are smaller than
-        the tolerance for a single query.  It replaces the queries of a part by fewer rows with the
-        same Gram matrix, which preserves sums of squares over products.
+        The test is that the squared norm of the components outside the span, summed over all
+        queries, is at most the tolerance for a single query.  It replaces the queries of a part by
+        fewer rows with the same Gram matrix, which preserves sums of squares over products.
         """
         covered = {a for factor_axes, _ in factors for a in factor_axes}
         order = [a for part in group.parts for a in part.axes if a in covered]
@@ -1053,7 +1072,7 @@ class VarianceBuilder:
             for part in group.parts
             if (inside := tuple(i for i, a in enumerate(part.axes) if a in covered))
         ]
-        least = math.prod(shortest for _, shortest in reduced)
+        smallest = math.prod(part_smallest for _, part_smallest in reduced)
         spans = [
             (strategy.span, tuple(order.index(a) for a in axes))
             for axes, strategy in factors
@@ -1062,26 +1081,29 @@ class VarianceBuilder:
         residuals = norms_outside_spans(
             [rows for rows, _ in reduced], [group.sizes[a] - 1 for a in order], spans
         )
-        return max(residuals, default=0.0) <= MAX_UNMEASURED_SHARE**2 * least
+        return max(residuals, default=0.0) <= MAX_UNMEASURED_SHARE**2 * smallest
 
     def _reduced_rows(
         self, part: Part, inside: Axes, names: tuple[str, ...]
     ) -> tuple[Array, float]:
-        """Return few rows with the same Gram matrix as the residual rows of a part's queries.
+        """Reduce the residual rows of a part's queries to few rows with the same Gram matrix.
 
-        Also returns the smallest squared norm of a residual row that is not 0.
+        Returns
+        -------
+        rows : the few rows, shape (at most coordinates, coordinates).
+        smallest : smallest squared norm of a residual row that is not 0.
         """
         centers = self.split.centers_of(names)
         key = ("reduced", part.key, inside, tuple(map(digest, centers)))
         if key not in self._reduced:
-            reduced, least = list[Array](), math.inf
+            reduced, smallest = list[Array](), math.inf
             for _, chunk in part.family.chunks(part.sizes):
                 residual_part = residual_rows(chunk, part.sizes, inside, centers)
                 squares = np.sum(residual_part**2, axis=1)
                 present = squares > ROUNDING**2 * np.sum(chunk**2, axis=1)
-                least = min(least, float(squares[present].min(initial=math.inf)))
+                smallest = min(smallest, float(squares[present].min(initial=math.inf)))
                 reduced = [reduce_rows(np.concatenate([*reduced, residual_part]))]
-            self._reduced[key] = reduced[0], least
+            self._reduced[key] = reduced[0], smallest
         return self._reduced[key]
 
     def _unmeasured_marks(
@@ -1100,11 +1122,13 @@ class VarianceBuilder:
             if set(part.axes) & set(axes)
         ]
         components = [] if block is None else self._components(group, axes, block)
-        unproven = [factors for factors in components if not self._surely_measured(group, factors)]
+        unproven = [
+            factors for factors in components if not self._is_surely_measured(group, factors)
+        ]
         if block is not None and not unproven:
             return []
         present: list[tuple[Parts, Array]] = [
-            ((p,), self._present(group, p, inside)) for p, inside in touched
+            ((p,), self._has_component(group, p, inside)) for p, inside in touched
         ]
         out = [present] if block is None else []
         for factors in unproven:
@@ -1117,16 +1141,8 @@ class VarianceBuilder:
                 for (p,), mark in present:
                     if p in parts:
                         marks = marks * broadcast_along(mark, parts.index(p), len(parts))
-                out.append(
-                    [
-                        (parts, marks),
-                        *(
-                            part_present
-                            for part_present in present
-                            if part_present[0][0] not in parts
-                        ),
-                    ]
-                )
+                other_marks = [((p,), mark) for (p,), mark in present if p not in parts]
+                out.append([(parts, marks), *other_marks])
         return out
 
 
@@ -1211,14 +1227,14 @@ class Footprint:
         respect to the squared noises, times scale / power: the sums over queries of
         (variance / scale)^(power - 1) times the query's entry of the table in row j.
         """
-        at = noises / scale
+        scaled = noises / scale
         if self.expands(power):
             exponents, coefficients, units = self.expansion(int(power))
-            terms = coefficients * np.exp(exponents @ np.log(np.maximum(at * units, 1e-300)))
-            return float(terms.sum()), (terms @ exponents) / at / power
+            terms = coefficients * np.exp(exponents @ np.log(np.maximum(scaled * units, 1e-300)))
+            return float(terms.sum()), (terms @ exponents) / scaled / power
         total, slopes = 0.0, np.zeros(len(noises))
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
-            values = (at[:, None] * left).T @ right
+            values = (scaled[:, None] * left).T @ right
             # a variance of 0 may round to a negative number, whose fractional power is NaN
             powers = np.maximum(values, 0.0) ** (power - 1.0)
             powers *= left_weight[:, None]
@@ -1263,8 +1279,8 @@ class Footprint:
             units = np.ones(spaces)
             for table, weight in self.distinct:
                 largest = np.abs(table).max(axis=1)
-                far = np.abs(np.log10(np.maximum(largest, 1e-300))) * power > MAX_EXPONENT
-                table_units = np.where(far & (largest > 0.0), largest, 1.0)
+                leaves_range = np.abs(np.log10(np.maximum(largest, 1e-300))) * power > MAX_EXPONENT
+                table_units = np.where(leaves_range & (largest > 0.0), largest, 1.0)
                 units, table = units * table_units, table / table_units[:, None]
                 powers = table[None] ** np.arange(power + 1.0)[:, None, None]
                 products = np.ones((len(exponents), table.shape[1]))
@@ -1421,7 +1437,8 @@ def _first_copies(columns: Array) -> tuple[Array, Index]:
 def _column_classes(packed: bytes, rows: int) -> Index:
     """Return for every column of a table the number of its class of equal columns.
 
-    ``packed`` are the bytes of the table, which has ``rows`` rows; bytes can be cached.
+    The table is given by its bytes, ``packed``, and its number of rows, because arrays cannot be
+    keys of a cache.
     """
     columns = np.frombuffer(packed).reshape(rows, -1)
     order = np.lexsort(columns[::-1])
@@ -1434,9 +1451,10 @@ def _column_classes(packed: bytes, rows: int) -> Index:
 
 @lru_cache(maxsize=64)
 def _front(packed: bytes, rows: int) -> Index:
-    """Return the indices of the columns on the Pareto front; for two rows, of its hull's vertices.
+    """Return the indices of the columns of a table on its Pareto front.
 
-    ``packed`` are the bytes of the table, which has ``rows`` rows; bytes can be cached.
+    For two rows, only the vertices of the convex hull are returned, because a weighted sum of the
+    rows is largest at a vertex.  The table is given as in `_column_classes`.
     """
     features = np.frombuffer(packed).reshape(rows, -1)
     front: Index = pareto_front(features)

@@ -393,7 +393,7 @@ def evidence(measurement: Measurement) -> Evidence:
     for space, coordinates in answers.by_space.items():
         axes = tuple(at[n] for n in space if n in at)
         if axes in sets and len(axes) == len(space) and axes not in exact:
-            block = plan.answering[plan.home[space]]
+            block = plan.estimate_blocks[plan.block_key_of_space[space]]
             estimate = _estimate(
                 block,
                 space,

@@ -336,7 +336,7 @@ def max_arrays_of(plan: Plan) -> int:
     of_blocks = sum(
         1 + len(block.factors) + (block.weights is not None) for block in plan.blocks.values()
     )
-    return max(of_blocks, len(plan.answering))
+    return max(of_blocks, len(plan.estimate_blocks))
 
 
 def max_bytes_of(plan: Plan) -> dict[str, int]:
@@ -571,13 +571,13 @@ def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, 
             "The estimates in the measurements are damaged. Give the package as it was published."
         )
     names = {tuple(e["space"]): e["estimates"] for e in entries}
-    if len(names) != len(entries) or names.keys() != plan.answering.keys():
+    if len(names) != len(entries) or names.keys() != plan.estimate_blocks.keys():
         raise PlanError(
             "The estimates in the measurements are not on the attributes of the plan. Give the"
             " package as it was published."
         )
     return {
-        space: arrays.read(name, "f", plan.answering[space].coordinates)
+        space: arrays.read(name, "f", plan.estimate_blocks[space].coordinates)
         for space, name in names.items()
     }
 

@@ -614,7 +614,7 @@ def saved_measurement(path: str | os.PathLike[str]) -> dict[str, Any]:
         head = archive.head(format=FORMAT)
         plan = load_plan(archive.text("plan.json"))
         answers, estimates = archive.everything("answers"), archive.everything("estimates")
-        if estimates.keys() != plan.answering.keys():
+        if estimates.keys() != plan.estimate_blocks.keys():
             raise ValueError("the estimates are not those of the plan in the file")
         return {name: head[name] for name in NAMES} | {
             "plan": plan,

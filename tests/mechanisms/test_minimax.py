@@ -120,9 +120,9 @@ def test_minimax_bound_matches_weighted_optimum():
     result = plan(mixed(3, 4, cells=(2,)), ONE, objective="max")
     workload, emphasis = result.workload, result.tradeoff.emphasis
     weighted, size = Workload(workload.schema), 0.0
-    for group, kind in zip(workload.groups, emphasis.kinds, strict=True):
+    for group, kind in zip(workload.groups, emphasis.class_of_group, strict=True):
         query_weights = np.ones(1)
-        for number in emphasis.uses[kind]:
+        for number in emphasis.vector_indices[kind]:
             query_weights = np.multiply.outer(query_weights, emphasis.vectors[number]).ravel()
         query_weights = emphasis.weights[kind] * query_weights
         weighted = weighted.add(group.attributes, group.family, query_weights=query_weights)
@@ -192,7 +192,7 @@ def test_line_variances_match_planned_strategy():
     n, weights = 7, np.linspace(1.0, 2.0, 7)
     rows = np.tril(np.ones((n, n)))
     line = Line(rows - rows.mean(axis=1, keepdims=True))
-    line.follow(weights)
+    line.update(weights)
     line.polish()
     result = plan(Workload(shapes.numeric(n)).add(("a",), "prefix", query_weights=weights), ONE)
     ((_, strategy),) = result.blocks[("a",)].factors
@@ -239,7 +239,7 @@ def test_arranged_group_classes_ignore_schema_order():
     size_sets = {
         tuple(sorted(sizes[name] for name in group.attributes)) for group in workload.groups
     }
-    assert len(arranged.same.examples) == len(size_sets)
+    assert len(arranged.classes.examples) == len(size_sets)
     result = plan(workload, ONE, objective="max", cache=False)
     assert result.tradeoff.lines is not None
     assert result.achieved == pytest.approx(largest_error(result), rel=1e-8)

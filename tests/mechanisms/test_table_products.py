@@ -12,7 +12,7 @@ import pytest
 from engine.errors import Cancelled, NotApplicable
 from engine.ledger import Ledger, verify_ledger
 from engine.mechanisms import at_budget, forecast, load_plan, plan
-from engine.mechanisms.querysmasher import OF_TABLE
+from engine.mechanisms.querysmasher import TABLE_STATEMENT
 from engine.plans import Plan
 from engine.plans.table_plan import ExplicitPlan
 from engine.privacy import Budget
@@ -60,7 +60,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tuned_plan_matches_hdmm_error(product_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     hdmm_plan = plan(mixed_workload(), BUDGET, "hdmm")
     assert product_plan.weighted_rmse == pytest.approx(hdmm_plan.weighted_rmse, rel=1e-9)
-    assert product_plan.certificate.statement.startswith(OF_TABLE)
+    assert product_plan.certificate.statement.startswith(TABLE_STATEMENT)
     assert 0.0 <= product_plan.certificate.global_gap < 0.02
     monkeypatch.setattr("engine.mechanisms.querysmasher.MAX_PRODUCT_SEARCH_S", 0)
     assert product_plan.weighted_rmse < tuned(mixed_workload()).weighted_rmse * (1.0 - 1e-4)

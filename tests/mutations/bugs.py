@@ -288,8 +288,8 @@ BUGS = (
     Bug(
         name="replaced record moves one cell",
         file="engine/plans/replace_one.py",
-        old="return float(np.sum(2.0 * (self.column - least) * moved)) * ROUNDING_FACTOR",
-        new="return float(np.sum((self.column - least) * moved)) * ROUNDING_FACTOR",
+        old="return float(np.sum(2.0 * (self.column - smallest) * differs)) * ROUNDING_FACTOR",
+        new="return float(np.sum((self.column - smallest) * differs)) * ROUNDING_FACTOR",
         tests=("tests/plans/test_neighbours.py",),
     ),
     Bug(
@@ -719,8 +719,8 @@ BUGS = (
     Bug(
         name="second stage accepts other records",
         file="engine/common_mechanism/two_stage_io.py",
-        old="        if same\n",
-        new="        if True\n",
+        old="    if same:\n",
+        new="    if True:\n",
         tests=("tests/common_mechanism/test_same_records.py",),
     ),
     Bug(

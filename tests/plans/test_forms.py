@@ -265,7 +265,7 @@ def test_variances_by_class_equal_groups_share_one_class() -> None:
     names = workload.schema.names
     assert isinstance(result.blocks, LazyBlocks)
     other = replace(
-        result.blocks, numbers=dict(result.blocks.numbers) | {names[1:3]: 0}, _blocks={}
+        result.blocks, class_of_key=dict(result.blocks.class_of_key) | {names[1:3]: 0}, _blocks={}
     )
     split = replace(result.split, centers={names[0]: np.array([0.5, 0.25, 0.25])})
     class_of_group = variances_by_class(other, split, workload, lambda number: number)

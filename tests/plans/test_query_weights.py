@@ -11,7 +11,7 @@ import pytest
 from engine.mechanisms import plan, reweighting
 from engine.mechanisms import residual_base as residual
 from engine.mechanisms.reweighting import UPDATE_EXPONENT, PointWeights
-from engine.plans.objectives import Emphasis, Objective, footprints, symmetry
+from engine.plans.objectives import Emphasis, Objective, queries_by_class, symmetry
 from engine.plans.variance import VarianceBuilder
 from engine.residuals.basis import UNIFORM
 from engine.workload import Attribute, Schema, Workload
@@ -22,12 +22,12 @@ from tests.plans.goals import GOALS, ONE, SLACK, cached_plan, value_of
 def weights_of(emphasis, workload):
     """Return the weight of every query of an emphasis."""
     out = []
-    for group, kind in zip(workload.groups, emphasis.kinds, strict=True):
+    for group, kind in zip(workload.groups, emphasis.class_of_group, strict=True):
         if kind < 0:
             out.append(np.zeros(group.count))
             continue
         query_weights = np.ones(1)
-        for number in emphasis.uses[kind]:
+        for number in emphasis.vector_indices[kind]:
             query_weights = np.multiply.outer(query_weights, emphasis.vectors[number]).ravel()
         out.append(emphasis.weights[kind] * query_weights)
     return out
@@ -72,14 +72,14 @@ def test_point_weights_match_explicit_sums(monkeypatch):
     result = plan(workload, ONE, objective="max", targets=math.sqrt(3.0))
     same = symmetry(workload, list(result.blocks), goal, {}, UNIFORM)
     builder = VarianceBuilder(blocks=result.blocks, split=UNIFORM, schema=workload.schema)
-    groups, emphasis = footprints(workload, builder, same, goal), result.tradeoff.emphasis
+    groups, emphasis = queries_by_class(workload, builder, same, goal), result.tradeoff.emphasis
     noises = np.random.default_rng(0).uniform(1.0, 2.0, len(same.counts))
     single = PointWeights(groups, emphasis)
-    single.follow(groups, noises)
+    single.update(groups, noises)
     weighted, best = single.weighted_variances(groups, same.counts, noises, emphasis)
 
     def variances(kind, s):
-        columns = [s[list(groups[kind].spaces)][:, None], *groups[kind].queries.tables]
+        columns = [s[list(groups[kind].spaces)][:, None], *groups[kind].footprint.tables]
         return functools.reduce(
             lambda a, b: np.einsum("ja,jb->jab", a, b).reshape(len(a), -1), columns
         ).sum(axis=0)
@@ -88,7 +88,7 @@ def test_point_weights_match_explicit_sums(monkeypatch):
     mass = [m * (variances(k, noises) / 3.0) ** UPDATE_EXPONENT for k, m in enumerate(start)]
     mass = [m / sum(map(np.sum, mass)) for m in mass]
     expected_weights = [np.zeros(len(v)) for v in emphasis.vectors]
-    for k, numbers in enumerate(emphasis.uses):
+    for k, numbers in enumerate(emphasis.vector_indices):
         table = (mass[k] * variances(k, noises) / 3.0).reshape(
             [len(emphasis.vectors[n]) for n in numbers]
         )
@@ -139,9 +139,9 @@ def test_emphasis_apply_equals_weighted_workload():
     vectors = tuple(rng.uniform(0.1, 2.0, p.count) for g in workload.groups for p in g.parts)
     kinds = tuple(range(len(workload.groups)))
     emphasis = Emphasis(
-        kinds=kinds,
+        class_of_group=kinds,
         weights=np.array([1.0, 2.0, 3.0]),
-        uses=uses,
+        vector_indices=uses,
         single_vector=(False,) * 3,
         vectors=vectors,
     )

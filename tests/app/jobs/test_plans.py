@@ -207,7 +207,7 @@ def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch
     analysis.breakdown(other, 0)
     assert len(result.blocks._blocks) == 0
     assert len(other.blocks._blocks) < 10
-    assert other.home == {
+    assert other.block_key_of_space == {
         space: key for key, block in other.blocks.items() for space in block.spaces
     }
 
