@@ -15,6 +15,7 @@ MAX_LINES = 30  # of one table; longer ones end with a link to their file
 MORE = {
     "forecasts": "forecasts of seconds and memory of planning, and measured values",
     "pages": "the app: CPU seconds of pages with hundreds of attributes",
+    "screens": "the app: words, widgets, expanders and height of every page",
 }
 HEAD = """# Benchmarks
 

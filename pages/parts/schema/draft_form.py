@@ -12,7 +12,7 @@ import streamlit as st
 
 from engine._format import pluralize
 from engine.errors import DataError
-from engine.records import RECORD_ENDINGS, SheetFile, column_names
+from engine.records import SheetFile, column_names
 from engine.records.subprocess_readers import (
     LABELLED_ENDINGS,
     SHEET_ENDINGS,
@@ -218,7 +218,6 @@ def public_table() -> None:
     )
     st.file_uploader(
         "Public table (values are read)",
-        type=sorted(RECORD_ENDINGS),
         # the key for the disabled state removes an uploaded file
         key="public_file" if public else "public_file_disabled",
         on_change=_take_public,
@@ -278,7 +277,7 @@ def _show_gaps(draft: DraftSchema) -> None:
     """Draw the columns without an attribute, with reasons, and the notes of the draft."""
     if draft.reasons:
         names = [name or "(no name)" for name in draft.reasons]
-        listed = ", ".join(names[:MAX_SHOWN]) + (", …" if len(names) > MAX_SHOWN else "")
+        listed = ", ".join(names[:MAX_SHOWN]) + (", and more" if len(names) > MAX_SHOWN else "")
         st.info(
             escape_markdown(
                 f"No attribute was drafted for {listed}. Enter their values in the grid."

@@ -132,7 +132,7 @@ def _use_edits(key: str) -> None:
 
 
 def draw(schema: Schema | None) -> None:
-    """Draw the grid, the error of the last edit, and which rows still lack values."""
+    """Draw the grid, the error of the last edit, and which columns the schema still lacks."""
     state = st.session_state
     key = f"schema_grid_{history.version()}_{state.get(SERIAL, 0)}"
     if key not in state or state.get(BASE) is None:
@@ -154,15 +154,16 @@ def draw(schema: Schema | None) -> None:
         key=key,
         on_change=_use_edits,
         args=(key,),
+        placeholder="",
         alt="Editable attributes of the schema",
     )
     show_deferred_error("table")
-    if names := [row["name"] for row in state.get(INCOMPLETE, [])]:
-        listed = ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
+    names = [row["name"] for row in state.get(INCOMPLETE, [])]
+    if schema is not None and names:
+        listed = ", ".join(names[:MAX_NAMES]) + (", and more" if len(names) > MAX_NAMES else "")
         st.info(
             escape_markdown(
-                f"{pluralize(len(names), 'column')} without values:"
-                f" {listed}. Only rows with values belong to the schema."
+                f"{pluralize(len(names), 'column')} without values, not in the schema yet: {listed}."
             )
         )
 

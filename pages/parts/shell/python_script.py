@@ -79,7 +79,7 @@ def schema_script(schema: Schema | None) -> Script:
     lines = [f"    {_attribute(a)}," for a in schema.attributes]
     if _long(lines) or sum(len(one.values) for one in schema.invariants) > MAX_LINES:
         read = (
-            "# download schema.json on the Schema page\nschema ="
+            "# save schema.json on the page Start\nschema ="
             ' Schema.from_json(Path("schema.json").read_bytes())'
         )
         return _script(read, engine="Schema", pathlib="Path")
@@ -104,7 +104,7 @@ def workload_script(request: RequestState) -> Script:
     lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in groups]
     if in_file or _long(lines):
         read = (
-            "# download workload.json on the Workload page\nworkload ="
+            "# save workload.json on the page Start\nworkload ="
             ' Workload.from_json(Path("workload.json").read_bytes())\nschema = workload.schema'
         )
         return _script(read, engine="Workload", pathlib="Path")
