@@ -404,13 +404,12 @@ def expected_wait_text(table: pd.DataFrame) -> str:
     blocked = len(table) - len(ready)
     sentences = []
     if len(ready):
-        slowest = ready.loc[ready["seconds"].idxmax()]
-        time_text = duration_text(float(slowest["seconds"]))
+        seconds = dict(zip(map(str, ready["mechanism"]), map(float, ready["seconds"]), strict=True))
+        slowest = max(seconds, key=seconds.__getitem__)
+        time_text = duration_text(seconds[slowest])
         about = time_text if time_text.startswith("under") else f"about {time_text}"
         others = ", the others less" if len(ready) > 1 else ""
-        sentences.append(
-            f"{title_of(str(slowest['mechanism']))} is expected to take {about}{others}."
-        )
+        sentences.append(f"{title_of(slowest)} is expected to take {about}{others}.")
     if blocked:
         sentences.append(f"{pluralize(blocked, 'mechanism')} cannot run.")
     return " ".join(sentences)

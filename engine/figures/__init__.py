@@ -1,6 +1,6 @@
 """Plotly figures, each with its table and alternative text."""
 
-from engine.figures.base import Picture
+from engine.figures.base import Picture, enlarge
 from engine.figures.compare import (
     all_tied,
     budgets_picture,
@@ -69,6 +69,7 @@ __all__ = [
     "distance_picture",
     "domain_picture",
     "effort_picture",
+    "enlarge",
     "error_picture",
     "factor_names",
     "family_picture",

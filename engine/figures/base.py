@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -211,6 +211,14 @@ def set_margins(figure: go.Figure, top: int = 0) -> go.Figure:
     top = top or (TOOLBAR_HEIGHT_PX if has_heat_map else 30)
     figure.layout.margin = {"l": 10, "r": 10, "t": top, "b": 10}
     return figure
+
+
+def enlarge(picture: Picture, font_px: float, scale: float) -> Picture:
+    """Return a picture with a larger font and a height multiplied by a factor, for projectors."""
+    figure = go.Figure(picture.figure)
+    height = float(figure.layout.height or DEFAULT_HEIGHT_PX)
+    figure.update_layout(font_size=font_px, height=scale * height)
+    return replace(picture, figure=figure)
 
 
 CHAR_WIDTH_PX, LINE_HEIGHT_PX = 6.5, 16.0

@@ -6,12 +6,11 @@ To add a lesson, write a module with a `Lesson` and list it in ``LESSONS`` of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import plotly.graph_objects as go
 import streamlit as st
 
-from engine.figures import Picture
+from engine.figures import Picture, enlarge
 from pages.parts.shell import figure_view, python_script
 from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script
@@ -128,11 +127,7 @@ def show_picture(picture: Picture, key: str, *, plain: bool = True) -> Picture:
 
     A ``plain`` picture has only an export button.
     """
-    drawn = picture
-    if st.session_state.get(COURSE, False):
-        figure = go.Figure(picture.figure)
-        height = figure.layout.height or 450
-        figure.update_layout(font_size=COURSE_FONT_PX, height=COURSE_SCALE * height)
-        drawn = replace(picture, figure=figure)
+    is_course = st.session_state.get(COURSE, False)
+    drawn = enlarge(picture, COURSE_FONT_PX, COURSE_SCALE) if is_course else picture
     figure_view.picture(drawn, key=key, config=figure_view.EXPORT if plain else None)
     return picture
