@@ -14,6 +14,7 @@ TERMS = {
     "Epsilon, delta": UNITS[APPROX],
     "Gap": "How much an error exceeds the bound, in percent: the most that could still be improved.",
     "Interval": "A range that contains the true count in a stated share of releases, usually 95%.",
+    "Largest error": "Standard error of the least accurate query, in counts.",
     "Ledger": "A file that records every budget and everything that was spent of it.",
     "Look": "The first measurement of a two-stage release, which all options share.",
     "Mechanism": "A method that decides what is measured and how much noise is added.",

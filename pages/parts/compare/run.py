@@ -17,6 +17,7 @@ from engine.analysis.compare import Comparison, expected_costs, quick_choices
 from engine.errors import EngineError
 from engine.mechanisms import label_of, load_plan, title_of, variants
 from engine.plans import Plan
+from pages.parts.glossary import meaning
 from pages.parts.jobs import job_queue, job_widget, plan_cache, plans, tasks
 from pages.parts.jobs.status import Status
 from pages.parts.shell import buttons, figure_view
@@ -179,7 +180,7 @@ def _selected(
         format_func=title_of,
         key=CHOSEN,
         persist_state="session",
-        help="Fast mechanisms and HDMM are compared at once.",
+        help=f"{meaning('Mechanism')} Fast ones and HDMM are compared at once.",
     )
     return chosen, right
 

@@ -8,6 +8,7 @@ from engine import _format as texts
 from engine import analysis, figures
 from engine.mechanisms import mechanism_class
 from engine.plans import Plan
+from pages.parts.glossary import meaning
 from pages.parts.preview import error_targets_view
 from pages.parts.shell import figure_view, history
 from pages.parts.shell.error_text import escape_markdown
@@ -30,12 +31,12 @@ def _numbers(plan: Plan) -> None:
     _number(
         "Typical error (counts)",
         texts.format_number(plan.rmse),
-        "Root mean squared error (RMSE) over all queries.",
+        meaning("Typical error"),
     )
     _number(
         "Largest error (counts)",
         texts.format_number(analysis.worst_error(plan)),
-        "Standard error of the least accurate query.",
+        meaning("Largest error"),
     )
     if best is None:
         _number(
@@ -47,7 +48,7 @@ def _numbers(plan: Plan) -> None:
         _number(
             "Gap to the best possible",
             f"≤ {best}" if best else "searching…",
-            "Weighted RMSE above the theoretical limit for any matrix mechanism.",
+            meaning("Gap"),
         )
     if (scale := record_count_form.entered_scale()) is not None:
         share = analysis.quality_shares(plan, scale)[0]
@@ -59,8 +60,8 @@ def _numbers(plan: Plan) -> None:
         )
 
 
-def _number(label: str, value: str, meaning: str) -> None:
-    st.metric(label, value, help=meaning, width="content")
+def _number(label: str, value: str, tooltip: str) -> None:
+    st.metric(label, value, help=tooltip, width="content")
 
 
 def optimality(plan: Plan) -> None:

@@ -10,6 +10,7 @@ from engine import analysis
 from engine._format import format_number
 from engine.plans import Plan
 from engine.workload import Group
+from pages.parts.glossary import meaning
 from pages.parts.jobs import plans
 from pages.parts.shell import figure_view, history
 from pages.parts.workload import budget_form, forecast_form
@@ -40,12 +41,12 @@ def _errors(plan: Plan) -> None:
         (
             "Typical error",
             format_number(plan.rmse),
-            "Root mean squared error (RMSE) over all queries, in counts.",
+            meaning("Typical error"),
         ),
         (
             "Largest error",
             format_number(analysis.worst_error(plan)),
-            "Standard error of the least accurate query, in counts.",
+            meaning("Largest error"),
         ),
     )
     st.markdown("**Least accurate tables**")
