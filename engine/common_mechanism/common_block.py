@@ -192,8 +192,9 @@ def block_residual(
     """
     # in the coordinates M c of its strategy rows a block has this precision in every coordinate
     precision = 1.0 / (block.noise * stretch) ** 2
-    products = block.weights is None and _aligned(look, block)
-    if look.weights is None and products:
+    are_products = block.weights is None and _aligned(look, block)
+    if look.weights is None and are_products:
+        # equal factors: both precisions are multiples of the identity in these coordinates
         if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)):
             coordinates = tuple(
                 Coordinates(axes=a, rows=_residual_rows(s), right_inverse=s.pinv)
@@ -207,23 +208,24 @@ def block_residual(
                 np.asarray(1.0 / look.noise**2),
                 np.asarray(precision),
             )
-        relatives = [
+        # P, T, right inverse and g of every factor; see `_relative_rows`
+        factor_results = [
             _relative(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
         ]
         coordinates = tuple(
             Coordinates(axes=a, rows=t, right_inverse=b)
-            for (a, _), (_, t, b, _) in zip(block.factors, relatives, strict=True)
+            for (a, _), (_, t, b, _) in zip(block.factors, factor_results, strict=True)
         )
-        look_precision = _outer([g for *_, g in relatives]) / look.noise**2
+        look_precision = _outer([g for *_, g in factor_results]) / look.noise**2
         return _residual(
             max_records,
             block,
             coordinates,
-            [p for p, *_ in relatives],
+            [p for p, *_ in factor_results],
             look_precision,
             np.full(look_precision.shape, precision),
         )
-    if look.weights is not None and products:
+    if look.weights is not None and are_products:
         # the coordinates of a weighted look usually make the plan's precision diagonal as well,
         # because `_common_of_products` computed them from the plans' blocks
         inverses = [s.pinv for _, s in look.factors]
@@ -245,6 +247,7 @@ def block_residual(
                 (look.weights / look.noise) ** 2,
                 plan_precision,
             )
+    # otherwise, use dense matrices on all residual coordinates
     look_rows, plan_rows = dense_rows(look), dense_rows(block)
     P, T, right_inverse, look_precision = _relative_rows(look_rows, plan_rows)
     axes = tuple(range(len(block.attributes)))
@@ -442,26 +445,19 @@ def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
     block : the common part; None if no block can be compared with the others.
     method : description of the method.
     """
-    largest, largest_precision = None, 0.0
+    best, best_precision = None, 0.0
     for block in blocks:
         # the margin of 1e-12 keeps the scaled block below all others in spite of rounding
         factor = 1.0 / max(_precision_ratio(block, b) * (1.0 + 1e-12) for b in blocks)
         precision = (
             factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
         )
-        if precision > largest_precision:
-            largest, largest_precision = (
-                replace(block, noise=block.noise / math.sqrt(min(1.0, factor))),
-                precision,
-            )
-    return (
-        largest,
-        (
-            "valid, but not the largest: too many coordinates for that"
-            if largest
-            else "nothing: too large to compare"
-        ),
-    )
+        if precision > best_precision:
+            best = replace(block, noise=block.noise / math.sqrt(min(1.0, factor)))
+            best_precision = precision
+    if best is None:
+        return None, "nothing: too large to compare"
+    return best, "valid, but not the largest: too many coordinates for that"
 
 
 def _aligned(one: Block, other: Block) -> bool:

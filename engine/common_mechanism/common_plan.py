@@ -7,12 +7,12 @@ exactly the output distribution and the cost of the chosen plan, so the choice i
 `nested_choices` makes a chain of such choices.
 
 The common part is computed one residual space at a time, so all plans must have the same residual
-spaces.  Plans with uniform centers have; plans with tuned centers and complements have if these are
-equal for every attribute.  Plans that measure several residual spaces with one strategy, such as
-tuned plans on small domains, are refused.
+spaces.  This holds if all plans have uniform centers, or the same tuned centers and complements for
+every attribute.  Plans that measure several residual spaces with one strategy, such as tuned plans
+on small domains, are refused.
 
 Answers are rounded to a noise grid in both stages, and rounding costs privacy.  The grid of both is
-finer than that of a plan, so that two roundings usually cost less than the one of the plan.
+finer than that of a plan, so that two roundings usually cost less than one rounding of the plan.
 Otherwise the noise of all blocks is multiplied by one factor, `stretch`.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, sections 3 and 5, on the blocks of `engine.plans.plan`.

@@ -131,6 +131,7 @@ def look(
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
 
     def check(is_paid: bool) -> None:
+        """Raise an error if the dataset cannot pay for the look and the cheapest option."""
         if CommonPlan.from_json(common.to_json()).spends != common.spends:
             raise PlanError(
                 "These options cost something else after they are stored in a file and read again."
@@ -140,12 +141,12 @@ def look(
         _check_remaining_budget(
             book, dataset, 0 if is_paid else min(option_cost(p) for p in common.options)
         )
-        for plan, residual in (
-            zip(common.options, common.residuals, strict=True) if not is_paid else ()
-        ):
-            check_curve(book, dataset, [common.look.blocks, residual.blocks], option_cost(plan))
+        if not is_paid:
+            for plan, residual in zip(common.options, common.residuals, strict=True):
+                check_curve(book, dataset, [common.look.blocks, residual.blocks], option_cost(plan))
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
+        """Return the function that writes the spend for the counted records to the ledger."""
         records = fingerprint_of(book, dataset, counts, step_sets(common), intake)
         return lambda: book.spend(
             dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records
@@ -205,22 +206,17 @@ def decide(
             f"'{steps.choice.option}' was chosen for this look in row {steps.choice.seq} of the"
             " ledger; a choice is final. Call finish(), or start a new look, which spends again."
         )
-    rule_option = (
-        None
-        if verdict is None
-        else STOP
-        if verdict.choice is None
-        else steps.common.names[verdict.choice]
-    )
+    rule_option = None
+    if verdict is not None:
+        rule_option = STOP if verdict.choice is None else steps.common.names[verdict.choice]
     if option is None and rule_option is None:
         raise PlanError("Nothing was chosen. Give an option, 'stop', or the verdict of a rule.")
-    chosen_option = (
-        rule_option
-        if option is None
-        else STOP
-        if option == STOP
-        else steps.common.names[steps.common.position(option)]
-    )
+    if option is None:
+        chosen_option = rule_option
+    elif option == STOP:
+        chosen_option = STOP
+    else:
+        chosen_option = steps.common.names[steps.common.position(option)]
     if steps.choice is not None and chosen_option == STOP:
         raise LedgerError(
             "The decision to stop is on the ledger already. Only an option can follow it; give one,"
@@ -340,7 +336,7 @@ def finish(
             f" attempt={attempt} would return the same answers. Leave out attempt, or start a new"
             " look with another attempt, which spends again."
         )
-    # without blocks to measure, the result is that of the look, so compare the records with its digest
+    # without blocks to measure, the result is that of the look: compare the records with its digest
     if not residual.blocks and on_changed == "refuse":
         check_stored(key, step_sets(common))
     if not residual.blocks and cost == 0:
@@ -354,6 +350,7 @@ def finish(
         return chosen_measurement(common, i, steps.look, {}, key=key, utc=steps.look.utc)
 
     def check(is_paid: bool) -> None:
+        """Raise an error if this stage cannot be paid."""
         check_choice("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
         _check_remaining_budget(book, dataset, 0 if is_paid else cost)
         if not is_paid:
@@ -368,6 +365,7 @@ def finish(
         )
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
+        """Return the function that writes the spend for the counted records to the ledger."""
         step_cost, records = cost, None
         if residual.blocks:
             step_cost, records = accept_records(counts)

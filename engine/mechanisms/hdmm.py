@@ -303,7 +303,8 @@ def marginal_objective(
     """
     f = lattice.precision(theta**2)
     measured = traces > 0
-    # if a residual space of the workload is not measured, the error is infinite
+    # If a residual space of the workload is not measured, the error is infinite.  L-BFGS needs a
+    # finite value, so return a large one.
     if not (f[measured] > 0).all():
         return 1e10, np.zeros_like(theta)
     errors = np.divide(traces, f, out=np.zeros_like(f), where=measured)

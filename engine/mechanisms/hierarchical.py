@@ -6,8 +6,7 @@ Each function takes the size of an attribute and returns strategy rows, shape (r
 full column rank.  A strategy for several attributes is the Kronecker product of the rows of each
 attribute.  The mechanisms measure this product on the table of all attributes.
 
-    sensitivity of rows   largest L1 norm of a column under Laplace noise, largest Euclidean norm under
-                          Gaussian noise
+    sensitivity of rows   largest norm of a column: L1 for Laplace noise, Euclidean for Gaussian noise
     error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, with G the Gram matrix of the
                           workload and A the rows
 
@@ -1044,10 +1043,8 @@ class LevelSelection(ExplicitMechanism):
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
     ) -> Design:
         attributes = used_attributes(workload)
-        cells, sizes = (
-            check_dense(workload, attributes, "Level selection"),
-            workload.schema.sizes(attributes),
-        )
+        cells = check_dense(workload, attributes, "Level selection")
+        sizes = workload.schema.sizes(attributes)
         if bases:
             rows = bases[0]
             if rows.ndim != 2 or rows.shape[1] != cells:

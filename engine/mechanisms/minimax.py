@@ -11,13 +11,15 @@ strategy on one attribute whose query weights change at every iteration.
 
 Lines
 -----
-With rows W on cells, query weights w and cell weights mu, let
-K = diag(sqrt w) W diag(sqrt mu) = U S V^T.  Then
+A line has query rows W, query weights w and cell weights mu with sum 1.  With D = diag(mu) and the
+singular value decomposition diag(sqrt w) W D^1/2 = U S V^T, its strategy has
 
-    T = tr S,   diagonal of X over the cells  d = diag(V S V^T) / mu,   variance of query q  (W mu V S^-1 V^T mu W^T)_qq
+    precision matrix     X = D^-1/2 V S V^T D^-1/2
+    cost of cell c       X_cc, with the weighted mean sum_c mu_c X_cc = T = tr S
+    variance of query q  (W X^-1 W^T)_qq
 
-at privacy cost T.  Each iteration raises the weights of cells that cost more than T, as in
-`engine.residuals.dual_solver`.
+At the optimal mu no cell costs more than T.  Each iteration raises the weights of cells that cost
+more, as in `engine.residuals.dual_solver`.
 
 Search
 ------
@@ -1069,8 +1071,8 @@ def _plan_and_bound(
 
 def _best_of(a: MinimaxResult, b: MinimaxResult) -> MinimaxResult:
     """Return the better plan of two results together with the larger lower bound."""
-    plan, proven = (a if a.value <= b.value else b), (a if a.proof.bound >= b.proof.bound else b)
-    return MinimaxResult(plan=plan.plan, shares=plan.shares, value=plan.value, proof=proven.proof)
+    better = a if a.value <= b.value else b
+    return replace(better, proof=max(a.proof, b.proof, key=lambda p: p.bound))
 
 
 def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) -> Array:

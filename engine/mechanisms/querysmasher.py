@@ -204,8 +204,8 @@ class QuerySmasher(ResidualMechanism):
             self._candidates(workload, uniform, plans_of_split, limits, allowance),
             key=lambda plan: plan.error,
         )
-        # Skip tuned plans in which rounding drops queries of small weight.  If it does so with uniform
-        # centers, too, assembling that plan raises the error.
+        # Skip tuned plans in which rounding drops queries of small weight.  If it also drops queries
+        # with uniform centers, assembling that plan raises the error.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
         if not _covers_all(best.split.unions, uniform.values):
             best = self._better_with_product(workload, budget, limits, allowance, best)

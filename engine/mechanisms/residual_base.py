@@ -3,7 +3,8 @@
 With L_B the weighted squared error of residual space B at privacy cost 1, the best shares of a
 budget beta are
 
-    noise_B^2 = (sum over B' of sqrt(L_B')) / (beta sqrt(L_B)),      objective (sum over B of sqrt(L_B))^2 / beta.
+    noise_B^2 = (sum over B' of sqrt(L_B')) / (beta sqrt(L_B))
+    objective = (sum over B of sqrt(L_B))^2 / beta
 
 A subclass provides the solver that returns a strategy for the queries on one residual space (a
 subworkload).  Source: QuerySmasher, section 6.4 and theorem 5; ResidualPlanner+.
@@ -565,7 +566,7 @@ class ResidualMechanism(Mechanism):
                 bound = constrained_bound(
                     workload, weights, constraints, separate_bound(parts, solutions)
                 )
-            # the search may have found a better bound with other query weights than those of the plan
+            # the best bound may come from other query weights than the best plan
             if tradeoff.witness is not None:
                 weighted = tradeoff.witness.apply(tradeoff.witness.check(workload))
                 witness_parts, witness_solutions, _ = self._solve(
@@ -609,17 +610,21 @@ class ResidualMechanism(Mechanism):
             bound = separate_bound(parts, solutions)
         else:
             ideal = tradeoff.shares
-        share = (
-            1.0
-            if solved.joint is False
-            else _joint_share(parts, solutions, ideal, always=solved.joint is True)
-        )
-        joint = share < 1.0
+        joint_share = 1.0
+        if solved.joint is not False:
+            joint_share = _joint_share(parts, solutions, ideal, always=solved.joint is True)
+        joint = joint_share < 1.0
         if joint:
-            ideal, bound = share * ideal, self._joint_bound(workload, solved)
+            ideal, bound = joint_share * ideal, self._joint_bound(workload, solved)
         factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
         strategies = {s: factors[k] for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
+        covers_all = len(strategies) == 1 and not workload.schema.invariants
+        statement = self._statement(solved.split, covers_all, stopped)
+        if joint:
+            statement += JOINT_TEXT
+        if tradeoff is not None and tradeoff.limits is not None:
+            statement += CONSTRAINTS_TEXT
         return Plan(
             workload=workload,
             budget=budget,
@@ -627,11 +632,7 @@ class ResidualMechanism(Mechanism):
             options=self.options(),
             blocks=self._calibrated(strategies, ideal, budget, solved.split, joint),
             bound=bound,
-            statement=self._statement(
-                solved.split, len(strategies) == 1 and not workload.schema.invariants, stopped
-            )
-            + (JOINT_TEXT if joint else "")
-            + (CONSTRAINTS_TEXT if tradeoff is not None and tradeoff.limits is not None else ""),
+            statement=statement,
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,

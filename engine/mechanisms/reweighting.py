@@ -1,9 +1,11 @@
-"""Iterative reweighting of queries for objectives other than the weighted sum.
+"""Reweighting of queries for other objectives and for accuracy constraints.
 
-For query weights u the solver of the mechanism returns strategies and budget shares that are
-optimal for the weighted sum, together with a certificate.  The lower bound on the weighted sum,
-divided by the dual norm of u, bounds the objective of every plan of the class.
-`TradeoffSearch` maximises this bound over factored weights (products of one vector per part of a
+Other objectives
+----------------
+Objectives other than the weighted sum of variances are norms of the variances.  For query weights u
+the solver of the mechanism returns strategies and budget shares that are optimal for the weighted
+sum, together with a certificate.  The lower bound on the weighted sum, divided by the dual norm of
+u, bounds the objective of every plan of the class.  `TradeoffSearch` maximises this bound over factored weights (products of one vector per part of a
 group).  Each step multiplies every weight by the ratio of its gain to its cost; by the envelope
 theorem the query variances are the gradient.  Anderson acceleration combines successive steps.
 From time to time, and at every step near the end, the strategies get the optimal budget shares for
@@ -19,8 +21,9 @@ the separate weights.
 Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; factored weights are an
 extension of this project.
 
-Accuracy constraints of groups relative to uniform centers, enforced by reweighting.
-
+Accuracy constraints
+--------------------
+Tuned centers may be constrained to give single groups no larger errors than uniform centers do.
 Tuning lowers the weighted sum of variances and may raise the variances of single groups.  Let V_g
 be the sum of variances of group g, w_g its weight and T_g the largest allowed V_g.  Modified
 weights u_g >= w_g act as Lagrange multipliers, with u_g = w_g for inactive constraints: the optimal

@@ -588,6 +588,7 @@ class ExplicitPlan(Plan):
         ------
         NotAnswerable : no component measures the complete table.
         """
+        # called for its error: it raises if an attribute does not exist
         self.schema.sizes(tuple(attributes))
         best = (math.inf, -1)
         for number, block in enumerate(self.components):
