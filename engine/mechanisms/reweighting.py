@@ -5,13 +5,13 @@ Other objectives
 Objectives other than the weighted sum of variances are norms of the variances.  For query weights u
 the solver of the mechanism returns strategies and budget shares that are optimal for the weighted
 sum, together with a certificate.  The lower bound on the weighted sum, divided by the dual norm of
-u, bounds the objective of every plan of the class.  `TradeoffSearch` maximises this bound over factored weights (products of one vector per part of a
-group).  Each step multiplies every weight by the ratio of its gain to its cost; by the envelope
-theorem the query variances are the gradient.  Anderson acceleration combines successive steps.
-From time to time, and at every step near the end, the strategies get the optimal budget shares for
-the objective itself.  The search stores the best plan and the best bound.  Its first step uses the
-weights of the workload, so the result is never worse than the strategies for the weighted sum with
-optimal shares.
+u, bounds the objective of every plan of the class.  `TradeoffSearch` maximises this bound over
+factored weights (products of one vector per part of a group).  Each step multiplies every weight by
+the ratio of its gain to its cost; by the envelope theorem the query variances are the gradient.
+Anderson acceleration combines successive steps.  From time to time, and at every step near the end,
+the strategies get the optimal budget shares for the objective itself.  The search stores the best
+plan and the best bound.  Its first step uses the weights of the workload, so the result is never
+worse than the strategies for the weighted sum with optimal shares.
 
 If no product of vectors attains the optimum, `PointWeights` improves the best plan.  It stores a
 separate weight for every query, which rises for queries above the mean variance and falls for
