@@ -162,10 +162,9 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
         A number has a fraction, or is at least the limit above which floats skip integers.
     """
     limit = min(limit, FLOAT_LIMITS[values.type.bit_width // 8])
-    narrow = (
-        values.cast(pa.float32()) if values.type == pa.float16() else values
-    )  # Arrow casts no float16 to float64
-    numbers = np.asarray(narrow.cast(pa.float64()).fill_null(np.nan))
+    # Arrow has no cast from float16 to float64
+    floats = values.cast(pa.float32()) if values.type == pa.float16() else values
+    numbers = np.asarray(floats.cast(pa.float64()).fill_null(np.nan))
     is_present = ~np.isnan(numbers)
     numbers = np.where(is_present, numbers, 0.0)
     if (np.abs(numbers) >= limit).any():

@@ -460,7 +460,8 @@ def save_counts(counts: Counts, path: str | os.PathLike[str]) -> None:
     } | {name: getattr(counts, name) for name in ROW_COUNT_FIELDS}
     with (
         fresh_file(path, "counts", error=DataError, mode=0o600) as file,
-        # most cells of large tables are empty, and the file is sent to another machine
+        # compressed, because the file is sent to another machine and most cells of large tables
+        # are 0
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
     ):
         archive.writestr("counts.json", json.dumps(head, ensure_ascii=False))

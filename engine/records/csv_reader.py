@@ -117,7 +117,7 @@ def is_arrow_file(file: pa.NativeFile) -> bool:
 
 
 def check_arrow(file: pa.NativeFile, name: str) -> None:
-    """Raise LimitExceeded for an Arrow file with a batch that expands to too many bytes.
+    """Raise LimitExceeded for an Arrow file with a batch that decompresses to too many bytes.
 
     The Arrow reader decompresses all columns of a batch and holds all dictionaries in memory. The
     decompressed length precedes each compressed buffer. This function reads these lengths from the
@@ -129,7 +129,7 @@ def check_arrow(file: pa.NativeFile, name: str) -> None:
     LimitExceeded
         A batch with its dictionaries needs more than `MAX_DECOMPRESSED_BYTES`.
     DataError
-        The footer lists a position without a message.
+        The footer lists a position at which the file contains no message.
     """
     bytes_of, dictionary_bytes = _Bytes(file), 0
     for start, body in (

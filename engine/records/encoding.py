@@ -925,7 +925,10 @@ def _without_groups(text: str) -> str:
 
 
 def _distinct(values: pa.Array | list[Any], among: np.ndarray) -> list[Any]:
-    """Return some distinct values of the selected rows of a column."""
+    """Return at most 2 * MAX_VALUES distinct values of a column.
+
+    `among` is a boolean array of the rows to use. Of a long column, only the first rows are used.
+    """
     if isinstance(values, list):
         return list(
             {str(values[i]): values[i] for i in np.flatnonzero(among)[: 10 * MAX_VALUES]}.values()

@@ -445,7 +445,8 @@ class _Tally:
         self.rules = _possible_cells(schema, self.place)
         self.tables = {names: np.zeros(schema.sizes(names), np.int64) for names in counted}
         self.drop, self.records, self.rows_refused = drop, 0, 0
-        self.small_counts, self.large_counts = 0, 0  # rows by their number of records
+        # number of rows whose value in the count column is less than LARGE_COUNT, and of the others
+        self.small_counts, self.large_counts = 0, 0
         self.refused: dict[str, dict[str, int]] = {}
         self.hints = Hints()
         width = sum(np.dtype(encoder.dtype).itemsize for encoder in self.encoders)

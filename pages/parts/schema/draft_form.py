@@ -91,7 +91,7 @@ def _take_table(
         cache[SHEETS] = key, sheets
         if sheet is None and len(sheets) > 1:
             raise DataError(f"{name[:60]!r} has {len(sheets):,} sheets. Choose one in SheetFile.")
-    # with empty rows, so that errors name the row of the sheet
+    # empty rows are kept, so that errors name the row of the sheet
     name, content = as_text(name, content, sheet, empty_rows=True)
     is_table = name.lower().endswith(TEXT_TABLES)
     head = content if len(content) <= MAX_HEAD else content[:MAX_HEAD].rpartition(b"\n")[0]
@@ -333,7 +333,7 @@ def _confirm(draft: DraftSchema) -> None:
 
 
 def _use(agreed: tuple[Attribute, ...], names: tuple[str, ...]) -> None:
-    """Use confirmed attributes as schema; `names` are columns for which the values are missing."""
+    """Use confirmed attributes as schema; add a row without values to the grid for each name."""
     with deferred_errors("start"):
         schema = Schema(agreed).with_missing_values(st.session_state.get(MISSING, ()))
         grid.clear()

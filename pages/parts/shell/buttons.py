@@ -52,9 +52,9 @@ def button(
     spends : whether the action spends budget. After a changed value it then needs a second click.
     looks : further arguments of `st.button`.
     """
-    drawn, cache = _DRAWN.get(), history.page_state()
-    values = _field_values() if drawn is None else drawn
-    if cache.get(PRESSED) == key:
+    page_values, cache = _DRAWN.get(), history.page_state()
+    values = _field_values() if page_values is None else page_values
+    if cache.get(PRESSED) == key:  # clicked with outdated values; all fields are drawn again now
         del cache[PRESSED]
         if spends:
             st.toast(VALUES_CHANGED, icon="✋")

@@ -88,7 +88,7 @@ def draw() -> str:
 
 
 def save(request: RequestState) -> None:
-    """Draw the downloads of a request as project, schema, workload and plan."""
+    """Draw the downloads of a request: project, schema, workload, and the plan if it is computed."""
     workload = request.required_workload
     plan = plan_cache.cached_plan(request.key)
     for label, name, kind, content in (
