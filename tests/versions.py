@@ -1,23 +1,24 @@
-"""The lowest versions that pyproject.toml names: `python -m tests.versions [--more] [--newest]
-[pytest options]`.
+"""Other versions of packages and of Python: `python -m tests.versions [--more]
+[--newest | --interpreters] [pytest options]`.
 
-Ordinary test runs use the newest versions within the bounds. This module creates an environment
-with exactly the lowest versions and runs the tests that depend most on other packages: golden
-files, settings, SQL, records, figures, a page. `--more` adds further tests, such as command line
-and published files (some minutes). `--newest` instead ignores all upper bounds, to find what a new
-version of a package breaks. The interpreter that runs the module is also used for the tests, so
-`python3.13 -m tests.versions --newest` tests Python 3.13.
+Ordinary test runs use the newest versions within the bounds of pyproject.toml. This module creates
+an environment with exactly the lowest versions and runs the tests that depend most on other
+packages: golden files, settings, SQL, records, figures, a page. `--more` adds further tests, such
+as command line and published files (some minutes). `--newest` instead ignores all upper bounds, to
+find what a new version of a package breaks. `--interpreters` runs the tests, with the newest
+versions within the bounds, on each further version of Python that this machine has.
 """
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+INTERPRETERS = ("3.12", "3.13", "3.14")
 TOOLS = ("pytest", "hypothesis", "psutil", "duckdb")
 TESTS = (
     "tests/golden_files",
@@ -68,11 +69,31 @@ def unbounded(dependencies: list[str]) -> list[str]:
     return [re.sub(r",<[\d.]+$", "", text) for text in dependencies]
 
 
+def interpreter(version: str) -> str | None:
+    """Return the path of a version of Python on PATH or of pyenv, or None if there is none."""
+    name = f"python{version}"
+    installed = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/{name}"))
+    for path in (shutil.which(name), *map(str, installed)):
+        # pyenv puts scripts on PATH for versions that it does not use
+        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+            return path
+    return None
+
+
+def run(interpreter_path: str, packages: list[str], tests: list[str]) -> int:
+    """Install packages in a new environment, run tests in it, return the exit code of pytest."""
+    with tempfile.TemporaryDirectory(prefix="versions-") as folder:
+        subprocess.run([interpreter_path, "-m", "venv", folder], check=True)
+        python = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        command = [python, "-m", "pytest", "-p", "no:cacheprovider", *tests]
+        return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
 def main(arguments: list[str]) -> int:
-    """Install the versions in a new environment, run the tests, return the exit code of pytest."""
+    """Install the versions, run the tests, return 0 if all passed."""
+    modes = ("--more", "--newest", "--interpreters")
     more = "--more" in arguments
-    newest = "--newest" in arguments
-    options = [text for text in arguments if text not in ("--more", "--newest")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     starts = TOOLS + MORE_TOOLS * more
     extras = project["optional-dependencies"]
@@ -82,14 +103,19 @@ def main(arguments: list[str]) -> int:
         if text.startswith(starts)
     ]
     assert all(any(text.startswith(name) for text in tools) for name in starts)
-    with tempfile.TemporaryDirectory(prefix="lowest-") as folder:
-        venv.create(folder, with_pip=True)
-        python = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-        select = unbounded if newest else lowest
-        wanted = [*select(project["dependencies"]), *(unbounded(tools) if newest else tools)]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
-        tests = [python, "-m", "pytest", "-p", "no:cacheprovider", *TESTS, *MORE * more, *options]
-        return subprocess.run(tests, cwd=ROOT, check=False).returncode
+    tests = [*TESTS, *MORE * more, *(text for text in arguments if text not in modes)]
+    dependencies = project["dependencies"]
+    if "--newest" in arguments:
+        return run(sys.executable, unbounded([*dependencies, *tools]), tests)
+    if "--interpreters" not in arguments:
+        return run(sys.executable, [*lowest(dependencies), *tools], tests)
+    codes = []
+    for version in INTERPRETERS:
+        path = interpreter(version)
+        print(f"Python {version}: {path or 'not on this machine, left out'}", flush=True)
+        if path:
+            codes.append(run(path, [*dependencies, *tools], tests))
+    return max(codes, default=1)
 
 
 if __name__ == "__main__":

@@ -127,33 +127,69 @@ def linked_files(file: Path) -> set[Path]:
     return {path for path in files if path.suffix not in (".png", ".webp")}
 
 
-# question -> words of its answer
+# question -> texts of the links to click from the README, and words of the answer
 FACTS = {
-    "protect a person with five rows": "To protect a person with five rows",
-    "PostgreSQL": "postgres://",
-    "after a crash": "completed by the same call, with the same noise",
-    "epsilon": "What is epsilon",
-    "cite": "cff-version",
-    "verify a package": "verify --package release.zip",
-    "not protected": "## What is not protected",
-    "access to the app": "listens only on 127.0.0.1",
-    "negative counts": "Unbiased answers can be negative",
-    "sampling weights": "does not add up weights",
-    "next year": "plan the total for all years",
-    "accuracy and speed": "peak memory on two cores",
-    "report a vulnerability": "Report a vulnerability in private",
-    "add a mechanism": "**A mechanism.**",
-    "terms": "## Glossary",
-    "requirements of tests": "## What each level needs",
+    "How do I protect a person with five rows?": (
+        ["Guides", "Several rows per person"],
+        "To protect a person with five rows",
+    ),
+    "Does it read PostgreSQL?": (["Guides", "Records in a database"], "postgres://"),
+    "What happens after a crash?": (
+        ["Threat model"],
+        "completed by the same call, with the same noise",
+    ),
+    "What is epsilon here?": (["Guides", "Explaining it to a lawyer"], "What is epsilon"),
+    "How do I cite it?": (["CITATION.cff"], "cff-version"),
+    "How does a reader verify a package?": (
+        ["Guides", "Release and verify"],
+        "verify --package release.zip",
+    ),
+    "What is not protected?": (["Threat model"], "## What is not protected"),
+    "Who can open the app?": (["Threat model"], "listens only on 127.0.0.1"),
+    "Why are counts negative?": (
+        ["Guides", "Rounding and negative counts"],
+        "Unbiased answers can be negative",
+    ),
+    "Can I use sampling weights?": (["Guides", "Survey weights"], "does not add up weights"),
+    "What about next year's data?": (
+        ["Guides", "Next year's release"],
+        "plan the total for all years",
+    ),
+    "How much memory does it need?": (["Benchmarks"], "peak memory on two cores"),
+    "Where do I report a vulnerability?": (["security"], "Report a vulnerability in private"),
+    "How do I add a mechanism?": (["contributing"], "**A mechanism.**"),
+    "What does a term mean?": (["Architecture"], "## Glossary"),
+    "What do the tests need?": (["Tests"], "## What each level needs"),
 }
 
 
-def test_facts_are_within_two_clicks_of_readme() -> None:
-    files = {README}
-    for _ in range(2):
-        files |= {link for file in files if file.suffix == ".md" for link in linked_files(file)}
-    texts = [" ".join(file.read_text(encoding="utf-8").split()) for file in files if file.is_file()]
-    assert [fact for fact, words in FACTS.items() if not any(words in text for text in texts)] == []
+@pytest.mark.parametrize("question", FACTS)
+def test_fact_is_within_two_clicks_of_readme(question: str) -> None:
+    clicks, words = FACTS[question]
+    assert len(clicks) <= 2
+    file = README
+    for click in clicks:
+        links = re.findall(rf"\[{re.escape(click)}\]\(([^)#]+)\)", file.read_text(encoding="utf-8"))
+        assert links, f"{file.name} has no link {click}"
+        file = (file.parent / links[0]).resolve()
+    assert words in " ".join(file.read_text(encoding="utf-8").split())
+
+
+def headings(file: Path) -> set[str]:
+    """Return the anchors of the headings in a Markdown file, as GitHub writes them."""
+    titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_linked_headings_exist(name: str) -> None:
+    file = ROOT / name
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", file.read_text(encoding="utf-8"))
+    assert [
+        anchor
+        for place, anchor in links
+        if anchor not in headings((file.parent / place).resolve() if place else file)
+    ] == []
 
 
 def test_changelog_first_version_is_that_of_project() -> None:
