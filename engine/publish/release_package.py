@@ -80,6 +80,7 @@ from engine.publish.report import REHEARSAL_MARK, write_answers
 from engine.release import Measurement
 from engine.release.measure import measurement_of
 from engine.residuals import Space, Strategy
+from engine.residuals.operators import MAX_DENSE_BYTES, ReflectedRows, ScaledIdentity
 from engine.workload import Attribute, Group
 
 if TYPE_CHECKING:
@@ -399,7 +400,8 @@ def _array_bytes(blocks: Iterable[Block]) -> int:
             + 4 * BLOCK_BYTES
         )
         total += 8 * math.prod(block.coordinates)
-        rows |= {strategy: strategy.rows.nbytes for _, strategy in block.factors}
+        # rows that are too large for a matrix are stored as a few numbers
+        rows |= {s: min(s.rows.nbytes, int(MAX_DENSE_BYTES)) for _, s in block.factors}
     # factor 4: strategies that are shared here may differ slightly on other machines
     return total + 4 * sum(rows.values())
 
@@ -438,6 +440,21 @@ MEASUREMENTS_MEANING = (
     "other rows."
 )
 NAMES = ("measurements.json", "measurements.npz")
+# rows of wide attributes that a few numbers determine, in measurements.json and in its key "forms"
+ROW_FORMS = {
+    "identity": "one row per cell: the number of the array `rows` on that cell, and 0 elsewhere",
+    "reflection": (
+        "one row per cell but the last, on n cells; with the numbers (one, others, last) of the "
+        "array `rows`, row k is one + others on cell k, others on the rest of the first n - 1 "
+        "cells, and last on the last cell"
+    ),
+}
+
+
+def rows_symbol(strategy: Strategy) -> ReflectedRows | ScaledIdentity | None:
+    """Return the rows of a wide attribute if a few numbers determine them, else None."""
+    rows: object = strategy.rows
+    return rows if isinstance(rows, ReflectedRows | ScaledIdentity) else None
 
 
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
@@ -446,13 +463,19 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
         return _write_estimates(measurement, folder)
     arrays: dict[str, npt.NDArray[Any]] = {}
     rows: dict[Strategy, str] = {}
+    forms: dict[str, str] = {}
     blocks = []
     for number, (space, block) in enumerate(measurement.plan.blocks.items()):
         factors = []
         for axes, strategy in block.factors:
             name = rows.setdefault(strategy, f"rows{len(rows)}")
-            arrays[name] = strategy.rows
-            factors.append({"axes": [block.attributes[a] for a in axes], "rows": name})
+            factor = {"axes": [block.attributes[a] for a in axes], "rows": name}
+            symbol = rows_symbol(strategy)
+            arrays[name] = strategy.rows if symbol is None else symbol.entries
+            if symbol is not None:
+                factor["form"] = symbol.form
+                forms[symbol.form] = ROW_FORMS[symbol.form]
+            factors.append(factor)
         description: dict[str, Any] = {
             "attributes": block.attributes,
             "factors": factors,
@@ -464,7 +487,8 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
             description["weights"] = f"weights{number}"
             arrays[f"weights{number}"] = block.weights
         blocks.append(description)
-    return _write_files(measurement, folder, {"blocks": blocks}, arrays)
+    content = {"blocks": blocks} | ({"forms": forms} if forms else {})
+    return _write_files(measurement, folder, content, arrays)
 
 
 def in_one_step(measurement: Measurement) -> bool:
@@ -629,7 +653,15 @@ def _with_measured_rows(
         raise _mismatch(block)
     factors = []
     for f, (axes, strategy) in zip(entry["factors"], block.factors, strict=True):
-        shared = (strategy, f["rows"])
+        shared, symbol = (strategy, f["rows"]), rows_symbol(strategy)
+        if "form" in f:
+            if symbol is None or f["form"] != symbol.form:
+                raise _mismatch(block)
+            entries = arrays.read(f["rows"], "f", symbol.entries.shape)
+            if not np.allclose(entries, symbol.entries, rtol=1e-9, atol=0.0):
+                raise _mismatch(block)
+            factors.append((axes, strategy))
+            continue
         measured_strategy = strategies.get(shared) or strategy.by_rows(
             arrays.read(f["rows"], "f", strategy.rows.shape)
         )

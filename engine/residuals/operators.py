@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -105,6 +105,8 @@ class Operator(NDArrayOperatorsMixin, ABC):
 class ScaledIdentity(Operator):
     """``scale`` times the identity, shape (order, order)."""
 
+    form: ClassVar[str] = "identity"
+
     order: int
     scale: float = 1.0
 
@@ -173,6 +175,8 @@ class ReflectedRows(Operator):
     (they are those of a Householder reflection that takes the constant vector to the last cell).  A
     product with a vector takes O(n); the three numbers may be integers.
     """
+
+    form: ClassVar[str] = "reflection"
 
     cells: int
     one: Any
