@@ -23,6 +23,7 @@ from engine._arrays import Array, Index
 from engine.residuals.dual_solver import Options, Solution
 from engine.residuals.intervals import (
     IntervalGram,
+    IntervalMatrix,
     IntervalSolution,
     IntervalSpace,
     evaluate,
@@ -97,6 +98,10 @@ class MarginalStrategy(Strategy):
     @property
     def rank(self) -> int:
         return self.cells - 1
+
+    def total_variance(self, gram: IntervalGram) -> float:
+        """Return the summed variance of interval queries at noise scale 1, in counts^2."""
+        return IntervalMatrix(gram=gram).trace * self.coordinate_variance
 
     def query_variances(self, part: Part) -> Array:
         # q (I - 1 1^T / n) q^T
@@ -247,6 +252,25 @@ class IntervalStrategy(Strategy):
     def cell_covariance(self) -> Array:
         covariance = self.solution.covariance()
         return _table_differences(_table_differences(covariance).T)
+
+    @cached_property
+    def _variance_sums(self) -> tuple[float, float, float]:
+        """Summed variances of all cells, of all prefixes and of all ranges."""
+        gram = self.solution.space.gram
+        cells = float(self.solution.cell_variances().sum())
+        prefixes = float(self.solution.prefix_variances().sum())
+        rest = self.solution.value - gram.marginal * cells
+        rest -= (gram.prefix + gram.suffix) * prefixes
+        return cells, prefixes, rest / gram.ranges if gram.ranges > 0.0 else math.nan
+
+    def total_variance(self, gram: IntervalGram) -> float:
+        """Return the summed variance of interval queries at noise scale 1, in counts^2.
+
+        All ranges need a solution for queries with ranges.
+        """
+        cells, prefixes, ranges = self._variance_sums
+        total = gram.marginal * cells + (gram.prefix + gram.suffix) * prefixes
+        return total + (gram.ranges * ranges if gram.ranges > 0.0 else 0.0)
 
     def query_variances(self, part: Part) -> Array:
         if part.family.key not in (("marginal",), ("prefix",), ("suffix",), ("range",)):

@@ -53,9 +53,10 @@ from engine.residuals.decomposition import (
 )
 from engine.residuals.dual_solver import Options, Solution, Watch
 from engine.residuals.intervals import IntervalGram
-from engine.residuals.marginals import interval_solution
+from engine.residuals.marginals import IntervalStrategy, MarginalStrategy, interval_solution
 from engine.residuals.operators import Operator
 from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
+from engine.residuals.strategy import Strategy
 from engine.residuals.strategy_search import (
     ALTERNATING_SWEEPS,
     MAX_COUPLED_DIRECTIONS,
@@ -157,7 +158,6 @@ class AlternatingSearch:
             for u, axes in enumerate(self.sets):
                 if (factors := self.inside[u][t]) is not None:
                     minima[u, t] = self.search(factors, self.centers_of(axes))[0].bound
-        grams = [[None if f is None else f.dense() for f in factors] for factors in self.inside]
         # factors that cross sets need the strategies of other axes, which do not exist in the first
         # sweep: it leaves out terms with such factors, unless all terms have some
         include_coupled = all(self.across)
@@ -172,8 +172,10 @@ class AlternatingSearch:
                 self.solved[axes] = self.search(
                     add_factors(parts, parts[0][1].sizes), self.centers_of(axes)
                 )
-                covariance = self._covariance(axes)
-                costs[u] = [1.0 if g is None else float(np.sum(g * covariance)) for g in grams[u]]
+                strategy = self.solved[axes][0].strategy
+                costs[u] = [
+                    1.0 if f is None else _squared_error(strategy, f) for f in self.inside[u]
+                ]
             include_coupled = True
             coupled = [math.prod(self._error(a, f) for a, f in factors) for factors in self.across]
             previous, self.value = (
@@ -303,6 +305,15 @@ class AlternatingSearch:
         block = np.concatenate([np.diag(diagonal[first]), components[:, first]])
         block_norm = scipy.linalg.svdvals(block, overwrite_a=True).sum()
         return float(block_norm + np.delete(diagonal, first).sum()) ** 2 * ROUNDING_MARGIN
+
+
+def _squared_error(strategy: Strategy, factor: Factor) -> float:
+    """Return the sum of the variances of a factor's queries at noise scale 1, in counts^2."""
+    if isinstance(factor, IntervalFactor) and isinstance(
+        strategy, MarginalStrategy | IntervalStrategy
+    ):
+        return strategy.total_variance(factor.gram)
+    return float(np.sum(factor.dense() * strategy.covariance))
 
 
 # prefix of the recorded status of an alternating search over single axes that factors couple
@@ -440,7 +451,7 @@ class SubworkloadSolver:
             sizes = tuple(sub.sizes[a] for a in axes)
             centers = [sub.centers[a] for a in axes]
             grams = [self._structured_gram(self.factors[k], centers) for k in numbers]
-            if len(terms) == 1 and grams[0] is not None:
+            if len(axes) == 1 and all(gram is not None for gram in grams):
                 # factors of terms that differ on these axes only are added up
                 merged = {k for t in sub.terms for a, k in t.factors if a == axes}
                 wide = [self._structured_gram(self.factors[k], centers) for k in merged]
@@ -781,10 +792,17 @@ class SubworkloadSolver:
         """
 
         def search(factor: Factor, centers: Sequence[Array | None]) -> Searched:
-            solution = self._solution(factor, centers)
+            gram = self._structured_gram(factor, centers)
+            if gram is not None:
+                solution = self._structured(gram, centers[0])
+                weights = np.broadcast_to(solution.dual, gram.cells)
+                solved = solution, lambda: weights / weights.sum()
+            else:
+                solution = self._solution(factor, centers)
+                solved = solution, lambda: self._search(factor, centers).cell_weights(solution.dual)
             if note and not self.endings[-1].startswith(note):
                 self.endings[-1] = f"{note}: {self.endings[-1]}"
-            return solution, lambda: self._search(factor, centers).cell_weights(solution.dual)
+            return solved
 
         alternation = AlternatingSearch(
             terms=terms, sets=sets, sizes=sub.sizes, centers=sub.centers, search=search

@@ -11,7 +11,7 @@ from engine.mechanisms import forecast, load_plan, plan
 from engine.mechanisms.residual_base import ResidualMechanism
 from engine.privacy import Budget
 from engine.release import measure
-from engine.residuals import Options, Split
+from engine.residuals import Options, Split, operators, subworkload_solver
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import decompose
 from engine.residuals.subworkload_solver import SubworkloadSolver
@@ -197,3 +197,23 @@ def test_load_plan_alternating_sets_round_trips(solver):
     assert any(ending.startswith("set by set") for ending in result.endings)
     again = load_plan(result.to_json())
     assert (again.hash, again.rmse, again.endings) == (result.hash, result.rmse, result.endings)
+
+
+@pytest.mark.parametrize("kinds", [("prefix", "range"), ("suffix", "prefix"), ("range", "range")])
+def test_alternating_wide_attribute_equals_matrices(
+    kinds: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = (
+        Workload(Schema([Attribute.of_size("a", 20), Attribute.of_size("b", 6)]))
+        .add(("a", "b"), {"a": kinds[0], "b": "marginal"})
+        .add(("a", "b"), {"a": kinds[1], "b": "prefix"}, weight=0.5)
+        .add(("a", "b"), {"a": "marginal", "b": "range"})
+    )
+    monkeypatch.setattr(subworkload_solver, "MAX_OPTIMAL_SEARCH_S", 0.0)
+    expected = plan(workload, Budget(pcost=1.0), cache=False)
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)
+    result = plan(workload, Budget(pcost=1.0), cache=False)
+    assert result.weighted_rmse == pytest.approx(expected.weighted_rmse, rel=1e-5)
+    assert -1e-9 < result.certificate.gap < 1.1 * expected.certificate.gap + 1e-5
+    assert forecast(workload).seconds < 1.0
+    assert load_plan(result.to_json()).to_json() == result.to_json()
