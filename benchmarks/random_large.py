@@ -1,6 +1,6 @@
 """Tuned plans of random large workloads, compared with all other mechanisms.
 
-    python -m benchmarks.random_large [--write] [--count 200] [--seed 0]
+    python -m benchmarks.random_large [--write] [--count 200] [--seed 0] [--time-limit 40]
 
 Numbers are the weighted RMSE at privacy cost 1. Half of the workloads are on domains of 600 to
 4,096 cells, where the optimum of all mechanisms is often feasible; the others are on 8 to 14
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import options
+from benchmarks import options as parser_of
 from benchmarks.random_small import ONE_WAY, describe
 from benchmarks.row_file import RowFile
 from engine.errors import EngineError
@@ -85,11 +85,15 @@ def others(workload: Workload) -> dict[str, float]:
     return out
 
 
-def row_of(number: int, seed: int) -> str:
-    """Return one row; the workload depends only on its number and the seed."""
+def row_of(number: int, seed: int, time_limit: float | None = None) -> str:
+    """Return one row; the workload depends only on its number and the seed.
+
+    ``time_limit`` is that of the tuned plan in seconds, None for no limit.
+    """
     workload = draw(np.random.default_rng([seed, number]), small=number % 2 == 0)
     started = time.process_time()
-    tuned = plan(workload, BUDGET, centers="tuned", memory_limit=BYTES).weighted_rmse
+    options: Any = {"memory_limit": BYTES, "time_limit": time_limit}
+    tuned = plan(workload, BUDGET, centers="tuned", **options).weighted_rmse
     took = time.process_time() - started
     name, best = min(others(workload).items(), key=lambda item: item[1])
     columns = (
@@ -105,14 +109,15 @@ def _begin(number: int, seed: int) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print one row per workload; return 1 if a tuned plan is worse than another plan."""
-    parser = options(__file__, __doc__)
+    parser = parser_of(__file__, __doc__)
     parser.add_argument("--count", type=int, default=200, help="how many workloads")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--time-limit", type=float, help="of tuned plans, in seconds")
     args = parser.parse_args(arguments)
     output = RowFile(HEAD, Path(__file__).with_suffix(".txt") if args.write else None)
     for number in range(args.count):
         if not output.has(_begin(number, args.seed)):
-            output.add(row_of(number, args.seed))
+            output.add(row_of(number, args.seed, args.time_limit))
     above = [float(row.split()[3]) for row in output.rows[1:]]
     worse = sum(share > SAME for share in above)
     print(

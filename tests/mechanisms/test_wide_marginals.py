@@ -1,5 +1,6 @@
 """Plans with marginals on a wide attribute, against the same plans with matrices."""
 
+import json
 import math
 import sys
 import tracemalloc
@@ -12,9 +13,11 @@ import pytest
 
 from engine import Attribute, Budget, Schema, Workload, forecast, load_plan, measure, plan
 from engine.bounds.lower_bounds import independent_bound
-from engine.errors import LimitExceeded
+from engine.errors import LimitExceeded, PlanError
 from engine.plans.reconstruction import SpaceAnswers
 from engine.plans.replace_one import worst_pair
+from engine.publish import release_package
+from engine.publish.release_package import read_measurements, write_measurements
 from engine.release import measurement
 from engine.release.measurement import apply_group, estimate, strategy_answers
 from engine.release.noisy_answers import _on_grid
@@ -471,3 +474,38 @@ def test_answers_in_slabs_equal_direct_answers(family, monkeypatch):
             patch.setattr(measurement, "ANSWER_SLAB_ENTRIES", 20)
             np.testing.assert_allclose(apply_group(group, values, 0, group.count), expected)
             np.testing.assert_allclose(apply_group(group, values, 5, 9), expected[5:9])
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+@pytest.mark.parametrize("case", ["querysmasher", "identity"])
+def test_package_of_wide_marginals_stores_few_numbers(case, tmp_path):
+    workload = marginals(12)
+    records = pd.DataFrame({a.name: [a.label(0), a.label(1)] for a in workload.schema.attributes})
+    release = measure(plan_of(workload, case), records, rehearsal=True, seed=1)
+    paths = write_measurements(release, tmp_path)
+    description = json.loads(paths[0].read_text())
+    forms = {f.get("form") for block in description["blocks"] for f in block["factors"]}
+    assert forms - {None} == description["forms"].keys() != set()
+    assert max(array.size for array in np.load(paths[1]).values()) <= 12 * 4 * 2
+    words = {"dataset": "", "key": "", "utc": ""}
+    again = read_measurements(release.plan, *paths, rehearsal=True, **words)
+    assert again == release
+    factors = [factor for block in description["blocks"] for factor in block["factors"]]
+    next(factor for factor in factors if "form" in factor)["form"] = "other"
+    paths[0].write_text(json.dumps(description))
+    with pytest.raises(PlanError, match="measurements"):
+        read_measurements(release.plan, *paths, rehearsal=True, **words)
+
+
+def test_package_with_matrix_of_wide_marginal_is_read(tmp_path, monkeypatch):
+    """Packages of earlier versions have all rows of attributes with a thousand cells."""
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)
+    workload = marginals(12)
+    records = pd.DataFrame({a.name: [a.label(0), a.label(1)] for a in workload.schema.attributes})
+    release = measure(plan_of(workload, "querysmasher"), records, rehearsal=True, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(release_package, "rows_symbol", lambda _: None)
+        paths = write_measurements(release, tmp_path)
+    words = {"dataset": "", "key": "", "utc": ""}
+    again = read_measurements(release.plan, *paths, rehearsal=True, **words)
+    assert again == release
