@@ -38,7 +38,7 @@ PAGES = {
     "coarse": (page_path("coarse", "survey"), "What every option costs"),
     "release_empty": ("release", "choose a schema and add queries"),
     "release": (page_path("release", "survey"), "REHEARSAL on simulated records"),
-    "learn": ("learn", "Decomposition of a query"),
+    "learn": ("learn", "An attack, and why noise stops it"),
     "guide": ("guide", "A census table"),
 }
 

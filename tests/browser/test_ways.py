@@ -24,7 +24,7 @@ PAGE_TEXTS = {
     "Compare": "Done: the results are below",
     "Coarse or fine": "What every option costs",
     "Release": "No rehearsal of this plan",
-    "Learn": "Decomposition of a query",
+    "Learn": "An attack, and why noise stops it",
     "Guide": "A census table",
 }
 

@@ -71,8 +71,8 @@ class Tour:
         self.add_frame("Compare: every mechanism on your own workload.")
         self.visit.expect_text("Done: the results are below")
         self.add_frame(
-            "Who wins, and how far everybody is from a bound that none can pass.",
-            "Estimated time",
+            "The most accurate mechanism, and the gap of each to the smallest possible error.",
+            "Gap to the bound",
         )
         self.go("Coarse or fine")
         self.add_frame("Coarse or fine: look at what two analyses share, then decide.")
@@ -82,23 +82,17 @@ class Tour:
         self.visit.expect_text("REHEARSAL on simulated")
         self.add_frame("Truth and noisy answers side by side: only in a rehearsal.", "1. Rehearse")
         self.go("Learn")
-        self.add_frame("Learn: ten lessons; each begins at step 0.", LESSONS[0].title)
-        for words in (
-            "The average mark is the piece for the total.",
-            "One piece more for each set of attributes.",
-        ):
-            self.visit.press("Next step")
-            self.add_frame(words, LESSONS[0].title)
-        self.visit.choose(LESSONS[2].tab)
-        self.add_frame("Two strategies side by side: what they measure.", LESSONS[2].title)
-        self.visit.open("learn?lesson=7&answers=16")
-        self.add_frame("Sixteen exact answers give sixteen people away.", LESSONS[6].title)
-        self.visit.press("Next step")
-        self.add_frame("The same answers with noise: the same attack fails.", LESSONS[6].title)
+        titles = {lesson.name: lesson.title for lesson in LESSONS}
+        self.add_frame("Learn: sixteen exact answers reveal every reply.", titles["attack"])
+        self.visit.open("learn?lesson=attack&step=2")
+        self.add_frame("The same answers with noise: the attack fails.", titles["attack"])
         self.add_frame(
-            "Three questions, checked at once; an instructor view, and a handout to print.",
-            "1. Why does",
+            "Questions, an instructor view, a course mode, and a handout to print.", "Question 1"
         )
+        self.visit.open("learn?lesson=pieces")
+        self.add_frame("A query is the sum of its pieces.", titles["pieces"])
+        self.visit.open("learn?lesson=strategies")
+        self.add_frame("Two strategies side by side: what they measure.", titles["strategies"])
         self.go("Guide")
         self.add_frame("Guide: what to do, by task, in the studio and as Python.")
 

@@ -48,10 +48,12 @@ def draw(studio: RequestState, comparison: Compared | None) -> None:
         key=key,
         on_change=_use_selected,
         args=(key, choices),
-        help="Sorted by error: typical error and planning time. Undo restores the last choice.",
+        help=(
+            f"{mechanism_class(studio.mechanism).meaning} Listed with typical error and planning"
+            " time. Undo restores the last choice."
+        ),
     )
     show_deferred_error("choice")
-    st.caption(escape_markdown(mechanism_class(studio.mechanism).meaning))
     title = mechanism_class(studio.mechanism).title
     with st.expander(
         f"Options of {escape_markdown(title)}", key="fold_mechanism", on_change="rerun"

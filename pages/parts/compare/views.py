@@ -54,8 +54,8 @@ def ranking(studio: RequestState, comparison: Compared | None) -> str:
     _say_ties(studio, results)
     if not figures.all_tied(results):
         notes = {
-            "ranking": "Dashed: the bound for any matrix mechanism.",
-            "seconds": "Lower is more accurate, further left is faster.",
+            "ranking": "Dashed: the bound.",
+            "seconds": "Lower left is better.",
         }
         for place, (key, picture) in zip(
             st.columns(2, gap="medium"), pictures.items(), strict=True
