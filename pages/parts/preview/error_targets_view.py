@@ -14,7 +14,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.shell import buttons, figure_view, history
-from pages.parts.shell.budgets import headline, in_words, language, other_units
+from pages.parts.shell.budgets import headline, language, other_units
 from pages.parts.shell.error_text import (
     deferred_errors,
     escape_markdown,
@@ -108,8 +108,8 @@ def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -
         estimate = find(True)
         left, right = st.columns([3, 1], vertical_alignment="center")
         left.markdown(
-            f"**{goal}:** {escape_markdown(in_words(estimate))} needed (now"
-            f" {escape_markdown(in_words(plan.budget))}).",
+            f"**{goal}:** {escape_markdown(headline(estimate, language()))} needed (now"
+            f" {escape_markdown(headline(plan.budget, language()))}).",
             help=escape_markdown(other_units(estimate)),
         )
         buttons.button(

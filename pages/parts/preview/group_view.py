@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # session keys: the selected group in the list, the last valid one, and the version of the table
 GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
 MAX_ROWS = 500  # groups in the table
-TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 430, 300
+TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 560, 300
 COLUMN_WIDTH_PX = 78
 SHORT_TABLE = 10  # rows of a table without a fixed height
 ALL, MAP, PAIRS = "All", "Map", "pairs_map"

@@ -67,9 +67,12 @@ def _number(label: str, value: str, tooltip: str) -> None:
 def optimality(plan: Plan) -> None:
     """Draw how far the plan is from the best possible one, and where its budget goes."""
     error_targets_view.distance(plan)
-    figure_view.chart(figures.budget_picture(plan), key="budget", config=figure_view.EXPORT)()
     title = mechanism_class(history.current().mechanism).title
     st.caption(escape_markdown(f"Mechanism: {title}. Compare offers others and their options."))
+    with st.popover("Budget by measurement"):
+        picture = figures.budget_picture(plan)
+        figure_view.chart(picture, key="budget", config=figure_view.EXPORT)()
+        figure_view.downloads(lambda: picture.table, name="budget")
 
 
 def files(plan: Plan | None) -> None:

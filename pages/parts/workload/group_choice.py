@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from engine._format import pluralize
-from engine.analysis import worst_group
+from engine.analysis import find_cells, find_groups, worst_group
 from engine.plans import Plan
-from engine.workload import Circular, Group, Range
+from engine.workload import Attribute, Circular, Group, Marginal, Range
 from pages.parts.shell.error_text import escape_markdown
 
-MAX_OPTIONS = 2_000  # options of a list
+MAX_OPTIONS = 2_000  # options of a list without a search
+MAX_MATCHES = 100  # options that a search lists
 
 
 def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None = None) -> int:
-    """Draw the choice of a group, by number if a list would be too long; default is the worst."""
+    """Draw the choice of a group, with a search if there are many; the default is the worst."""
     all_groups = plan.workload.groups
     st.session_state.setdefault(key, worst_group(plan))
+    options: Sequence[int] = range(len(all_groups))
     if len(all_groups) > MAX_OPTIONS:
-        number = int(st.number_input("Table", 0, len(all_groups) - 1, key=key, on_change=on_change))
-        st.caption(escape_markdown(_group_text(all_groups[number], number)))
-        return number
+        words = st.text_input("Find a table", key=f"{key}_find", placeholder="age income")
+        # without a search only the chosen table is listed
+        matches = find_groups(plan.workload, words)[:MAX_MATCHES] if words.strip() else []
+        options = [*dict.fromkeys([st.session_state[key], *matches])]
     return st.selectbox(
         "Table",
-        range(len(all_groups)),
+        options,
         format_func=lambda i: _group_text(all_groups[i], i),
         key=key,
         on_change=on_change,
     )
+
+
+def choose_cell(place: DeltaGenerator, attribute: Attribute, *, key: str) -> int:
+    """Draw the choice of a cell of an attribute, with a search if there are many."""
+    name = escape_markdown(attribute.name)
+    cells: Sequence[int] = range(attribute.size)
+    if attribute.size > MAX_OPTIONS:
+        text = place.text_input(f"Find a value of {name}", key=f"{key}_find")
+        cells = find_cells(attribute, text, limit=MAX_MATCHES)
+        if not cells:
+            place.caption("No value has this text. The first value is used.")
+            return 0
+    return int(place.selectbox(f"Value of {name}", cells, format_func=attribute.label, key=key))
 
 
 def choose_slice(
@@ -71,9 +87,12 @@ def _group_text(group: Group, number: int) -> str:
 
 
 def _fixed(column: DeltaGenerator, plan: Plan, group: Group, part: int, *, key: str) -> int:
+    """Draw the choice of one query of a part of a group, and return its number in the part."""
     chosen_part = group.parts[part]
     attributes = [plan.schema[group.attributes[a]] for a in chosen_part.axes]
     name = " × ".join(a.name for a in attributes)
+    if isinstance(chosen_part.family, Marginal):
+        return choose_cell(column, attributes[0], key=key)
     if chosen_part.count > MAX_OPTIONS:
         return int(
             column.number_input(

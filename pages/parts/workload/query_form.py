@@ -9,7 +9,7 @@ from engine import analysis
 from engine.analysis.ad_hoc_queries import Query
 from engine.workload import Attribute, Schema
 from pages.parts.shell.error_text import escape_markdown
-from pages.parts.workload import range_form
+from pages.parts.workload import group_choice, range_form
 from pages.parts.workload.family_form import CONDITION
 
 MAX_CELLS = 4_000_000  # cells of the table of a query
@@ -62,7 +62,14 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
 
 
 def _cells(attribute: Attribute, key: str) -> list[int]:
+    """Draw the choice of cells of an attribute, and return them.
+
+    Categorical attributes have a list of values, or a search if there are many; others have the
+    first and the last cell of a range.
+    """
     name = escape_markdown(attribute.name)
+    if attribute.kind == "categorical" and attribute.size > MAX_LABELS:
+        return [group_choice.choose_cell(st.container(), attribute, key=key)]
     if attribute.kind == "categorical" and attribute.size <= MAX_LABELS:
         return st.multiselect(
             name, range(attribute.size), default=[0], format_func=attribute.label, key=key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -179,3 +180,14 @@ def test_worker_weights_equal_engine_weights() -> None:
     assert [row[0] for row in errors] == [1, 2]
     assert errors[0][2] < errors[0][1]
     assert errors[1][2] > errors[1][1]
+
+
+def test_budget_ticks_state_rows_per_person_once() -> None:
+    budget = Budget(pcost=1.0, rows_per_person=3)
+    session = open_preview(Workload.all_ways(demo_schema("cps"), (1,)), budget=budget)
+    session.set(fold_target=True, target_goal="One query", probe_names=["age"])
+    figures = [chart.proto.spec for chart in session.app.get("plotly_chart")]
+    (spec,) = (json.loads(text) for text in figures if '"this plan"' in text)
+    ticks = spec["layout"]["xaxis"]["ticktext"]
+    assert len(set(ticks)) == len(ticks)
+    assert all("rows" not in tick for tick in ticks)
