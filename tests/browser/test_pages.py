@@ -31,7 +31,7 @@ PAGES = {
     "workload_empty": ("workload", "No schema yet"),
     "workload": (page_path("workload", "survey"), "Tables of the workload"),
     "preview_empty": ("preview", "choose a schema and add queries"),
-    "preview": (page_path("preview", "survey"), "Sources of error of this table"),
+    "preview": (page_path("preview", "survey"), "Ways to reduce this error"),
     "compare_empty": ("compare", "There is nothing to compare yet"),
     "compare": (page_path("compare", "census"), "Done: the results are below"),
     "coarse_empty": ("coarse", "There is no schema yet"),

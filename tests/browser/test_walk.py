@@ -49,11 +49,12 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     cells.hover()
     bar = page.get_by_test_id("stPlotlyChart").locator(".modebar").first.bounding_box()
     assert bar["y"] + bar["height"] <= cells.bounding_box()["y"] + 1  # buttons do not cover cells
-    visit.unfold("Publishable answers")
+    visit.unfold("Find the budget for a target error")
+    visit.choose("Publishable answers")
     visit.number("Expected record count (public)", "944")
     visit.expect_text("Publishable")
     visit.take_picture("5_preview_publishable")
-    visit.unfold("Budget by measurement")
+    visit.unfold("How close to optimal")
     visit.check_accessibility("7_preview_budget")
 
     with visit.run():

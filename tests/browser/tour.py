@@ -65,7 +65,7 @@ class Tour:
         self.go("Workload")
         self.add_frame("Workload: tables, ranges, conditions or SQL become groups of queries.")
         self.add_frame(
-            "The groups of the workload, each with its weight.", "Tables of the workload"
+            "The tables of the workload, each with its weight and error.", "Tables of the workload"
         )
         self.go("Compare")
         self.add_frame("Compare: every mechanism on your own workload.")

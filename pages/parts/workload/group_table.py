@@ -57,25 +57,25 @@ def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
         height=GRID_HEIGHT_PX if len(shown) > SHORT_GRID else "auto",
         column_order=["attributes", "family", "queries", WEIGHT, "typical error", REMOVE],
         column_config={
-            "attributes": st.column_config.TextColumn("Table", disabled=True, width=180),
-            "family": st.column_config.TextColumn("Type", disabled=True, width=90),
+            "attributes": st.column_config.TextColumn("Table", disabled=True, width=160),
+            "family": st.column_config.TextColumn("Type", disabled=True, width=80),
             "queries": st.column_config.NumberColumn(
-                "Queries", disabled=True, format="localized", width=75
+                "Queries", disabled=True, format="localized", width=70
             ),
             WEIGHT: st.column_config.NumberColumn(
                 "Weight",
                 min_value=0.0,
-                width=85,
+                width=80,
                 help="Importance when sharing the budget; 0 adds no cost.",
             ),
             "typical error": st.column_config.NumberColumn(
                 "Error",
                 disabled=True,
                 format="%,.2f",
-                width=75,
+                width=65,
                 help="Typical error (RMSE) of the table, in counts.",
             ),
-            REMOVE: st.column_config.CheckboxColumn("Remove", width=95),
+            REMOVE: st.column_config.CheckboxColumn("Remove", width=85),
         },
         placeholder="",
         on_change=_use_edits,
