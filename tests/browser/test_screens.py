@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.browser.conftest import NARROW, Visit
@@ -68,3 +70,26 @@ def test_next_opens_page_at_its_top(visit: Visit) -> None:
     visit.page.evaluate("document.querySelector('[data-testid=stMain]').scrollTo(0, 10000)")
     visit.press("Next: Workload")
     assert visit.page.evaluate("document.querySelector('[data-testid=stMain]').scrollTop") == 0
+
+
+def test_own_csv_becomes_schema_in_few_clicks(visit: Visit, tmp_path: Path) -> None:
+    page, records = visit.page, tmp_path / "people.csv"
+    records.write_text("sex,age\nf,31\nm,4\n", encoding="utf-8")
+    page.add_init_script(
+        "window.clicks = 0; addEventListener('click', (e) => { clicks += e.isTrusted; }, true)"
+    )
+    open_at(visit, "start", WIDTH)
+    visit.upload(records)
+    visit.expect_text("only the 2 column names were read")
+    assert "sex" not in page.url  # names of an uploaded file are in no address
+    grid = page.get_by_test_id("stDataFrame").first
+    grid.click(position={"x": 400, "y": 54})  # the possible values of the first column
+    for values in ("f | m", "0:120:20"):  # the key Enter selects the cell below
+        page.keyboard.press("Enter")
+        editor = page.locator("#portal textarea, #portal input").first
+        editor.fill(values)
+        with visit.run():
+            editor.press("Enter")
+    visit.expect_text("2 attributes, 12 cells")
+    visit.press("Next: Workload")
+    assert page.evaluate("clicks") <= 6
