@@ -30,7 +30,7 @@ QUESTIONS = {
 }
 
 request_state = page_layout.header(
-    page_layout.page(page_layout.BUDGETS),
+    page_layout.page("Preview"),
     "See how accurate each number will be. No records are read.",
     TUTORIAL,
 )

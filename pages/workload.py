@@ -3,11 +3,9 @@
 import streamlit as st
 
 from engine import _format as texts
-from engine.workload import Workload
 from pages.parts.shell import figure_view, page_layout, python_script
 from pages.parts.workload import (
     accuracy_panel,
-    file_form,
     group_form,
     group_table,
     range_form,
@@ -32,27 +30,12 @@ FORMS = {
 
 def require_schema() -> None:
     """Draw the ways to a schema, and stop the page."""
-    st.info(
-        "No schema yet. Choose one on the Schema page, or open a workload file.",
-        icon="📋",
-    )
-    if st.button("← Back to Schema", key="back"):
-        st.switch_page(page_layout.page("Schema").file)
-    file_form.workload_upload()
+    st.info("No schema yet. Describe your columns on Schema, or open a file on Start.", icon="📋")
+    with st.container(horizontal=True):
+        for title in ("Schema", "Start"):
+            if st.button(f"← Back to {title}", key="back" if title == "Schema" else "back_start"):
+                st.switch_page(page_layout.page(title).file)
     st.stop()
-
-
-def files(workload: Workload) -> None:
-    """Draw the download and the upload of the workload."""
-    with st.popover("Save or open"):
-        st.download_button(
-            "Download workload.json",
-            workload.to_json,
-            "workload.json",
-            "application/json",
-            on_click="ignore",
-        )
-        file_form.workload_upload()
 
 
 request_state = page_layout.header(
@@ -78,10 +61,8 @@ with left:
     )
     if workload.groups:
         matches = group_table.groups(workload, plan)
-    with st.container(horizontal=True):
-        if workload.groups:
+        with st.container(horizontal=True):
             group_table.change_all(matches)
-        files(workload)
 page_layout.footer(
     code=python_script.workload_script(request_state).text(),
     target=page_layout.page("Preview"),

@@ -12,7 +12,7 @@ from pages.parts.glossary import meaning
 from pages.parts.preview import error_targets_view
 from pages.parts.shell import figure_view, history
 from pages.parts.shell.error_text import escape_markdown
-from pages.parts.workload import budget_form, file_form, record_count_form
+from pages.parts.workload import budget_form, record_count_form
 
 
 def headline(plan: Plan | None) -> None:
@@ -76,16 +76,8 @@ def optimality(plan: Plan) -> None:
 
 
 def files(plan: Plan | None) -> None:
-    """Draw the downloads of the plan and its tables, and the upload of a plan file."""
-    with st.popover("Save or open"):
-        if plan is not None:
-            st.download_button(
-                "Download plan.json",
-                plan.to_json,
-                "plan.json",
-                "application/json",
-                on_click="ignore",
-            )
+    """Draw the downloads of the errors of all tables; Start saves the plan itself."""
+    if plan is not None:
+        with st.popover("Export errors"):
             st.caption("Errors of all tables")
             figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")
-        file_form.plan_upload()

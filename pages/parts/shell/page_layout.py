@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from engine._format import cost, pluralize
 from pages.parts.shell import budgets, buttons, history, permalink, session_restore
@@ -46,8 +45,6 @@ def page(title: str) -> PageInfo:
 
 DONE = "✅"  # icon of a completed step in the navigation
 PREVIEWED = "previewed"  # key of the last request whose plan was shown
-BUDGETS = "Preview"  # the page with the form for the budget
-_PLACE: ContextVar[DeltaGenerator] = ContextVar("place")
 # whether the layout is drawn around the current page
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
 
@@ -114,12 +111,8 @@ def sidebar() -> None:
     """Draw the budget of a workload with tables, and undo and redo after the first change."""
     request, steps = history.current(), history.history()
     with st.sidebar:
-        place = st.container()
-        has_tables = request.workload is not None and bool(request.workload.groups)
-        if has_tables and st.session_state["page"] != BUDGETS:
-            with place:
-                _show_budget(request)
-        _PLACE.set(place)
+        if request.workload is not None and request.workload.groups:
+            _show_budget(request)
         gauge()
         if not (steps.past or steps.future):
             return
@@ -130,11 +123,6 @@ def sidebar() -> None:
         forth.button(
             "↪ Redo", key="redo", on_click=history.redo, disabled=not steps.future, width="stretch"
         )
-
-
-def budget_place() -> DeltaGenerator:
-    """Return the container in the sidebar for the budget form, which stays in view."""
-    return _PLACE.get()
 
 
 def _show_budget(request: history.RequestState) -> None:

@@ -105,27 +105,6 @@ def test_preview_views_show_numbers_of_the_plan() -> None:
     assert "does not measure" in session.errors()
 
 
-def test_plan_file_restores_workload_and_options() -> None:
-    result = plan(
-        Workload.all_ways(demo_schema("census"), (2,)), Budget(pcost=0.3), max_records=10**6
-    )
-    session = Session().go("preview")
-    session.run(
-        session.app.file_uploader(key="plan_file").upload(
-            "p.json", b'{"format": "plan/1"}', "text/plain"
-        )
-    )
-    assert "lacks" in session.errors()
-    session.run(
-        session.app.file_uploader(key="plan_file").upload(
-            "p.json", result.to_json().encode(), "text/plain"
-        )
-    )
-    assert session.studio.workload == result.workload
-    assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
-    assert "max_records=1000000" in session.app.code[-1].value
-
-
 def test_long_planning_waits_for_button_and_cancels() -> None:
     schema = Schema.from_json('{"x": 80, "y": 50}')
     workload = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")

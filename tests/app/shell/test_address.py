@@ -15,7 +15,7 @@ from engine.workload.conditions import box_workload
 from engine.workload.sql import example, workload_from_sql
 from pages.parts.shell import long_url_store, permalink, python_script, session_restore
 from pages.parts.shell.history import History, RequestState
-from tests.app.session import Session
+from tests.app.session import Session, upload
 from tests.app.workload.sessions import SURVEY, build_large_workload, open_workload
 
 
@@ -76,12 +76,7 @@ def test_address_and_plan_file_restore_all_groups() -> None:
     session = Session(plan=permalink.packed(here)).go("workload")
     assert session.studio.to_json() == here.to_json()
     result = plan(here.workload, here.budget)
-    session.go("preview")
-    session.run(
-        session.app.file_uploader(key="plan_file").upload(
-            "p.json", result.to_json().encode(), "text/plain"
-        )
-    )
+    upload(session.go("start"), "p.json", result.to_json().encode(), "open_file")
     assert session.studio.workload == here.workload
 
 

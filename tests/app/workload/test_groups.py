@@ -156,29 +156,6 @@ def test_queries_of_a_new_table_are_drawn() -> None:
     assert "Query 2,500 of 5,000" in session.text()
 
 
-def test_workload_file_is_loaded_or_refused() -> None:
-    workload = Workload.all_ways(demo_schema("census"), (1, 2))
-    session = Session().go("workload")
-    for content in (
-        b"{}",
-        b"x",
-        json.dumps({"format": "workload/1", "schema": {}, "groups": []}).encode(),
-    ):
-        session.run(
-            session.app.file_uploader(key="workload_file").upload(
-                "w.json", content, "application/json"
-            )
-        )
-        assert session.errors()
-        assert session.studio.workload is None
-    content = workload.to_json().encode()
-    session.run(
-        session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json")
-    )
-    assert session.studio.workload == workload
-    assert not session.errors()
-
-
 def test_too_many_groups_are_refused() -> None:
     names = {f"a{i}": 2 for i in range(120)}
     session = Session()

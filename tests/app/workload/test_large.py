@@ -13,18 +13,15 @@ from engine.workload import Attribute, Group, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.shell import permalink, python_script
 from pages.parts.shell.history import History, RequestState
-from tests.app.session import Session
+from tests.app.session import Session, upload
 from tests.app.workload.sessions import build_large_workload
 
 
 def test_large_workload_can_be_edited() -> None:
     workload = build_large_workload()
     assert len(workload.groups) > 2_900
-    session = Session().go("workload")
     content = workload.to_json().encode()
-    session.run(
-        session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json")
-    )
+    session = upload(Session().go("start"), "w.json", content, "open_file").go("workload")
     assert len(session.app.dataframe[0].value) == 100
     session.set(find="x3 x25")
     numbers = ask.find_groups(workload, "x3 x25")
