@@ -26,6 +26,16 @@ TITLES = ANALYSES, RULE, REHEARSE, FILE, PAYER, LOOK, PAST = (
     "6. Look",
     "Past looks",
 )
+QUESTIONS = {
+    ANALYSES: "Which analyses are possible, from coarse to fine?",
+    RULE: "When are the counts large enough for the finer one?",
+    REHEARSE: "What will come out? Try it on simulated records.",
+    FILE: "Which file has the records?",
+    PAYER: "Which dataset pays?",
+    LOOK: "Measure what the analyses share? It is part of each, so it costs nothing extra.",
+    PAST: "Which looks were taken?",
+}
+RESULT = "Look, decide, and measure the remainder"
 TUTORIAL = (
     "A **fine** analysis has more detail, a **coarse** one less noise. The part that both share,"
     " the **look**, is measured first and shows whether the counts are large enough. A **rule** set"
@@ -73,8 +83,7 @@ def set_rule(common: CommonPlan, _: candidates_form.Settings) -> None:
     rule = candidates_form.rule(common, settings)
     if rule is not None:
         st.markdown(escape_markdown(figures.rule_text(rule)))
-    if st.session_state.get("tutorial", True):
-        st.caption("Set the rule first; choosing it after seeing results risks fitting noise.")
+    st.caption("Set the rule first; choosing it after seeing results risks fitting noise.")
     wizard.next_button(REHEARSE, key=STEP, reason="" if rule is not None else "correct the rule.")
 
 
@@ -108,13 +117,13 @@ def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | Non
     return two_stage_view.take_look(common, settings, PAYER)
 
 
+key = wizard.opened(two_stage_view.NAME)
+question = QUESTIONS[wizard.current(QUESTIONS, key=STEP)]
 studio = page_layout.header(
-    page_layout.page("Coarse or fine"),
-    "Measure what the analyses share, then choose; the look costs nothing extra.",
-    TUTORIAL,
+    page_layout.page("Coarse or fine"), RESULT if key else question, TUTORIAL
 )
 script: Script | None = None
-if key := wizard.opened(two_stage_view.NAME):
+if key:
     two_stage_view.draw_look(key, {"New look": ANALYSES, "Past looks": PAST})
 else:
     two_stage_view.draw_waiting(PAST)

@@ -31,6 +31,14 @@ TITLES = REHEARSE, FILE, PAYER, CONFIRM, PAST = (
     "4. Confirm",
     "Past releases",
 )
+QUESTIONS = {
+    REHEARSE: "What will come out? Try it on simulated records.",
+    FILE: "Which file has the records?",
+    PAYER: "Which dataset pays for the release?",
+    CONFIRM: "Release now?",
+    PAST: "What has been released?",
+}
+RESULT = "Noisy counts with 95% intervals"
 TUTORIAL = (
     "A **release** reads the records once, adds noise, and spends budget for good. A **rehearsal**"
     " does the same with simulated records and costs nothing. Everything computed from a release"
@@ -199,13 +207,11 @@ def steps(plan: Plan | None) -> dict[str, Callable[[], str | None]]:
     return dict(zip(TITLES, [*drawn, release_history.draw], strict=True))
 
 
-studio = page_layout.header(
-    page_layout.page("Release"),
-    "Rehearse on simulated records, then release noisy counts of your records.",
-    TUTORIAL,
-)
+result = wizard.opened("release")
+question = QUESTIONS[wizard.current(QUESTIONS, key=STEP)]
+studio = page_layout.header(page_layout.page("Release"), RESULT if result else question, TUTORIAL)
 script: str | None = ""
-if result := wizard.opened("release"):
+if result:
     script = result_page.draw(result, {"New release": REHEARSE, "Past releases": PAST})
 else:
     with show_errors():

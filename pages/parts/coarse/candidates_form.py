@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 import demo_data
 from engine import common_mechanism, figures
@@ -287,35 +288,26 @@ def shared(common: CommonPlan) -> None:
 def settings(common: CommonPlan) -> Settings:
     """Draw the settings of the selection rule."""
     one, two, three, four = st.columns(4, vertical_alignment="bottom")
-    one.number_input(
+    _number(
+        one,
         "Share of reliable cells",
-        0.01,
-        1.0,
-        0.5,
-        step=0.05,
+        (0.01, 1.0, 0.5, 0.05),
         key="coarse_share",
-        persist_state="session",
-        help="Share of cells that must be reliable in the finer analysis; 0.5 means half of them.",
+        meaning="Share of cells that must be reliable in the finer analysis; 0.5 means half.",
     )
-    two.number_input(
+    _number(
+        two,
         "Signal-to-noise ratio",
-        0.1,
-        1e6,
-        5.0,
-        step=1.0,
+        (0.1, 1e6, 5.0, 1.0),
         key="coarse_snr",
-        persist_state="session",
-        help="A cell is reliable if its count divided by its standard error is at least this.",
+        meaning="A cell is reliable if its count divided by its standard error is at least this.",
     )
-    three.number_input(
+    _number(
+        three,
         "Safety margin",
-        0.0,
-        10.0,
-        3.0,
-        step=0.5,
+        (0.0, 10.0, 3.0, 0.5),
         key="coarse_sigmas",
-        persist_state="session",
-        help="Standard errors of the look to allow for; 0 ignores its uncertainty.",
+        meaning="Standard errors of the look to allow for; 0 ignores its uncertainty.",
     )
     if common.following is None and len(common.names) > 2:
         four.selectbox(
@@ -326,6 +318,21 @@ def settings(common: CommonPlan) -> Settings:
             help="Coarsest acceptable analysis; later ones are finer.",
         )
     return entered(common)
+
+
+def _number(
+    place: DeltaGenerator,
+    label: str,
+    numbers: tuple[float, float, float, float],
+    *,
+    key: str,
+    meaning: str,
+) -> None:
+    """Draw a field for a setting; ``numbers`` are smallest, largest, default and step."""
+    low, high, default, step = numbers
+    place.number_input(
+        label, low, high, default, step=step, key=key, persist_state="session", help=meaning
+    )
 
 
 def entered(common: CommonPlan) -> Settings:

@@ -17,6 +17,13 @@ def draw(steps: Mapping[str, Callable[[], Any]], *, key: str) -> Any:
     return figure_view.tabs(steps, key=key)
 
 
+def current(steps: Mapping[str, Any], *, key: str) -> str:
+    """Return the title of the step that `draw` opens."""
+    form = st.session_state
+    title = form.get(key) or form.get(figure_view.OPEN, {}).get(key)
+    return title if title in steps else next(iter(steps))
+
+
 def open_step(key: str, title: str) -> None:
     """Open a step; for callbacks."""
     st.session_state[key] = title

@@ -195,7 +195,7 @@ def table(
         alt=alt,
         height=tall,
         column_config=_columns(frame, shares),
-        placeholder="",
+        placeholder="–",
         row_height=TALL_ROW_HEIGHT if long else None,
     )
     downloads(full_table or (lambda: frame), name=name)

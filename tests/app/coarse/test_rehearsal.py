@@ -42,6 +42,15 @@ def test_coarse_page_without_schema_offers_example() -> None:
     assert session.app.session_state["coarse_step"] == "1. Analyses"
 
 
+def test_coarse_page_asks_one_question_per_step() -> None:
+    session = open_page()
+    assert "Which analyses are possible" in session.text()
+    session.press("Next: Rule")
+    assert "When are the counts large enough" in session.text()
+    assert "Set the rule first" in session.text()
+    assert "Which analyses are possible" not in session.text()
+
+
 def test_coarse_page_shows_shares_and_rule() -> None:
     session, common = open_page(), build_common_plan()
     assert f"{common.saved:.2%} of the largest pcost" in session.text()
