@@ -20,6 +20,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Java": ("java", ("default-jre-headless",)),
     "R": ("Rscript", ("r-base-core",)),
     "LaTeX": ("pdflatex", ("texlive-latex-base", "texlive-latex-recommended")),
+    "git": ("git", ("git",)),
 }
 # name of an imported module -> package of the extra "dev" that is not in the extra "test"
 PACKAGES = {

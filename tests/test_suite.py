@@ -77,6 +77,7 @@ PROJECT = {
 }
 
 
+@pytest.mark.needs("git")
 def test_changed_selects_importers_mirrors_and_names(tmp_path: Path) -> None:
     for name, text in PROJECT.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -22,9 +22,8 @@ def untracked(repository: Path) -> list[str]:
     return [line[3:] for line in status.stdout.splitlines()]
 
 
-@pytest.mark.skipif(
-    shutil.which("git") is None or not IGNORED.exists(), reason="needs git and a checkout"
-)
+@pytest.mark.needs("git")
+@pytest.mark.skipif(not IGNORED.exists(), reason="a source distribution has no .gitignore")
 @pytest.mark.parametrize(
     ("name", "expected_untracked"), [("office.ledger", []), ("office", ["office"])]
 )
