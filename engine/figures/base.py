@@ -205,11 +205,17 @@ DEFAULT_HEIGHT_PX = 450  # of plotly
 # takes plotly longer than the construction.
 
 
+# Numbers of an axis or color bar are written as 10,000, not as 10k.
+NUMBERS = {"exponentformat": "none", "separatethousands": True}
+
+
 def set_margins(figure: go.Figure, top: int = 0) -> go.Figure:
     """Set the margins of a figure and return it; ``top``, in pixels, replaces the default."""
     has_heat_map = any(isinstance(trace, go.Heatmap) for trace in figure.data)
     top = top or (TOOLBAR_HEIGHT_PX if has_heat_map else 30)
     figure.layout.margin = {"l": 10, "r": 10, "t": top, "b": 10}
+    figure.layout.xaxis.update(NUMBERS)
+    figure.layout.yaxis.update(NUMBERS)
     return figure
 
 
@@ -368,7 +374,7 @@ def heat_map(
         "x": columns,
         "y": rows,
         "colorscale": "Cividis",
-        "colorbar": {"title": {"text": unit}, "thickness": 14},
+        "colorbar": {"title": {"text": unit}, "thickness": 14} | NUMBERS,
         "hoverongaps": False,
         "hovertemplate": f"{hover}<extra></extra>",
     }

@@ -324,8 +324,8 @@ def _answers_panels(
     return set_margins(figure, top=30 + TITLE_HEIGHT_PX)
 
 
-def _interval_note(series: Sequence[_Series], n_answers: int) -> str:
-    """Return sentences about the widths of the intervals and about answers that are not drawn."""
+def _interval_text(series: Sequence[_Series]) -> str:
+    """Return sentences about the widths of the intervals of each series."""
     low = min(float(one.low.min()) for one in series)
     high = max(float(one.high.max()) for one in series)
     notes = []
@@ -338,9 +338,14 @@ def _interval_note(series: Sequence[_Series], n_answers: int) -> str:
         subject = "Intervals" if len(series) == 1 else f"Intervals, {one.name.partition(',')[0]}"
         hidden = float(half_widths.max()) < MIN_VISIBLE_SHARE * (high - low)
         notes.append(f"{subject}: ± {extent} counts{', too narrow to be seen' if hidden else ''}.")
-    if n_answers > MAX_SIDE:
-        notes.append(f"The first {MAX_SIDE} answers of this page are drawn.")
     return " ".join(notes)
+
+
+def _omitted_text(answers: pd.DataFrame) -> str:
+    """Return a sentence about answers that are not drawn, if there are any."""
+    return (
+        f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
+    )
 
 
 def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
@@ -376,8 +381,11 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
         title="Answers",
         figure=figure,
         table=answers,
-        alt=f"{kind} {noun} to {pluralize(len(shown), 'query', 'queries')}.{coverage_text}",
-        note=_interval_note([noisy], len(answers)),
+        alt=(
+            f"{kind} {noun} to {pluralize(len(shown), 'query', 'queries')}.{coverage_text}"
+            f" {_interval_text([noisy])}"
+        ).strip(),
+        note=_omitted_text(answers),
     )
 
 
@@ -436,9 +444,9 @@ def published_picture(
         alt=(
             f"{kind}{pluralize(len(shown), 'query', 'queries')};"
             f" {pluralize(n_negative, 'unbiased answer')} below zero, no published one."
-            f"{suppressed_text}"
-        ),
-        note=_interval_note(drawn, len(answers)),
+            f"{suppressed_text} {_interval_text(drawn)}"
+        ).strip(),
+        note=_omitted_text(answers),
     )
 
 

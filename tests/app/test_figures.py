@@ -215,7 +215,8 @@ def test_answers_on_pairs_are_drawn_in_panels(example: Plan) -> None:
         "sex = &lt;b&gt;M&lt;/b&gt;",
         "REHEARSAL",
     ]
-    assert "Intervals: ± " in picture.note
+    assert "Intervals: ± " in picture.alt
+    assert picture.figure.layout.yaxis.exponentformat == "none"
 
 
 def test_answers_on_large_pairs_are_a_map() -> None:
