@@ -88,6 +88,8 @@ MAX_STEPS = 200
 STEP_TOLERANCE = 1e-4  # squared length of the last step per direction, in squared standard errors
 # error of margins as a share of the records; the joint projection removes it
 MARGIN_TOLERANCE = 1e-4
+# the same for pairs, whose margins are replaced by the one-way tables when tables are assembled
+PAIR_TOLERANCE = 1e-7
 # tau is its estimate times one of these factors; large cells dominate the estimate
 TAU_FACTORS = (1.4, 4.0, 12.0)
 UNDERFLOW = 1e-250
@@ -177,6 +179,7 @@ def shrink_table(
     reference: Array | None = None,
     expected_excess: float | None = None,
     chooses_tau: bool = True,
+    tolerance: float | None = None,
 ) -> Array:
     """Return the table on ``axes`` that is shrunk from its noisy cells towards its reference.
 
@@ -192,6 +195,8 @@ def shrink_table(
         Without it, that of this table alone is used if it is significant.
     chooses_tau : whether Stein's risk estimate chooses the factor of tau in `TAU_FACTORS`;
         otherwise it is the first one.
+    tolerance : error of the margins, as a share of the records; by default rounding only for pairs,
+        and `MARGIN_TOLERANCE` for larger sets.
 
     Returns the reference itself if the noisy residual does not deviate from it significantly, or was
     not measured.  Shape (n_1, ..., n_k).
@@ -219,7 +224,7 @@ def shrink_table(
     best, least = table, math.inf
     for factor in TAU_FACTORS if chooses_tau else TAU_FACTORS[:1]:
         s = seen.variance * total / (factor * excess)
-        fit = _entropic_fit(table, table + gap, s, axes, margins)
+        fit = _entropic_fit(table, table + gap, s, axes, margins, tolerance)
         risk = _risk(fit, table, gap, s, seen, excess / total)
         if risk < least:
             best, least = fit, risk
@@ -639,5 +644,6 @@ def _two_way(
             reference=references[axes],
             expected_excess=excesses.get(axes),
             chooses_tau=deviates or axes not in plain,
+            tolerance=PAIR_TOLERANCE,
         )
     return out

@@ -371,7 +371,9 @@ def _mutual_information(table: Array) -> float:
     """Return the mutual information of the two attributes of a table, in nats times records."""
     independent = np.outer(table.sum(axis=1), table.sum(axis=0)) / max(float(table.sum()), 1e-9)
     positive = (table > 0.0) & (independent > 0.0)
-    return float(np.sum(table[positive] * np.log(table[positive] / independent[positive])))
+    # differences of logarithms, because quotients of the smallest numbers underflow
+    ratios = np.log(table[positive]) - np.log(independent[positive])
+    return float(np.sum(table[positive] * ratios))
 
 
 def _apportion(shares: Array, people: int, generator: np.random.Generator) -> Index:
