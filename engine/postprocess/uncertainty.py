@@ -71,7 +71,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SHARES = np.geomspace(1e-7, 1.0, 43)
+# support of the prior of s; it has no smaller shares, because tables without visible signal often
+# are dependent, and noise does not tell these from independent ones
+SHARES = np.geomspace(5e-3, 1.0, 24)
 ZERO_CELL_SHARE = 1e-9  # share of the largest cell below which a cell counts as 0
 EM_STEPS = 30
 
@@ -84,6 +86,7 @@ class ResidualPosterior:
     ----------
     reference : the reference m, in counts; shape (n_1, ..., n_k).
     variance : variance of the noise, in counts^2.
+    rank : number of measured directions.
     bound : upper bound of the squared distance |t - m|^2, in counts^2.
     probabilities : posterior probabilities that the squared distance is ``SHARES`` times the bound,
         shape (shares,).
@@ -91,6 +94,7 @@ class ResidualPosterior:
 
     reference: Array = field(repr=False)
     variance: float
+    rank: int
     bound: float
     probabilities: Array = field(repr=False)
 
@@ -100,7 +104,9 @@ class ResidualPosterior:
         Shape (n_1, ..., n_k).
         """
         share = float(generator.choice(SHARES, p=self.probabilities))
-        prior = share * self.bound / float(self.reference.sum()) * self.reference
+        # per direction: the residual has the rank instead of the number of cells as dimension
+        scale = self.reference.size / self.rank
+        prior = scale * share * self.bound / float(self.reference.sum()) * self.reference
         return np.asarray(self.variance * prior / (self.variance + prior))
 
 
@@ -139,6 +145,7 @@ def residual_posteriors(
             out[axes] = ResidualPosterior(
                 reference=reference,
                 variance=estimates.seen[axes].variance,
+                rank=estimates.seen[axes].rank,
                 bound=bound,
                 probabilities=row,
             )
@@ -176,8 +183,10 @@ def share_of_signal(estimates: Evidence, contrasts: Mapping[Axes, Array]) -> dic
     """
     out = {}
     for axes, reference, excess, _ in _excess_dispersions(estimates, contrasts):
-        prior = max(0.0, excess) / float(contrasts[()]) * reference
-        out[axes] = prior / (estimates.seen[axes].variance + prior)
+        seen = estimates.seen[axes]
+        scale = reference.size / seen.rank
+        prior = scale * max(0.0, excess) / float(contrasts[()]) * reference
+        out[axes] = prior / (seen.variance + prior)
     return out
 
 
