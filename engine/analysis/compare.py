@@ -490,7 +490,7 @@ def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
         "weighted_rmse": computed_plan.weighted_rmse,
         "plan": computed_plan.to_json(),
         "groups": tuple(computed_plan.rmses),
-        "spread": error_distribution(computed_plan).thinned(),
+        "spread": error_distribution(computed_plan).thin(),
     }
 
 

@@ -213,7 +213,7 @@ class ErrorDistribution:
         index = int(np.searchsorted(self.shares, level)) if level < 1.0 else len(self.errors)
         return float(self.errors[min(index, len(self.errors) - 1)])
 
-    def thinned(self) -> ErrorDistribution:
+    def thin(self) -> ErrorDistribution:
         """Return the distribution at fewer than a thousand points, including all percentiles.
 
         Between the points, shares are rounded down and quantiles rounded up.

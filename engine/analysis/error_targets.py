@@ -531,7 +531,7 @@ def fit_targets(
         if excess <= 0.0 and (excess >= -MAX_UNUSED_SHARE or all(is_locked)):
             return _fitted_request(
                 request,
-                _loosened(checked_targets, is_locked, factor),
+                _loosen(checked_targets, is_locked, factor),
                 fitted_plan,
                 request.budget,
                 factor,
@@ -547,7 +547,7 @@ def fit_targets(
         factor = min(math.exp(_next_log_factor(lower, upper, current, step)), MAX_TARGET_FACTOR)
         report((step + 1.0) / MAX_TARGET_STEPS, "Increasing the targets that are not locked")
         fitted_plan, min_budget = _plan_and_budget(
-            request, _loosened(checked_targets, is_locked, factor)
+            request, _loosen(checked_targets, is_locked, factor)
         )
     raise PlanError(
         "The locked targets take the whole budget, so the other groups can have no targets. Unlock"
@@ -640,7 +640,7 @@ def _next_log_factor(
     return upper[0] + (lower[0] - upper[0]) * (goal - upper[1]) / (lower[1] - upper[1])
 
 
-def _loosened(
+def _loosen(
     targets: tuple[float, ...], is_locked: tuple[bool, ...], factor: float
 ) -> tuple[float, ...]:
     """Return the targets, with those that are not locked multiplied by a factor."""

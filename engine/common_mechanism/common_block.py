@@ -192,7 +192,7 @@ def block_residual(
     """
     # in the coordinates M c of its strategy rows a block has this precision in every coordinate
     precision = 1.0 / (block.noise * stretch) ** 2
-    are_products = block.weights is None and _aligned(look, block)
+    are_products = block.weights is None and _are_aligned(look, block)
     if look.weights is None and are_products:
         # equal factors: both precisions are multiples of the identity in these coordinates
         if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)):
@@ -367,7 +367,7 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
 
     It is infinite if there is none, or if the blocks are not products on the same attributes.
     """
-    if lower.weights is not None or upper.weights is not None or not _aligned(lower, upper):
+    if lower.weights is not None or upper.weights is not None or not _are_aligned(lower, upper):
         return math.inf
     ratio = (upper.noise / lower.noise) ** 2
     for (_, s), (_, t) in zip(lower.factors, upper.factors, strict=True):
@@ -387,7 +387,7 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
 
     It is None if the blocks are not products on the same attributes with equal row spaces.
     """
-    if not _aligned(one, other) or one.weights is not None or other.weights is not None:
+    if not _are_aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
     factors, ratios = [], []
     for (axes, s), (_, t) in zip(one.factors, other.factors, strict=True):
@@ -460,7 +460,7 @@ def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
     return best, "valid, but not the largest: too many coordinates for that"
 
 
-def _aligned(one: Block, other: Block) -> bool:
+def _are_aligned(one: Block, other: Block) -> bool:
     """Return whether the Kronecker factors of two blocks are on the same attributes."""
     return [a for a, _ in one.factors] == [a for a, _ in other.factors]
 

@@ -655,7 +655,7 @@ def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
         # in the coordinates T all C_i add up to the identity, so they are of comparable size
         C = [block.T @ block for block in blocks]
         # C_i <= C_j makes the constraint Sigma >= C_i redundant; two have a closed form anyway
-        maximal = _undominated(C) if len(C) > 2 else list(range(len(C)))
+        maximal = _maximal_indices(C) if len(C) > 2 else list(range(len(C)))
         if len(maximal) == len(C):
             break
         H = [H[i] for i in maximal]
@@ -679,7 +679,7 @@ def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
     return V
 
 
-def _undominated(C: Sequence[Array]) -> list[int]:
+def _maximal_indices(C: Sequence[Array]) -> list[int]:
     """Return the positions of the C_i with C_i <= C_j for no other j; of equal ones the first."""
     maximal = list(range(len(C)))
     # in reverse order, so that the first of equal matrices remains

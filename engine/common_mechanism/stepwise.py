@@ -466,7 +466,8 @@ def resume(ledger: Book, key: str) -> Steps:
     """
     book = Ledger.at(ledger)
     common, look_result, costs = stored_look(book, key)
-    choices, finished, lost_attempts, is_interrupted = _choices(book, key), None, list[int](), False
+    choices = _choices(book, key)
+    finished, lost_attempts, is_interrupted = None, list[int](), False
     if choices and choices[-1].option != STOP:
         i, attempt = common.names.index(choices[-1].option), 1
         if not common.residuals[i].blocks and _remaining_cost(common, i, costs, attempt) == 0:

@@ -479,7 +479,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
 
     Mechanisms with equal distributions share a line.
     """
-    distributions = {label: distribution.thinned() for label, distribution in spreads.items()}
+    distributions = {label: distribution.thin() for label, distribution in spreads.items()}
     figure = go.Figure()
     ties = _equal_distributions(distributions)
     for position, labels in enumerate(ties):

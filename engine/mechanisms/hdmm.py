@@ -170,7 +170,7 @@ class Lattice:
         """Return f_B of every set B for v, both of shape (sets,)."""
         return self._by_attribute(v, forward=True) if self.full else np.asarray(self.matrix @ v)
 
-    def transposed(self, by_precision: Array) -> Array:
+    def apply_transpose(self, by_precision: Array) -> Array:
         """Multiply with the transposed matrix of `precision`.
 
         This maps a derivative with respect to f to one with respect to v, both of shape (sets,).
@@ -225,8 +225,8 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
         If there are more than `MAX_SETS` candidates, or a set has more than `MAX_FULL_LATTICE_AXES`
         attributes.
     """
-    touched = {a for s in spaces for a in s}
-    sizes = {a.name: a.size for a in workload.schema.attributes if a.name in touched}
+    group_attributes = {a for s in spaces for a in s}
+    sizes = {a.name: a.size for a in workload.schema.attributes if a.name in group_attributes}
     if len(sizes) <= MAX_FULL_LATTICE_AXES:
         names = list(sizes)
         return Lattice(sizes, list(subsets(names)))
@@ -310,7 +310,9 @@ def marginal_objective(
     errors = np.divide(traces, f, out=np.zeros_like(f), where=measured)
     error = float(errors.sum())
     # derivative of log(error) by v
-    by_v = -lattice.transposed(np.divide(errors, f, out=np.zeros_like(f), where=measured)) / error
+    by_v = (
+        -lattice.apply_transpose(np.divide(errors, f, out=np.zeros_like(f), where=measured)) / error
+    )
     if noise == "gaussian":
         total = float(theta @ theta)
         return math.log(total) + math.log(error), 2.0 * theta * (1.0 / total + by_v)
@@ -359,7 +361,9 @@ def marginal_strategy(
     measured = traces > 0
     error, bound = float(np.sum(traces[measured] / f[measured])), None
     if noise == "gaussian":
-        slopes = lattice.transposed(np.divide(traces, f**2, out=np.zeros_like(f), where=measured))
+        slopes = lattice.apply_transpose(
+            np.divide(traces, f**2, out=np.zeros_like(f), where=measured)
+        )
         bound = scale * error**2 / float(slopes.max())
     shares = v if noise == "gaussian" else np.sqrt(v)
     return MarginalStrategy(
@@ -414,7 +418,7 @@ def _search(
 def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
     """Scale v to sensitivity 1, and set negligible budget shares to 0 if that keeps the error."""
 
-    def normalized(values: Array) -> Array:
+    def normalize(values: Array) -> Array:
         """Return v scaled to sensitivity 1."""
         return np.asarray(
             values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2)
@@ -425,9 +429,9 @@ def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -
         f = lattice.precision(values)[traces > 0]
         return float(np.sum(traces[traces > 0] / f)) if (f > 0).all() else math.inf
 
-    untrimmed, shares = normalized(v), (v if noise == "gaussian" else np.sqrt(v))
+    untrimmed, shares = normalize(v), (v if noise == "gaussian" else np.sqrt(v))
     for threshold in (1e-4, 1e-6, MIN_SHARE):
-        trimmed = normalized(np.where(shares >= threshold * shares.max(), v, 0.0))
+        trimmed = normalize(np.where(shares >= threshold * shares.max(), v, 0.0))
         if error(trimmed) <= error(untrimmed) * (1.0 + 1e-9):
             return np.asarray(trimmed)
     return np.asarray(untrimmed)
@@ -639,8 +643,8 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
 def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     """Return the strategy of OPT_0: one dense matrix on all cells."""
     groups = weighted_groups(builder.workload)
-    touched = {a for k in groups for a in builder.workload.groups[k].attributes}
-    names = tuple(a for a in builder.workload.schema.names if a in touched)
+    group_attributes = {a for k in groups for a in builder.workload.groups[k].attributes}
+    names = tuple(a for a in builder.workload.schema.names if a in group_attributes)
     cells = math.prod(builder.workload.schema[a].size for a in names)
     if cells > MAX_EXPLICIT_CELLS:
         raise NotApplicable(

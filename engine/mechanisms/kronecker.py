@@ -259,6 +259,7 @@ def _unit_gram(
     parts : pairs (positions of its attributes in the unit, part of the group).
     weights : weights of the queries of a single part; None for 1.
     """
+    # Kronecker product of the Grams of the parts, with a matrix of ones for the other attributes
     out, order = np.ones((1, 1)), list[int]()
     for places, part in parts:
         out = np.asarray(
@@ -267,16 +268,17 @@ def _unit_gram(
         out = out.reshape(math.prod(out.shape[:2]), -1)
         order += places
     other_axes = [axis for axis in range(len(sizes)) if axis not in order]
-    tail = math.prod(sizes[axis] for axis in other_axes)
-    out = np.multiply.outer(out, np.ones((tail, tail))).swapaxes(1, 2).reshape(math.prod(sizes), -1)
+    other_cells = math.prod(sizes[axis] for axis in other_axes)
+    ones = np.ones((other_cells, other_cells))
+    out = np.multiply.outer(out, ones).swapaxes(1, 2).reshape(math.prod(sizes), -1)
     order += other_axes
     # Parts are in the order of the group, cells of a unit in schema order.
     inverse_order = [order.index(axis) for axis in range(len(order))]
     shape = [sizes[axis] for axis in order]
-    moved = out.reshape(*shape, *shape).transpose(
+    in_schema_order = out.reshape(*shape, *shape).transpose(
         *inverse_order, *(len(order) + b for b in inverse_order)
     )
-    return np.ascontiguousarray(moved.reshape(out.shape))
+    return np.ascontiguousarray(in_schema_order.reshape(out.shape))
 
 
 def weighted_groups(workload: Workload) -> tuple[int, ...]:
@@ -473,7 +475,7 @@ def p_identity_strategy(
             if p == 1 and attempt == 0:
                 initial += 1.0
         result = scipy.optimize.minimize(
-            _scaled,
+            _scaled_error,
             initial.ravel(),
             args=(gram, scale, n),
             jac=True,
@@ -501,7 +503,7 @@ def p_identity_strategy(
     )
 
 
-def _scaled(x: Array, gram: Array, scale: float, n: int) -> tuple[float, Array]:
+def _scaled_error(x: Array, gram: Array, scale: float, n: int) -> tuple[float, Array]:
     """Return the error and its gradient divided by ``scale``, for raveled parameters x."""
     error, gradient = p_identity_error(x.reshape(-1, n), gram)
     # L-BFGS stops at changes that are small compared with 1

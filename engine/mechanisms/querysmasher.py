@@ -139,7 +139,7 @@ class QuerySmasher(ResidualMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         self.check_memory(workload, limits.memory_limit)
         parts = decompose(workload)
-        base = self.expected(workload, parts, limits)
+        base = self.forecast_split(workload, parts, limits)
         base = replace(base, seconds=base.seconds + self.joint_seconds(workload, parts))
         if self.centers != "tuned":
             return base
@@ -210,7 +210,7 @@ class QuerySmasher(ResidualMechanism):
         if not _covers_all(best.split.unions, uniform.values):
             best = self._better_with_product(workload, budget, limits, allowance, best)
         if self.keep is not None and best is not uniform:
-            best = self._constrained(workload, budget, limits, deadline, uniform, best)
+            best = self._constrained_plan(workload, budget, limits, deadline, uniform, best)
         return replace(
             best, assemble=lambda: with_stop_reasons(best.plan, frozenset(allowance.stopped))
         )
@@ -251,7 +251,7 @@ class QuerySmasher(ResidualMechanism):
         steps.
         """
         # called for its error: it raises if a single step of the search exceeds the limits
-        self.expected(workload, decompose(workload), limits)
+        self.forecast_split(workload, decompose(workload), limits)
         started = planning_time()
         # tuning, tuned plans and the uniform plan may each use up their time, so each gets a third
         third = (deadline - started) / 3.0
@@ -283,7 +283,7 @@ class QuerySmasher(ResidualMechanism):
             chosen, assemble=lambda: with_stop_reasons(chosen.plan, frozenset(allowance.stopped))
         )
 
-    def _constrained(
+    def _constrained_plan(
         self,
         workload: Workload,
         budget: Budget,
@@ -402,7 +402,7 @@ class QuerySmasher(ResidualMechanism):
             workload, self._choose_unions(workload, uniform.values, limits), allowance
         )
         if _covers_all(unions, uniform.values):
-            united = _united(uniform, unions, plans_of_split)
+            united = _plans_with_unions(uniform, unions, plans_of_split)
             # `CandidatePlan.error` omits the cost of rounding to the grid, which is larger for one
             # strategy than for several, so compare the errors of the assembled plans
             if united and united[0].plan.weighted_rmse < uniform.plan.weighted_rmse:
@@ -416,7 +416,7 @@ class QuerySmasher(ResidualMechanism):
                 candidates += plans_of_split(split)
         unions = _in_time(workload, unions, allowance)
         best = min(candidates, key=lambda plan: plan.error)
-        return candidates + _united(best, unions, plans_of_split)
+        return candidates + _plans_with_unions(best, unions, plans_of_split)
 
     def _choose_unions(
         self, workload: Workload, spaces: Collection[Space], limits: Limits
@@ -433,7 +433,9 @@ class QuerySmasher(ResidualMechanism):
             """Return the expected seconds of planning without unions."""
             parts = decompose(workload)
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
-            uniform = replace(self, centers="uniform", keep=None).expected(workload, parts, limits)
+            uniform = replace(self, centers="uniform", keep=None).forecast_split(
+                workload, parts, limits
+            )
             tuning_seconds = split_seconds(workload, parts.subworkloads, parts.factors, allowance)
             return max(TUNING_SOLVES * (uniform.seconds - self.overhead(workload)), tuning_seconds)
 
@@ -489,7 +491,7 @@ def _in_time(
     return out
 
 
-def _united(
+def _plans_with_unions(
     separate: CandidatePlan,
     unions: Mapping[Space, tuple[Space, ...]],
     plans_of_split: Callable[[Split], list[CandidatePlan]],
@@ -514,5 +516,5 @@ def _united(
         }
         if len(retained) == len(unions):
             return [united]
-        return _united(separate, retained, plans_of_split)
+        return _plans_with_unions(separate, retained, plans_of_split)
     return []

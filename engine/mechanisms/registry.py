@@ -257,9 +257,7 @@ def _mechanism_of(name: str, options: Mapping[str, Any], max_records: int) -> Me
 
     Raises PlanError for an unknown mechanism or option.
     """
-    return _configured(
-        name, {**mechanism_class(name).unsaid, **options, "max_records": max_records}
-    )
+    return _configure(name, {**mechanism_class(name).unsaid, **options, "max_records": max_records})
 
 
 def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechanism, Limits]:
@@ -276,10 +274,10 @@ def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechani
     """
     limit_options = {k: v for k, v in options.items() if k in LIMITS}
     limits = Limits(**limit_options | {"progress": check_callback(limit_options.get("progress"))})
-    return _configured(mechanism, {k: v for k, v in options.items() if k not in LIMITS}), limits
+    return _configure(mechanism, {k: v for k, v in options.items() if k not in LIMITS}), limits
 
 
-def _configured(name: str, options: dict[str, Any]) -> Mechanism:
+def _configure(name: str, options: dict[str, Any]) -> Mechanism:
     """Return the mechanism of a name with the options; raise PlanError for an invalid option."""
     cls = mechanism_class(name)
     names = [*(f.name for f in fields(cls)), *LIMITS]

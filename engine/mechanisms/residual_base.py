@@ -232,7 +232,7 @@ class ResidualMechanism(Mechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         self.check_memory(workload, limits.memory_limit)
         parts = decompose(workload, labels=self.axis_labels(workload))
-        forecast = self.expected(workload, parts, limits)
+        forecast = self.forecast_split(workload, parts, limits)
         return replace(forecast, seconds=forecast.seconds + self.joint_seconds(workload, parts))
 
     @property
@@ -257,7 +257,7 @@ class ResidualMechanism(Mechanism):
             return JOINT_SECONDS * len(parts.spaces)
         return 0.0
 
-    def expected(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
+    def forecast_split(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
         """Return the forecast of planning with one split of the queries.
 
         ``parts`` is the decomposition of the workload by that split.
@@ -404,7 +404,7 @@ class ResidualMechanism(Mechanism):
         parts = decompose(workload, split, labels)
         _check_spaces(workload, parts)
         # called for its error: it raises if a single step of the search exceeds the limits
-        self.expected(workload, parts, limits)
+        self.forecast_split(workload, parts, limits)
 
         def solve(weighted: Workload, warm: tuple[Array, ...], gap: float) -> SolveResult:
             """Solve the weighted sum for a workload with modified weights."""
@@ -630,7 +630,7 @@ class ResidualMechanism(Mechanism):
             budget=budget,
             mechanism=self.name,
             options=self.options(),
-            blocks=self._calibrated(strategies, ideal, budget, solved.split, joint),
+            blocks=self._calibrate(strategies, ideal, budget, solved.split, joint),
             bound=bound,
             statement=statement,
             duals=solved.duals,
@@ -660,7 +660,7 @@ class ResidualMechanism(Mechanism):
         )
         return constrained_bound(workload, weights, tradeoff.limits, total)
 
-    def _calibrated(
+    def _calibrate(
         self,
         strategies: Mapping[Space, Factored],
         ideal: Array,
@@ -688,10 +688,10 @@ class ResidualMechanism(Mechanism):
             # rebuild the plan, which checks the accuracy constraints of groups at the new budget
             return super().at_budget(plan, budget)
         check_request(plan.workload, budget)
-        noisy = self._calibrated(
+        noisy = self._calibrate(
             strategies_of(plan.blocks), plan.ideal, budget, plan.split, plan.joint
         )
-        return plan.renoised(budget, noisy)
+        return plan.with_noise(budget, noisy)
 
     def _statement(self, split: Split, covers_all: bool, stopped: Sequence[str]) -> str:
         """Return the sentences about the lower bound: its measure and the plans it holds for.

@@ -192,8 +192,9 @@ def constrained_search(
         # how strongly a group responds to its weight depends on the other groups, so estimate the
         # slopes from the last two steps (secant method)
         if previous is not None:
-            moved = np.abs(logs - previous[0]) > 1e-6
-            slopes[moved] = ((excess - previous[1])[moved] / (logs - previous[0])[moved]).clip(
+            log_changes, excess_changes = logs - previous[0], excess - previous[1]
+            has_changed = np.abs(log_changes) > 1e-6
+            slopes[has_changed] = (excess_changes[has_changed] / log_changes[has_changed]).clip(
                 -1.0, MAX_SLOPE
             )
         previous = logs, excess

@@ -391,7 +391,10 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     ]
     power = 1 if law == "laplace" else 2
     cost_without_rounding = joint_sensitivity(
-        ((b.attributes, _unweighted(b), s**power) for b, s in zip(block_list, scales, strict=True)),
+        (
+            (b.attributes, _without_weights(b), s**power)
+            for b, s in zip(block_list, scales, strict=True)
+        ),
         law,
     )
     if law == "laplace":
@@ -402,7 +405,7 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     return (math.sqrt(cost_without_rounding) + rounding_norm) ** 2 * ROUNDING_FACTOR
 
 
-def _unweighted(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
+def _without_weights(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
     """Return factors without weights whose product has the same column norms."""
     if block.weights is None:
         return block.factors

@@ -143,7 +143,7 @@ class Plan(FrozenValue):
     def _answers(self, group: int) -> bool:
         """Return whether the plan can answer all queries of a group that have positive weight."""
         queries = self.workload.groups[group]
-        if not self.full_tables and self._variances.all_measured(queries):
+        if not self.full_tables and self._variances.measures_all(queries):
             return True
         variances = self.group_variance(group)
         if variances.unmeasured and queries.query_weights is not None:
@@ -367,7 +367,7 @@ class Plan(FrozenValue):
         """
         return table_of_blocks(self.blocks.values(), self.max_records)
 
-    def renoised(self, budget: Budget, blocks: Mapping[Space, Block]) -> Self:
+    def with_noise(self, budget: Budget, blocks: Mapping[Space, Block]) -> Self:
         """Return the plan at another budget with other noise; cached variances are reused."""
         plan = replace(self, budget=budget, blocks=blocks)
         plan._variances.share_caches(self._variances)
@@ -410,7 +410,7 @@ class Plan(FrozenValue):
         ----------
         queries : (attributes, query tensor) pairs, as the arguments of `variance_of`.
         """
-        pieces = [self._reconstruction(*self.checked(query)) for query in queries]
+        pieces = [self._reconstruction(*self.check_query(query)) for query in queries]
         out = np.zeros((len(pieces), len(pieces)))
         for i, a in enumerate(pieces):
             for j in range(i, len(pieces)):
@@ -418,7 +418,7 @@ class Plan(FrozenValue):
                 out[i, j] = out[j, i] = math.fsum(float(a[s] @ b[s]) for s in a.keys() & b.keys())
         return out
 
-    def checked(self, query: NamedQuery) -> tuple[Space, npt.ArrayLike]:
+    def check_query(self, query: NamedQuery) -> tuple[Space, npt.ArrayLike]:
         """Return the attributes and the tensor of a query; raise PlanError unless it is a pair."""
         if not isinstance(query, (tuple, list)) or len(query) != 2:
             kind = type(query).__name__

@@ -199,7 +199,7 @@ class Distances:
                 elif key not in interval_cache:
                     gram = strategy.column_gram()
                     if name not in bins:
-                        bins[name] = _binned(gram)
+                        bins[name] = _assign_bins(gram)
                     interval_cache[key] = _intervals(gram, bins[name])
                 self.low[k, j], self.high[k, j] = interval_cache[key]
         weight = np.zeros(len(self.names) + 1)
@@ -250,7 +250,7 @@ class Distances:
         return max(-heap[0][0], 0.0)
 
 
-def _binned(gram: Array) -> Index:
+def _assign_bins(gram: Array) -> Index:
     """Return the bin of every pair of cells, shape (n, n).
 
     The bin is 1 for equal cells, and from 2 a quantile of the Gram entry for different cells.
@@ -287,7 +287,7 @@ def _intervals(gram: Array, bins: Index) -> tuple[Array, Array]:
     Parameters
     ----------
     gram : Gram matrix of the columns of a strategy, shape (n, n).
-    bins : bin of every pair of cells, from 1; see `_binned`.
+    bins : bin of every pair of cells, from 1; see `_assign_bins`.
 
     Returns
     -------

@@ -65,8 +65,8 @@ class Tradeoff:
     witness : query weights that certify the bound; None if they equal ``emphasis``.
     limits : for the weighted sum with group constraints, the largest allowed sum of variances of
         every group at privacy cost 1, in counts^2, infinite without a constraint, shape (groups,).
-    lines : query weights by attribute for which the strategies are optimal; None if they are
-        optimal for ``emphasis``, which otherwise only certifies the bound.
+    lines : query weights by attribute for which the strategies are optimal; ``emphasis`` then only
+        certifies the bound.  None if the strategies are optimal for ``emphasis``.
     """
 
     shares: Array

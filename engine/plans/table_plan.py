@@ -265,9 +265,9 @@ def connected_components(
     """
     label = list(range(len(part_axes)))
     for axes, _ in factors:
-        joined = {label[p] for p, part in enumerate(part_axes) if set(part) & set(axes)}
-        if joined:
-            label = [min(joined) if x in joined else x for x in label]
+        linked = {label[p] for p, part in enumerate(part_axes) if set(part) & set(axes)}
+        if linked:
+            label = [min(linked) if x in linked else x for x in label]
     out = []
     for k in sorted(set(label)):
         parts = tuple(p for p in range(len(part_axes)) if label[p] == k)
@@ -507,7 +507,7 @@ class ExplicitPlan(Plan):
             variance = (
                 explicit_group_variance(queries, self.components[number])
                 if number >= 0
-                else _unmeasured(queries)
+                else _infinite_variances(queries)
             )
             self._group_variances[key] = variance
         return self._group_variances[key]
@@ -663,7 +663,7 @@ class TableAnswers:
         return np.asarray(summed).transpose([order.index(a) for a in positions])
 
 
-def _unmeasured(group: Group) -> GroupVariance:
+def _infinite_variances(group: Group) -> GroupVariance:
     """Return variances for a group that no component answers: infinite for every nonzero query."""
     counts, marks = tuple(part.count for part in group.parts), tuple(nonzero_parts(group))
     return GroupVariance(

@@ -425,7 +425,8 @@ def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
     first = min(range(len(rows)), key=lambda k: len(rows[k]))
     lengths = [r.shape[1] for r in rows]
     first_length, rest_length = lengths[first], math.prod(lengths) // lengths[first]
-    moved = np.moveaxis(matrix.reshape(lengths * 2), (first, first + len(rows)), (0, 1)).reshape(
+    # the two axes of the first factor come first
+    by_first = np.moveaxis(matrix.reshape(lengths * 2), (first, first + len(rows)), (0, 1)).reshape(
         first_length * first_length, -1
     )
     others = [r for k, r in enumerate(rows) if k != first]
@@ -433,7 +434,9 @@ def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
     step = max(1, SLAB_ENTRIES // max(first_length * first_length, rest_length * rest_length))
     for start in range(0, len(out), step):
         first_rows = rows[first][start : start + step]
-        inner = np.einsum("qa,qb->qab", first_rows, first_rows).reshape(len(first_rows), -1) @ moved
+        inner = (
+            np.einsum("qa,qb->qab", first_rows, first_rows).reshape(len(first_rows), -1) @ by_first
+        )
         for k, contracted in enumerate(inner):
             out[start + k] = quadratic_forms(others, contracted.reshape(rest_length, rest_length))
     return np.moveaxis(out, 0, first)
@@ -492,8 +495,8 @@ def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
     """
     label = list(range(count))
     for parts in links:
-        joined = {label[p] for p in parts}
-        label = [min(joined) if x in joined else x for x in label]
+        component = {label[p] for p in parts}
+        label = [min(component) if x in component else x for x in label]
     return [tuple(p for p in range(count) if label[p] == k) for k in sorted(set(label))]
 
 
@@ -670,7 +673,7 @@ class VarianceBuilder:
             [tuple(map(rank, space)) for space, factors in strategies if complete[factors]],
         )
 
-    def all_measured(self, group: Group) -> bool:
+    def measures_all(self, group: Group) -> bool:
         """Return True only if the plan measures all queries of a group.
 
         If False, queries may still all be measured; the variances decide, which are infinite for
@@ -959,8 +962,8 @@ class VarianceBuilder:
         if block.weights is not None:
             links = [tuple(range(len(factors)))]
         return [
-            [factors[k] for k in joined]
-            for joined in coupled_sets(len(factors), [x for x in links if x])
+            [factors[k] for k in component]
+            for component in coupled_sets(len(factors), [x for x in links if x])
         ]
 
     def _inside_squares(
@@ -986,43 +989,43 @@ class VarianceBuilder:
         """
         covered = {a for factor_axes, _ in factors for a in factor_axes}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
-        touched = [
+        inside_parts = [
             (group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered))
             for p in parts
         ]
-        names = [group.named(part.axes) for part, _ in touched]
+        names = [group.named(part.axes) for part, _ in inside_parts]
         centers = tuple(
             digest(pi) for part_names in names for pi in self.split.centers_of(part_names)
         )
-        order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
+        order = tuple(a for part, inside in inside_parts for a in (part.axes[i] for i in inside))
         key = (
-            tuple((part.key, inside) for part, inside in touched),
+            tuple((part.key, inside) for part, inside in inside_parts),
             tuple((tuple(order.index(a) for a in factor_axes), s) for factor_axes, s in factors),
             centers,
             matrix,
             digest(weights),
         )
         if key not in self._arrays:
-            one_attribute = len(touched) == 1 and len(touched[0][0].sizes) == 1
+            one_attribute = len(inside_parts) == 1 and len(inside_parts[0][0].sizes) == 1
             if (
                 weights is None
                 and matrix == "pinv"
                 and one_attribute
-                and touched[0][0].sizes == factors[0][1].sizes
+                and inside_parts[0][0].sizes == factors[0][1].sizes
             ):
-                part, strategy = touched[0][0], factors[0][1]
+                part, strategy = inside_parts[0][0], factors[0][1]
                 # with one part and one factor on one attribute, the quadratic form on cells has a
                 # closed form for many families and needs no residual rows
                 self._arrays[key] = strategy.query_variances(part)
             else:
                 self._arrays[key] = self._listed_squares(
-                    touched, names, factors, order, matrix, weights
+                    inside_parts, names, factors, order, matrix, weights
                 )
         return parts, self._arrays[key]
 
     def _listed_squares(
         self,
-        touched: Sequence[tuple[Part, Axes]],
+        inside_parts: Sequence[tuple[Part, Axes]],
         names: Sequence[tuple[str, ...]],
         factors: Sequence[tuple[Axes, Strategy]],
         order: Axes,
@@ -1033,13 +1036,13 @@ class VarianceBuilder:
 
         Parameters
         ----------
-        touched : pairs of a part and the positions of its attributes that are in the factors.
+        inside_parts : pairs of a part and the positions of its attributes that are in the factors.
         names : attributes of every part.
         order : the axes in the order of the Kronecker product of residual rows.
         matrix, weights : as in `_inside_squares`.
         """
         rows = []
-        for (part, inside), part_names in zip(touched, names, strict=True):
+        for (part, inside), part_names in zip(inside_parts, names, strict=True):
             centers = self.split.centers_of(part_names)
             pieces = [
                 residual_rows(chunk, part.sizes, inside, centers)
@@ -1048,7 +1051,7 @@ class VarianceBuilder:
             rows.append(np.concatenate(pieces))
         size = {
             a: part.sizes[i] - 1
-            for part, inside in touched
+            for part, inside in inside_parts
             for i, a in ((i, part.axes[i]) for i in inside)
         }
         sets = [tuple(order.index(a) for a in axes) for axes, _ in factors]
@@ -1116,7 +1119,7 @@ class VarianceBuilder:
         """
         if block is not None and all(s.complete for _, s in block.factors):
             return []
-        touched = [
+        inside_parts = [
             (p, tuple(i for i, a in enumerate(part.axes) if a in axes))
             for p, part in enumerate(group.parts)
             if set(part.axes) & set(axes)
@@ -1128,7 +1131,7 @@ class VarianceBuilder:
         if block is not None and not unproven:
             return []
         present: list[tuple[Parts, Array]] = [
-            ((p,), self._has_component(group, p, inside)) for p, inside in touched
+            ((p,), self._has_component(group, p, inside)) for p, inside in inside_parts
         ]
         out = [present] if block is None else []
         for factors in unproven:

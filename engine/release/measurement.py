@@ -191,7 +191,7 @@ class Measurement(FrozenValue):
             )
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         value = math.fsum(
-            w * self._space_answers.value(*self.plan.checked(query))
+            w * self._space_answers.value(*self.plan.check_query(query))
             for w, query in zip(weights, queries, strict=True)
         )
         half_width = quantile(confidence, self.plan.budget.law) * std

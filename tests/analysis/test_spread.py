@@ -145,10 +145,10 @@ def test_sampled_distribution_is_labelled_and_conservative() -> None:
 def test_thinned_distribution_keeps_percentiles() -> None:
     result = plan(Workload.all_ways(shapes.numeric(12, 10, 8), (1, 2, 3), "range"), ONE)
     distribution = error_distribution(result)
-    drawn = distribution.thinned()
+    drawn = distribution.thin()
     assert len(drawn.errors) < 1000 < len(distribution.errors)
     assert drawn.how == distribution.how
-    assert drawn.thinned() is drawn
+    assert drawn.thin() is drawn
     for percent in range(1, 101):
         assert drawn.quantile(percent / 100) == distribution.quantile(percent / 100)
     for tolerance in distribution.errors[::97]:

@@ -226,4 +226,4 @@ def test_all_measured_query_outside_span_is_false() -> None:
     with pytest.raises(Unanswered):
         replace(result, workload=other)
     builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=schema)
-    assert [builder.all_measured(group) for group in other.groups] == [True, False]
+    assert [builder.measures_all(group) for group in other.groups] == [True, False]

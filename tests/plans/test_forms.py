@@ -228,7 +228,7 @@ def test_union_unmeasured_queries_have_infinite_variance(monkeypatch) -> None:
     assert result.split.unions
     builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=result.schema)
     list_queries(monkeypatch, yes=False)
-    assert [builder.all_measured(group) for group in workload.groups] == [False, False]
+    assert [builder.measures_all(group) for group in workload.groups] == [False, False]
     assert np.isfinite(builder.group(workload.groups[0]).values(0, 1)).all()
     assert np.isinf(builder.group(workload.groups[1]).values(0, 12)).any()
 
@@ -239,7 +239,7 @@ def test_incomplete_strategy_has_infinite_variances() -> None:
     )
     result = plan(workload, Budget(pcost=1.0))
     builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=result.schema)
-    assert not builder.all_measured(workload.groups[1])
+    assert not builder.measures_all(workload.groups[1])
     assert np.isinf(result.variances(1)).any()
 
 

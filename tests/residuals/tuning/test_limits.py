@@ -18,7 +18,7 @@ from benchmarks.tuned import cube
 from engine._clock import PlanningClock
 from engine.bounds.lower_bounds import exact_bound
 from engine.mechanisms import forecast, load_plan, plan
-from engine.mechanisms.querysmasher import _in_time, _united
+from engine.mechanisms.querysmasher import _in_time, _plans_with_unions
 from engine.mechanisms.residual_base import CandidatePlan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Split
@@ -457,5 +457,5 @@ def test_united_worse_union_is_separated():
         return [CandidatePlan(split=split, error=0.0, values=union_values, assemble=lambda: None)]
 
     separate = CandidatePlan(split=Split(), error=4.0, values=values, assemble=lambda: None)
-    (result,) = _united(separate, unions, with_unions)
+    (result,) = _plans_with_unions(separate, unions, with_unions)
     assert list(result.split.unions) == [other]
