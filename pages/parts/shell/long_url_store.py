@@ -49,7 +49,7 @@ def find(name: str) -> bytes:
             os.utime(path)
             return text
     raise PlanError(
-        "This server does not have the plan of this address. Open a plan or workload file instead."
+        "This server does not have the plan of this address. Open a saved project on Start instead."
     )
 
 

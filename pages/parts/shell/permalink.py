@@ -48,7 +48,9 @@ def unpacked(text: str) -> RequestState:
         unpacker = zlib.decompressobj()
         text_bytes = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)
     except (ValueError, binascii.Error, zlib.error):
-        raise PlanError("The plan in this address is damaged. Open a plan file instead.") from None
+        raise PlanError(
+            "The plan in this address is damaged. Open a saved project on Start instead."
+        ) from None
     return _shared(RequestState.from_json(text_bytes))
 
 
