@@ -44,7 +44,7 @@ STYLE = b"""<style>
 #root [data-testid=stSidebarHeader] {height: 2.5rem}
 #root [data-testid=stSidebarNav] {margin-top: 0}
 @media (min-width: 768px) {
-  #root [data-testid=stSidebar][aria-expanded=true] {min-width: 15rem; max-width: 15rem}
+  #root [data-testid=stSidebar][data-collapsed=false] {min-width: 15rem; max-width: 15rem}
 }
 @media (max-width: 767px) {
   #root [data-testid=stMainBlockContainer] {padding: 3.25rem 1rem 3rem}

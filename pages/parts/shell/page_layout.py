@@ -51,9 +51,7 @@ _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
 
 def start() -> None:
     """Draw the sidebar and the chosen page."""
-    st.set_page_config(
-        page_title="DP query app", page_icon="🔐", layout="wide", initial_sidebar_state=240
-    )
+    st.set_page_config(page_title="DP query app", page_icon="🔐", layout="wide")
     permalink.restore()
     session_restore.restore()
     chosen = _navigation()
