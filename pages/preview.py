@@ -13,7 +13,7 @@ from pages.parts.preview import (
 )
 from pages.parts.shell import figure_view, page_layout, python_script
 from pages.parts.shell.error_text import show_errors
-from pages.parts.workload import budget_form, publication_weights_form
+from pages.parts.workload import budget_form
 
 page_layout.require()
 
@@ -26,7 +26,6 @@ TUTORIAL = (
 QUESTIONS = {
     "target": ("Find the budget for a target error", target_panel.draw),
     "limit": ("How close to optimal", plan_views.optimality),
-    "published": ("Weights for published tables", publication_weights_form.draw),
 }
 
 request_state = page_layout.header(
@@ -50,11 +49,7 @@ if plan is not None:
         error_targets_view.search(plan)
     group_targets_form.drop_targets()
     figure_view.folds(QUESTIONS, arguments=(plan,))
-figure_view.folds(
-    {
-        "promise": ("Privacy guarantee", budget_form.promise),
-    }
-)
+figure_view.folds({"promise": ("What the budget promises", budget_form.promise)})
 plan_views.files(plan)
 page_layout.footer(
     code=python_script.plan_code(request_state),

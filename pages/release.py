@@ -18,8 +18,9 @@ from pages.parts.release import (
     results_view,
     wizard,
 )
-from pages.parts.shell import buttons, history, page_layout, python_script
+from pages.parts.shell import buttons, figure_view, history, page_layout, python_script
 from pages.parts.shell.error_text import deferred_errors, show_deferred_error, show_errors
+from pages.parts.workload import publication_weights_form
 
 page_layout.require()
 
@@ -77,6 +78,8 @@ def rehearse(plan: Plan) -> str:
         buttons.button("Rehearse", start_rehearsal, plan, key, rows, seed, key="rehearse")
         wizard.next_button(FILE, key=STEP)
     show_deferred_error("rehearsal")
+    published = ("Weights for published tables", publication_weights_form.draw)
+    figure_view.folds({"published": published}, arguments=(plan,))
     script = python_script.rehearsal_code(history.current(), rows=rows, seed=seed)
     finished_job = job_widget.job(key, label="Rehearsal")
     if finished_job is None:

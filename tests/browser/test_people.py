@@ -21,7 +21,7 @@ def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     visit.press("Next: Workload")
     visit.press("Add ")
     visit.press("Next: Preview")
-    visit.unfold("Privacy guarantee")
+    visit.unfold("What the budget promises")
     visit.expect_text(PROMISE)
     visit.check_accessibility("people_1_budget")
     with visit.run():

@@ -125,16 +125,16 @@ def chosen(plan: Plan) -> None:
         row = st.container(horizontal=True)
     else:
         place, row = st.container(), st.container(horizontal=True)
-        with row, st.popover("Axes"):
+        with row, st.popover("Axes and data"):
             drawn = group_choice.choose_slice(plan, number)
+            if drawn is not None:
+                picture = figures.error_picture(plan, number, *drawn)
+                figure_view.table(picture.table, name="errors", alt=picture.title)
         if drawn is not None:
-            picture = figures.error_picture(plan, number, *drawn)
             with place:
                 figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
                 if picture.note:
                     st.caption(escape_markdown(picture.note))
-            with row, st.popover("Show data"):
-                figure_view.table(picture.table, name="errors", alt=picture.title)
     variance_breakdown_view.why(plan, number, row)
 
 

@@ -39,9 +39,7 @@ def why(plan: Plan, number: int, detail: DeltaGenerator) -> None:
             figure_view.chart(picture, key="why", config=figure_view.EXPORT)()
             figure_view.downloads(lambda: picture.table, name="why")
         place.markdown(f"**Why:** {escape_markdown(breakdown_text(plan, number, query))}")
-    st.markdown(
-        "**Ways to reduce this error**", help="Nothing changes until you apply one of them."
-    )
+    st.markdown("**Ways to reduce this error**: try one, then apply it.")
     _buttons(plan, number)
     show_deferred_error(TRIAL)
     _draw_trial(plan)

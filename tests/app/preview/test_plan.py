@@ -83,7 +83,7 @@ def test_invalid_budget_is_refused(unit: str, key: str, value: float) -> None:
 
 def test_preview_views_show_numbers_of_the_plan() -> None:
     session, reference = open_demo("survey"), demo_plan("survey")
-    for fold in ("target", "limit", "published", "promise", "mechanism"):
+    for fold in ("target", "limit", "promise", "mechanism"):
         session.set(**{f"fold_{fold}": True})
         assert not session.errors()
     for goal in ("Publishable answers", "Each table size or table", "A share of all queries"):

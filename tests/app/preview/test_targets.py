@@ -155,7 +155,7 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
 def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publication_weights_form.publishing, "weigh", working.doubled)
     workload = Workload.all_ways(Schema.from_json('{"a": 20, "b": 4, "c": 2}'), (1, 2), "marginal")
-    session = open_preview(workload)
+    session = open_preview(workload).go("release")
     session.set(fold_published=True, published_records=5_000).press("published_find")
     session.until(lambda: any(b.key == "published_use" for b in session.app.button))
     assert "unbiased answers" in session.text()
