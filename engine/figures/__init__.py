@@ -17,7 +17,6 @@ from engine.figures.compare import (
 from engine.figures.domain import (
     block_names,
     cells_in_box,
-    domain_picture,
     factor_names,
     family_picture,
     gram_picture,
@@ -67,7 +66,6 @@ __all__ = [
     "costs",
     "coverage_picture",
     "distance_picture",
-    "domain_picture",
     "effort_picture",
     "enlarge",
     "error_picture",

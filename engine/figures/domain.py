@@ -1,4 +1,4 @@
-"""Figures of the cells of attributes, of query coefficients and of strategy matrices.
+"""Figures of query coefficients and of strategy matrices.
 
 A user can draw a box on the figure of `range_picture`, whose axes are cell indices; `cells_in_box`
 converts the box to cells.  `rows_picture` and `gram_picture` draw the strategy matrix of one block
@@ -25,52 +25,17 @@ from engine.figures.base import (
     TOOLBAR_HEIGHT_PX,
     Picture,
     axis_labels,
-    bars,
     evenly_spaced,
     heat_map,
-    log_axis,
     set_margins,
     short_query_text,
 )
-from engine.figures.plans import MAX_BARS
 from engine.plans import Plan
 from engine.residuals import Space
 from engine.workload import Group, Schema, Workload
 from engine.workload.conditions import box_workload
 
 MAX_ROWS = 128  # queries in a family figure
-
-
-def domain_picture(schema: Schema) -> Picture:
-    """Return a bar chart of the number of cells of every attribute."""
-    table = pd.DataFrame(
-        {
-            "attribute": list(schema.names),
-            "kind": [a.kind for a in schema.attributes],
-            "cells": schema.sizes(schema),
-        }
-    )
-    shown = table.head(MAX_BARS)
-    figure = bars(
-        shown["cells"].tolist(), shown["attribute"].tolist(), "cells", "%{y}: %{x:,} cells"
-    )
-    if max(shown["cells"]) > 50 * min(shown["cells"]):
-        figure.update_xaxes(log_axis(min(shown["cells"]), max(shown["cells"])))
-    largest = max(schema.attributes, key=lambda a: a.size)
-    return Picture(
-        title="Cells of every attribute",
-        figure=figure,
-        table=table,
-        alt=(
-            f"Bars of the cells of {pluralize(len(schema), 'attribute')}; the largest,"
-            f" {largest.name}, has {largest.size:,}."
-        ),
-        note=(
-            f"The first {MAX_BARS} attributes are drawn; the table has all."
-            if len(schema) > MAX_BARS
-            else ""
-        ),
-    )
 
 
 def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) -> Picture:

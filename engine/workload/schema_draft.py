@@ -7,8 +7,7 @@ and the values of each name, in one of two layouts:
     name,values             one row per column of the records: "F|M", "1 = Female; 2 = Male" or "0-99"
 
 An invalid line or value is reported with its line number and does not affect other columns. The
-module also chooses bins for ranges of numbers, writes an empty schema file, and recognizes files of
-records.
+module also chooses bins for ranges of numbers, and recognizes files of records.
 """
 
 from __future__ import annotations
@@ -74,19 +73,6 @@ def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
     return SchemaError(
         f"No attribute can be drafted from {what}: {listed}{remainder}. Write the schema by hand."
     )
-
-
-def schema_template(names: Sequence[str]) -> str:
-    """Return a schema CSV with names only, as a template to be completed by hand.
-
-    >>> schema_template(["age"]).splitlines()[1]
-    'age,,,,,,,'
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(KEYS)
-    writer.writerows([name, *[""] * (len(KEYS) - 1)] for name in names)
-    return out.getvalue()
 
 
 def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> Attribute:
@@ -179,8 +165,7 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     if positions is None:
         raise SchemaError(
             f"This is not a data dictionary: it needs a column {' or '.join(_NAME_HEADERS[:3])} and"
-            f" a column {' or '.join(_VALUE_HEADERS[:3])}. Rename its columns, or fill in the"
-            " template."
+            f" a column {' or '.join(_VALUE_HEADERS[:3])}. Rename its columns."
         )
     columns: dict[str, _Column] = {}
     notes: list[str] = []

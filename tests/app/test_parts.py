@@ -322,6 +322,6 @@ def test_figures_can_be_saved_as_svg() -> None:
         name for name, text in drawn.items() if "displayModeBar" in text
     ] == []  # the toolbar has the button for saving
     chart = figure_view.chart(
-        figures.domain_picture(Schema([Attribute.of_size("age", 2)])), key="one"
+        figures.family_picture(SCHEMA, build_studio().workload.groups[0]), key="one"
     )
     assert chart.keywords["config"]["toImageButtonOptions"]["format"] == "svg"

@@ -21,7 +21,6 @@ from engine.figures import (
     budgets_picture,
     comparison_page,
     costs,
-    domain_picture,
     effort_picture,
     family_picture,
     range_picture,
@@ -273,7 +272,6 @@ def test_texts_use_singular_for_one() -> None:
     result = plan(workload, Budget(pcost=1.0))
     compared = comparison(workload, Budget(pcost=1.0), ["identity"])
     pictures = [
-        domain_picture(schema),
         family_picture(schema, workload.groups[0]),
         range_picture(schema, {"only": (0, 0)}),
         spread_picture(result, 1.0),

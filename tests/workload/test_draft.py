@@ -12,7 +12,6 @@ from engine.workload.schema_draft import (
     columns_of_records,
     draft_from_dictionary,
     is_dictionary,
-    schema_template,
 )
 
 SEX = Attribute.categorical("sex", ["Female", "Male"])
@@ -94,16 +93,6 @@ def test_columns_of_records_skips_columns_without_name() -> None:
     assert columns_of_records("sex,age,\nF,31\n") == ("sex", "age")
     assert columns_of_records('sep=;\n"age\n(years)";sex\n') == ("age (years)", "sex")
     assert columns_of_records("sex;age\rF;31\r") == ("sex", "age")
-
-
-def test_schema_template_can_be_filled_in() -> None:
-    text = schema_template(["age", "sex, or none"])
-    filled = text.replace("age,,,", "age,numeric,85,", 1).replace(
-        'none",,,', 'none",categorical,,F|M', 1
-    )
-    schema = Schema.from_csv(filled)
-    assert schema.names == ("age", "sex, or none")
-    assert schema["sex, or none"].labels == ("F", "M")
 
 
 BAD = """name,values
