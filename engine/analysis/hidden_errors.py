@@ -1,7 +1,7 @@
 """Tables that are much less accurate than the typical error of a plan suggests.
 
-The typical error is the RMSE over all queries, so a table with few queries hardly changes it. Larger
-weights of such tables lower their error at little expense of the other tables.
+The typical error is the RMSE over all queries, so a table with few queries hardly changes it.
+Larger weights of such tables lower their error, and raise that of the other tables only a little.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from engine.plans import Plan
 from engine.progress import Progress, progress_reporter
 from engine.workload import Workload
 
-# RMSE of a table over that of all queries: a table with a larger ratio is hidden
+# A table is hidden if its RMSE is more than this multiple of the RMSE of all queries.
 HIDDEN_RATIO = 3.0
-# the weights are raised until this ratio holds, unless the RMSE of all queries rises too much
-GOAL_RATIO, MAX_RISE = 2.0, 1.1
+# Weights are raised until this ratio holds instead.
+GOAL_RATIO = 2.0
+# Largest RMSE of all queries with the raised weights, as a multiple of that before.
+MAX_RISE = 1.1
+# Multipliers of the weights that are tried.
 FACTORS = (4.0, 16.0, 64.0, 256.0, 1024.0)
 
 
@@ -84,31 +87,31 @@ def raise_weights(workload: Workload, groups: Sequence[int], factor: float) -> W
 def propose_weights(
     request: Request, groups: Sequence[int], progress: Progress | None = None
 ) -> WeightProposal | None:
-    """Search for a factor by which larger weights of hidden groups make their errors normal.
+    """Search for larger weights of hidden groups, all multiplied by one factor.
 
-    The smallest factor is chosen for which their RMSE is at most `GOAL_RATIO` times that of all
-    queries. If the RMSE of all queries would rise by more than `MAX_RISE`, a smaller factor is
-    chosen; None if no factor is small enough.
+    Returns the smallest of `FACTORS` for which their RMSE is at most `GOAL_RATIO` times that of all
+    queries, or else the largest one for which the RMSE of all queries is at most `MAX_RISE` times
+    that before.  Returns None if no factor satisfies the latter.
     """
     report = progress_reporter(progress, "The search for weights was cancelled.")
     proposal: WeightProposal | None = None
     typical_before = np.inf
     for number, factor in enumerate((1.0, *FACTORS)):
         report(number / (1 + len(FACTORS)), "Searching for weights")
-        changed = plan(
+        trial_plan = plan(
             raise_weights(request.workload, groups, factor),
             request.budget,
             request.mechanism,
             **request.options,
         )
         if factor == 1.0:
-            typical_before = changed.rmse
+            typical_before = trial_plan.rmse
             continue
-        if changed.rmse > MAX_RISE * typical_before:
+        if trial_plan.rmse > MAX_RISE * typical_before:
             break
-        largest = float(errors_by_group(changed)["rmse"].to_numpy()[list(groups)].max())
-        proposal = WeightProposal(factor=factor, largest=largest, typical=changed.rmse)
-        if largest <= GOAL_RATIO * changed.rmse:
+        largest = float(errors_by_group(trial_plan)["rmse"].to_numpy()[list(groups)].max())
+        proposal = WeightProposal(factor=factor, largest=largest, typical=trial_plan.rmse)
+        if largest <= GOAL_RATIO * trial_plan.rmse:
             break
     return proposal
 

@@ -115,11 +115,13 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     table = breakdown(plan, group, query)
     if plan.full_tables:
         return f"All error comes from one measured table, {_name(table['attributes'][0])}."
-    pieces = []
+    pieces: list[str] = []
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):
+        # smaller shares would be shown as 0%
         if share >= 0.005:
-            interaction = f"the {_name(names)} interaction" if len(names) > 1 else ""
-            source = interaction or (names[0] if names else "the total")
+            source = names[0] if names else "the total"
+            if len(names) > 1:
+                source = f"the {_name(names)} interaction"
             pieces.append(f"{share:.0%} {'' if pieces else 'comes '}from {source}")
     return f"{', '.join(pieces)}." if pieces else "No noise."
 

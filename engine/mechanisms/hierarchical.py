@@ -833,11 +833,11 @@ def interval_strategy(
             " cells."
         )
     edges = np.linspace(0, n, count + 1).round().astype(np.int64)
-    spread = np.zeros((n, count))
+    # merged cells to cells: the records of an interval are distributed evenly over its cells
+    even_shares = np.zeros((n, count))
     for k, (first, end) in enumerate(itertools.pairwise(edges)):
-        # a query on the merged cell is the query on the interval for evenly distributed records
-        spread[first:end, k] = 1.0 / (end - first)
-    coarse = level_selection(spread.T @ gram @ spread, options=options)
+        even_shares[first:end, k] = 1.0 / (end - first)
+    coarse = level_selection(even_shares.T @ gram @ even_shares, options=options)
     boxes = count_boxes(single_cells((n,)))
     for (low, high), weight in zip(coarse.boxes[:, :, 0], coarse.weights, strict=True):
         boxes[(int(edges[low]),), (int(edges[high]),)] += round(coarse.levels * weight**2)

@@ -160,18 +160,18 @@ class GramBuilder:
             If a unit has more than ``max_cells`` cells.
         """
         numbers = tuple(groups)
-        chosen = [self.workload.groups[k] for k in numbers]
-        names = self.workload.schema.ranked({a for g in chosen for a in g.attributes})
-        sets = _units(chosen, names) if units is None else tuple(units)
-        choice = np.zeros((len(chosen), len(sets)), dtype=np.int64)
+        selected_groups = [self.workload.groups[k] for k in numbers]
+        names = self.workload.schema.ranked({a for g in selected_groups for a in g.attributes})
+        sets = _units(selected_groups, names) if units is None else tuple(units)
+        choice = np.zeros((len(selected_groups), len(sets)), dtype=np.int64)
         grams: list[tuple[Gram, ...]] = []
-        parts = [_parts(g) for g in chosen]
+        parts = [_parts(g) for g in selected_groups]
         for u, unit in enumerate(sets):
             self._check(unit)
             # Thousands of groups share a few Grams of a unit, so searches use the distinct Grams.
             distinct: dict[tuple[Any, ...], int] = {}
             unit_grams: list[Gram] = []
-            for row, (group, group_parts) in enumerate(zip(chosen, parts, strict=True)):
+            for row, (group, group_parts) in enumerate(zip(selected_groups, parts, strict=True)):
                 gram = self._gram(group, group_parts, unit)
                 if gram.key not in distinct:
                     distinct[gram.key] = len(unit_grams)
@@ -182,9 +182,11 @@ class GramBuilder:
         # weight, so the weight of the group includes it.
         query_weights = [
             float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0
-            for g in chosen
+            for g in selected_groups
         ]
-        weights = np.array([g.weight * w for g, w in zip(chosen, query_weights, strict=True)])
+        weights = np.array(
+            [g.weight * w for g, w in zip(selected_groups, query_weights, strict=True)]
+        )
         return ProductGrams(
             attributes=names,
             units=sets,

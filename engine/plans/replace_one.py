@@ -312,7 +312,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
     """
     # a fixed seed is safe: the starts depend only on the public plan
     names, rng = list(sizes), np.random.default_rng(0)
-    touching = {n: [b for b in blocks.values() if n in b.attributes] for n in names}
+    blocks_of_name = {n: [b for b in blocks.values() if n in b.attributes] for n in names}
     best = Pair(pcost=0.0, first=dict.fromkeys(names, 0), second=dict.fromkeys(names, 0))
     for start in range(STARTS):
         x = {n: 0 if start == 0 else int(rng.integers(sizes[n])) for n in names}
@@ -322,7 +322,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
             for name in names:
                 for record, other in ((x, y), (y, x)):
                     costs = _added_costs(
-                        touching[name], record, other, name, np.arange(sizes[name])
+                        blocks_of_name[name], record, other, name, np.arange(sizes[name])
                     )
                     # a gain within rounding errors could make the search cycle
                     if float(costs.max()) > costs[record[name]] * (1.0 + 1e-12):
