@@ -37,7 +37,7 @@ from engine.residuals import Options, Space, Split
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.strategy_search import PROBLEMS
-from engine.residuals.subworkload_solver import SubworkloadSolver
+from engine.residuals.subworkload_solver import MAX_TUNED_SEARCH_S, SubworkloadSolver
 from engine.residuals.tuning.center_objective import Allowance
 from engine.residuals.tuning.tune import SplitMemory, split_seconds, ways_to_split
 from engine.residuals.tuning.unions import (
@@ -185,8 +185,10 @@ class QuerySmasher(ResidualMechanism):
         started = planning_time()
         uniform = self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
         elapsed = planning_time() - started
-        # tuning ends early enough for two more plans; these may take until the deadline
-        allowance = Allowance(memory=limits.memory_limit, deadline=deadline - 2.0 * elapsed)
+        # tuning ends early enough for two more plans, whose dense searches are limited; these may
+        # take until the deadline
+        reserve = 2.0 * min(elapsed, MAX_TUNED_SEARCH_S)
+        allowance = Allowance(memory=limits.memory_limit, deadline=deadline - reserve)
         plan_allowance = Allowance(deadline=deadline, stopped=allowance.stopped)
 
         def report(done: float, text: str) -> None:
@@ -208,7 +210,10 @@ class QuerySmasher(ResidualMechanism):
         # with uniform centers, assembling that plan raises the error.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
         if not _covers_all(best.split.unions, uniform.values):
-            best = self._better_with_product(workload, budget, limits, allowance, best)
+            # the product search solves no residual space, so it needs no reserve of time
+            best = self._better_with_product(
+                workload, budget, limits, replace(plan_allowance, memory=allowance.memory), best
+            )
         if self.keep is not None and best is not uniform:
             best = self._constrained_plan(workload, budget, limits, deadline, uniform, best)
         return replace(

@@ -18,7 +18,7 @@ from benchmarks.tuned import cube
 from engine._clock import PlanningClock
 from engine.bounds.lower_bounds import exact_bound
 from engine.mechanisms import forecast, load_plan, plan
-from engine.mechanisms.querysmasher import _in_time, _plans_with_unions
+from engine.mechanisms.querysmasher import QuerySmasher, _in_time, _plans_with_unions
 from engine.mechanisms.residual_base import CandidatePlan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Split
@@ -459,3 +459,15 @@ def test_united_worse_union_is_separated():
     separate = CandidatePlan(split=Split(), error=4.0, values=values, assemble=lambda: None)
     (result,) = _plans_with_unions(separate, unions, with_unions)
     assert list(result.split.unions) == [other]
+
+
+def test_tuned_plan_after_slow_uniform_plan_is_tuned(monkeypatch):
+    """A uniform plan that takes 12 of 20 seconds leaves time for tuning."""
+    workload = Workload(numeric(12, 9)).add("a", "prefix").add(("a", "b"), "prefix")
+    times = iter([0.0, 12.0])
+    monkeypatch.setattr("engine.mechanisms.querysmasher.planning_time", lambda: next(times, 12.0))
+    monkeypatch.setattr(QuerySmasher, "_choose_unions", lambda *_: {})
+    monkeypatch.setattr(QuerySmasher, "_table_seconds", lambda *_: np.inf)
+    tuned = plan(workload, Budget(pcost=1.0), centers="tuned", time_limit=20.0, cache=False)
+    assert tuned.split.centers
+    assert "time" not in tuned.split.stopped
