@@ -20,7 +20,7 @@ from engine._clock import planning_time
 from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, check_request
-from engine.mechanisms.kronecker import table_design, table_seconds
+from engine.mechanisms.kronecker import table_design, table_seconds, unit_seconds
 from engine.mechanisms.residual_base import (
     BASE_BYTES,
     CandidatePlan,
@@ -336,6 +336,11 @@ class QuerySmasher(ResidualMechanism):
         if self.solver != "optimal" or not self.goal(workload).linear or self.keep is not None:
             return math.inf
         if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
+            return math.inf
+        # a factor of the strategy is on at least one attribute; its search alone may take too long
+        firsts = [workload.groups[equal.numbers[0]] for equal in workload.group_classes]
+        largest = max((n for group in firsts for n in group.sizes), default=1)
+        if unit_seconds(largest) > MAX_PRODUCT_SEARCH_S:
             return math.inf
         seconds = table_seconds(workload)
         return seconds if seconds <= MAX_PRODUCT_SEARCH_S else math.inf

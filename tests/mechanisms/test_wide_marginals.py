@@ -509,3 +509,13 @@ def test_package_with_matrix_of_wide_marginal_is_read(tmp_path, monkeypatch):
     words = {"dataset": "", "key": "", "utc": ""}
     again = read_measurements(release.plan, *paths, rehearsal=True, **words)
     assert again == release
+
+
+@pytest.mark.parametrize("family", ["marginal", "prefix"])
+def test_forecast_of_tuned_wide_plan_forms_no_gram(family, monkeypatch):
+    schema = Schema([Attribute.of_size("code", 2_000), Attribute.of_size("age", 4)])
+    monkeypatch.setattr(
+        "engine.mechanisms.querysmasher.table_seconds", lambda _: pytest.fail("formed Grams")
+    )
+    prediction = forecast(Workload.all_ways(schema, (1, 2), family), centers="tuned")
+    assert prediction.seconds < 5.0
