@@ -102,6 +102,8 @@ def test_compare_views_are_accessible_and_set_mechanism(
     page.get_by_role("link", name="Preview").click()
     visit.settle()
     visit.expect_text("Typical error")
+    page.get_by_role("button", name="Exact budget").click()
+    visit.settle()
     visit.pick("Budget unit", "pure epsilon")
     visit.expect_text("never satisfies pure epsilon")
     visit.take_picture("compare_pure_epsilon")

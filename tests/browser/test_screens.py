@@ -17,6 +17,7 @@ LIMITS = {
     "start, project": (120, 160, HEIGHT),
     "schema, empty": (120, 300, 1800),
     "schema": (120, 300, 1800),
+    "compare": (150, 350, 1800),
 }
 HEADER_BOTTOM = """() => {
   const title = document.querySelector("[data-testid=stMainBlockContainer] h1");

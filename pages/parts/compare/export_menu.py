@@ -85,6 +85,7 @@ def data(pictures: Mapping[str, Picture], *, key: str) -> None:
                 picture.table,
                 hide_index=True,
                 alt=picture.title,
+                placeholder="–",
                 column_config={
                     str(name): st.column_config.NumberColumn(
                         format="percent" if name in SHARES else "%,.2f"
