@@ -309,7 +309,7 @@ class QuerySmasher(ResidualMechanism):
 
         def may_continue(done: float) -> bool:
             """Report progress and return whether time remains."""
-            limits.tell(0.9 + 0.1 * done, "Keeping groups exact")
+            limits.tell(0.9 + 0.1 * done, "Reweighting single groups")
             return planning_time() <= deadline
 
         for share in TUNED_SHARES:

@@ -770,7 +770,7 @@ class TradeoffSearch:
         if self.best is None:
             raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
-        self.tell(self.evaluations / MAX_SOLVES, f"Weighing the queries, gap {gap:.1e}")
+        self.tell(self.evaluations / MAX_SOLVES, f"Reweighting the queries, gap {gap:.1e}")
         if (
             gap <= STOP_GAP
             or self.stale_steps > MAX_STALE_STEPS

@@ -348,7 +348,7 @@ def publish(
     progress, fit_share = check_callback(progress), 0.5 if integer else 1.0
     tell = progress_share(progress, 0.0, fit_share)
     _check_memory(measurement, memory_limit)
-    tell(0.0, "Reading what was measured")
+    tell(0.0, "Reading the measurement")
     checkpoints = _checkpoints(measurement, fit, resume)
     done = checkpoints.read("contrasts")
     # one thread: the matrix products are many and small

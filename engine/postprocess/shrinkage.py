@@ -457,7 +457,7 @@ def _low_order_tables(
             pairs = {a: tables[a] for a in by_order[2]}
             pooled = better_pairs(estimates, total, singles, pairs, triples)
             tables |= _two_way(estimates, total, tables, by_order[2], pooled)
-            tell(0.1, "Reading pairs from triples")
+            tell(0.1, "Deriving pairs from triples")
         tables |= _one_and_two_way(estimates, total, tables, by_order, pooled)
         direct = pooled
     refitted = [axes for axes in by_order.get(2, []) if axes in direct]

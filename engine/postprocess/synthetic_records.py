@@ -107,7 +107,7 @@ def nearest_people(
         share = max(share, (update + 1) / updates)
         if first > last:
             share = max(share, min(1.0, float((first - present) / (first - last))))
-        tell(share, "Moving records towards the tables")
+        tell(share, "Adjusting records to the tables")
     return records
 
 

@@ -554,7 +554,7 @@ def uncertainty(
         checkpoints_of(resume, [seed_of(measurement), fit, "errors"]),
     )
     for number in range(draws):
-        tell(number / draws, "Rehearsing on tables that might be true")
+        tell(number / draws, "Simulating releases of similar tables")
         if done := checkpoints.read(f"{number}"):
             errors.append(arrays_by_axes(done, "error"))
             truths.append(arrays_by_axes(done, "truth"))
@@ -577,7 +577,7 @@ def uncertainty(
             | {"generator": state_of(generator)}
         )
         checkpoints.write(f"{number}", arrays)
-    tell(1.0, "Rehearsed")
+    tell(1.0, "Errors estimated")
     signal = share_of_signal(estimates, published.contrasts)
     return Uncertainty(
         published=published, errors=tuple(errors), truths=tuple(truths), signal=signal

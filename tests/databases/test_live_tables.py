@@ -21,7 +21,7 @@ from engine.records import count_marginals, readers
 from engine.release.ingest import counts_for
 from engine.workload import Attribute, Schema, Workload
 from tests.databases.samples import create_duckdb_table
-from tests.replay.campaign import cost, released, silent
+from tests.replay.campaign import cost, no_noise, released
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
 PLAN = plan(Workload.all_ways(SCHEMA, (1, 2)), Budget(pcost=1.0))
@@ -97,7 +97,7 @@ def test_live_table_without_snapshot_is_queried_once(
         counts = counts_for(PLAN, remote, **options)
     assert len(queries) == 1
     assert all((counts[names] == expected[0][names]).all() for names in counts)
-    with silent():
+    with no_noise():
         one, other = (released([PLAN], some) for some in (counts, expected[1]))
     assert cost([PLAN], one, other) <= PLAN.pcost
 

@@ -25,7 +25,7 @@ from engine.records import count_marginals
 from engine.release import Intake, measure
 from engine.release.ingest import check_records, counts_for, declare_public
 from engine.workload import Attribute, Schema, Workload
-from tests.replay.campaign import cost, released, silent
+from tests.replay.campaign import cost, no_noise, released
 
 SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 6)])
 CELLS = pd.DataFrame(itertools.product(["F", "M"], range(6)), columns=["sex", "age"])
@@ -293,7 +293,7 @@ def test_count_column_like_sampling_weights_is_questioned(
 
 def test_record_in_counted_table_costs_at_most_charge() -> None:
     table = counted_table()
-    with silent():
+    with no_noise():
         one, *others = (
             released([PLAN], counts_for(PLAN, data, count_column="n"))
             for data in (

@@ -26,7 +26,7 @@ from engine.records import count_marginals
 from engine.records.contribution_bounding import identities
 from engine.release.ingest import counts_for
 from engine.workload import Attribute, Schema, Workload
-from tests.replay.campaign import cost, released, silent
+from tests.replay.campaign import cost, no_noise, released
 
 pytestmark = pytest.mark.usefixtures("in_process_readers")
 SCHEMA = Schema([Attribute.of_size("a", 4)])
@@ -286,7 +286,7 @@ def test_person_in_two_types_costs_at_most_charge(first: str, second: str, tmp_p
         rows[::2].astype({"pid": first}).to_parquet(tmp_path / "a.parquet")
         rows[1::2].astype({"pid": second}).to_parquet(tmp_path / "b.parquet")
         tables.append(counts_for(pairs_plan, tmp_path, person="pid"))
-    with silent():
+    with no_noise():
         all_persons, *others = (released([pairs_plan], counts) for counts in tables)
     costs = [cost([pairs_plan], all_persons, other) for other in others]
     assert 0 < max(costs) <= pairs_plan.pcost
