@@ -329,7 +329,12 @@ def _confirm(draft: DraftSchema) -> None:
             help=None if agreed else "Select at least one line.",
             type="primary",
         )
-        buttons.button("Discard draft", clear, key="discard_draft")
+        buttons.button("Discard draft", _discard, key="discard_draft")
+
+
+def _discard() -> None:
+    """Remove the draft without using it."""
+    clear()
 
 
 def _use(agreed: tuple[Attribute, ...], names: tuple[str, ...]) -> None:
