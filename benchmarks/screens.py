@@ -8,7 +8,7 @@
 
 Words are texts with a letter in the visible text of page and sidebar: on the first screen, and on
 the complete page with closed and with open expanders. Widgets and height are those of the page
-without sidebar and with closed expanders; expanders are those of the closed page. Wide is the
+without sidebar and with closed expanders, open px is the height with open expanders. Wide is the
 number of pixels by which the page is wider than its window, 0 if it needs no scrolling to the side.
 """
 
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--pages", nargs="+", choices=list(PAGES), default=list(PAGES))
     parser.add_argument("--pictures", type=Path, help="folder for pictures of the pages")
     args = parser.parse_args()
-    columns = ("first", "all", "opened", "widgets", "folds", "height", "opened", "wide")
+    columns = ("first", "all", "opened", "widgets", "folds", "height", "open px", "wide")
     with table(__file__, write=args.write) as show, open_visit() as visit:
         for width in args.widths:
             show(f"Window of {width} x {HEIGHT} pixels", "")
