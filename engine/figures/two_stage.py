@@ -259,7 +259,8 @@ def summary_text(
     return (
         f"For {dataset}, {named_steps} was chosen on {last.utc[:10]}, after a first look at what"
         f" the analyses have in common. {requirement} {who} The look and everything after it cost"
-        f" {format_budget(option.budget)}, {together}."
+        f" {format_budget(option.budget)} ({cost(float(sum(map(_decimal, paid))))} pcost),"
+        f" {together}."
     )
 
 

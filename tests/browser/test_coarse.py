@@ -108,7 +108,7 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.fill("to confirm", "office 2026")
     page.get_by_role("button", name="Measure the remainder: spend").dblclick()
     visit.expect_text("For office 2026, '1-way' was chosen")
-    visit.expect_text("the cost of this analysis alone")
+    visit.expect_text("as much as this analysis alone")
     visit.check_accessibility("30_coarse_finished")
     rows = Ledger(place).rows()
     assert [r.kind for r in rows][2:] == [

@@ -150,6 +150,13 @@ def recorded_rule(book: Ledger, key: str, *, quiet: bool = False) -> Settings | 
     return Settings(share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary)
 
 
+def costs(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> list[float]:
+    """Return the pcost charged in each step of a release; ``stages`` are as for `draw_summary`."""
+    last = stages[-1][1].finished
+    keys = dict.fromkeys([key for key, _ in stages] + ([last.key] if last is not None else []))
+    return [dataset_form.spent(book, key).pcost for key in keys]
+
+
 def draw_summary(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     """Draw one paragraph on a finished release: what was decided, by which rule, at what cost.
 
@@ -158,15 +165,11 @@ def draw_summary(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     key, last = stages[-1]
     if last.finished is None:
         return
-    keys = [one for one, _ in stages]
-    if last.finished.key not in keys:
-        keys.append(last.finished.key)
-    spent = [dataset_form.spent(book, one).pcost for one in keys]
+    spent = costs(book, stages)
     choices = [state.choice for _, state in stages if state.choice is not None]
-    settings = recorded_rule(book, keys[0], quiet=True)
+    settings = recorded_rule(book, stages[0][0], quiet=True)
     rule = None if settings is None else candidates_form.rule(stages[0][1].common, settings)
     text = figures.summary_text(
         last.look.dataset, choices, rule, spent, last.common, candidates_form.short_budget
     )
     job_widget.receipt(finish_job(book, key, len(last.lost) + 1), text, icon="✅")
-    st.caption(escape_markdown(figures.receipt_text(spent, last.common, choices[-1].option)))

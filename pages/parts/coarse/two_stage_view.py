@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
+from engine import figures
 from engine._format import pluralize
 from engine.common_mechanism import CommonPlan, stepwise
 from engine.common_mechanism.selection_rule import Decision
@@ -188,6 +189,10 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
                 ledger_state.recorded_rule(book, stages[0][0])
                 for number, (_, seen) in enumerate(stages):
                     _draw_seen(book, stages[0][0], seen, number)
+                option = state.choice.option if state.choice is not None else ""
+                exact_costs = ledger_state.costs(book, stages)
+                text = figures.receipt_text(exact_costs, state.common, option)
+                st.caption(escape_markdown(text))
         return
     ledger_state.draw_look_receipt(book, stages[0][0])
     settings = ledger_state.recorded_rule(book, stages[0][0]) or Settings()

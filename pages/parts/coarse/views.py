@@ -67,7 +67,7 @@ def answers(measurement: Measurement, *, key: str, records: Any = None) -> None:
         "Answers": lambda: results_view.browse(
             measurement, key=key, records=records, name=f"{key}_answers"
         ),
-        "Ask another question": lambda: results_view.ask(measurement, key=key),
+        "Ask a question": lambda: results_view.ask(measurement, key=key),
         "Download": lambda: download_view.downloads(measurement, key=key),
     }
     figure_view.tabs(views, key=f"{key}_tab")
