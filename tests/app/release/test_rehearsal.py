@@ -45,6 +45,8 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert "In 20 rehearsals" in session.text()
     session.set(rehearsal_view="Published tables", rehearsal_simulate=True)
     assert not session.app.get("download_button")
+    assert "cells in all tables: about" in session.text()
+    assert "Suppressed: counts with a CV above 30%" in session.text()
     wait(session.press("rehearsal_publish"))
     sides = session.app.dataframe[0].value
     np.testing.assert_array_equal(sides["answer"], table["answer"])
