@@ -402,8 +402,9 @@ class Uncertainty:
     ) -> pd.DataFrame:
         """Return published and unbiased answers to queries ``start:stop`` of a group, in counts.
 
-        Columns: query, published, error, published_low, published_high, flag, reason; then, of the
-        unbiased answer: answer, std, low, high.  A suppressed number and its interval are NaN; sums
+        Columns: query, published, error, published_low, published_high, flag, reason, measured (how
+        much of the number was measured, from 0 to 1; the rest follows from smaller tables); then, of
+        the unbiased answer: answer, std, low, high.  A suppressed number and its interval are NaN; sums
         still include it.
         """
         answers = self.published.answers(group, start, stop, confidence)
@@ -418,9 +419,8 @@ class Uncertainty:
         squares += apply_group(queries, self._rounding(names), first, last) ** 2
         error = np.sqrt(squares)
         half = self.reach(confidence) * error
-        flags, reasons = (rule or QualityRule()).flags(
-            values, error, self._shares(group, first, last, values)
-        )
+        measured = self._shares(group, first, last, values)
+        flags, reasons = (rule or QualityRule()).flags(values, error, measured)
         shown = flags != SUPPRESSED
         columns = {
             "error": error,
@@ -432,13 +432,15 @@ class Uncertainty:
             answers.insert(place, name, np.where(shown, column, np.nan))
         answers.insert(5, "flag", flags)
         answers.insert(6, "reason", reasons)
+        answers.insert(7, "measured", measured)
         return answers
 
     def summary(self, rule: QualityRule | None = None) -> pd.DataFrame:
         """Summarize the effect of publishing, one row per group, from released numbers only.
 
         Columns: attributes, family, answers, below zero (number of negative unbiased answers),
-        published there (mean published value of these, in counts), publishable, doubtful,
+        published there (mean published value of these, in counts), measured (share of the published
+        counts that was measured; the rest follows from smaller tables), publishable, doubtful,
         suppressed (shares of the answers).
         """
         import pandas as pd
@@ -454,6 +456,10 @@ class Uncertainty:
             }
             row |= {"below zero": int(negative.sum())}
             row |= {"published there": float(values[negative].mean()) if negative.any() else np.nan}
+            measured = answers["measured"].to_numpy()
+            share = float(np.sum(measured * values)) / max(float(values.sum()), 1e-9)
+            # sums differ in their last digits from run to run
+            row |= {"measured": round(share, 6)}
             rows.append(row | {flag: float((answers["flag"] == flag).mean()) for flag in FLAGS})
         return pd.DataFrame(rows)
 

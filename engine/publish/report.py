@@ -208,6 +208,7 @@ TABLE_SCHEMA = pa.schema(
         *((name, pa.float64()) for name in NUMBER_COLUMNS[:4]),
         ("flag", pa.string()),
         ("reason", pa.string()),
+        ("measured", pa.float64()),
         *((name, pa.float64()) for name in NUMBER_COLUMNS[4:]),
     ]
 )

@@ -354,8 +354,10 @@ def is_linear(measurement: Measurement) -> bool:
     )
 
 
-PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/2"
-NUMBERED_FORMAT = "tables/1"  # files are named by number only; `verify_package` still reads it
+PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/3"
+# earlier formats, which `verify_package` still reads: neither has the column "measured", and in the
+# first one, files are named by number only
+NUMBERED_FORMAT, UNMEASURED_FORMAT = "tables/1", "tables/2"
 MAX_NAME_LENGTH = 60  # characters of the attributes in a file name
 
 
@@ -495,7 +497,18 @@ COLUMNS = {
         "string",
         "why: " + "; ".join(f"{code or 'empty'}: {words}" for code, words in REASONS.items()),
     ),
+    "measured": (
+        "number",
+        "how much of the published count was measured, from 0 to 1; the rest follows from smaller"
+        " tables",
+    ),
 }
+
+
+def columns_of(format_name: str) -> dict[str, tuple[str, str]]:
+    """Return the columns of tables in a format: name -> (data type, description)."""
+    later = set() if format_name == TABLES_FORMAT else {"measured"}
+    return {name: column for name, column in COLUMNS.items() if name not in later}
 
 
 def write_tables(
@@ -574,7 +587,7 @@ def tables_files(
     files, described, cell_tables, first = [], [], [], 0
     names = table_names(workload.groups, format_name)
     for number, (name, group) in enumerate(zip(names, workload.groups, strict=True)):
-        frame = labelled_rows(uncertainty, number, first, rule, confidence)
+        frame = labelled_rows(uncertainty, number, first, rule, confidence, format_name)
         first += group.count
         report_progress(0.8 * first / workload.queries, "Writing tables")
         files.append(folder / f"{name}.csv")
@@ -592,7 +605,7 @@ def tables_files(
                 files[-1].write_text(text, encoding="utf-8-sig")
     how = _how(uncertainty, rule, confidence) | {"format": format_name}
     for file, text in (
-        ("README.md", _readme(measurement, described, confidence)),
+        ("README.md", _readme(measurement, described, confidence, format_name)),
         ("codebook.md", _codebook(workload.schema)),
         ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
         ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
@@ -636,7 +649,12 @@ def _has_crosstab(group: Group) -> bool:
 
 
 def labelled_rows(
-    uncertainty: Uncertainty, number: int, first: int, rule: QualityRule | None, confidence: float
+    uncertainty: Uncertainty,
+    number: int,
+    first: int,
+    rule: QualityRule | None,
+    confidence: float,
+    format_name: str = TABLES_FORMAT,
 ) -> pd.DataFrame:
     """Return one row per query of a group, with codes and labels if its queries are cells.
 
@@ -648,7 +666,7 @@ def labelled_rows(
         columns={"answer": "estimate"}
     )
     frame.insert(0, "query_id", np.arange(first, first + group.count))
-    frame = frame[list(COLUMNS)]
+    frame = frame[list(columns_of(format_name))]
     if measurement.rehearsal:
         frame.insert(0, "status", "REHEARSAL")
     if is_cells(group) and group.attributes:
@@ -695,7 +713,9 @@ def _column(values: pd.Series) -> pa.Array:
 Described = list[tuple[str, Group, list[str]]]
 
 
-def _readme(measurement: Measurement, described: Described, confidence: float) -> str:
+def _readme(
+    measurement: Measurement, described: Described, confidence: float, format_name: str
+) -> str:
     plan = measurement.plan
     title = (
         REHEARSAL_MARK if measurement.rehearsal else markdown(f"Tables of {measurement.dataset}")
@@ -731,7 +751,7 @@ def _readme(measurement: Measurement, described: Described, confidence: float) -
         f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.",
         "",
     ]
-    lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
+    lines += [f"- `{name}`: {words}" for name, (_, words) in columns_of(format_name).items()]
     lines += [
         "",
         "## Which number to use",
@@ -933,6 +953,7 @@ SHOWN = {
     "error": "error to be expected",
     "flag": "flag",
     "reason": "reason",
+    "measured": "share measured",
     "estimate": "unbiased estimate",
     "std": "standard error",
     "low": "lower end of the estimate",
@@ -1178,7 +1199,11 @@ class _WorkbookWriter:
         self._heads(sheet, row, names, widths, texts)
         integer = self.errors.published.people is not None
         formats = [
-            self.integer_format if integer and name in counts else self.decimal_format
+            self.percent_format
+            if name == "measured" and name not in counts
+            else self.integer_format
+            if integer and name in counts
+            else self.decimal_format
             for name in map(str, frame)
         ]
         for number, values in enumerate(

@@ -51,6 +51,7 @@ from engine.publish.tables_package import (
     NUMBERED_FORMAT,
     PLAN,
     TABLES_FORMAT,
+    UNMEASURED_FORMAT,
     tables_files,
 )
 from engine.release import Measurement
@@ -124,12 +125,12 @@ def table_problems(
 
 def _options(text: bytes) -> dict[str, Any]:
     """Return the content of how.json; raise PlanError if an option is missing or has a wrong type."""
-    how, formats = parse_json(text), (NUMBERED_FORMAT, TABLES_FORMAT)
+    how, formats = parse_json(text), (NUMBERED_FORMAT, UNMEASURED_FORMAT, TABLES_FORMAT)
     if not isinstance(how, dict) or how.get("format") not in formats:
         format_name = how.get("format") if isinstance(how, dict) else None
         raise PlanError(
             f"The tables have the format {str(format_name)[:40]!r}, and this version reads"
-            f" {' and '.join(formats)}. Verify with the version that wrote the package."
+            f" {', '.join(formats)}. Verify with the version that wrote the package."
         )
     types = {
         "dataset": str,

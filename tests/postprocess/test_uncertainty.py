@@ -125,6 +125,7 @@ def test_answers_list_published_and_unbiased_intervals():
         measurement.answers(4, 2, 9, 0.9),
     )
     columns = ["query", "published", "error", "published_low", "published_high", "flag", "reason"]
+    columns.append("measured")
     assert list(rows) == [*columns, "answer", "std", "low", "high"]
     for name in ("answer", "std", "low", "high"):
         np.testing.assert_array_equal(rows[name], plain[name])
@@ -240,6 +241,20 @@ def test_signal_share_increases_with_budget():
     shown = flags["published"].notna()
     assert shown.sum() > 10
     assert set(flags["reason"][shown]) == {"signal"}
+
+
+def test_answers_and_summary_report_measured_share():
+    summaries = [
+        measured_on(PAIRS, Budget(pcost=pcost))[0].publish().uncertainty(draws=2)
+        for pcost in (1e-4, 1e3)
+    ]
+    little, much = (u.answers(4)["measured"] for u in summaries)
+    assert little.between(0.0, 1.0).all()
+    assert little.mean() < 0.5 < much.mean()
+    one_way = summaries[0].answers(0)["measured"]
+    assert (one_way == 1.0).all()
+    shares = [u.summary()["measured"] for u in summaries]
+    assert (shares[0] <= shares[1] + 1e-9).all()
 
 
 def test_uncertainty_with_invalid_request_is_refused():

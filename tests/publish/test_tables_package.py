@@ -24,6 +24,7 @@ from engine.publish import tables_package as linear_form
 from engine.publish import verify as verify_tables
 from engine.publish.tables_package import (
     NUMBERED_FORMAT,
+    UNMEASURED_FORMAT,
     table_names,
     tables_files,
     write_tables,
@@ -373,12 +374,14 @@ def test_verify_numbers_tolerates_rounding_except_integers():
     assert not verify_tables._near("cv", "count")
 
 
-def test_verify_numbered_tables_of_earlier_format(tmp_path):
+@pytest.mark.parametrize("format_name", [NUMBERED_FORMAT, UNMEASURED_FORMAT])
+def test_verify_accepts_tables_of_earlier_formats(format_name, tmp_path):
     errors, _ = packed(tmp_path, workload=SMALL)
     folder = tmp_path / "earlier"
     folder.mkdir()
-    tables_files(errors, folder, rule=QualityRule(), confidence=0.95, format_name=NUMBERED_FORMAT)
-    assert (folder / "table1.csv").is_file()
+    tables_files(errors, folder, rule=QualityRule(), confidence=0.95, format_name=format_name)
+    assert (folder / "table1.csv").is_file() == (format_name == NUMBERED_FORMAT)
+    assert "`measured`" not in (folder / "README.md").read_text()
     assert verify_package(folder) == ()
 
 

@@ -36,6 +36,7 @@ WORKLOAD = (
 )
 RULE = QualityRule(least_count=8.0)
 HEADS = ["published count", "lower end", "upper end", "error to be expected", "flag", "reason"]
+HEADS.append("share measured")
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,15 @@ from pages.parts.workload import group_choice, record_count_form
 PAGE = 100  # answers per page
 BOTH, UNBIASED, PUBLISHED = SHOWN = ("Both", "Unbiased", "Published")
 LEFT_OUT = {
-    UNBIASED: ["published", "error", "published_low", "published_high", "flag", "reason"],
+    UNBIASED: [
+        "published",
+        "error",
+        "published_low",
+        "published_high",
+        "flag",
+        "reason",
+        "measured",
+    ],
     PUBLISHED: ["answer", "std", "low", "high"],
 }
 SMOOTHING = {
