@@ -6,16 +6,25 @@ Every row is a new process on one thread; "s" are CPU seconds of the search, wit
 the root of the total variance at privacy cost 1 of the residual space with the uniform center, or
 of the complete attribute in rows named "whole". "exponent" is the slope of log seconds by log width
 from 1,000 cells on.
+
+Below them are complete plans, of all marginals up to 3-way of an attribute of 30,000 cells with two
+of 2 and 18 cells, and of prefixes with these marginals. "MB" is the memory that a plan adds.
 """
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 
 from benchmarks import one_thread, options, peak_megabytes, run_in_new_process, table
+from engine.mechanisms import plan
+from engine.privacy import Budget
 from engine.residuals.intervals import IntervalGram, IntervalSpace, solve
+from engine.workload import Attribute, Schema, Workload
+
+BUDGET = Budget(pcost=1.0)
 
 WIDTHS = (250, 500, 1_000, 2_000, 3_650, 10_000, 30_000)
 FAMILIES = {
@@ -41,8 +50,36 @@ def _measure(family: str, cells: int) -> tuple[float, float, float, int, float]:
     return seconds, peak_megabytes(), solution.gap, solution.evaluations, solution.trace
 
 
+PLANS = (
+    ("querysmasher", None, {}),
+    ("residualplanner", None, {}),
+    ("residualplanner+", None, {}),
+    ("wff", None, {}),
+    ("identity", None, {}),
+    ("gaussian", None, {}),
+    ("hdmm", None, {"operator": "OPT_marginals"}),
+    ("querysmasher", "prefix", {}),
+    ("residualplanner", "prefix", {}),
+)
+
+
+def _measure_plan(
+    mechanism: str, family: str | None, options: dict[str, Any]
+) -> tuple[float, float, float]:
+    """Return the CPU seconds and megabytes of a plan with its preview, and its weighted RMSE."""
+    attributes = [Attribute.of_size(name, n) for name, n in (("a", 30_000), ("b", 2), ("c", 18))]
+    plan(Workload(Schema(attributes[1:])).add("b").add("c", "prefix"), BUDGET, cache=False)
+    workload = Workload.all_ways(Schema(attributes), (1, 2, 3), "marginal")
+    if family is not None:
+        workload = workload.add("a", family).add(("a", "b"), {"a": family, "b": "marginal"})
+    before, started = peak_megabytes(), time.process_time()
+    result = plan(workload, BUDGET, mechanism, cache=False, **options)
+    result.by_group()
+    return time.process_time() - started, peak_megabytes() - before, result.weighted_rmse
+
+
 def main() -> None:
-    """Print one row per family and width, and the exponent of every family."""
+    """Print one row per family and width, the exponent of every family, and one row per plan."""
     parser = options(__file__, __doc__)
     args = parser.parse_args()
     one_thread()
@@ -65,6 +102,11 @@ def main() -> None:
             wide = np.array(WIDTHS) >= 1_000
             slope = np.polyfit(np.log(WIDTHS)[wide], np.log(times)[wide], 1)[0]
             show(f"{family:22} exponent {slope:.2f}")
+        show(f"{'plan of 30,000 cells':32} | {'s':>7} {'MB':>5} {'rmse':>9}")
+        for mechanism, kind, extra in PLANS:
+            seconds, megabytes, rmse = run_in_new_process(_measure_plan, mechanism, kind, extra)
+            name = f"{mechanism}, {'marginals' if kind is None else f'marginals and {kind}'}"
+            show(f"{name:32} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f}")
 
 
 if __name__ == "__main__":
