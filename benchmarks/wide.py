@@ -102,11 +102,11 @@ def main() -> None:
             wide = np.array(WIDTHS) >= 1_000
             slope = np.polyfit(np.log(WIDTHS)[wide], np.log(times)[wide], 1)[0]
             show(f"{family:22} exponent {slope:.2f}")
-        show(f"{'plan of 30,000 cells':32} | {'s':>7} {'MB':>5} {'rmse':>9}")
+        show(f"{'plan of 30,000 cells':35} | {'s':>7} {'MB':>5} {'rmse':>9}")
         for mechanism, kind, extra in PLANS:
             seconds, megabytes, rmse = run_in_new_process(_measure_plan, mechanism, kind, extra)
             name = f"{mechanism}, {'marginals' if kind is None else f'marginals and {kind}'}"
-            show(f"{name:32} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f}")
+            show(f"{name:35} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f}")
 
 
 if __name__ == "__main__":
