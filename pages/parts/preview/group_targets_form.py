@@ -29,35 +29,35 @@ Rows = Mapping[str, Sequence[int]]
 
 def draw(plan: Plan) -> None:
     """Draw the targets with their locks, the button that solves them, and the result."""
-    studio = history.current()
+    request_state = history.current()
     rows = _rows(plan)
     goal = st.radio("Solve for", [SMALLEST, CURRENT], horizontal=True, key="targets_goal")
-    targets, locked = _table(plan, studio, rows, locks=goal == CURRENT)
-    key = f"targets|{studio.key}|{targets}|{locked}"
+    targets, locked = _table(plan, request_state, rows, locks=goal == CURRENT)
+    key = f"targets|{request_state.key}|{targets}|{locked}"
     with st.container(horizontal=True):
         buttons.button(
             "Solve targets",
             _solve,
             key,
-            studio,
+            request_state,
             targets,
             locked,
             key="targets_solve",
             type="primary",
         )
-        if "targets" in studio.options:
+        if "targets" in request_state.options:
             st.button("Remove targets", on_click=_remove, key="targets_forget")
     done = job_widget.job(key, label="Solving targets")
     if done is not None:
         budget, options, text = done.result
         new_plan = plan_cache.plan_of_key(key, lambda: load_plan(text))
         _show_result(
-            studio.budget,
+            request_state.budget,
             plan,
             new_plan,
             analysis.errors_against_targets(new_plan, rows, options["targets"]),
         )
-        changed = replace(studio, budget=Budget.from_dict(budget), options=options)
+        changed = replace(request_state, budget=Budget.from_dict(budget), options=options)
         buttons.button("Use this plan", _use, changed, new_plan, key="targets_use", type="primary")
 
 
@@ -88,11 +88,11 @@ def _rows(plan: Plan) -> Rows:
 
 
 def _table(
-    plan: Plan, studio: RequestState, rows: Rows, *, locks: bool
+    plan: Plan, request_state: RequestState, rows: Rows, *, locks: bool
 ) -> tuple[list[float], list[bool] | None]:
     """Draw one target per row; return the target and the lock of every group."""
     groups = len(plan.workload.groups)
-    now = studio.options.get("targets") or analysis.largest_errors(plan)
+    now = request_state.options.get("targets") or analysis.largest_errors(plan)
     targets, locked = [1.0] * groups, [False] * groups
     for row, numbers in rows.items():
         left, right, _ = st.columns([2, 1, 2], vertical_alignment="bottom")
@@ -113,15 +113,17 @@ def _table(
     return targets, locked if locks else None
 
 
-def _solve(key: str, studio: RequestState, targets: list[float], locked: list[bool] | None) -> None:
+def _solve(
+    key: str, request_state: RequestState, targets: list[float], locked: list[bool] | None
+) -> None:
     if (old := st.session_state.get("targets_job", key)) != key:
         job_widget.release_job(old)
     st.session_state["targets_job"] = key
     request = (
-        studio.required_workload.to_json(),
-        studio.budget.to_dict(),
-        studio.mechanism,
-        dict(studio.options),
+        request_state.required_workload.to_json(),
+        request_state.budget.to_dict(),
+        request_state.mechanism,
+        dict(request_state.options),
     )
     if not job_queue.is_there(key):
         job_widget.start(key, tasks.solve_targets, *request, targets, locked)

@@ -123,12 +123,12 @@ def _start_trial(change: Change, group: int, attribute: str) -> None:
 def _draw_trial(plan: Plan) -> None:
     """Draw the effect of the trial, unless the request has changed since."""
     before, group, changed = st.session_state.get(TRIAL, ("", 0, None))
-    studio = history.current()
-    if changed is None or before != studio.to_json():
+    request_state = history.current()
+    if changed is None or before != request_state.to_json():
         return
     with st.container(border=True), show_errors():
         st.markdown(f"**What if: {escape_markdown(changed.text)}**")
-        after = plans.plan_of(studio.with_request(changed.request))
+        after = plans.plan_of(request_state.with_request(changed.request))
         if after is not None:
             table = analysis.error_table(plan, after, group, changed.group)
             figure_view.table(table, name="what_if", alt="Errors before and after the change")
