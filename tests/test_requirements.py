@@ -36,8 +36,12 @@ def test_runner_in_ci_fails_with_missing_program(
     assert "LaTeX" in capsys.readouterr().out
 
 
-def test_program_path_unknown_program_is_none() -> None:
-    assert requirements.program_path("sh")
+def test_program_path_unknown_program_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "program").touch(mode=0o755)
+    assert requirements.program_path("program") == str(tmp_path / "program")
     assert requirements.program_path("no-such-program") is None
 
 
