@@ -358,13 +358,14 @@ def _name_and_options(choice: Any) -> tuple[str, Mapping[str, Any]]:
 def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list[str]:
     """Return the labels of the mechanisms that are compared first.
 
-    These are at most ``most`` mechanisms with a forecast of at most a second, and the reference
-    mechanisms (HDMM) with a forecast of at most a minute, with their default options.
+    These are at most ``most`` mechanisms that are expected to take at most a second, and the
+    reference mechanisms (HDMM) that are expected to take at most a minute, with default options.
 
     Parameters
     ----------
     table : result of `expected_costs`.
-    also : label that is included with any options and comes first.
+    also : label that comes first if it is expected to take at most a second, even if its options
+        are not the defaults; it counts towards ``most``.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))

@@ -170,12 +170,13 @@ def budget_for_quality(
 ) -> Budget:
     """Return the smallest budget at which a share of all answers is publishable.
 
-    ``share`` is above 0 and at most 1.  ``nearly`` assumes that variances are proportional to
-    1 / pcost, as in `budget_for_error`.
+    ``share`` is above 0 and at most 1.  With ``nearly`` variances are taken as proportional to
+    1 / pcost, which is faster, see `budget_for_error`.
 
     Raises
     ------
-    PlanError : ``share`` is invalid, or no budget reaches it because some queries count no cell.
+    PlanError : ``share`` is invalid, or too many queries have an expected answer of 0, such as
+        differences of cells, or are not answerable.
     """
     if not 0.0 < share <= 1.0:
         raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.9.")
@@ -197,8 +198,9 @@ def budget_for_quality(
         if math.isfinite(largest_variation):
             return largest_variation / scale.publishable
         raise PlanError(
-            f"No budget makes {share:.0%} of the answers publishable: some queries count no cell,"
-            " or are not answerable. Ask for a smaller share."
+            f"No budget makes {share:.0%} of the answers publishable: some queries have an expected"
+            " answer of 0, such as differences of cells, or are not answerable. Choose a smaller"
+            " share."
         )
 
     return smallest_budget(plan, ratio, nearly=nearly)

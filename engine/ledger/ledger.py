@@ -936,7 +936,8 @@ def verify_ledger(
             problems = file_problems(connection)
             rows = read_rows(connection)
             book, rule_violations = balance(rows)
-            # no program can spend during this transaction, so a result without a spend is no new one
+            # no program can spend during this transaction, so a result without a spend does not
+            # belong to a release in progress
             problems += (
                 chain_problems(connection, rows)
                 + rule_violations

@@ -253,11 +253,12 @@ class GroupClass:
 
 
 class Layout:
-    """Which residual space and attribute uses which line (strategy on one attribute).
+    """Which line (strategy on one attribute) each attribute has in each residual space.
 
     Attributes
     ----------
-    group_classes : equivalence classes of groups.
+    group_classes : one `GroupClass` per class of groups that are equivalent under the symmetry of
+        the workload.
     rows : for every line, the residual rows of its queries, shape (queries, cells).
     line_of : mapping from (space, attribute) to the index of its line, for attributes with a line.
     """

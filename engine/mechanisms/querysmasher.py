@@ -185,8 +185,8 @@ class QuerySmasher(ResidualMechanism):
         started = planning_time()
         uniform = self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
         elapsed = planning_time() - started
-        # tuning ends early enough for two more plans, whose dense searches are limited; these may
-        # take until the deadline
+        # tuning ends early, to leave time for two more plans, each with dense searches of at most
+        # MAX_TUNED_SEARCH_S; those plans may take until the deadline
         reserve = 2.0 * min(elapsed, MAX_TUNED_SEARCH_S)
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - reserve)
         plan_allowance = Allowance(deadline=deadline, stopped=allowance.stopped)

@@ -304,8 +304,9 @@ class Evidence:
         absent.
     possible : mapping from attribute sets that have impossible cells to masks of their possible
         cells, shape (n_1, ..., n_k).
-    uniform : contrasts of uniform tables of total 1, in which all possible cells of the full domain
-        have the same count as far as public tables allow; absent contrasts are 0.
+    uniform : mapping from attribute sets to contrasts of the uniform distribution, whose tables are
+        mixed in to remove negative cells.  It spreads the records evenly over the possible cells
+        and agrees with the public tables.  Absent sets have contrast 0.
     exact : mapping from attribute sets with a public table to this table, in counts, shape
         (n_1, ..., n_k); these sets are not measured.
     """

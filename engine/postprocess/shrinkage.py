@@ -438,9 +438,10 @@ def shrunk_contrasts(
 def _low_order_tables(
     estimates: Evidence, total: float, by_order: dict[int, list[Axes]], tell: Listener
 ) -> dict[Axes, Array]:
-    """Return the fitted tables on at most two attributes, in which triples also are used.
+    """Return the fitted tables on at most two attributes.
 
-    ``by_order`` maps numbers of attributes to the attribute sets with so many attributes.
+    The noisy residuals of triples improve those of pairs.  ``by_order`` maps a number of attributes
+    to the attribute sets of that size.
     """
     direct = {
         a: (estimates.seen[a].cells, estimates.seen[a].variance)

@@ -103,12 +103,16 @@ def guard_batches(batches: Iterable[_T], what: str) -> Iterator[_T]:
 
 
 def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool = True) -> None:
-    """Raise DataError unless each name matches exactly one available column."""
+    """Raise DataError unless each name matches exactly one available column.
+
+    Without ``quote`` the available names may be values of a record, because the file may lack a
+    header; then the message suggests one only if at least one other name is found.
+    """
     times = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in times]
     if missing:
-        # the first line of a file without header is a record, so it is quoted only if it fits the
-        # schema
+        # without a header ``available`` is a record: its values are shown only if at least one of
+        # them is a requested name
         quote = quote or len(missing) < len(names)
         suggestion = (
             near_matches(missing[0], times)

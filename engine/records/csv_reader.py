@@ -492,12 +492,15 @@ class _CsvFile:
         return f"{where} of {self.what} has {actual} fields, not {expected}; {advice}"
 
     def guarded(self, action: Callable[[], _T]) -> _T:
-        """Return the result of an action on this file.
+        """Return the result of an action that reads this file; errors contain no record values.
 
         Raises
         ------
         DataError
-            The action failed, or the text is malformed; the message names the line.
+            The action failed, or the text is malformed; the message names the line or row where it
+            is known.
+        LimitExceeded
+            The memory does not suffice.
         """
         try:
             result, problem = without_values(action, self.what, self._explain_error), ""

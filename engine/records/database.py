@@ -566,7 +566,10 @@ def _has_exact_comparison(column: Any) -> bool:
 
 
 def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
-    """Return (condition, code) pairs for a column of decimals, except for the last bin."""
+    """Return (condition, code) pairs for a column of decimals.
+
+    Numbers that match no condition are in the last bin, see `_default_code`.
+    """
     import ibis
 
     edges, cases = encoder.attribute.edges, []
@@ -581,7 +584,8 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
         edge_literals = [ibis.literal(format(Decimal(edge), "f")).cast("decimal") for edge in edges]
         return cases + _cell_conditions(column, encoder, edge_literals, edge_literals[-1])
     scale_factor = 10 ** column.type().scale
-    # an edge beyond every decimal of this many digits is replaced by a bound that fits in 64 bits
+    # decimals have at most MAX_DECIMAL_DIGITS digits: an edge beyond all of them is replaced by a
+    # bound that fits in 64 bits
     bound = Fraction(10**MAX_DECIMAL_DIGITS)
     integer_edges, largest_inside = _integer_edges(
         [max(-bound, min(bound, Fraction(edge) * scale_factor)) for edge in edges]

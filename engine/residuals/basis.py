@@ -307,10 +307,11 @@ def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.in
 
 
 def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
-    """Add to attributes and total what complements move there from pairs, in place.
+    """Multiply coefficients of queries from the right by U (sign 1) or its inverse (sign -1).
 
-    ``tensor`` holds coefficients of k queries on all residual spaces, shape (k, n_1, ..., n_d).
-    With sign 1 this multiplies by U from the right, with sign -1 by its inverse.
+    U, see the module, adds to the coefficients of single attributes and of the total what the
+    complements move there from those of pairs.  ``tensor`` holds the coefficients of k queries on
+    all residual spaces, shape (k, n_1, ..., n_d), and is changed in place.
     """
     for pair, complement in complements.items():
         passing = sign * _flat(tensor[part_of(tensor.ndim - 1, pair)])

@@ -187,7 +187,7 @@ class IntervalSpace:
 
     @cached_property
     def cumulative(self) -> Array:
-        """Cumulative sums of the center, shape (m,); zeros on the whole attribute."""
+        """Cumulative sums of the center, shape (m,); all 0 if ``whole``, which has no center."""
         return np.zeros(self.cells) if self.whole else np.cumsum(self.pi)[:-1]
 
     @property

@@ -89,10 +89,11 @@ class AlternatingSearch:
     Parameters
     ----------
     terms : the Gram as a sum of Kronecker products.
-    sets : a partition of the axes.  Factors of the Gram inside a set are arbitrary; factors that
-        cross sets have low rank, and all sets that they cross have one axis.
+    sets : a partition of the axes.  A factor of the Gram with axes in several sets must have low
+        rank, and each of these sets must consist of a single axis; other factors are arbitrary.
     sizes, centers : size and center of every axis; centers have shape (n_i,), None for uniform.
-    search : solves one Gram on some axes with their centers.
+    search : function that solves one Gram on some axes with their centers; returns the solution and
+        a function that computes its dual weights on cells.
 
     >>> from engine.residuals.strategy_search import Search
     >>> one = Factor(sizes=(2,), matrix=np.eye(1))
@@ -579,7 +580,8 @@ class SubworkloadSolver:
         ]
         if has_few_rows and max(bytes_needed) > self.memory_limit:
             return single_axes, COUPLED_PREFIX
-        return uncoupled, UNCOUPLED_PREFIX if needed <= self.dense_limit else ""
+        prefix = UNCOUPLED_PREFIX if needed <= self.dense_limit else ""
+        return uncoupled, prefix
 
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
         key = (factor, *map(digest, centers))

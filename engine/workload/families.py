@@ -730,8 +730,9 @@ def family(value: str | Family) -> Family:
         return by_name[value]()
     except TypeError:
         raise WorkloadError(
-            f"The family '{value}' needs its parameters. Import {by_name[value].__name__} from"
-            " engine."
+            f"The family '{value}' has parameters, so its name is not enough. Import"
+            f" {by_name[value].__name__} from engine and give {by_name[value].__name__}(...) with"
+            " its parameters."
         ) from None
 
 

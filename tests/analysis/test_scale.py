@@ -97,7 +97,7 @@ def test_budget_for_quality_is_minimal(share: float) -> None:
 
 
 def test_budget_for_quality_of_difference_is_refused() -> None:
-    with pytest.raises(PlanError, match="count no cell"):
+    with pytest.raises(PlanError, match="expected answer of 0"):
         budget_for_quality(PLAN, SCALE, 1.0)
 
 

@@ -469,8 +469,8 @@ class CenterProblem:
         candidates = self._classes_of_groups()
         fits = self._fitting([group for group, *_ in candidates])
         self._group_classes = list(itertools.compress(candidates, fits))
-        # the plan still answers the groups that are left out; the caller compares it with the one
-        # of uniform centers
+        # Groups that exceed the allowance do not influence the centers. The plan answers them
+        # nevertheless, so the caller keeps the plan with uniform centers if that is more accurate.
         roles_present = {
             role
             for _, groups, _ in self._group_classes
