@@ -17,7 +17,6 @@ MARKUP_SELECTOR = (
     "img[src*=example], a[href*=example], a[href^=javascript], main b:text-is('c'), main"
     " i:text-is('code')"
 )
-WEIGHT_X = 350  # pixels from the left edge of the grid to the middle of the column of weights
 SQL = (
     "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*)"
     " FROM survey"
@@ -72,43 +71,6 @@ def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Pat
     visit.press("Rehearse", exact=True)
     visit.expect_text("REHEARSAL on simulated records")
     assert visit.page.locator(MARKUP_SELECTOR).count() == 0
-
-
-def test_weight_in_the_cell_and_budget_slider_change_errors(visit: Visit) -> None:
-    schema = Schema.from_json(demo_data.schemas()["cps"].read_bytes())
-    request = RequestState(workload=Workload.all_ways(schema, (1,)), options={"centers": "uniform"})
-    visit.open(f"workload?{permalink.NAME}={permalink.packed(request)}")
-    typical = visit.page.get_by_test_id("stMetricValue").nth(1)
-    errors = [typical.inner_text()]
-    grid = visit.page.get_by_test_id("stDataFrame").first
-
-    # the weights of two rows by keyboard, without a click between them
-    grid.click(position={"x": WEIGHT_X, "y": 35 + 17})
-    for _ in range(2):
-        visit.page.keyboard.press("Enter")
-        editor = visit.page.locator("#portal input").first
-        editor.fill("30")
-        with visit.run():
-            editor.press("Enter")
-        errors.append(typical.inner_text())
-    visit.check_accessibility("23_weights")
-
-    # the budget by keyboard, twice, without a click between
-    slider = visit.page.get_by_role("slider", name="Privacy budget")
-    slider.focus()
-    for _ in range(2):
-        with visit.run():
-            visit.page.keyboard.press("ArrowRight")
-        errors.append(typical.inner_text())
-    assert len(set(errors)) == len(errors), errors
-
-    # a table is removed by its check box, and undo restores it
-    visit.expect_text("5 tables, ")
-    with visit.run():
-        grid.click(position={"x": WEIGHT_X + 147, "y": 35 + 17})
-    visit.expect_text("4 tables, ")
-    visit.press("Undo")
-    visit.expect_text("5 tables, ")
 
 
 def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
