@@ -201,9 +201,9 @@ class Visit:
         self.settle()
 
     def unfold(self, name: str) -> None:
-        """Open or close an expander."""
-        with self.run():
-            self.page.get_by_test_id("stExpander").get_by_text(name, exact=True).first.click()
+        """Open or close an expander; only some expanders cause a run."""
+        self.page.get_by_test_id("stExpander").get_by_text(name, exact=True).first.click()
+        self.settle()
 
     def fill(self, label: str, text: str) -> None:
         """Type into a field and leave it."""
