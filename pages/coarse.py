@@ -128,7 +128,10 @@ if key:
 else:
     two_stage_view.draw_waiting(PAST)
     draws = (set_rule, rehearse, choose_file, choose_payer, look)
-    steps = [choose_analyses, *(partial(with_analyses, draw) for draw in draws)]
+    steps: list[Callable[[], Script | None]] = [
+        choose_analyses,
+        *(partial(with_analyses, draw) for draw in draws),
+    ]
     script = wizard.draw(
         dict(zip(TITLES, [*steps, two_stage_view.past_looks], strict=True)), key=STEP
     )

@@ -5,7 +5,7 @@ from functools import partial
 
 import streamlit as st
 
-from engine.ledger import release_key
+from engine.ledger import Ledger, release_key
 from engine.plans import Plan
 from engine.release.measure import is_unfinished, load_rehearsal
 from pages.parts.coarse import release_history
@@ -149,7 +149,7 @@ def confirm(plan: Plan) -> str:
     return code(plan, source)
 
 
-def show_released(book: dataset_form.Ledger, key: str, source: records_form.Source) -> None:
+def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
     """Open the result if this session started the release; otherwise offer to open it.
 
     The result of other records than those chosen is not offered.

@@ -29,6 +29,7 @@ from engine.workload import Part, Workload
 
 # Largest number of attributes of a group: 2^14 residual spaces take a few seconds.
 MAX_ATTRIBUTES = 14
+MAX_INTERVAL_CELLS = 100_000  # of interval queries solved without a matrix; planning takes about 20 s
 
 NoiseLaw = Literal["gaussian", "laplace"]
 
@@ -334,6 +335,7 @@ def check_size(
             elif intervals and wide_interval_gram(part, group.query_weights) is not None:
                 # variances of few queries take linear time; those of many need their covariances
                 if part.count <= 2 * cells:
+                    _check_interval_cells(part)
                     continue
                 entries, matrices = 4.5 * cells**2, 4.5
             if 8 * entries > memory_limit:
@@ -352,6 +354,16 @@ def check_size(
                 )
 
 
+def _check_interval_cells(part: Part) -> None:
+    if part.cells > MAX_INTERVAL_CELLS:
+        raise LimitExceeded(
+            f"The family '{part.family.name}' on {part.cells:,} cells would take minutes to plan."
+            f" Merge cells until at most {MAX_INTERVAL_CELLS:,} remain, or "
+            + ", or ".join(_cheaper_requests(part))
+            + "."
+        )
+
+
 def _cheaper_requests(part: Part) -> list[str]:
     """Return which other queries or mechanisms need less memory for a part, as clauses."""
     if len(part.sizes) > 1:
@@ -359,8 +371,8 @@ def _cheaper_requests(part: Part) -> list[str]:
     if part.family.name == "marginal":
         return ["choose 'querysmasher' with the objective 'sum'"]
     if part.family.name == "range":
-        return ["ask for prefixes or the marginal in place of all ranges"]
-    return ["ask for the marginal in place of these queries"]
+        return ["choose prefixes or the marginal in place of all ranges"]
+    return ["choose the marginal in place of these queries"]
 
 
 def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:

@@ -741,7 +741,7 @@ class IntervalSolution:
             raise LimitExceeded(
                 f"Prefix, suffix and range queries on an attribute with {space.cells:,} cells need a"
                 f" strategy matrix, which is formed for at most {MAX_STRATEGY_CELLS:,} cells. Merge"
-                " cells into bins, or ask for the marginal of this attribute only."
+                " cells into bins, or choose the marginal of this attribute only."
             )
         out = np.zeros((m, m))
         g = None if space.whole else np.cumsum(self.dual)[:-1] - space.cumulative

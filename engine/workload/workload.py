@@ -607,10 +607,10 @@ def make_group(
 
 def _check_weight(weight: object) -> None:
     """Raise WorkloadError unless a weight of a group is 0 or within the permitted range."""
-    is_number = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(
-        weight, bool
-    )
-    if not is_number or not (weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT):
+    allowed = False
+    if isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool):
+        allowed = bool(weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT)
+    if not allowed:
         raise WorkloadError(
             f"The weight is {str(weight)[:40]}. Give a number, 0 or more; above 0 from"
             f" {SMALLEST_WEIGHT:g} to {1 / SMALLEST_WEIGHT:g}."
