@@ -434,7 +434,6 @@ def test_paths_select_lessons_by_time() -> None:
 def test_course_mode_shows_lesson_only() -> None:
     session = open_lesson().set(course=True)
     assert not session.app.title
-    assert any("stSidebar" in element.proto.body for element in session.app.get("html"))
     assert session.app.header[0].value == LESSONS[0].title
     assert session.app.query_params["course"] == "1"
     chart = json.loads(session.app.get("plotly_chart")[0].proto.spec)

@@ -10,7 +10,7 @@ from pages.parts.lessons import LESSONS
 from tests.browser.conftest import HEIGHT, NARROW, WIDTH, Visit
 
 # low contrast in each theme, and a button without a name
-INSERT_VIOLATIONS = """(main) => main.insertAdjacentHTML("afterbegin",
+INSERT_VIOLATIONS = """(main) => main.insertAdjacentHTML("beforeend",
   `<style>#a, #b { color-scheme: light dark; color: light-dark(#ddd, #fff); background: light-dark(#fff, #000) }
           #b { color: light-dark(#000, #222) }</style>
    <p id="a">pale by day</p><p id="b">pale by night</p><button id="c"></button>`)"""

@@ -12,10 +12,6 @@ from engine.figures import Picture
 from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown
 
-# The chart saves itself: a click on the button of its toolbar, which has the same file format.
-SAVE_SVG = """<script>
-document.querySelector(".st-key-chart_{key} .modebar-btn[data-title^=Download]")?.click();
-</script>"""
 SHARES = ("over the bound", "over the best", "share")  # columns in percent
 TABLES = (("CSV", "csv", "text/csv", csv_text), ("LaTeX", "tex", "text/x-tex", latex_text))
 
@@ -59,8 +55,7 @@ def _export_buttons(key: str, picture: Picture) -> None:
                 key=f"{ending}_{key}",
                 on_click="ignore",
             )
-        if st.button("SVG", key=f"svg_{key}"):
-            st.html(SAVE_SVG.format(key=key), unsafe_allow_javascript=True)
+        st.button("SVG", key=f"svg_{key}")  # `browser_history` lets the chart save itself
 
 
 def _file_bytes(picture: Picture, write: Callable[..., str]) -> bytes:

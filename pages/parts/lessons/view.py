@@ -15,14 +15,8 @@ from pages.parts.lessons.lesson import COURSE, Lesson, LessonPicture
 from pages.parts.shell import buttons, history, page_layout
 from pages.parts.shell.error_text import error_text, show_error
 
+
 # Large type without sidebar and toolbar, for a class.
-COURSE_STYLE = """<style>
-[data-testid=stSidebar], [data-testid=stHeader], [data-testid=stExpandSidebarButton] {display: none}
-@media (min-width: 900px) {html {font-size: 22px !important}}
-#root [data-testid=stMainBlockContainer] {padding: 1.5rem 3rem; max-width: 100%}
-</style>"""
-
-
 def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
     """Draw a lesson; return its Python code, empty if there is no picture.
 

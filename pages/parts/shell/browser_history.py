@@ -1,10 +1,12 @@
-"""Middleware with a script for one browser history entry per page, and a style sheet.
+"""Middleware with a script for history entries and SVG files, and a style sheet.
 
 Streamlit adds a history entry for every change of the address, also for changes that a page makes
 itself. A script in the head of the page replaces the current entry instead, unless the user made a
 choice that is part of the address, such as a lesson. When Streamlit leaves a page, it first removes
 that choice from the address; the script ignores this change, because the address of the next page
-follows. The script also scrolls a new page to its top.
+follows. The script also scrolls a new page to its top, and lets the button `svg_KEY` save the chart
+`chart_KEY` by the button of the chart's toolbar. In course mode, marked by the container
+`for_a_class`, the style sheet hides the sidebar and enlarges the text.
 """
 
 from __future__ import annotations
@@ -31,6 +33,12 @@ SCRIPT = """<script>
     if (!same) document.querySelector("[data-testid=stMain]")?.scrollTo(0, 0);
     (same && (!before || before === after) ? replace : push)(data, title, url);
   };
+  document.addEventListener("click", (event) => {
+    const place = event.target.closest("[class*=st-key-svg_]");
+    const chart = place && [...place.classList].find((name) => name.startsWith("st-key-svg_"));
+    if (chart) document.querySelector(
+      `.${chart.replace("svg_", "chart_")} .modebar-btn[data-title^=Download]`)?.click();
+  });
 })();
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
 # A compact page: the title starts beside the toolbar, on a phone below it. Clicks beside the buttons
@@ -49,6 +57,10 @@ STYLE = b"""<style>
 @media (max-width: 767px) {
   #root [data-testid=stMainBlockContainer] {padding: 3.25rem 1rem 3rem}
 }
+#root:has(.st-key-for_a_class) :is([data-testid=stSidebar], [data-testid=stHeader],
+  [data-testid=stExpandSidebarButton]) {display: none}
+#root:has(.st-key-for_a_class) [data-testid=stMainBlockContainer] {padding: 1.5rem 3rem; max-width: 100%}
+@media (min-width: 900px) {html:has(.st-key-for_a_class) {font-size: 22px !important}}
 </style>"""
 # request headers that allow a compressed, cached or partial response, in which no text can be
 # inserted
