@@ -165,7 +165,7 @@ def test_epsilon_total_refuses_noise_off_the_curve(tmp_path: Path) -> None:
     book.add_dataset("people", total=Budget.approx(1.0, 1e-6), kind="gdp")
     book.add_dataset("others", total=Budget.zcdp(1.0))
     result, records = survey(pcost=1e-12), pd.DataFrame({"age": [0, 1], "sex": [0, 1]})
-    with pytest.raises(LedgerError, match="curve"):
+    with pytest.raises(LedgerError, match="rounding"):
         measure(result, records, dataset="people", ledger=book)
     assert book.status("people").spent == 0
     assert measure(result, records, dataset="others", ledger=book).plan == result

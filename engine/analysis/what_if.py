@@ -182,7 +182,7 @@ CHANGES: tuple[Change, ...] = (
     Change(
         name="budget",
         label=lambda request: (
-            "Use 2 × the pcost" if request.budget.pure_epsilon is None else "Use 2 × epsilon"
+            "Use 2 × the privacy cost" if request.budget.pure_epsilon is None else "Use 2 × epsilon"
         ),
         apply=twice_budget,
     ),

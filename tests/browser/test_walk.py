@@ -141,7 +141,7 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     visit.press("Add ")
     visit.press("Next: Preview")
     visit.expect_text("Typical error (counts)")
-    visit.press("2 × the pcost")
+    visit.press("2 × the privacy cost")
     visit.press("Apply this change")
     visit.press("Next: Compare")
     visit.expect_text("equally accurate")

@@ -127,7 +127,7 @@ def chosen(studio: RequestState) -> Analyses | None:
 def settings_text(studio: RequestState) -> str:
     """Return budget and mechanism of the analyses as text."""
     note = UNIFORM_NOTE if studio.with_uniform_centers is not studio else ""
-    return f"{budgets.in_words(studio.budget)}, {title_of(studio.mechanism)}{note} (from Preview)."
+    return f"{budgets.in_words(studio.budget)}, {title_of(studio.mechanism)}{note} (from Compare)."
 
 
 def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:

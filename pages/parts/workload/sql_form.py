@@ -65,7 +65,7 @@ def _check(schema: Schema, request: SqlRequest) -> tuple[Group, ...]:
     workload, readings = request.workload(schema), request.readings(schema)
     cells = pluralize(analysis.count_cells(workload), "cell")
     st.markdown(
-        f"**This adds {pluralize(len(workload.groups), 'table')} with"
+        f"**The SQL describes {pluralize(len(workload.groups), 'table')} with"
         f" {pluralize(workload.queries, 'query', 'queries')} on {cells}.** First:"
         f" {escape_markdown(workload.describe(0))}. Last:"
         f" {escape_markdown(workload.describe(workload.queries - 1))}."

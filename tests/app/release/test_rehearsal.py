@@ -61,7 +61,8 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
         "Published (Parquet)",
         "Simulated records",
     }
-    assert list(session.set(rehearsal_shown="Published").app.dataframe[0].value) == list(sides)[:7]
+    published = session.set(rehearsal_shown="Published").app.dataframe[0].value
+    assert list(published) == [*list(sides)[:7], "measured"]
     session.set(rehearsal_least=1e6)  # another rule needs another run
     assert not session.app.get("download_button")
     monkeypatch.setattr(download_view, "MAX_DOWNLOAD_ANSWERS", 1)

@@ -18,7 +18,7 @@ def test_sql_is_checked_before_it_is_added() -> None:
         " FROM t"
     )
     session.set(sql_text=text)
-    assert "This adds 2 tables with 3 queries" in session.text()
+    assert "The SQL describes 2 tables with 3 queries" in session.text()
     assert "age BETWEEN 20 AND 39 is read as **20 <= age < 40**" in session.text()
     session.press("add_sql")
     expected = workload_from_sql(SURVEY, text)
