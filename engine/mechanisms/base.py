@@ -29,7 +29,9 @@ from engine.workload import Part, Workload
 
 # Largest number of attributes of a group: 2^14 residual spaces take a few seconds.
 MAX_ATTRIBUTES = 14
-MAX_INTERVAL_CELLS = 100_000  # of interval queries solved without a matrix; planning takes about 20 s
+MAX_INTERVAL_CELLS = (
+    100_000  # of interval queries solved without a matrix; planning takes about 20 s
+)
 
 NoiseLaw = Literal["gaussian", "laplace"]
 

@@ -216,7 +216,7 @@ def test_error_table_matches_plan_errors() -> None:
 
 def test_budget_change_names_its_unit() -> None:
     change = BY_NAME["budget"]
-    assert "pcost" in change.label(REQUEST)
+    assert "privacy cost" in change.label(REQUEST)
     assert "pcost 1 instead of pcost 0.5" in change.apply(REQUEST, 0).text
     pure = Request(
         workload=Workload.all_ways(SCHEMA, ways=(1,)), budget=Budget.pure(0.5), mechanism="laplace"

@@ -202,7 +202,9 @@ def test_declared_person_column_is_used_by_default(tmp_path):
     assert abs(released.answers(0)["answer"] - expected["a",]).max() < 0.2
     with pytest.raises(SchemaError, match="declares 'pid'"):
         check_records(marginal_plan, frame, person="b")
-    with pytest.raises(DataError, match="without a person column, but the schema declares the person column 'pid'"):
+    with pytest.raises(
+        DataError, match="without a person column, but the schema declares the person column 'pid'"
+    ):
         measure(marginal_plan, count_marginals(frame, SCHEMA, SETS, ignore=["pid"]), rehearsal=True)
     with pytest.raises(DataError, match="has no person"):
         count_marginals(frame, DECLARED, SETS, count_column="n")
