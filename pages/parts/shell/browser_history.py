@@ -4,9 +4,9 @@ Streamlit adds a history entry for every change of the address, also for changes
 itself. A script in the head of the page replaces the current entry instead, unless the user made a
 choice that is part of the address, such as a lesson. When Streamlit leaves a page, it first removes
 that choice from the address; the script ignores this change, because the address of the next page
-follows. The script also scrolls a new page to its top, and lets the button `svg_KEY` save the chart
-`chart_KEY` by the button of the chart's toolbar. In course mode, marked by the container
-`for_a_class`, the style sheet hides the sidebar and enlarges the text.
+follows. The script also scrolls a new page to its top, and lets the button svg_KEY save the chart
+chart_KEY by the button of the chart's toolbar. In course mode, marked by the container
+for_a_class, the style sheet hides the sidebar and enlarges the text.
 """
 
 from __future__ import annotations
