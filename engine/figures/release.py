@@ -129,6 +129,17 @@ class _Series:
     symbol: str
 
 
+def _unbiased(answers: pd.DataFrame, name: str) -> _Series:
+    return _Series(
+        name=name,
+        values=answers["answer"],
+        low=answers["low"],
+        high=answers["high"],
+        color=BLUE,
+        symbol="circle",
+    )
+
+
 def _conditions(query: str) -> list[tuple[str, str]] | None:
     """Return the conditions of a query as pairs of attribute and value; None if it has others.
 
@@ -358,14 +369,7 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     rehearsal : whether the picture is marked as a rehearsal.
     """
     shown = answers.head(MAX_SIDE)
-    noisy = _Series(
-        name="noisy answer with interval",
-        values=shown["answer"],
-        low=shown["low"],
-        high=shown["high"],
-        color=BLUE,
-        symbol="circle",
-    )
+    noisy = _unbiased(shown, "noisy answer with interval")
     truth = shown.get("truth")
     figure = _answers_figure(shown["query"].tolist(), [noisy], truth)
     if rehearsal:
@@ -404,14 +408,7 @@ def published_picture(
     """
     shown = answers.head(MAX_SIDE)
     series = [
-        _Series(
-            name="unbiased, exact interval",
-            values=shown["answer"],
-            low=shown["low"],
-            high=shown["high"],
-            color=BLUE,
-            symbol="circle",
-        ),
+        _unbiased(shown, "unbiased, exact interval"),
         _Series(
             name="published, approximate interval",
             values=shown["published"],

@@ -41,9 +41,14 @@ def test_compare_views_are_accessible_and_set_mechanism(
     assert len(visit.find_overflows()) == 1  # overflow is detected
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.get_by_role("button", name="Export").click()
-    for name, start in (("CSV", "mechanism,"), ("LaTeX", "\\begin"), ("HTML report", "<!doctype")):
+    menu = page.get_by_test_id("stPopoverBody")
+    for name, start in {
+        "Download CSV": "mechanism,",
+        "LaTeX": "\\begin",
+        "HTML report": "<!doctype",
+    }.items():
         with page.expect_download() as saved:
-            page.get_by_role("button", name=name, exact=True).first.click()
+            menu.get_by_role("button", name=name, exact=True).first.click()
         assert saved.value.path().read_text("utf-8-sig").lstrip().startswith(start), name
     with page.expect_download() as saved:
         page.get_by_role("button", name="SVG", exact=True).first.click()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import streamlit as st
 
-from engine._format import csv_text, latex_text
 from engine.figures import Picture
 from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown
 
 SHARES = ("over the bound", "over the best", "share")  # columns in percent
-TABLES = (("CSV", "csv", "text/csv", csv_text), ("LaTeX", "tex", "text/x-tex", latex_text))
 
 
 def head(
@@ -46,20 +43,8 @@ def _export_buttons(key: str, picture: Picture) -> None:
     """Draw the buttons that save one chart and its table."""
     st.caption(escape_markdown(picture.title))
     with st.container(horizontal=True):
-        for label, ending, mime, write in TABLES:
-            st.download_button(
-                label,
-                data=partial(_file_bytes, picture, write),
-                file_name=f"{key}.{ending}",
-                mime=mime,
-                key=f"{ending}_{key}",
-                on_click="ignore",
-            )
+        figure_view.download_buttons(lambda: picture.table, name=key)
         st.button("SVG", key=f"svg_{key}")  # `browser_history` lets the chart save itself
-
-
-def _file_bytes(picture: Picture, write: Callable[..., str]) -> bytes:
-    return write(picture.table).encode()
 
 
 def chart(picture: Picture, *, key: str, note: str | None = None) -> None:

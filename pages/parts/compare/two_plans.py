@@ -22,14 +22,7 @@ CURRENT, FILE = "current plan", "uploaded file"
 
 def plans_view(studio: RequestState, comparison: Compared | None) -> str:
     """Draw the differences between two plans, or the published results of the papers."""
-    shown = st.radio(
-        "Show",
-        list(PLAN_VIEWS),
-        key="plans_shown",
-        horizontal=True,
-        persist_state="session",
-        label_visibility="collapsed",
-    )
+    shown = figure_view.choose_view(PLAN_VIEWS, key="plans_shown")
     return PLAN_VIEWS[shown](studio, comparison)
 
 

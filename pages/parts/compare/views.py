@@ -119,14 +119,7 @@ def _show_failures(comparison: Compared | None) -> None:
 
 def differences(studio: RequestState, comparison: Compared | None) -> str:
     """Draw differences between mechanisms: by table, of two mechanisms, or by query."""
-    shown = st.radio(
-        "Show",
-        list(DIFFERENCES),
-        key="differences_shown",
-        horizontal=True,
-        persist_state="session",
-        label_visibility="collapsed",
-    )
+    shown = figure_view.choose_view(DIFFERENCES, key="differences_shown")
     return DIFFERENCES[shown](studio, comparison)
 
 
@@ -294,14 +287,7 @@ def strategies(studio: RequestState, comparison: Compared | None) -> str:
     if chosen[0] == chosen[1]:
         st.caption("Both sides show the same measurement; choose another on one side.")
         chosen = chosen[:1]
-    shown = st.radio(
-        "Show",
-        list(STRATEGY_PICTURES),
-        key="strategies_shown",
-        horizontal=True,
-        persist_state="session",
-        label_visibility="collapsed",
-    )
+    shown = figure_view.choose_view(STRATEGY_PICTURES, key="strategies_shown")
     draw = STRATEGY_PICTURES[shown]
     pictures = {
         f"strategy_{place}": draw(comparison.plan(label), key, factor)

@@ -40,9 +40,9 @@ ENCODINGS = {
     "gb18030": "GB 18030",
 }
 ROWS_ARE = {
-    RECORDS: "No, one row per record",
-    COUNTED: "Yes, in a column",
-    IGNORED: "Ignore columns",
+    RECORDS: "No: one row per record",
+    COUNTED: "Yes",
+    IGNORED: "No, but columns look like it",
 }
 
 
@@ -319,15 +319,15 @@ def _encoding(name: str) -> None:
 def _rows_are() -> None:
     """Draw the choice of what a row is, and the names of the columns for it."""
     how = st.radio(
-        "Does the file contain counts?",
+        "Does a column contain the number of records?",
         list(ROWS_ARE),
         format_func=ROWS_ARE.__getitem__,
         horizontal=True,
         key="rows_are",
         persist_state="session",
         help=(
-            "Choose “Yes” if a column holds the number of records of each row. Sampling weights"
-            " are not counts: ignore their column."
+            "Choose “Yes” if each row stands for several records. Sampling weights are not numbers"
+            " of records: choose the last answer and name their column."
         ),
     )
     if how != RECORDS:

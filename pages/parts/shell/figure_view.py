@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -202,18 +202,36 @@ def table(
 
 
 def downloads(full_table: Callable[[], Frame], *, name: str) -> None:
-    """Draw the buttons that download a table as CSV and LaTeX."""
+    """Draw a row of buttons that download a table as CSV and LaTeX."""
     with st.container(horizontal=True):
-        for label, ending, mime, write, meaning in FILES:
-            st.download_button(
-                label,
-                data=partial(_file_bytes, full_table, write),
-                file_name=f"{name}.{ending}",
-                mime=mime,
-                key=f"{ending}_{name}",
-                on_click="ignore",
-                help=meaning,
-            )
+        download_buttons(full_table, name=name)
+
+
+def download_buttons(full_table: Callable[[], Frame], *, name: str) -> None:
+    """Draw the buttons that download a table as CSV and LaTeX."""
+    for label, ending, mime, write, meaning in FILES:
+        st.download_button(
+            label,
+            data=partial(_file_bytes, full_table, write),
+            file_name=f"{name}.{ending}",
+            mime=mime,
+            key=f"{ending}_{name}",
+            on_click="ignore",
+            help=meaning,
+        )
+
+
+def choose_view(views: Iterable[str], *, key: str) -> str:
+    """Draw the choice between views of a tab; return the chosen one."""
+    chosen: str = st.radio(
+        "Show",
+        list(views),
+        key=key,
+        horizontal=True,
+        persist_state="session",
+        label_visibility="collapsed",
+    )
+    return chosen
 
 
 def _file_bytes(full_table: Callable[[], Frame], write: Callable[[Frame], str]) -> bytes:
