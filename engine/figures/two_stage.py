@@ -128,7 +128,7 @@ def saved_text(common: CommonPlan, format_budget: Callable[[Budget], str] = in_p
     """Return a sentence with the cost of the first measurement (the look) of all options."""
     return (
         f"All options share {format_budget(common.look.budget)}, {common.saved:.2%} of the largest"
-        " pcost. The look is part of every option, so it costs nothing extra."
+        " privacy cost. The look is part of every option, so it costs nothing extra."
     )
 
 

@@ -13,10 +13,9 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import demo_data
-from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import permalink
-from pages.parts.shell.history import RequestState
+from pages.parts.shell.history import DEFAULT_BUDGET, RequestState
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
 from tests.browser.tour import SCROLL, Tour
 from tests.server.serving import ROOT, run_server
@@ -29,7 +28,7 @@ def build_studio(name: str) -> RequestState:
     """Return the request on the pictures: single attributes, pairs and ranges of age."""
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
     workload = Workload.all_ways(schema, (1, 2)).add(("age",), "range")
-    return RequestState(workload=workload, budget=Budget(pcost=1.0))
+    return RequestState(workload=workload, budget=DEFAULT_BUDGET)
 
 
 @contextmanager
@@ -71,7 +70,8 @@ def main() -> int:
         visit.open(f"workload?{permalink.NAME}={survey}")
         print(take_picture(visit, "workload", "Workload"))
         visit.open(f"preview?{permalink.NAME}={survey}")
-        visit.expect_text("≤ ")
+        visit.expect_text("Typical error (counts)")
+        visit.page.get_by_text("searching…").wait_for(state="detached")  # the gap is known
         print(take_picture(visit, "preview", "Preview"))
         visit.open(f"compare?{permalink.NAME}={census}")
         visit.expect_text("Done: the results are below")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from pages.parts.lessons import LESSONS
 from tests.browser.conftest import Visit
 
 WIDTH, HEIGHT, CAPTION_HEIGHT = 1080, 675, 45  # pixels of a frame and of its caption
@@ -71,30 +70,29 @@ class Tour:
         self.add_frame("Compare: every mechanism on your own workload.")
         self.visit.expect_text("Done: the results are below")
         self.add_frame(
-            "The most accurate mechanism, and the gap of each to the smallest possible error.",
-            "Gap to the bound",
+            "The gap of each mechanism to a bound that none can pass.", "Gap to the bound"
         )
         self.go("Coarse or fine")
-        self.add_frame("Coarse or fine: look at what two analyses share, then decide.")
+        self.add_frame("Coarse or fine: measure what two analyses share, then decide.")
         self.go("Release")
         self.add_frame("Release: rehearse on simulated records first.")
         self.visit.press("Rehearse", exact=True)
         self.visit.expect_text("REHEARSAL on simulated")
-        self.add_frame("Truth and noisy answers side by side: only in a rehearsal.", "1. Rehearse")
+        self.add_frame("Truth and noisy answers side by side: only in a rehearsal.")
+        self.visit.press("Next: File")
+        self.add_frame("Then one question per step: the file, the dataset that pays, the spend.")
         self.go("Learn")
-        titles = {lesson.name: lesson.title for lesson in LESSONS}
-        self.add_frame("Learn: sixteen exact answers reveal every reply.", titles["attack"])
-        self.visit.open("learn?lesson=attack&step=2")
-        self.add_frame("The same answers with noise: the attack fails.", titles["attack"])
-        self.add_frame(
-            "Questions, an instructor view, a course mode, and a handout to print.", "Question 1"
-        )
-        self.visit.open("learn?lesson=pieces")
-        self.add_frame("A query is the sum of its pieces.", titles["pieces"])
-        self.visit.open("learn?lesson=strategies")
-        self.add_frame("Two strategies side by side: what they measure.", titles["strategies"])
+        self.add_frame("Learn: ten lessons. Sixteen exact counts give sixteen replies away.")
+        self.visit.press("Next step")
+        self.visit.press("Next step")
+        self.add_frame("The same counts with noise: the same attack fails.")
+        self.visit.pick("Lesson", "Pieces")
+        self.visit.expect_text("Decomposition of a query")
+        self.add_frame("How a query is decomposed into pieces.")
+        self.visit.press("Next step")
+        self.add_frame("First the piece for the total, then one for each set of attributes.")
         self.go("Guide")
-        self.add_frame("Guide: what to do, by task, in the studio and as Python.")
+        self.add_frame("Guide: what to do, by task, in the app and as Python.")
 
     def save(self, file: Path) -> int:
         """Write the frames as one picture of at most MAX_BYTES; return its size in bytes."""

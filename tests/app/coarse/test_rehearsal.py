@@ -53,7 +53,7 @@ def test_coarse_page_asks_one_question_per_step() -> None:
 
 def test_coarse_page_shows_shares_and_rule() -> None:
     session, common = open_page(), build_common_plan()
-    assert f"{common.saved:.2%} of the largest pcost" in session.text()
+    assert f"{common.saved:.2%} of the largest privacy cost" in session.text()
     session.press("Next: Rule")
     assert "at least 5 standard errors" in session.text()
     session.set(coarse_snr=20.0, coarse_share=0.3)
@@ -95,7 +95,7 @@ def test_plan_files_are_options() -> None:
     for name, text in texts.items():
         box.upload(f"{name}.json", text.encode(), "application/json")
     session.run(box)
-    assert f"{build_common_plan().saved:.2%} of the largest pcost" in session.text()
+    assert f"{build_common_plan().saved:.2%} of the largest privacy cost" in session.text()
     assert "['1-way.json', '2-way.json']" in session.app.code[-1].value
     session.run(
         session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json")
