@@ -189,7 +189,8 @@ def symmetry(
     split : centers and complements; attributes with different centers are different.
     ordered : whether spaces that differ in the schema order of equal attributes are different.
     """
-    # pairs with equal queries may have different complements, so these are in the initial colours
+    # pairs with equal queries may have different complements, so the initial colours of groups and
+    # spaces include the keys of the complements
     complement_keys = {space: c.key for space, c in split.complements.items()}
     touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     inside: dict[int, list[tuple[int, Space]]] = {}
@@ -417,7 +418,7 @@ def achieved_norm(
 
 @dataclass(frozen=True, eq=False)
 class WeightedRows(Family):
-    """A query family whose rows are those of another family times the root of a weight each.
+    """A query family whose rows are those of another family times the roots of row weights.
 
     The squared errors of the family are then weighted by ``weights``, shape (queries,).
     """
@@ -578,7 +579,10 @@ class Emphasis:
                 for v in (emphasis.weights, *emphasis.vectors)
             )
         ):
-            raise ValueError("invalid emphasis: a class, an index or a weight is out of range")
+            raise ValueError(
+                "the query weights of the plan (emphasis) are invalid: a class number, an index or"
+                " a weight is out of range"
+            )
         return emphasis
 
     def check(self, workload: Workload) -> Workload:
@@ -587,7 +591,10 @@ class Emphasis:
             # public tables may answer a weighted group, which then needs no class
             omitted = group_class < 0 and group.is_weighted and not workload.schema.invariants
             if omitted or (group_class >= 0 and group.weight == 0):
-                raise ValueError("the emphasis does not fit the weights of the groups")
+                raise ValueError(
+                    "the query weights of the plan (emphasis) do not match the workload: groups of"
+                    " positive weight need query weights, and only these may have them"
+                )
             if group_class >= 0:
                 lengths = (
                     [group.count]
@@ -595,7 +602,10 @@ class Emphasis:
                     else [p.count for p in group.parts]
                 )
                 if [len(self.vectors[n]) for n in self.vector_indices[group_class]] != lengths:
-                    raise ValueError("the emphasis does not fit the numbers of queries")
+                    raise ValueError(
+                        "the query weights of the plan (emphasis) do not match the workload: a group"
+                        " needs one weight per query"
+                    )
         return workload
 
 
@@ -659,9 +669,16 @@ def best_shares(
 
 
 def _by_space_class(group_class: ClassQueries, gradient: Array, spaces: int) -> Array:
-    """Sum a query's derivative by squared noises over the spaces of each class.
+    """Sum the derivative of a query's variance by squared noises over each class of spaces.
 
-    The result is relative to the target variance, shape (``spaces``,).
+    Parameters
+    ----------
+    gradient : derivative of the variance by the squared noise of every space of the group.
+    spaces : number of space classes.
+
+    Returns
+    -------
+    Sums divided by the target variance, shape (``spaces``,).
     """
     return np.bincount(group_class.spaces, gradient, minlength=spaces) / group_class.target
 
@@ -671,13 +688,14 @@ def _shares_for_max(
 ) -> Shares:
     """Return the allocation that minimizes the largest ratio of variance to target."""
     spaces = len(counts)
-    # constraints rows @ s <= 1, one per query, and the class of groups of each query
+    # constraints rows @ s <= 1 on the squared noises s, one per query: its variance is at most its
+    # target; and the class of groups of each query
     rows: list[Array] = []
     class_of_row: list[int] = []
     row_keys: set[tuple[int, bytes]] = set()
 
     def add_row(k: int, gradient: Array) -> None:
-        """Add the constraint of a query of class k, given its derivative by squared noises."""
+        """Add the constraint of a query of class k from the derivative of its variance."""
         row = _by_space_class(classes[k], gradient, spaces)
         # with a repeated row the multipliers would not be unique
         if (k, row.tobytes()) not in row_keys:
@@ -696,8 +714,8 @@ def _shares_for_max(
                 single_noise[j] = start[space]
                 add_row(k, group_class.footprint.largest(single_noise)[1])
     best = Shares(noises=start, value=math.inf, bound=0.0, class_multipliers=np.ones(len(classes)))
+    # only a few queries attain the largest variance: solve for these, then add violated ones
     for _ in range(MAX_ROUNDS):
-        # only a few queries attain the largest variance: solve for these, then add violated ones
         noises, row_multipliers = _interior(np.array(rows), counts, start, gap)
         noises = noises * float(np.sum(counts / noises))
         maxima = [
@@ -716,19 +734,8 @@ def _shares_for_max(
         )
         value = float(ratios.max())
         if value < best.value:
-            best = Shares(
-                noises=noises,
-                value=value,
-                bound=max(bound, best.bound),
-                class_multipliers=multipliers,
-            )
-        else:
-            best = Shares(
-                noises=best.noises,
-                value=best.value,
-                bound=max(bound, best.bound),
-                class_multipliers=best.class_multipliers,
-            )
+            best = replace(best, noises=noises, value=value, class_multipliers=multipliers)
+        best = replace(best, bound=max(bound, best.bound))
         if best.value <= best.bound * (1.0 + gap):
             break
         # queries below the bound are not active at the optimum
@@ -744,59 +751,67 @@ def _shares_for_max(
 def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Array, Array]:
     """Minimize sum of counts / s subject to rows s <= 1 by a primal-dual interior point method.
 
+    Parameters
+    ----------
+    rows : constraints on the squared noises s, shape (rows, space classes).
+    start : approximate solution, shape (space classes,).
+    gap : relative accuracy of the sum.
+
     Returns
     -------
     s : squared noises, strictly feasible, shape (space classes,).
-    lam : positive multipliers of the constraints, shape (rows,).
+    multipliers : positive multipliers of the constraints, shape (rows,).
     """
-    # in units of the start, which is near the solution, all unknowns are near 1
-    scaled = rows * start
+    # rows and noises in units of the start: near the solution, all unknowns are near 1
+    unit_rows = rows * start
     # halfway to the first constraint, every slack is well above 0
-    z = np.full(len(start), 0.5 / float(scaled.sum(axis=1).max()))
+    noises = np.full(len(start), 0.5 / float(unit_rows.sum(axis=1).max()))
     cost = counts / start
-    slack = 1.0 - scaled @ z
-    lam = np.full(len(rows), float(np.sum(cost / z)) / len(rows)) / slack
-    # at the optimum, z times the stationarity condition makes the multipliers sum to the cost
-    lam *= float(np.sum(cost / z)) / float(lam.sum())
+    slack = 1.0 - unit_rows @ noises
+    multipliers = np.full(len(rows), float(np.sum(cost / noises)) / len(rows)) / slack
+    # at the optimum, noises times the stationarity condition makes the multipliers sum to the cost
+    multipliers *= float(np.sum(cost / noises)) / float(multipliers.sum())
     lapack = scipy.linalg.lapack
     for _ in range(MAX_STEPS):
-        residual = -cost / z**2 + scaled.T @ lam
-        centered = float(lam @ slack) / len(rows)
-        value = float(np.sum(cost / z))
+        residual = -cost / noises**2 + unit_rows.T @ multipliers
+        complementarity = float(multipliers @ slack) / len(rows)
+        value = float(np.sum(cost / noises))
         if (
-            centered * len(rows) <= 0.02 * gap * value
-            and float(np.max(np.abs(residual) * z)) <= 0.02 * gap * value
+            complementarity * len(rows) <= 0.02 * gap * value
+            and float(np.max(np.abs(residual) * noises)) <= 0.02 * gap * value
         ):
             break
         # reducing the complementarity to 0 in one step would leave the feasible region
-        target = 0.15 * centered
-        hessian = np.diag(2.0 * cost / z**3) + (scaled.T * (lam / slack)) @ scaled
-        right = -residual - scaled.T @ ((target - slack * lam) / slack)
+        target = 0.15 * complementarity
+        hessian = (
+            np.diag(2.0 * cost / noises**3) + (unit_rows.T * (multipliers / slack)) @ unit_rows
+        )
+        right = -residual - unit_rows.T @ ((target - slack * multipliers) / slack)
         # call LAPACK directly, because the checks of scipy's cho_factor take longer than the solve
         factor, failed = lapack.dpotrf(hessian, clean=False)
         if failed:
             break
         step = lapack.dpotrs(factor, right)[0]
-        change = -(scaled @ step)
-        lam_step = (target - slack * lam - lam * change) / slack
-        if not np.isfinite(step).all() or not np.isfinite(lam_step).all():
+        slack_step = -(unit_rows @ step)
+        multiplier_step = (target - slack * multipliers - multipliers * slack_step) / slack
+        if not np.isfinite(step).all() or not np.isfinite(multiplier_step).all():
             break
         alpha = 1.0
         for vector, move, fraction in (
-            (z, step, 0.8),
-            (slack, change, 0.97),
-            (lam, lam_step, 0.97),
+            (noises, step, 0.8),
+            (slack, slack_step, 0.97),
+            (multipliers, multiplier_step, 0.97),
         ):
             down = move < 0
             if down.any():
                 alpha = min(alpha, fraction * float(np.min(-vector[down] / move[down])))
-        z, lam = z + alpha * step, lam + alpha * lam_step
-        slack = 1.0 - scaled @ z
+        noises, multipliers = noises + alpha * step, multipliers + alpha * multiplier_step
+        slack = 1.0 - unit_rows @ noises
         # rounding made the step infeasible: return the previous point
         if not (slack > 0).all():
-            z, lam = z - alpha * step, lam - alpha * lam_step
+            noises, multipliers = noises - alpha * step, multipliers - alpha * multiplier_step
             break
-    return z * start, lam
+    return noises * start, multipliers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -896,16 +911,10 @@ def _shares_for_power(
         total = float(multipliers.sum())
         # u = w (Var / scale)^(p - 1) has dual norm total^(1 - 1/p)
         bound = float(np.sum(np.sqrt(counts * space_slopes))) ** 2 / total ** (1.0 - 1.0 / p)
-        value, lower_bound = scale * total ** (1.0 / p), max(bound, best.bound)
+        value = scale * total ** (1.0 / p)
         if value < best.value:
-            best = Shares(noises=s, value=value, bound=lower_bound, class_multipliers=multipliers)
-        else:
-            best = Shares(
-                noises=best.noises,
-                value=best.value,
-                bound=lower_bound,
-                class_multipliers=best.class_multipliers,
-            )
+            best = replace(best, noises=s, value=value, class_multipliers=multipliers)
+        best = replace(best, bound=max(bound, best.bound))
         if best.value <= best.bound * (1.0 + gap):
             raise StopIteration
         return math.log(value), space_slopes * s / float(space_slopes @ s) - counts / s

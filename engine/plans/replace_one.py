@@ -41,7 +41,8 @@ MAX_STEPS = 2_000
 MAX_ENTRIES = 1 << 24
 
 
-# strategies with equal inner products of all pairs of columns, up to those with the last cell
+# strategies whose inner products of two different columns have at most two values: one for pairs
+# with the last cell, and one for all other pairs
 EQUAL_PRODUCTS = (MarginalStrategy, IdentityStrategy)
 
 
@@ -114,11 +115,12 @@ def replaced_pcost(
 ) -> float:
     """Return an upper bound on the privacy cost of replacing one record, rounded up.
 
-    The cost includes the rounding of answers.  The new record may be one that no table counts.
-    ``added`` returns an upper bound on the cost of adding a record.
+    The cost includes the rounding of answers.  The old or the new record may lie outside the domain
+    and is then in no table.  ``added`` returns an upper bound on the cost of adding a record.
     """
     block_list, added_pcost = list(blocks.values()), added(blocks, max_records)
-    if any(b.law == "laplace" for b in block_list):  # L1 norm: at most twice the sensitivity
+    if any(b.law == "laplace" for b in block_list):
+        # by the triangle inequality epsilon at most doubles, and the pcost is its square
         return 4.0 * added_pcost
     product_blocks = [
         b for b in block_list if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)
@@ -136,7 +138,7 @@ def replaced_pcost(
 
 
 def _block_bound(block: Block) -> float:
-    """Return an upper bound on the squared distance of two columns of a block over its noise^2."""
+    """Return an upper bound on |b_x - b_y|^2 / noise^2 over all pairs of columns of a block."""
     if block.weights is not None or len(block.factors) > 1:
         # a product has too many columns to compare in pairs, so use the triangle inequality
         return (2.0 * block.column_norm / block.noise) ** 2
@@ -162,6 +164,15 @@ class Distances:
     product of a block, which bounds the sum over blocks.  A best-first search assigns a bin to one
     attribute after the other.  It ends when the node with the largest bound has bins for all
     attributes, or after a number of steps; the largest bound of the open nodes is the result.
+
+    Attributes
+    ----------
+    names : attributes of the blocks.
+    attribute : index in ``names`` of the attribute of every factor, shape (blocks, factors).
+    low, high : ends of the interval of K_i in every bin, shape (blocks, factors, bins).
+    column_costs : largest |B e_x|^2 / noise^2 of every block, shape (blocks,).
+    inverse_squared_noises : 1 / noise^2 of every block, shape (blocks,).
+    order : indices in ``names`` in the order in which the search assigns bins.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
@@ -175,13 +186,12 @@ class Distances:
         self.attribute = np.full((len(blocks), width), len(self.names))
         self.low = np.ones((len(blocks), width, BINS + 2))
         self.high = np.ones((len(blocks), width, BINS + 2))
-        self.column = np.array([b.column_norm**2 / b.noise**2 for b in blocks])
-        self.scale = np.array([b.noise**-2.0 for b in blocks])
+        self.column_costs = np.array([b.column_norm**2 / b.noise**2 for b in blocks])
+        self.inverse_squared_noises = np.array([b.noise**-2.0 for b in blocks])
         bins: dict[str, Index] = {}
         interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
-        # Attributes on which all strategies have equal inner products for all pairs of different
-        # cells: their bins need no Gram matrix.
+        # on these attributes all pairs of different cells form one bin, without a Gram matrix
         equal_product_names = set(self.names) - {
             name for name, s in factors if not isinstance(s, EQUAL_PRODUCTS)
         }
@@ -202,12 +212,13 @@ class Distances:
                         bins[name] = _assign_bins(gram)
                     interval_cache[key] = _intervals(gram, bins[name])
                 self.low[k, j], self.high[k, j] = interval_cache[key]
-        weight = np.zeros(len(self.names) + 1)
-        np.add.at(weight, self.attribute, self.column[:, None])
-        self.order = np.argsort(-weight[:-1])
+        # attributes of blocks with large costs come first; the last entry is the dummy attribute
+        cost_of_attribute = np.zeros(len(self.names) + 1)
+        np.add.at(cost_of_attribute, self.attribute, self.column_costs[:, None])
+        self.order = np.argsort(-cost_of_attribute[:-1])
 
     def at(self, bin_of: Index) -> float:
-        """Return the bound over pairs of cells that lie in one given bin per attribute.
+        """Return the bound on the pcost over pairs of cells that lie in one bin per attribute.
 
         ``bin_of``, shape (attributes,), holds 0 for all pairs, 1 for equal cells, and numbers from
         2 for the bins of different cells.
@@ -215,8 +226,8 @@ class Distances:
         bins = np.append(bin_of, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
-        # interval of every block's product
-        smallest, largest = self.scale.copy(), self.scale.copy()
+        # interval of every block's product of inner products, divided by its noise^2
+        smallest = largest = self.inverse_squared_noises
         for j in range(bins.shape[1]):
             # the ends of a product of intervals are among the products of their ends, with any sign
             ends = np.stack(
@@ -230,7 +241,7 @@ class Distances:
             smallest, largest = ends.min(axis=0), ends.max(axis=0)
         # records that agree on all attributes of a block have the same column
         differs = (bins != 1).any(axis=1)
-        return float(np.sum(2.0 * (self.column - smallest) * differs)) * ROUNDING_FACTOR
+        return float(np.sum(2.0 * (self.column_costs - smallest) * differs)) * ROUNDING_FACTOR
 
     def bound(self) -> float:
         """Return an upper bound on the cost of any pair of cells, by best-first search."""
@@ -253,7 +264,8 @@ class Distances:
 def _assign_bins(gram: Array) -> Index:
     """Return the bin of every pair of cells, shape (n, n).
 
-    The bin is 1 for equal cells, and from 2 a quantile of the Gram entry for different cells.
+    The bin is 1 for two equal cells.  Pairs of different cells have bins from 2 to BINS + 1, divided
+    at quantiles of their Gram entries.
     """
     n = len(gram)
     out = np.ones((n, n), dtype=np.int64)
@@ -271,7 +283,7 @@ def _assign_bins(gram: Array) -> Index:
 def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> tuple[Array, Array]:
     """Return the result of `_intervals` without the Gram matrix of the strategy's columns.
 
-    All pairs of different cells have equal inner products and form one bin.
+    All pairs of different cells form one bin, number 2.
     """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     products = np.zeros(1) if isinstance(strategy, IdentityStrategy) else strategy.rows.products()
@@ -383,18 +395,17 @@ def _added_costs(
 def _cells(
     block: Block, axes: Axes, record: Mapping[str, int], name: str, values: Index, sizes: Axes
 ) -> Index:
-    """Return the cell of a record in the table of one factor, if ``name`` had each value.
+    """Return the numbers of the cells of a record in the table of one factor.
 
-    Shape (values,), or (1,) if the factor is not on the attribute ``name``.
+    The attribute ``name`` of the record takes each of the values.  Shape (values,), or (1,) if the
+    factor is not on this attribute.
     """
+    if not axes:
+        return np.zeros(1, np.int64)
     coordinates = [
         values if block.attributes[a] == name else record[block.attributes[a]] for a in axes
     ]
-    return (
-        np.atleast_1d(np.ravel_multi_index(np.broadcast_arrays(*coordinates), sizes))
-        if axes
-        else np.zeros(1, np.int64)
-    )
+    return np.atleast_1d(np.ravel_multi_index(np.broadcast_arrays(*coordinates), sizes))
 
 
 def _distances(
@@ -414,9 +425,10 @@ def _distances(
 
 
 def _columns(block: Block, record: Mapping[str, int], name: str, values: Index) -> Array:
-    """Return a block's column for the cell of a record, if ``name`` had each value.
+    """Return the columns of a block's strategy for the cells of a record.
 
-    Shape (values, rows of the strategy).
+    The attribute ``name`` of the record takes each of the values.  Shape (values, rows of the
+    strategy), or (1, rows of the strategy) if the block is not on this attribute.
     """
     out = np.ones((1, 1))
     for axes, strategy in block.factors:

@@ -91,17 +91,16 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
 
 
 def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
-    """Return the component of every marginal cell that a strategy does not measure.
+    """Return for every marginal cell the component of its count that a strategy does not measure.
 
     Parameters
     ----------
-    axes : axes of the marginal, of those of the strategy; a marginal cell is the sum of cells over
-        the other axes.
+    axes : axes of the strategy that the marginal keeps; its cells are sums over the other axes.
 
     Returns
     -------
-    One row of I - P per marginal cell, shape (marginal cells, cells), with P the projector on the
-    measured span.
+    Shape (marginal cells, cells).  A row is (I - P) applied to the 0/1 row that sums the cells of a
+    marginal cell, with P the orthogonal projector on the rows of the strategy.
 
     Notes
     -----
@@ -119,7 +118,7 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
     span = strategy.span.reshape(*strategy.sizes, -1).sum(axis=dropped)
     order = sorted(axes)
     span = span.transpose(*(order.index(a) for a in axes), len(axes)).reshape(cells, -1)
-    # only the needed rows of I - Q Q^T, because the full matrix has shape (cells, cells)
+    # P = Q Q^T with Q the basis ``strategy.span``; P itself would have shape (cells, cells)
     out = -span @ strategy.span.T
     out[labels.ravel(), np.arange(strategy.cells)] += 1.0
     return np.asarray(out)
@@ -137,7 +136,8 @@ def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool
             rows = unmeasured_rows(strategy, common_axes)
             others = tuple(a for a in range(table.ndim) if a not in table_axes)
             residual = contract(group_axes(table, [tuple(table_axes), others]), [rows, None])
-            # as a query on all cells of the factor, the table has this larger norm
+            # repeating each entry of the table for all cells of the factor multiplies its norm by
+            # the root of this ratio
             if np.linalg.norm(residual) > MAX_UNMEASURED_SHARE * np.linalg.norm(table) * math.sqrt(
                 strategy.cells / len(rows)
             ):
@@ -175,10 +175,10 @@ def _outside_span(
         axes.index(part_axes[p][i]) for p, places in zip(parts, inside, strict=True) for i in places
     ]
     residual_rows = unmeasured_rows(strategy, common_axes)
-    # as a query on all cells of the factor, a query on the marginal has a squared norm that is
-    # larger by this factor
+    # A query on the marginal repeats each entry for this many cells of the factor, which multiplies
+    # its squared norm.
     cells_per_marginal_cell = strategy.cells / len(residual_rows)
-    # the unmeasured component of a query is at most this norm times the norm of the query
+    # |q rows| <= |q| |rows|: if |rows| is this small, all queries q on the marginal are measured
     if np.linalg.norm(residual_rows) <= MAX_UNMEASURED_SHARE * math.sqrt(cells_per_marginal_cell):
         return parts, np.zeros(counts)
     if len(residual_rows) < strategy.cells:
@@ -189,10 +189,11 @@ def _outside_span(
         for p, places in zip(parts, inside, strict=True)
     ]
     residual_rows = residual_rows.reshape(*shape, -1)
-    # squared norms of the unmeasured components, and the largest that count as measured
+    # squared norm of the unmeasured component of every combination of queries, and the tolerance
+    # up to which it counts as measured
     squares = np.zeros(counts)
     tolerance = np.full((), MAX_UNMEASURED_SHARE**2 * cells_per_marginal_cell)
-    # cells of the parts' attributes that the factor does not have, for each row of the table
+    # number of cells of the attributes that the parts have and the factor does not
     outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
     step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
@@ -365,6 +366,7 @@ def _quadratic_forms_by_chunk(
 
     The rows are listed in chunks.  ``order`` holds the axes of the part.
     """
+    # the covariance C_f of the marginal of every factor is half half^T, so q C q^T = |q halves|^2
     sets, halves, out = [], [], []
     for axes, strategy in factors:
         dropped = tuple(i for i, a in enumerate(axes) if a not in order)
@@ -725,8 +727,8 @@ class MarginalsPlan(Plan):
     """A plan of complete marginal tables, answered by least squares over all of them.
 
     The keys of the blocks are ("component", number), and every block measures every cell of its
-    table.  `estimate_blocks` holds the precision of the residual spaces that are estimated from the
-    tables.
+    table.  Tables that share a residual space give independent estimates of its coordinates, which
+    are averaged.  `estimate_blocks` holds the noise of the averages.
     """
 
     @cached_property
@@ -741,9 +743,9 @@ class MarginalsPlan(Plan):
             sizes = dict(zip(names, self.schema.sizes(names), strict=True))
             for space in subsets(names):
                 if all(sizes[n] > 1 for n in space):
-                    # a cell of the table on B is the sum of this many noisy cells of the table on A
-                    summed = math.prod(sizes[n] for n in names if n not in space)
-                    out.setdefault(space, []).append((key, 1.0 / (block.noise**2 * summed)))
+                    # a cell of the table on ``space`` is the sum of this many noisy cells
+                    summed_cells = math.prod(sizes[n] for n in names if n not in space)
+                    out.setdefault(space, []).append((key, 1.0 / (block.noise**2 * summed_cells)))
         return out
 
     @cached_property

@@ -712,7 +712,8 @@ class VarianceBuilder:
                 if block and block.union
                 else ()
             )
-            # strategies compare by identity, and the key keeps a reference to each
+            # Strategies compare by identity.  The key holds a reference to each, so no new strategy
+            # can take the identity of a deleted one.
             space_keys.append(
                 (axes, None if block is None else (position, digest(block.weights), block.factors))
             )
@@ -723,8 +724,8 @@ class VarianceBuilder:
             tuple(space_keys),
             complement_keys,
         )
-        # Components are not products in the spaces on the total and on single attributes of a pair
-        # with a tuned complement, nor in jointly measured spaces.
+        # The component of a query is not a Kronecker product in jointly measured spaces.  A tuned
+        # complement of a pair also changes the components of the total and of its two attributes.
         affected = (
             {(), *((ranks[a],) for pair in complements for a in pair)} if complements else set()
         )
@@ -754,9 +755,9 @@ class VarianceBuilder:
         return summands
 
     def _unmeasured_terms(self, group: Group, inside: Sequence[MeasuredSpace]) -> list[Summand]:
-        """Return the terms that mark unmeasured queries, for spaces with product components.
+        """Return `GroupVariance.unmeasured` for the spaces whose query components are products.
 
-        A term is positive for queries with a component that no block measures.
+        A term is positive for the queries whose component in its space is not measured.
         """
         unmeasured = []
         for axes, block in inside:
@@ -772,11 +773,11 @@ class VarianceBuilder:
     def _coupled_terms(
         self, group: Group, complements: Mapping[Axes, Complement], spaces: Sequence[MeasuredSpace]
     ) -> tuple[list[Summand], list[Summand]]:
-        """Return summands, and terms that mark unmeasured queries, for coupled spaces.
+        """Return `GroupVariance.summands` and `GroupVariance.unmeasured` for coupled spaces.
 
-        Spaces are coupled if one strategy measures them jointly, or by tuned complements.  The
-        queries of all parts with attributes of the coupled spaces are listed; every other part
-        contributes one array, as in `_products`.
+        Spaces are coupled if one strategy measures them jointly, or if a tuned complement moves
+        coefficients between them.  The queries of all parts with attributes of the coupled spaces
+        are listed; every other part contributes one array, as in `_products`.
         """
         ranks = group.ranks(self.schema)
         # the spaces of every block; an unmeasured space has an entry of its own
@@ -817,11 +818,12 @@ class VarianceBuilder:
     def _coupled_variances(
         self, group: Group, part_numbers: Parts, block: Block | None, spaces: Sequence[Axes]
     ) -> Array:
-        """Return variances and marks of unmeasured queries, for the queries on some parts.
+        """Return variances and marks of unmeasured queries in coupled spaces, without the noise.
 
         Parameters
         ----------
-        part_numbers : parts whose queries are combined.
+        part_numbers : numbers of the parts; the result has an entry for every combination of their
+            queries.
         block : block that measures ``spaces``; None if they are unmeasured.
 
         Returns
@@ -902,9 +904,9 @@ class VarianceBuilder:
 
     @staticmethod
     def _windows(block: Block | None, spaces: Sequence[Space]) -> list[Index]:
-        """Return where a jointly measuring block has the residual coordinates of some spaces.
+        """Return the columns of a block's strategy that belong to the coordinates of some spaces.
 
-        One array of positions per space; empty if the block measures a single space.
+        One array of column numbers per space; an empty list if the block measures a single space.
         """
         if block is None or not block.union:
             return []
@@ -947,9 +949,10 @@ class VarianceBuilder:
     def _components(
         self, group: Group, axes: Axes, block: Block
     ) -> list[list[tuple[Axes, Strategy]]]:
-        """Return the factors of a block in groups; a part has attributes of at most one group.
+        """Return the connected components of a block's factors, linked by parts of a group.
 
-        All factors form one group if the block has weights.
+        A part links the factors with which it shares an attribute.  All factors form one component
+        if the block has weights.
         """
         # renumber: axes of the group instead of axes of the block
         factors = [(tuple(axes[a] for a in factor_axes), s) for factor_axes, s in block.factors]
@@ -1226,9 +1229,9 @@ class Footprint:
     def power_sum(self, noises: Array, power: float, scale: float) -> tuple[float, Array]:
         """Return the sum over queries of (variance / scale)^power, and its slopes.
 
-        Each query counts with its weight.  The slopes, shape (spaces,), are the derivatives with
-        respect to the squared noises, times scale / power: the sums over queries of
-        (variance / scale)^(power - 1) times the query's entry of the table in row j.
+        Each query counts with its weight.  The slopes, shape (spaces,), are the derivatives of the
+        sum by the squared noises, times scale / power: the sums over queries of
+        (variance / scale)^(power - 1) times the derivative of the query's variance.
         """
         scaled = noises / scale
         if self.expands(power):
@@ -1403,7 +1406,7 @@ def _exponents(spaces: int, power: int) -> Array:
 
 
 def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
-    """Merge columns that differ only by rounding into their mean; return them and their weights."""
+    """Merge columns that differ only by rounding; return their means and their summed weights."""
     if columns.shape[1] <= 1:
         return columns, weights
     rows, _ = _first_copies(
@@ -1418,7 +1421,11 @@ def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def _extreme(columns: Array) -> Array:
-    """Return the columns that attain the maximum for some nonnegative weights of the rows."""
+    """Return the columns whose weighted sum can be the largest, for any nonnegative row weights.
+
+    ``columns`` has shape (rows, columns).  Other columns may be returned too.
+    """
+    # repeated and constant rows do not change which column has the largest weighted sum
     rows, index = _first_copies(columns)
     varying = index[np.ptp(rows, axis=1) > 0]
     if not len(varying):
