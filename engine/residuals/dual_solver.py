@@ -56,7 +56,7 @@ Signed = tuple[npt.NDArray[np.int64], Array]
 
 
 def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
-    """Return the number of independent reversals and of swaps under which the problem is invariant."""
+    """Return how many of the symmetries of a problem are reversals, and how many are swaps."""
     is_swap = [bool((sign == 1.0).all()) for (_, sign), _ in symmetries(factor, lift)]
     return is_swap.count(False), is_swap.count(True)
 
@@ -150,62 +150,66 @@ def _products(actions: Sequence[tuple[Signed, Signed]]) -> list[Signed]:
 
 
 def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
-    """Return orthonormal bases of the subspaces on which every action is +1 or -1.
+    """Return an orthonormal basis of every joint eigenspace of commuting signed permutations.
 
-    Sparse, shape (dimension, k) each: a column has one entry per coordinate of one orbit.
+    There is one joint eigenspace per choice of an eigenvalue, +1 or -1, of every action.  A basis
+    is sparse, with shape (dimension, k); a column is nonzero on the coordinates of one orbit only.
     """
     import scipy.sparse
 
     eye = scipy.sparse.eye_array(dimension, format="csr")
-    bases: list[Any] = [eye]
+    projections: list[Any] = [eye]
     for permutation, sign in actions:
-        moving = scipy.sparse.csr_array(
+        action = scipy.sparse.csr_array(
             (sign, (np.arange(dimension), permutation)), shape=(dimension, dimension)
         )
-        # (1 + c g) / 2 projects on the vectors that g multiplies by c; these projections commute,
-        # so their product is the projection on the intersection
-        bases = [projected @ (eye + c * moving) / 2.0 for projected in bases for c in (1.0, -1.0)]
-    out = []
-    for projected in bases:
-        projected.eliminate_zeros()
-        projected.sort_indices()
-        # rows of one orbit are equal up to sign; of each orbit take the row whose first nonzero
-        # coordinate is its own row number
-        nonempty = np.flatnonzero(np.diff(projected.indptr))
-        rows = projected[nonempty[projected.indices[projected.indptr[nonempty]] == nonempty]]
-        out.append(
-            (scipy.sparse.diags_array(1.0 / np.sqrt((rows * rows).sum(axis=1))) @ rows).T.tocsr()
-        )
-    return out
+        # (1 + c g) / 2 is the projection onto the eigenspace of the action g for the eigenvalue c;
+        # these projections commute, so their product is that onto the intersection
+        projections = [P @ (eye + c * action) / 2.0 for P in projections for c in (1.0, -1.0)]
+    bases = []
+    for P in projections:
+        P.eliminate_zeros()
+        P.sort_indices()
+        # rows of one orbit are equal up to sign, so one row per orbit spans the eigenspace: the
+        # one whose first nonzero coordinate is its own row number
+        nonempty = np.flatnonzero(np.diff(P.indptr))
+        first_coordinates = P.indices[P.indptr[nonempty]]
+        rows = P[nonempty[first_coordinates == nonempty]]
+        norms = np.sqrt((rows * rows).sum(axis=1))
+        bases.append((scipy.sparse.diags_array(1.0 / norms) @ rows).T.tocsr())
+    return bases
 
 
 def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
-    """Return the rows projected to the subspaces on which every action is +1 or -1.
+    """Return the projections of rows onto every joint eigenspace of commuting signed permutations.
 
-    Shape (k, cells) each.
-
-    The Grams of the projected rows add up to the Gram of the rows.
+    The rows and each result have shape (k, residual coordinates).  If the Gram of the rows is
+    invariant under all actions, it is the sum of the Grams of the results.
     """
-    pieces = [rows]
+    projections = [rows]
     for permutation, sign in actions:
-        # the Grams of the even and the odd part add up to the mean of those of a row and its image;
-        # summed over all rows this is the Gram, because it is invariant
-        moved = [piece[:, permutation] * sign for piece in pieces]
-        pieces = [
-            (p + c * m) / 2.0 for p, m in zip(pieces, moved, strict=True) for c in (1.0, -1.0)
+        # the Grams of the even and the odd part add up to the mean of the Grams of the rows and of
+        # their images, which are equal
+        images = [P[:, permutation] * sign for P in projections]
+        projections = [
+            (P + c * image) / 2.0
+            for P, image in zip(projections, images, strict=True)
+            for c in (1.0, -1.0)
         ]
-    return pieces
+    return projections
 
 
 def orbits(
     actions: Sequence[Signed], cells: int
 ) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
-    """Return the number of each cell's orbit, and the size and lowest cell of every orbit.
+    """Return the orbit number of every cell, and the size and lowest cell of every orbit.
 
-    Shapes (cells,), (orbits,), (orbits,).
+    ``actions`` are commuting permutations of the cells.  Results have shape (cells,), (orbits,) and
+    (orbits,).
     """
     lowest = np.arange(cells)
-    for _ in range(2):  # commuting involutions: two rounds reach the least cell of every orbit
+    # every action has order 2, so two rounds reach the lowest cell of every orbit
+    for _ in range(2):
         for permutation, _sign in actions:
             lowest = np.minimum(lowest, lowest[permutation])
     representatives, orbit, count = np.unique(lowest, return_inverse=True, return_counts=True)
@@ -214,52 +218,53 @@ def orbits(
 
 Places: TypeAlias = npt.NDArray[np.intp]
 
-# weights below this share of the largest leave the active set; a weight that should be positive
-# joins it again where d > 1
+# weights below this share of the largest leave the active set; those that should be positive join
+# it again, because d > 1 at them
 ACTIVE_SHARE = 1e-3
 # largest number of active sets of one search, and of Newton steps on each; 1 and 3 are typical
 MAX_ACTIVE_SETS, MAX_NEWTON_STEPS = 8, 20
 # largest cost of a Newton step, in evaluations on all cells
 MAX_STEP_COST = 5
-# multiple of the identity that is added to the curvature, in shares of its trace: it is singular
-# where moving weight between cells changes nothing
+# share of the Hessian's trace that is added to its diagonal, because the Hessian is singular if
+# moving weight between some cells does not change T
 CURVATURE_SHIFT = 1e-13
 
 
 class Weights(Protocol):
-    """Problem whose dual depends on one weight per orbit of cells."""
+    """Problem whose dual depends on one weight per orbit of cells.
+
+    ``projected`` holds the rows W_b of every block, see `DualProblem`.
+    """
 
     projected: list[Array]
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
         """Return T and the diagonal d of L^T X L, shape (orbits,), for weights of the orbits.
 
-        With ``on`` only these orbits have weight, and d has entries for these only.
+        With ``on`` only these orbits have weight, and ``mass`` and d have entries for these only.
         """
 
     def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the second derivatives of -2 T by the weights of the orbits ``on``.
-
-        Shape (k, k) for k orbits.
-        """
+        """Return the Hessian of -2 T in the weights of the k orbits ``on``, shape (k, k)."""
 
 
 def concentrated(
     problem: Weights, mass: Array, gap: float, deadline: float
 ) -> tuple[Array, float] | None:
-    """Return dual weights that prove the required gap, and the gap they prove, by Newton steps.
+    """Return dual weights that prove the required gap, and the gap they prove.
 
-    None if Newton steps on the active set do not reach it, or would cost too much.
+    Newton steps on the active set compute the weights, with shape (orbits,) and sum 1.  None if
+    they do not reach the gap or would take longer than evaluations on all cells.
 
     Parameters
     ----------
-    mass : weights to start from, near the optimal ones. Shape (orbits,).
+    mass : initial weights near the optimal ones, shape (orbits,).
     gap : required relative RMSE gap.
     deadline : time limit on the clock of `planning_time`.
     """
     T, d = problem.evaluate(mass)
-    # phi is minimal along a ray where T = sum(mu): then d is 1 wherever the optimal weights are
-    # positive
+    # among multiples of mu, phi is minimal at the one with T = sum(mu); with this scale d is 1
+    # where optimal weights are positive
     d, mass = d * (mass.sum() / T), mass * (T / mass.sum()) ** 2
     for _ in range(MAX_ACTIVE_SETS):
         on = np.flatnonzero((mass > ACTIVE_SHARE * mass.max()) | (d > 1.0 - (d.max() - 1.0)))
@@ -281,7 +286,11 @@ def concentrated(
 
 
 def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
-    """Return whether Newton steps on the active set cost less than evaluations on all cells."""
+    """Return whether a Newton step on ``count`` active orbits is cheap enough.
+
+    It may cost at most `MAX_STEP_COST` evaluations on all ``orbits``, of which at most half may be
+    active.
+    """
     ranks = [len(W) for W in problem.projected]
     step = sum(r * r * count * count for r in ranks)
     return 2 * count <= orbits and step <= MAX_STEP_COST * sum(
@@ -292,9 +301,10 @@ def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
 def _newton_minimum(
     problem: Weights, mass: Array, on: Places, gap: float, deadline: float
 ) -> Array:
-    """Return the weights of the orbits ``on`` at which phi = sum(mu) - 2 T(mu) is minimal.
+    """Return the weights mu >= 0 of the orbits ``on`` that minimise phi = sum(mu) - 2 T(mu).
 
-    Newton steps from ``mass`` within mu >= 0; weights have one entry for each of these orbits.
+    Newton steps start from ``mass``; both arrays have one entry per orbit of ``on``.  The steps end
+    at 0.3 times the required gap, or at the deadline.
     """
     import scipy.linalg
     import scipy.optimize
@@ -307,8 +317,8 @@ def _newton_minimum(
             break
         curvature = problem.curvature(mass, on)
         curvature[np.diag_indices_from(curvature)] += CURVATURE_SHIFT * np.trace(curvature)
-        # minimum of the second-order model over mu >= 0 instead of a line search: it sets all
-        # inactive weights to zero at once
+        # non-negative least squares minimises the second-order model over mu >= 0, which sets all
+        # inactive weights to zero in one step
         root = scipy.linalg.cholesky(curvature, check_finite=False)
         target = root @ mass - scipy.linalg.solve_triangular(
             root, slope, trans="T", check_finite=False
@@ -327,14 +337,14 @@ def _newton_minimum(
     return mass
 
 
-# eigenvalues below this share of the largest are directions in which the queries have no component
+# eigenvalues of a Gram below this share of the largest count as zero
 NULL_SHARE = 1e-12
-# length of the initial s; the dual does not depend on it
-START_LENGTH = 10.0
+# norm of the initial vector s = sqrt(mu); the dual is the same for all multiples of s
+START_NORM = 10.0
 # Newton steps begin once this relative RMSE gap is proved, after at least this number of
 # evaluations
 NEWTON_GAP, MIN_NEWTON_EVALUATIONS = 3e-3, 16
-# residual coordinates from which finding symmetries saves time
+# number of residual coordinates from which symmetries save more time than their detection takes
 SYMMETRY_FROM = 40
 # called with the current relative RMSE gap after every evaluation; may raise to cancel
 Watch = Callable[[float], None]
@@ -365,8 +375,9 @@ class Solution:
     strategy : the strategy.
     value : weighted squared error of the strategy at privacy cost 1, in counts^2.
     bound : lower bound on the value of every strategy for the same Gram and lift.
-    dual : the weights mu that prove the bound, one per orbit of cells; they determine the strategy.
-    status : "optimal", or the reason why the search stopped early.
+    dual : weights mu that prove the bound and determine the strategy, one per orbit of cells.
+    status : "optimal" or the reason why the search stopped early, for an approximate construction
+        after its name and a comma.
     """
 
     strategy: Strategy
@@ -389,8 +400,8 @@ class Solution:
 class DualProblem:
     """Dual of the strategy search for one Gram, block-diagonal by the symmetries of the Gram.
 
-    Cells on one orbit of the symmetries share a weight, so the rows W_b of every block have one
-    column per orbit only.
+    For every block b of the Gram G, rows H_b with sum of H_b^T H_b = G are lifted to rows W_b = H_b
+    L.  Cells of one orbit of the symmetries have equal weights, so W_b has one column per orbit.
 
     Parameters
     ----------
@@ -407,7 +418,6 @@ class DualProblem:
         self.orbit, self.multiplicity, representatives = orbits(
             [action for _, action in generators], lift.cells
         )
-        # H_b, rows in residual coordinates with sum of H_b^T H_b = G
         if factor.low_rank:
             self.roots = _independent(character_rows(on_coordinates, factor.matrix))
         elif generators:
@@ -418,7 +428,6 @@ class DualProblem:
             ]
         else:
             self.roots = [root for root in _roots([factor.matrix]) if len(root)]
-        # the optimal weights are equal on an orbit, so one cell represents each
         self.projected = [
             np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots
         ]
@@ -436,23 +445,22 @@ class DualProblem:
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
         """Return T and the diagonal d of L^T X L for weights of the orbits.
 
-        ``mass`` holds the summed weight of the cells of every orbit; mass and d have shape
+        ``mass`` holds the summed weight of the cells of every orbit; ``mass`` and d have shape
         (orbits,).  With ``on`` only these orbits have weight, and both have entries for these only.
         """
         rows = self.projected if on is None else [W[:, on] for W in self.projected]
-        # blocks are independent given the weights
-        parts = map_in_threads(lambda W: _block(W, mass), rows)
-        return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
+        blocks = map_in_threads(lambda W: _block(W, mass), rows)
+        return math.fsum(T for T, _ in blocks), np.sum([d for _, d in blocks], axis=0)
 
     def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the second derivatives of -2 T by weights of the orbits ``on``, shape (k, k)."""
+        """Return the Hessian of -2 T in the weights of the k orbits ``on``, shape (k, k)."""
         out = np.zeros((len(on), len(on)))
         for W in self.projected:
             (root, U), _, _ = _eigen_block(W[:, on], mass)
             Y = U.T @ W[:, on]
             i, j = np.triu_indices(len(root))
-            # derivative of M^(-1/2) by M, in the eigenbasis of M; entries off the diagonal count
-            # twice
+            # derivative of M^(-1/2) by M = W diag(mass) W^T in the eigenbasis of M, where M^(1/2)
+            # has the eigenvalues ``root``; only entries i <= j are computed, so i < j count twice
             factor = np.where(i == j, 1.0, 2.0) / (root[i] * root[j] * (root[i] + root[j]))
             products = Y[i] * Y[j] * np.sqrt(factor)[:, None]
             out += products.T @ products
@@ -463,40 +471,41 @@ class DualProblem:
 
         ``mass`` has shape (orbits,).
         """
-        # not self.evaluate: a subclass restricts the strategies, and its dual does not bound the
-        # others
+        # not self.evaluate: in a subclass that is the dual of the problem restricted to some
+        # strategies, which is no bound for all other strategies
         T, _ = DualProblem.evaluate(self, mass)
         return T * T / float(mass.sum())
 
     def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
-        """Return the dual value T^2 / sum(mass), and its derivatives by Gram and centers.
+        """Return the dual value T^2 / sum(mass), and its derivatives by the Gram and the centers.
 
-        The derivative by the Gram has shape (residual coordinates,) * 2; that by center i is with
-        respect to N_i^T pi_i, shape (n_i - 1,).  At optimal weights these are the derivatives of
-        the optimum (envelope theorem), so the weights are held constant.
+        The derivative by the Gram has shape (residual coordinates, residual coordinates).  The list
+        has one derivative per attribute, by N_i^T pi_i, shape (n_i - 1,).  Weights are constant: by
+        the envelope theorem, at optimal weights these are the derivatives of the optimal value.
         """
         mass = mass / mass.sum()
         cell_mass = (mass / self.multiplicity)[self.orbit]
-        T, inverse = 0.0, np.zeros((self.lift.dimension,) * 2)
-        P = np.zeros_like(inverse)
+        # X = H^T M^(-1/2) H and its inverse, up to scale
+        T, X_inverse = 0.0, np.zeros((self.lift.dimension,) * 2)
+        X = np.zeros_like(X_inverse)
         for root, W in zip(self.roots, self.projected, strict=True):
             eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
             half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
             T += float(half.sum())
-            back = (root.T / np.einsum("rc,rc->r", root, root)) @ U
-            # dT^2 / dG = T G^(-1/2) M^(1/2) G^(-1/2), which is proportional to the optimal X^-1
-            inverse += (back * half) @ back.T
-            forth = root.T @ U
-            # dT = tr(M^(-1/2) dM) / 2, and M = H L D L^T H^T contains L twice, which cancels the
-            # factor 1/2
-            P += (forth / half) @ forth.T
-        by_lift = (self.lift.rows(P) * cell_mass).reshape(
+            pseudoinverse_U = (root.T / np.einsum("rc,rc->r", root, root)) @ U
+            # dT^2 / dG = T G^(-1/2) M^(1/2) G^(-1/2), which is T X^-1
+            X_inverse += (pseudoinverse_U * half) @ pseudoinverse_U.T
+            root_U = root.T @ U
+            # dT = tr(M^(-1/2) dM) / 2, and M = H L diag(mu) L^T H^T contains L twice, which cancels
+            # the factor 1/2
+            X += (root_U / half) @ root_U.T
+        by_lift = (self.lift.rows(X) * cell_mass).reshape(
             [n - 1 for n in self.sizes] + list(self.sizes)
         )
         # L_i = N_i^T - (N_i^T pi_i) 1^T: the same center is subtracted from every column
         return (
             T * T,
-            T * inverse,
+            T * X_inverse,
             [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))],
         )
 
@@ -505,8 +514,9 @@ class DualProblem:
     ) -> tuple[Array, str]:
         """Search for dual weights by L-BFGS; return the best ones and why the search ended.
 
-        Weights have one entry per orbit, the sum over its cells, and sum 1.  The search begins at
-        ``start``, by default at equal weights of all cells.
+        Weights have sum 1 and one entry per orbit, summed over its cells.  ``start`` holds initial
+        weights, by default equal ones for all cells.  ``watch`` is called with the relative RMSE
+        gap after every evaluation.
         """
         import scipy.optimize
 
@@ -544,7 +554,7 @@ class DualProblem:
 
         # the first step of L-BFGS has length 1: from a longer start it cannot land on s = 0, where
         # gradients vanish
-        first = START_LENGTH * np.sqrt(
+        first = START_NORM * np.sqrt(
             self.multiplicity / self.multiplicity.sum() if start is None else start
         )
         try:
@@ -557,7 +567,7 @@ class DualProblem:
                     "maxcor": 30,
                     "maxiter": options.evaluations,
                     "maxfun": options.evaluations,
-                    # only a proved gap, or the deadline, ends the search; small steps prove nothing
+                    # the tolerances of L-BFGS are off, because small steps do not prove a gap
                     "ftol": 0.0,
                     "gtol": 0.0,
                 },
@@ -576,15 +586,15 @@ class DualProblem:
             math.fsum(block for _, block, _ in solved),
             np.sum([block for _, _, block in solved], axis=0),
         )
-        # division by the root of the largest d makes the sensitivity 1
-        strategy_rows, pinv, directions, scale = [], [], [], math.sqrt(float(d.max()))
+        strategy_rows, pinv, directions = [], [], []
+        scale = math.sqrt(float(d.max()))  # rows divided by it have sensitivity 1
         for root, ((half, U), _, _) in zip(self.roots, solved, strict=True):
             squares = np.einsum("rc,rc->r", root, root)
             inverse = root.T / squares  # the rows of a root are orthogonal
             quarter = np.sqrt(half)
             unit_rows = root / np.sqrt(squares)[:, None]
-            # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth
-            # function of the weights
+            # X = H^T M^(-1/2) H; with the symmetric square root of M^(-1/2) the strategy rows are a
+            # smooth function of the weights
             rotation = canonical_rotation(unit_rows) @ U
             strategy_rows.append((rotation / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ rotation.T * scale)
@@ -606,8 +616,8 @@ class DualProblem:
 
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
     """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
-    # a fifth faster than scipy.linalg.eigh, which `solution` uses: there results must be the same
-    # to the last digit
+    # NumPy's eigh takes a fifth less time than SciPy's, which `_eigen_block` uses because strategies
+    # must stay equal to the last digit
     _, T, d = _half_powers(*np.linalg.eigh((W * mass) @ W.T), W)
     return T, d
 
@@ -623,6 +633,7 @@ def _eigen_block(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Arr
 def _half_powers(
     eigenvalues: Array, U: Array, W: Array
 ) -> tuple[tuple[Array, Array], float, Array]:
+    """Return the same as `_eigen_block`, from the eigenvalues and eigenvectors of M."""
     # zero weights may make M singular; the lower bound on its eigenvalues keeps the inverse finite
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
     half = (U / np.sqrt(root)).T @ W
@@ -630,15 +641,17 @@ def _half_powers(
 
 
 class FixedBasisProblem(DualProblem):
-    """Approximate problem restricted to X = U diag(h) U^T for the eigenvectors U of the Gram.
+    """Approximate search: only precisions X = U diag(h) U^T with the eigenvectors U of the Gram.
 
-    Source: QuerySmasher, section 6.3, approximate construction; the bound is the one of the
-    unrestricted problem.
+    The bound holds for all strategies, as that of `DualProblem`.
+
+    Source: QuerySmasher, section 6.3, approximate construction.
     """
 
     def __init__(self, *, lift: Lift, factor: Factor) -> None:
         super().__init__(lift=lift, factor=factor)
-        self.squares = [W**2 for W in self.projected]  # row k is eigenvalue_k (u_k . lift)^2
+        # row k: eigenvalue k of the Gram times the squared entries of u_k^T L, one per orbit
+        self.squares = [W**2 for W in self.projected]
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
         T, d = 0.0, np.zeros(len(mass))
@@ -678,16 +691,18 @@ class FixedBasisProblem(DualProblem):
 
 
 class FourierProblem(DualProblem):
-    """Closed form with X diagonal in the Fourier basis, where every cell has the same weight.
+    """Closed-form strategies: no search, because all cells, or all points of a circle, weigh the same.
 
-    With the center (first cell + last cell) / 2 a prefix query is half the total plus a row of
-    signs, positive up to its end and negative after it.  These rows are half circles on 2 (n - 1)
-    places, with the last cell opposite the first, and are invariant under rotation: equal weights
-    on the places are optimal, with half a weight on either end.
+    With uniform centers the precision X is diagonal in the Fourier basis.
+
+    With the center (first cell + last cell) / 2, called the circle's center, a prefix query is half
+    the total plus half a row of signs: +1 up to the last cell of the prefix, -1 after it.  On a
+    circle of 2 (n - 1) points, of which the first n are the cells, such rows are half circles.  The
+    set of half circles is invariant under rotation, so equal weights of all points are optimal;
+    the first and the last cell are opposite points and have half the weight of an inner cell.
 
     Source: QuerySmasher, appendix C; Weighted Fourier Factorizations, section 4.2 for the circle
-    (extended marginals), here without the prefix of all cells, which the total answers.  Requires
-    uniform centers, or those of the circle.
+    (extended marginals), here without the prefix of all cells, which the total answers.
     """
 
     def maximise(
@@ -695,9 +710,8 @@ class FourierProblem(DualProblem):
     ) -> tuple[Array, str]:
         weights: Array = np.ones(1)
         for n, L in zip(self.sizes, self.lift.matrices, strict=True):
-            # n cells on a line are half of a circle on which both ends are one place
             axis_weights = np.ones(n)
-            if _circle(L):
+            if _has_circle_center(L):
                 axis_weights[[0, -1]] = 0.5
             weights = np.asarray(np.kron(weights, axis_weights / axis_weights.sum()), dtype=float)
         mass: Array = np.bincount(self.orbit, weights=weights, minlength=self.variables).astype(
@@ -706,17 +720,17 @@ class FourierProblem(DualProblem):
         return mass, "closed form"
 
     def solution(self, mass: Array, status: str) -> Solution:
-        if any(_circle(L) for L in self.lift.matrices):
+        if any(_has_circle_center(L) for L in self.lift.matrices):
             return super().solution(mass, f"half circles, {status}")
         E = np.ones((1, 1), dtype=complex)
         for n in self.sizes:
-            # without the constant frequency, which belongs to smaller spaces
+            # column 0 is the constant frequency, which is outside the residual space
             E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
         coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
         nonzero = coefficients > NULL_SHARE * coefficients.max()
         eigenvalues = np.where(nonzero, np.sqrt(coefficients), 0.0)
-        # X is invariant under rotation, so every cell has the mean eigenvalue as cost: scale it to
-        # 1
+        # X is invariant under rotation, so the cost of every cell is the mean eigenvalue, which is
+        # scaled to 1
         eigenvalues *= self.lift.cells / eigenvalues.sum()
         half = np.sqrt(eigenvalues)
         back = np.divide(1.0, half, out=np.zeros_like(half), where=nonzero)
@@ -742,15 +756,19 @@ class FourierProblem(DualProblem):
         )
 
 
-def _circle(L: Array) -> bool:
-    """Return whether the last column of a lift is the negative of the first."""
+def _has_circle_center(L: Array) -> bool:
+    """Return whether L is the lift of the center (first cell + last cell) / 2.
+
+    The column of its last cell is the negative of that of its first cell.
+    """
     return L.shape[1] > 2 and np.allclose(L[:, 0], -L[:, -1], rtol=0, atol=1e-12)
 
 
 def _roots(grams: Sequence[Array]) -> list[Array]:
-    """Return for every diagonal block of a Gram independent rows H with H^T H = block.
+    """Return for every diagonal block of a Gram linearly independent rows H with H^T H = block.
 
-    Eigenvalues are compared with the largest of all blocks: a block may consist of rounding only.
+    Eigenvalues count as zero relative to the largest of all blocks, because a block may consist of
+    rounding errors only.
     """
     spectra = [scipy.linalg.eigh(gram, check_finite=False) for gram in grams]
     largest = max((float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in spectra), default=0.0)
@@ -762,7 +780,10 @@ def _roots(grams: Sequence[Array]) -> list[Array]:
 
 
 def _independent(blocks: Sequence[Array]) -> list[Array]:
-    """Return for every nonempty block of rows independent rows with the same Gram."""
+    """Replace the rows of every block by linearly independent rows with the same Gram.
+
+    Blocks whose Gram is zero are left out.
+    """
     solved = [scipy.linalg.eigh(rows @ rows.T, check_finite=False) for rows in blocks]
     largest = max(float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved)
     out = [
@@ -772,9 +793,10 @@ def _independent(blocks: Sequence[Array]) -> list[Array]:
 
 
 def _orthogonal(rows: Array) -> Array:
-    """Remove rounding errors from rows that are nearly orthogonal, the last one the longest.
+    """Return rows made exactly orthogonal, from rows that are so up to rounding errors.
 
-    Components of long rows in short ones would bias the answers of queries with small weight.
+    ``rows`` are sorted by norm, the longest last.  A rounding error of a long row in a short one
+    would bias the answers of queries with small weight.
     """
     Q, R = scipy.linalg.qr(rows[::-1].T, mode="economic", check_finite=False)
     return np.ascontiguousarray((Q * np.diagonal(R)).T[::-1])

@@ -44,19 +44,19 @@ from engine._clock import planning_time
 from engine.errors import LimitExceeded
 from engine.residuals.operators import CosineMatrix, Operator
 
-# natural logarithm of the relative error of the quadrature
-QUADRATURE_DIGITS = 26.0
-# smallest weight of a cell, as a share of the weight 1/n that each cell has if all are equal
+# negative natural logarithm of the relative error of the quadrature
+QUADRATURE_LOG_PRECISION = 26.0
+# smallest weight of a cell, as a multiple of the uniform weight 1/n
 MIN_SHARE = 1e-9
-# number of earlier steps that Anderson acceleration combines
+# number of most recent steps that Anderson acceleration combines
 HISTORY = 12
-# entries of an array with one row per quadrature node: as many nodes are processed at once as fit
-# into this number, which keeps the arrays in the processor's cache
-SWEEP_NUMBERS = 1 << 13
-# relative correction below which the conductances of a ladder count as exact, and the largest
-# number of corrections
+# largest number of entries of an array (quadrature nodes, cells): further nodes are processed in
+# later sweeps, so that the arrays fit in the processor's cache
+SWEEP_ENTRIES = 1 << 13
+# Newton's method for the conductances of a ladder ends at this relative correction, or after this
+# number of steps
 LADDER_TOLERANCE, MAX_LADDER_STEPS = 1e-8, 6
-# conductance in place of zero
+# conductance that replaces zero, by which it would be divided
 TINY = 1e-300
 # cells up to which the strategy is formed as a matrix
 MAX_STRATEGY_CELLS = 10_000
@@ -69,8 +69,8 @@ class IntervalGram:
     Attributes
     ----------
     cells : number of cells of the attribute, at least 2.
-    marginal, prefix, suffix, ranges : weight of every query of that kind, at least 0.
-    total : weight of the total; above -(prefix + ranges + suffix / 2n).
+    marginal, prefix, suffix, ranges : weight of each query of that kind, at least 0.
+    total : weight of the total; greater than -(prefix + ranges + suffix / 2n), may be negative.
 
     >>> mix = IntervalGram(cells=3, prefix=1.0) + 2.0 * IntervalGram(cells=3, ranges=1.0)
     >>> mix.prefix, mix.ranges, mix.dense()[0].tolist()
@@ -123,7 +123,7 @@ class IntervalGram:
 
     @property
     def is_marginal(self) -> bool:
-        """Whether all queries are those of the marginal."""
+        """Whether only the marginal's queries have a weight."""
         return not any((self.prefix, self.suffix, self.ranges, self.total))
 
     def dense(self) -> Array:
@@ -142,13 +142,13 @@ class IntervalGram:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalSpace:
-    """Interval queries, and whether they are measured on a residual space or on all cells.
+    """Interval queries, and the space they are measured on: a residual space, or all cells.
 
     Attributes
     ----------
     gram : weights of the marginal, prefix, suffix and range queries.
     center : center of the residual space, sum 1, shape (n,); None for uniform.
-    whole : whether the attribute is measured as a whole, total included, without a center.
+    whole : True if the queries are measured on all cells, total included, without a center.
     """
 
     gram: IntervalGram
@@ -198,13 +198,14 @@ class IntervalSpace:
 
     @cached_property
     def low_rank(self) -> tuple[Array, Array]:
-        """U, shape (m, r), and S, shape (r, r), of G = a D^T D + tau I + U S U^T."""
+        """The pair (U, S) of G = a D^T D + tau I + U S U^T, with shapes (m, r) and (r, r)."""
         gram, ones = self.gram, np.ones(self.dimension)
-        # the last difference of the complete attribute is the total
+        # differences of the total: 1 at the last cell, 0 elsewhere
         last = np.zeros(self.dimension)
         last[-1] = 1.0
         if self.whole and gram.suffix > 0.0:
-            # suffix j is z_n - z_(j-1): the sum of their squares couples the last difference to all
+            # suffix j is answered by z_n - z_(j-1), so the sum of squares of the suffixes couples the
+            # last difference to all others
             corner = gram.suffix * (gram.cells + 1) + gram.total
             S = [[-gram.ranges, -gram.suffix], [-gram.suffix, corner]]
             return np.column_stack([ones, last]), np.array(S)
@@ -225,7 +226,7 @@ class IntervalSpace:
         return out
 
     def cell_traces(self) -> Array:
-        """Return c_i^T G c_i, shape (n,): the sum of squared query coefficients of every cell."""
+        """Return c_i^T G c_i for every cell, shape (n,): the weighted sum of squared coefficients."""
         gram, n = self.gram, self.cells
         i = np.arange(1.0, n + 1.0)
         diagonal = gram.marginal + gram.prefix * (n + 1 - i) + gram.suffix * i
@@ -252,24 +253,24 @@ def _differences(z: Array, cells: int) -> Array:
 
 
 def total_square(gram: IntervalGram, pi: Array) -> float:
-    """Return pi^T W^T W pi, the sum of the squared answers of the queries to a center."""
+    """Return pi^T W^T W pi: the weighted sum of squared answers if the table is the center pi."""
     return float(np.sum(pi * gram_product(gram, pi)))
 
 
 def gram_product(gram: IntervalGram, x: Array) -> Array:
-    """Return W^T W x for the queries W, by running sums along the last axis, shape (..., n)."""
+    """Return W^T W x for the weighted queries W and tables x, shape (..., n), in linear time."""
     n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
     x = np.asarray(x)
 
-    def sums(values: Array) -> Array:
+    def prefix_sums(values: Array) -> Array:
         return np.cumsum(values, axis=-1)
 
-    def tails(values: Array) -> Array:
+    def suffix_sums(values: Array) -> Array:
         return np.cumsum(values[..., ::-1], axis=-1)[..., ::-1]
 
-    prefixes, suffixes = tails(sums(x)), sums(tails(x))
+    prefixes, suffixes = suffix_sums(prefix_sums(x)), prefix_sums(suffix_sums(x))
     # sum over j of min(i, j) (n + 1 - max(i, j)) x_j
-    ranges = (n + 1 - k) * sums(k * x) + k * (tails((n + 1 - k) * x) - (n + 1 - k) * x)
+    ranges = (n + 1 - k) * prefix_sums(k * x) + k * (suffix_sums((n + 1 - k) * x) - (n + 1 - k) * x)
     return np.asarray(
         gram.marginal * x
         + gram.prefix * prefixes
@@ -306,12 +307,13 @@ class IntervalMatrix(Operator):
         return np.asarray(gram_product(self.gram, tensor @ N.T) @ N)
 
 
-# roots of the secular equation that are computed; the others are replaced by lower bounds
+# largest number of roots of the secular equation that are computed, the others being replaced by
+# lower bounds; and number of bisections per root
 MAX_SECULAR_ROOTS, BISECTIONS = 100, 60
 
 
 def root_trace_bound(gram: IntervalGram) -> float:
-    """Return a lower bound on tr H^(1/2), H = N^T W^T W N the residual Gram; exact without ranges.
+    """Return a lower bound on tr H^(1/2) for the residual Gram H = N^T W^T W N; exact without ranges.
 
     Notes
     -----
@@ -334,15 +336,15 @@ def root_trace_bound(gram: IntervalGram) -> float:
     poles = eigenvalues[odd]
     weights = gram.ranges * (np.cos(angles[odd]) / np.sin(angles[odd]) ** 2) ** 2 / (2.0 * n)
     # root k is below pole k, and above pole k + 1 or, for the last one, the marginals' weight
-    low = np.append(poles[1:], gram.marginal)
+    lower_bounds = np.append(poles[1:], gram.marginal)
     count = min(MAX_SECULAR_ROOTS, len(poles))
-    least, most = low[:count].copy(), poles[:count].copy()
+    low, high = lower_bounds[:count].copy(), poles[:count].copy()
     for _ in range(BISECTIONS):
-        middle = 0.5 * (least + most)
-        is_above = np.array([np.sum(weights / (poles - t)) > 1.0 for t in middle])
-        least, most = np.where(is_above, least, middle), np.where(is_above, middle, most)
-    low[:count] = least
-    return float(np.sqrt(eigenvalues[1::2]).sum() + np.sqrt(low).sum())
+        middle = 0.5 * (low + high)
+        is_above_root = np.array([np.sum(weights / (poles - t)) > 1.0 for t in middle])
+        low, high = np.where(is_above_root, low, middle), np.where(is_above_root, middle, high)
+    lower_bounds[:count] = low
+    return float(np.sqrt(eigenvalues[1::2]).sum() + np.sqrt(lower_bounds).sum())
 
 
 def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
@@ -355,7 +357,7 @@ def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
     from scipy.special import ellipkm1
 
     ratio = min(low / high, 1.0)
-    count = math.ceil((3.0 - math.log(ratio)) * QUADRATURE_DIGITS / (2.0 * math.pi**2))
+    count = math.ceil((3.0 - math.log(ratio)) * QUADRATURE_LOG_PRECISION / (2.0 * math.pi**2))
     period = float(ellipkm1(ratio))
     half = (np.arange(1, (count + 1) // 2 + 1) - 0.5) * period / count
     phi = _amplitude(half, ratio)
@@ -373,7 +375,8 @@ def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
 def _amplitude(u: Array, complement: float) -> Array:
     """Return the Jacobi amplitude am(u | 1 - complement), accurate for a small complement.
 
-    ``scipy.special.ellipj`` has the parameter 1 - complement itself, which rounds to 1.
+    ``scipy.special.ellipj`` takes the parameter 1 - complement, which would round to 1.  The method
+    is the descending Landen transformation, by arithmetic-geometric means.
     """
     a, b, levels = 1.0, math.sqrt(complement), list[tuple[float, float]]()
     while len(levels) < 60 and a - b > 1e-16 * a:
@@ -390,23 +393,24 @@ def _amplitude(u: Array, complement: float) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Sweep:
-    """Y_j = (K^-1 + s_j G)^-1 for some quadrature nodes s_j, as a tridiagonal inverse of low rank.
+    """Y_j = (K^-1 + s_j G)^-1 for some quadrature nodes s_j: a tridiagonal inverse plus low rank.
 
-    Z_j is the same inverse with K^-1 replaced by D^T diag(1/mu) D, that is, without the rank-one
-    term of K^-1; and y = s Z G g for g = F - Pi, where F are the cumulative weights.  In the ladder
-    of resistors the columns of an inverse are potentials z, and their currents (1/mu + s a) D z.
+    Z_j is this inverse without the rank-one term of K^-1, that is, with D^T diag(1/mu) D for K^-1.
+    The vector y is s Z G g with g = F - Pi, F being the cumulative weights.  A column z of an
+    inverse holds the potentials of the nodes of a ladder of resistors, and (1/mu + s a) D z the
+    currents through the resistors.
 
     Attributes
     ----------
     s, w : quadrature nodes and their weights, shape (nodes, 1).
     stretch : 1 / (1 + s a mu), shape (nodes, n).
-    joint : conductance of the rest of the ladder between the two ends of every cell's resistor,
-        shape (nodes, n).
+    joint : for the resistor of every cell, the conductance between its two ends through the rest
+        of the ladder, shape (nodes, n).
     diagonal : diagonal of the inverse of the tridiagonal matrix, shape (nodes, m).
     multiplier : ratio of row k to row k + 1 of this inverse in the columns after k, shape (nodes,
         m - 1); entry (k, l) is entry (l, l) times the ratios from k to l - 1.
-    low, low_currents : potentials and currents of the columns of U, shapes (r, nodes, m) and (r,
-        nodes, n).
+    U_potentials, U_currents : solutions of the tridiagonal system for the columns of U, and their
+        currents, shapes (r, nodes, m) and (r, nodes, n).
     inner : inverse of (s S)^-1 + U^T Z U, shape (nodes, r, r).
     y, y_currents, sigma : y, its currents, and the pivot of the rank-one term; on the whole
         attribute, which has no such term, None, None and ones.
@@ -418,24 +422,27 @@ class _Sweep:
     joint: Array
     diagonal: Array
     multiplier: Array
-    low: Array
-    low_currents: Array
+    U_potentials: Array
+    U_currents: Array
     inner: Array
     y: Array | None
     y_currents: Array | None
     sigma: Array
 
-    def inner_form(self, one: Array, other: Array) -> Array:
-        """Return one^T inner other for every node and k; arguments have shape (r, nodes, k)."""
-        out = np.zeros(one.shape[1:])
-        for a in range(len(one)):
-            for b in range(len(one)):
-                out += self.inner[:, a, b, None] * (one[a] * other[b])
+    def inner_form(self, vectors: Array) -> Array:
+        """Return v^T inner v, shape (nodes, k), for vectors v of length r, shape (r, nodes, k)."""
+        out = np.zeros(vectors.shape[1:])
+        for a in range(len(vectors)):
+            for b in range(len(vectors)):
+                out += self.inner[:, a, b, None] * (vectors[a] * vectors[b])
         return out
 
 
 def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
-    """Yield the matrices Y_j of all quadrature nodes for weights mu with sum 1, shape (n,)."""
+    """Yield the matrices Y_j of all quadrature nodes, some at a time.
+
+    ``mass`` holds the weights mu, with sum 1 and shape (n,).
+    """
     gram, n, m, tau = space.gram, space.cells, space.dimension, space.tau
     low = 1.0 / float(mass @ space.cell_traces())
     # 1 / low and 1 / high bound the spectrum of K G: low by its trace, high by G >= a D^T D + floor I
@@ -451,8 +458,8 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
     nodes, weights = inverse_root_quadrature(low, max(high, low))
     U, S = space.low_rank
     g = None if space.whole else np.cumsum(mass)[:-1] - space.cumulative
-    pushed = None if g is None else space.apply(g)
-    step = max(1, SWEEP_NUMBERS // n)
+    G_g = None if g is None else space.apply(g)
+    step = max(1, SWEEP_ENTRIES // n)
     for start in range(0, len(nodes), step):
         s, w = nodes[start : start + step, None], weights[start : start + step, None]
         stretch = 1.0 / (1.0 + s * gram.marginal * mass)
@@ -460,10 +467,10 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
         left, right = _ladders(resistance, conductance, s * tau, m)
         # conductance from node k to ground through the ladder on its right, without its own leak,
         # which ``left`` includes
-        beyond = np.zeros_like(left)
-        beyond[:, : m - 1] = right[:, 1:] / (1.0 + resistance[:, 1:m] * right[:, 1:])
+        right_only = np.zeros_like(left)
+        right_only[:, : m - 1] = right[:, 1:] / (1.0 + resistance[:, 1:m] * right[:, 1:])
         if not space.whole:
-            beyond[:, -1] = conductance[:, -1]
+            right_only[:, -1] = conductance[:, -1]
         joint = np.empty((len(s), n))
         joint[:, 0], joint[:, -1] = right[:, 0], left[:, n - 2]
         inside = slice(1, n - 1)
@@ -477,8 +484,8 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
         pivots[:, : n - 1] += conductance[:, 1:]
         multiplier = conductance[:, 1:m] / pivots[:, :-1]
         sources = [np.broadcast_to(column, (len(s), m)) for column in U.T]
-        if pushed is not None:
-            sources.append(s * pushed)
+        if G_g is not None:
+            sources.append(s * G_g)
         potentials = _solve(pivots, multiplier, sources)
         currents = np.empty((len(sources), len(s), n))
         for k, source in enumerate(sources):
@@ -486,10 +493,10 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
             lost = s * tau * potentials[k] - source
             currents[k, :, 1:] = currents[k, :, :1] + np.cumsum(lost[:, : n - 1], axis=1)
         rank = U.shape[1]
-        low_potentials, low_currents = potentials[:rank], currents[:rank]
+        U_potentials, U_currents = potentials[:rank], currents[:rank]
         inner = np.zeros((len(s), rank, rank))
         if rank:
-            coupling = np.einsum("ka,bjk->jab", U, low_potentials)
+            coupling = np.einsum("ka,bjk->jab", U, U_potentials)
             inner = np.linalg.inv(np.linalg.inv(S) / s[:, :, None] + coupling)
         y = y_currents = None
         sigma = np.ones_like(s)
@@ -497,18 +504,18 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
             y, y_currents = potentials[rank], currents[rank]
             if rank:
                 share = np.einsum("jab,jb->aj", inner, y @ U)[:, :, None]
-                y = y - np.sum(share * low_potentials, axis=0)
-                y_currents = y_currents - np.sum(share * low_currents, axis=0)
+                y = y - np.sum(share * U_potentials, axis=0)
+                y_currents = y_currents - np.sum(share * U_currents, axis=0)
             sigma = 1.0 + np.sum((mass - space.pi) * stretch * y_currents, axis=1, keepdims=True)
         yield _Sweep(
             s=s,
             w=w,
             stretch=stretch,
             joint=joint,
-            diagonal=1.0 / (left + beyond),
+            diagonal=1.0 / (left + right_only),
             multiplier=multiplier,
-            low=low_potentials,
-            low_currents=low_currents,
+            U_potentials=U_potentials,
+            U_currents=U_currents,
             inner=inner,
             y=y,
             y_currents=y_currents,
@@ -517,11 +524,12 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
 
 
 def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tuple[Array, Array]:
-    """Return the conductance to ground of every node of a ladder, to the left and to the right.
+    """Return two conductances to ground of every node of a ladder of resistors.
 
-    Node k lies between the resistors k and k + 1, and a leak connects it to ground; resistor 0, and
-    resistor m if it exists, end at ground.  The first result is the conductance of the leak and all
-    to the left of a node, the second that of the leak and all to its right.
+    Node k lies between the resistors k and k + 1, and a resistor called leak connects it to ground;
+    resistor 0, and resistor m if it exists, end at ground.  The first result is the conductance
+    through the node's leak and the ladder on its left, the second that through its leak and the
+    ladder on its right.
 
     Shapes: resistance and conductance (quadrature nodes, n), leak (quadrature nodes, 1), results
     (quadrature nodes, m).
@@ -541,10 +549,14 @@ def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tupl
 
 
 def _pivots(diagonal: Array, between: Array) -> Array:
-    """Return the pivots of tridiagonal matrices, one per row, shape (nodes, m)."""
+    """Return the pivots of symmetric tridiagonal matrices, one per quadrature node.
+
+    ``diagonal`` and the result have shape (nodes, m); ``between`` holds the negative off-diagonals,
+    shape (nodes, m - 1).
+    """
     import scipy.linalg.lapack
 
-    # matrices of all nodes form one matrix, with zeros between them
+    # one call factorizes the block-diagonal matrix of all nodes
     off = np.zeros_like(diagonal)
     off[:, :-1] = -between
     pivots, _, _ = scipy.linalg.lapack.dpttrf(diagonal.ravel(), off.ravel()[:-1])
@@ -561,9 +573,8 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     """
     import scipy.linalg.lapack
 
-    leak = np.maximum(
-        leak, TINY
-    )  # marginals only, on the whole attribute, have nodes without ground
+    # if all queries are the marginal's, on the whole attribute, no leak connects nodes to ground
+    leak = np.maximum(leak, TINY)
     values = np.maximum(rough, leak)
     values[:, 0] = leak[:, 0] + first
     error, banded = np.zeros_like(values), np.empty((2, values.size), order="F")
@@ -582,7 +593,7 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
         solution, _ = scipy.linalg.lapack.dtbtrs(banded, error.ravel(), uplo="L", diag="U")
         correction = np.asarray(solution).reshape(values.shape)
         correction /= values
-        # a step that would leave the positive numbers is cut; the next ones repair it
+        # the conductances stay positive, and later steps make up for a shortened one
         values *= 1.0 + np.maximum(correction, -0.9)
         if max(correction.max(), -correction.min()) <= LADDER_TOLERANCE:
             break
@@ -590,9 +601,10 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
 
 
 def _solve(pivots: Array, multiplier: Array, sources: list[Array]) -> Array:
-    """Solve the tridiagonal system of every node for each right-hand side, shape (nodes, m).
+    """Return the solutions of the tridiagonal system of every node, shape (sources, nodes, m).
 
-    The system is given by its LDL^T factorization; the result has shape (sources, nodes, m).
+    ``sources`` are right-hand sides, shape (nodes, m) each.  ``pivots`` and ``multiplier`` are the
+    L D L^T factorization of the systems, L having the negative multipliers below its diagonal.
     """
     import scipy.linalg.lapack
 
@@ -611,8 +623,8 @@ def _cell_norms(space: IntervalSpace, mass: Array) -> Array:
     for sweep in _sweeps(space, mass):
         parallel = sweep.s * space.gram.marginal + sweep.joint
         terms = parallel / (1.0 + mass * parallel)
-        if len(sweep.low):
-            terms += sweep.inner_form(sweep.low_currents, sweep.low_currents) * sweep.stretch**2
+        if len(sweep.U_currents):
+            terms += sweep.inner_form(sweep.U_currents) * sweep.stretch**2
         if sweep.y_currents is not None:
             terms -= (1.0 - sweep.stretch * sweep.y_currents) ** 2 / sweep.sigma
         norms += np.sum(sweep.w / sweep.s * terms, axis=0)
@@ -623,8 +635,8 @@ def _cell_norms(space: IntervalSpace, mass: Array) -> Array:
 class IntervalSolution:
     """Dual weights for interval queries, with the strategy that they determine and its gap.
 
-    Variances are in counts^2 at privacy cost 1.  On a residual space they are those of the queries'
-    pieces on that space.
+    Variances are in counts^2 at privacy cost 1.  On a residual space they are the variances of the
+    queries' components in that space.
 
     Attributes
     ----------
@@ -660,13 +672,16 @@ class IntervalSolution:
         return math.sqrt(max(self.value / self.bound, 1.0)) - 1.0
 
     def center_gradient(self) -> Array:
-        """Return the derivative of f(mu) by the center, shape (n,), up to a constant that all cells share.
+        """Return the derivative of f(mu) by the center, shape (n,).
 
-        Centers have sum 1, so the constant does not matter.  At optimal weights this is also the
-        derivative of the optimum (envelope theorem).
+        It is determined up to a constant added to all entries, because centers have sum 1.  At
+        optimal weights it is also the derivative of the optimum (envelope theorem).
         """
         if self.space.whole:
-            raise ValueError("An attribute that is measured as a whole has no center.")
+            raise ValueError(
+                "An attribute that is measured as a whole has no center. Use the solution of a"
+                " residual space."
+            )
         g = np.cumsum(self.dual)[:-1] - self.space.cumulative
         potential = np.zeros_like(g)
         for sweep in _sweeps(self.space, self.dual):
@@ -682,8 +697,7 @@ class IntervalSolution:
         for sweep in _sweeps(space, mass):
             resistance = mass * sweep.stretch
             terms = resistance / (1.0 + resistance * sweep.joint)
-            drops = sweep.low_currents * resistance
-            terms -= sweep.inner_form(drops, drops)
+            terms -= sweep.inner_form(sweep.U_currents * resistance)
             if sweep.y_currents is not None:
                 rest = mass - space.pi - resistance * sweep.y_currents
                 terms += rest**2 / sweep.sigma
@@ -701,33 +715,38 @@ class IntervalSolution:
         # the differences of a range are 1 at its last cell and -1 at the cell before its first one
         start, end = np.asarray(first) - 1, np.asarray(last)
         has_start, has_end = start >= 0, end < m
-        low, high = np.maximum(start, 0), np.minimum(end, m - 1)
+        i, j = np.maximum(start, 0), np.minimum(end, m - 1)
         out = np.zeros(len(end))
         g = None if self.space.whole else np.cumsum(self.dual)[:-1] - self.space.cumulative
         for sweep in _sweeps(self.space, self.dual):
-            decay = np.zeros_like(sweep.diagonal)
-            decay[:, 1:] = np.cumsum(np.log(sweep.multiplier), axis=1)
-            # entry (k, l) of the inverse is entry (l, l) times the multipliers between them
-            coupled = np.exp(decay[:, high] - decay[:, low]) * sweep.diagonal[:, high]
-            terms = has_start * sweep.diagonal[:, low] + has_end * sweep.diagonal[:, high]
-            terms -= 2.0 * (has_start & has_end) * coupled
-            drops = has_end * sweep.low[..., high] - has_start * sweep.low[..., low]
-            terms -= sweep.inner_form(drops, drops)
+            log_products = np.zeros_like(sweep.diagonal)
+            log_products[:, 1:] = np.cumsum(np.log(sweep.multiplier), axis=1)
+            # entry (i, j) of the inverse is entry (j, j) times the multipliers from i to j - 1
+            mixed = np.exp(log_products[:, j] - log_products[:, i]) * sweep.diagonal[:, j]
+            terms = has_start * sweep.diagonal[:, i] + has_end * sweep.diagonal[:, j]
+            terms -= 2.0 * (has_start & has_end) * mixed
+            terms -= sweep.inner_form(
+                has_end * sweep.U_potentials[..., j] - has_start * sweep.U_potentials[..., i]
+            )
             if g is not None and sweep.y is not None:
                 u = g - sweep.y
-                terms += (has_end * u[:, high] - has_start * u[:, low]) ** 2 / sweep.sigma
+                terms += (has_end * u[:, j] - has_start * u[:, i]) ** 2 / sweep.sigma
             out += np.sum(sweep.w * terms, axis=0)
         return np.asarray(np.maximum(out, 0.0) * self.norms.max())
 
     def total_covariances(self) -> Array:
-        """Return the covariances of the cells with the total of the whole attribute, shape (n,)."""
+        """Return the covariance of every cell with the total of all cells, shape (n,)."""
         if not self.space.whole:
-            raise ValueError("A residual space does not determine the total.")
+            raise ValueError(
+                "A residual space does not determine the total. Use the solution of a space with"
+                " whole=True."
+            )
         n = self.space.cells
         prefixes = self.prefix_variances()
-        rest = np.zeros(n)
-        rest[:-1] = self.range_variances(np.arange(1, n), np.full(n - 1, n - 1))
-        return np.diff(0.5 * (prefixes + prefixes[-1] - rest), prepend=0.0)
+        suffixes = np.zeros(n)  # each the complement of a prefix
+        suffixes[:-1] = self.range_variances(np.arange(1, n), np.full(n - 1, n - 1))
+        # 2 Cov(prefix, total) = Var(prefix) + Var(total) - Var(total - prefix)
+        return np.diff(0.5 * (prefixes + prefixes[-1] - suffixes), prepend=0.0)
 
     def covariance(self) -> Array:
         """Return the covariance of the estimated differences at privacy cost 1, shape (m, m).
@@ -745,22 +764,23 @@ class IntervalSolution:
             )
         out = np.zeros((m, m))
         g = None if space.whole else np.cumsum(self.dual)[:-1] - space.cumulative
-        diagonal, multiplier, factors, signs = [], [], [], []
+        diagonal, multiplier, left_factors, right_factors = [], [], [], []
         for sweep in _sweeps(space, self.dual):
             diagonal.append(sweep.w * sweep.diagonal)
             multiplier.append(sweep.multiplier)
-            if len(sweep.low):
-                scaled = np.einsum("jab,bjk->ajk", sweep.inner * sweep.w[:, :, None], sweep.low)
-                factors.append(np.concatenate(list(scaled)))
-                signs.append(np.concatenate(list(-sweep.low)))
+            if len(sweep.U_potentials):
+                weighted_inner = sweep.inner * sweep.w[:, :, None]
+                scaled = np.einsum("jab,bjk->ajk", weighted_inner, sweep.U_potentials)
+                left_factors.append(np.concatenate(list(scaled)))
+                right_factors.append(np.concatenate(list(-sweep.U_potentials)))
             if g is not None and sweep.y is not None:
                 u = g - sweep.y
-                factors.append(u * sweep.w / sweep.sigma)
-                signs.append(u)
-        if factors:
-            np.matmul(np.concatenate(factors).T, np.concatenate(signs), out=out)
-        # lower triangle of the sum of the inverses row by row; row k follows from row k - 1 of every
-        # quadrature node
+                left_factors.append(u * sweep.w / sweep.sigma)
+                right_factors.append(u)
+        if left_factors:
+            np.matmul(np.concatenate(left_factors).T, np.concatenate(right_factors), out=out)
+        # the tridiagonal inverses are added up row by row: for every quadrature node, row k of the
+        # lower triangle follows from row k - 1
         weighted, ratios = np.concatenate(diagonal), np.concatenate(multiplier)
         products = np.empty_like(weighted)
         for k in range(m):
@@ -793,12 +813,12 @@ class IntervalSolution:
 
 
 def evaluate(space: IntervalSpace, weights: Array) -> IntervalSolution:
-    """Return the strategy and gap that dual weights determine, after scaling them to sum 1.
+    """Return the solution with these dual weights, scaled to sum 1, and its cells' costs.
 
-    ``weights`` have shape (n,); those below `MIN_SHARE` / n are raised to it.
+    ``weights`` have shape (n,); scaled ones below `MIN_SHARE` / n are raised to it.
     """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
-    # weights of an earlier evaluation stay the same to the last digit
+    # weights that an earlier call returned are not scaled again, which would change last digits
     if abs(float(mass.sum()) - 1.0) > 1e-12 or mass.min() < 0.5 * floor:
         mass = np.maximum(mass, floor)
         mass = mass / mass.sum()
@@ -833,7 +853,7 @@ def solve(
             return replace(best, evaluations=count)
         point = np.log(current.dual)
         step = np.log(np.maximum(current.norms / current.trace, 1e-30))
-        # weights at the floor that would fall further are not part of the extrapolation
+        # the extrapolation leaves out weights that are at their minimum and would decrease
         step[(point <= math.log(1.01 * MIN_SHARE / n)) & (step < 0.0)] = 0.0
         points, steps = [*points, point][-HISTORY:], [*steps, step][-HISTORY:]
         proposal = point + step
