@@ -288,8 +288,8 @@ BUGS = (
     Bug(
         name="replaced record moves one cell",
         file="engine/plans/replace_one.py",
-        old="return float(np.sum(2.0 * (self.column - smallest) * differs)) * ROUNDING_FACTOR",
-        new="return float(np.sum((self.column - smallest) * differs)) * ROUNDING_FACTOR",
+        old="return float(np.sum(2.0 * (self.column_costs - smallest) * differs)) * ROUNDING_FACTOR",
+        new="return float(np.sum((self.column_costs - smallest) * differs)) * ROUNDING_FACTOR",
         tests=("tests/plans/test_neighbours.py",),
     ),
     Bug(
