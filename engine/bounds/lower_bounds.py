@@ -100,14 +100,15 @@ from engine.residuals.decomposition import (
 from engine.residuals.intervals import MIN_SHARE, IntervalSpace, evaluate
 from engine.workload import Workload
 
+# largest number of steps of the search of `independent_bound`
 MAX_STEPS = 15
 # largest number of query coefficients of a part that `largest_entry_bound` includes
 MAX_BOUND_ENTRIES = 40_000_000
-# limits of the search of `independent_bound` after its first step: nuclear norms and operations
+# limits of this search after its first step: evaluated nuclear norms, and floating-point operations
 MAX_NORMS, MAX_FLOPS = 3_000, 4e9
 # largest number of residual coordinates for which a sum of Kronecker products becomes one matrix
 MAX_DIMENSION = 1_000
-# relative gain of the bound below which the search ends
+# relative gain of the bound in one step below which this search ends
 MIN_GAIN = 1e-7
 
 
@@ -115,7 +116,8 @@ MIN_GAIN = 1e-7
 class _Norm:
     """The nuclear norm of one factor as a function of the weights of its cells.
 
-    ``rows`` are G^(1/2) L, shape (rank, cells).
+    ``rows`` are G^(1/2) L with the residual Gram G of the factor and its lift L, shape (rank,
+    cells).
     """
 
     axes: Axes
@@ -124,14 +126,15 @@ class _Norm:
 
     @property
     def flops(self) -> float:
-        """Cost of the products of an evaluation."""
+        """Floating-point operations of the matrix product in `at`."""
         return float(len(self.rows) ** 2 * self.rows.shape[1])
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
-        """Return a lower bound on the nuclear norm T, and what the cells contribute to it.
+        """Return a lower bound on the nuclear norm T, and the shares of the cells in it.
 
-        The contribution of a cell is its weight times its cost; contributions are summed to one
-        array per axis, shape (n_i,), and normalized to sum 1.
+        ``weights`` has one array of weights of cells per axis, shape (n_i,).  The share of a cell
+        is proportional to its weight times its privacy cost under the optimal strategy; shares are
+        summed to one array per axis, shape (n_i,), with sum 1.
         """
         mass: Array = np.ones(())
         for axis_weights in weights:
@@ -160,11 +163,11 @@ class _IntervalNorm:
 
     @property
     def flops(self) -> float:
-        """Cost of an evaluation, in the unit of `_Norm.flops`."""
+        """Number of matrix operations that take as long as `at`, comparable with `_Norm.flops`."""
         return 1e4 * self.space.cells
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
-        """Return a lower bound on the nuclear norm T, and what cells contribute, as `_Norm.at`."""
+        """Return a lower bound on the nuclear norm T and the shares of the cells, see `_Norm.at`."""
         (mass,) = weights
         # `evaluate` raises weights below the minimum, so its norm is not that of these weights
         if mass.min() < MIN_SHARE * float(mass.sum()) / len(mass):
@@ -179,6 +182,7 @@ def independent_bound(parts: Decomposition) -> float:
 
     The bound holds for all plans that measure the residual spaces independently.
     """
+    # attributes are equivalent if they have equal sizes, centers and (subworkload, axis) pairs
     usage: dict[str, list[tuple[int, int]]] = {}
     for space, (k, _) in parts.spaces.items():
         for axis, name in enumerate(space):
@@ -192,10 +196,11 @@ def independent_bound(parts: Decomposition) -> float:
         roles[name] = numbers.setdefault(key, len(numbers))
         if roles[name] == len(sizes):
             sizes.append(sub.sizes[axis])
+    # (subworkload, roles of its attributes) -> factor of its nuclear norm, summed over equal blocks
     blocks: dict[tuple[int, tuple[int, ...]], float] = {}
     for space, (k, scale) in parts.spaces.items():
-        key_of = (k, tuple(roles[name] for name in space))
-        blocks[key_of] = blocks.get(key_of, 0.0) + math.sqrt(scale)
+        block_key = (k, tuple(roles[name] for name in space))
+        blocks[block_key] = blocks.get(block_key, 0.0) + math.sqrt(scale)
     norms = {k: _norms(parts.subworkloads[k], parts.factors) for k in {k for k, _ in blocks}}
     evaluated = [norm for k, _ in blocks for _, factors in norms[k] for norm in factors]
     flops = sum(norm.flops for norm in evaluated)
@@ -207,7 +212,7 @@ def independent_bound(parts: Decomposition) -> float:
         if not total > best * (1.0 + MIN_GAIN):
             break
         best = total
-        # T is homogeneous of degree 1/2 in the weights, so the ratio of contribution to weight is
+        # T is homogeneous of degree 1/2 in the weights, so the ratio of weighted cost to weight is
         # squared
         weights = [
             w * np.divide(cost, w, out=np.zeros_like(w), where=w > 0.0) ** 2
@@ -222,42 +227,51 @@ def _step(
     norms: dict[int, list[tuple[float, list[_Norm | _IntervalNorm]]]],
     weights: list[Array],
 ) -> tuple[float, list[Array]]:
-    """Return the sum of the nuclear norms T of all blocks, and the contributions of cells to it.
+    """Return the sum of the nuclear norms T of all blocks, and the weighted costs of the cells.
 
-    ``weights`` and contributions have one array of shape (n,) per class of equivalent attributes.
+    The weighted cost of a cell is its weight times its privacy cost under the optimal plan for the
+    weights.  ``weights`` and the result have one array of shape (n,) per class of equivalent
+    attributes.
+
+    Parameters
+    ----------
+    blocks : mapping from (subworkload, roles of its attributes) to the factor of its nuclear norm.
+    norms : terms of every subworkload, see `_norms`.
     """
     terms_of_blocks = []
-    for (k, roles), count in blocks.items():
+    for (k, roles), scale in blocks.items():
         values, costs = [], list[list[tuple[int, Array]]]()
         for coefficient, factors in norms[k]:
-            value, along = coefficient, list[tuple[int, Array]]()
+            value, costs_by_role = coefficient, list[tuple[int, Array]]()
             for norm in factors:
                 T, costs_by_axis = norm.at([weights[roles[a]] for a in norm.axes])
                 value *= T * T
-                along += [(roles[a], c) for a, c in zip(norm.axes, costs_by_axis, strict=True)]
+                costs_by_role += [
+                    (roles[a], cost) for a, cost in zip(norm.axes, costs_by_axis, strict=True)
+                ]
             values.append(value)
-            costs.append(along)
+            costs.append(costs_by_role)
         # the squares of the terms add up because all terms share one strategy
         squared = math.fsum(values)
         terms_of_blocks.append(
-            (count * math.sqrt(squared), [v / squared if squared else 0.0 for v in values], costs)
+            (scale * math.sqrt(squared), [v / squared if squared else 0.0 for v in values], costs)
         )
     total = math.fsum(T for T, *_ in terms_of_blocks)
     weighted_costs = [np.zeros_like(w) for w in weights]
-    for T, shares, terms in terms_of_blocks:
-        for part, costs_of in zip(shares, terms, strict=True):
-            for role, along_axis in costs_of:
-                weighted_costs[role] += along_axis * (part * T / total)
+    for T, shares, costs in terms_of_blocks:
+        for share, costs_by_role in zip(shares, costs, strict=True):
+            for role, cost in costs_by_role:
+                weighted_costs[role] += cost * (share * T / total)
     return total, weighted_costs
 
 
 def _norms(
     sub: Subworkload, factors: Sequence[Factor]
 ) -> list[tuple[float, list[_Norm | _IntervalNorm]]]:
-    """Return (coefficient, norms) terms; the squared T of the subworkload is at least their sum.
+    """Return terms (coefficient, norms) whose sum is a lower bound on a subworkload's squared T.
 
-    A term is its coefficient times the squares of its norms.  There is one term for a product and
-    for a Gram that is formed as a matrix, and else one per term of the Gram.
+    A term is its coefficient times the squares of its norms.  A Gram that is a Kronecker product or
+    is formed as a matrix has one term; other Grams have one per Kronecker product of their sum.
     """
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
@@ -291,13 +305,13 @@ def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
     return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))
 
 
-# weights of the total relative to the cells of an attribute, one per starting point
+# weights of an attribute's total relative to its queries, one per starting point of the search
 TOTAL_WEIGHTS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)
 # order of the largest matrix at every level of the search
 MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
 # ratio of the orders of consecutive levels
 ORDER_GROWTH = 2.6
-# time to compute a value and its gradient, relative to the value only
+# time to compute a bound with its gradient, relative to the bound alone
 GRADIENT_COST = 3.0
 # share of the time limit for the search with the smallest matrices
 FIRST_LEVEL_SHARE = 0.4
@@ -305,10 +319,12 @@ FIRST_LEVEL_SHARE = 0.4
 COMPOSITION_SHARE = 0.1
 # steps of each search with larger matrices
 HIGHER_LEVEL_STEPS = 20
-# norm, relative to the trace, below which the coupling of the constant to other functions is 0
+# norm of the coupling of the constant to other functions, relative to the trace of the Gram, that
+# counts as 0
 NEGLIGIBLE_COUPLING = 1e-12
-# smallest root of a weight relative to the largest: functions are divided by the roots
+# smallest square root of a cell's weight, relative to the largest; functions are divided by it
 MIN_ROOT_RATIO = 1e-5
+# role of attributes -> square roots of the weights of their cells, shape (n,)
 Roots = Mapping[Role, Array]
 
 
@@ -318,7 +334,7 @@ class Model:
     Parameters
     ----------
     linked_queries : the workload, reduced to its free attributes.
-    counts : for every link the largest number of basis functions on the cells of an attribute.
+    counts : for every link the largest number of basis functions per attribute.
     """
 
     def __init__(self, linked_queries: LinkedQueries, counts: Sequence[int]) -> None:
@@ -351,31 +367,32 @@ class Model:
     def value(
         self, s: Roots, functions: Mapping[Role, Array], derivative: bool = True
     ) -> tuple[float, dict[Role, Array]]:
-        """Return a lower bound on the nuclear norm and its derivative with respect to s.
+        """Return a lower bound on the nuclear norm, and its derivative with respect to s.
 
-        By role, ``s`` and the derivative have shape (n,), and ``functions`` have shape (n, k).
+        ``s`` maps roles to the square roots of the weights of cells, shape (n,), as does the
+        derivative, which is empty without ``derivative``; ``functions`` maps roles to basis
+        functions of the cells, shape (n, k).
         """
         state = State(self.linked_queries, s, functions, derivative)
         link_values = [link.value(state) for link in self.links]
-        total, by_link = 0.0, np.zeros(len(link_values))
+        total, link_derivatives = 0.0, np.zeros(len(link_values))
         for factor, squares in self.linked_queries.sums:
             root = math.sqrt(
                 math.fsum((c * link_values[number][0]) ** 2 for number, c in squares.items())
             )
             total += factor * root
             for number, c in squares.items():
-                by_link[number] += (
-                    factor * c * c * link_values[number][0] / root if root > 0.0 else 0.0
-                )
+                if root > 0.0:
+                    link_derivatives[number] += factor * c * c * link_values[number][0] / root
         if not derivative:
             return total, {}
-        for (_, back), share in zip(link_values, by_link, strict=True):
-            back(share)
+        for (_, backpropagate), link_derivative in zip(link_values, link_derivatives, strict=True):
+            backpropagate(link_derivative)
         return total, state.by_s()
 
 
 class FunctionCounts:
-    """How many basis functions per attribute a limit on the order of matrices allows, by link."""
+    """Numbers of basis functions per attribute that a limit on the order of matrices allows."""
 
     def __init__(self, linked_queries: LinkedQueries) -> None:
         self.sizes = [
@@ -397,7 +414,10 @@ class FunctionCounts:
         ]
 
     def counts(self, order: int) -> list[int]:
-        """Return for every link the number of functions that matrices of this order allow."""
+        """Return the largest number of basis functions per attribute, one number per link.
+
+        With it no matrix has more than ``order`` rows.
+        """
         return [self._count(i, order) for i in range(len(self.sizes))]
 
     def _count(self, i: int, order: int) -> int:
@@ -413,6 +433,7 @@ class FunctionCounts:
         return k
 
     def _order(self, i: int, k: int) -> int:
+        """Return the order of the largest matrix of link i with k functions per attribute."""
         return sum(
             count * math.prod(min(k, n) - 1 for n in sizes)
             for sizes, count in self.kinds[i].items()
@@ -420,14 +441,16 @@ class FunctionCounts:
 
 
 def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
-    """Return a basis of the functions on the cells of every attribute, shape (n, n) by role.
+    """Return, by role, a basis of the functions on the cells of an attribute, shape (n, n).
 
-    Columns are in order of importance for the nuclear norm; the first one is constant.
+    ``s`` are the square roots of the weights of cells.  Columns are in order of importance for the
+    nuclear norm; the first one is constant.
     """
     out = {}
     for role, root in s.items():
         H = gram(linked_queries, role) * root[:, None] * root
-        # the constant function, here s, is always in K; the next one is its coupling to the others
+        # The first function, s in these coordinates, is the constant.  The second is the part of
+        # its image under H that is orthogonal to it.
         coupled = H @ root - (root @ H @ root) * root
         length = float(np.linalg.norm(coupled))
         first = (
@@ -465,10 +488,10 @@ def gram(linked_queries: LinkedQueries, role: Role) -> Array:
 
 
 def starting_roots(linked_queries: LinkedQueries) -> list[dict[Role, Array]]:
-    """Return starting points: roots of weights by role, shapes (n,).
+    """Return the starting points of the search: square roots of weights of cells by role, (n,).
 
-    Uniform weights, and for each of the `TOTAL_WEIGHTS` the optimal weights of the single
-    attributes.
+    The first one has uniform weights; the others have, for one of the `TOTAL_WEIGHTS` each, the
+    weights that are optimal for every attribute alone.
     """
     grams = {role: gram(linked_queries, role) for role in linked_queries.sizes}
     out = [{role: np.full(n, n**-0.5) for role, n in linked_queries.sizes.items()}]
@@ -478,7 +501,7 @@ def starting_roots(linked_queries: LinkedQueries) -> list[dict[Role, Array]]:
             if not np.trace(G) > 0.0:  # joint parts whose mean over the other attributes is 0
                 roots[role] = out[0][role]
                 continue
-            # the optimal dual weights for one attribute, with its total weighted by c
+            # the optimal dual weights for the queries on one attribute and its total with weight c
             problem = DualProblem(
                 lift=FullDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean())
             )
@@ -490,33 +513,33 @@ def starting_roots(linked_queries: LinkedQueries) -> list[dict[Role, Array]]:
 
 
 def normalize_roots(s: Array) -> Array:
-    """Normalize roots of weights, shape (n,), and bound them away from 0."""
+    """Return |s|, raised to at least `MIN_ROOT_RATIO` times its maximum, with length 1."""
     s = np.abs(s)
-    # functions are divided by the roots, so no root may be 0
+    # basis functions are divided by s, so no element may be 0
     s = np.maximum(s, MIN_ROOT_RATIO * float(s.max()))
     return np.asarray(s / np.linalg.norm(s))
 
 
 def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
-    """Return the largest nuclear norm of an L-BFGS search over weights from s, and its weights.
+    """Return the largest nuclear norm of an L-BFGS search, and the square roots of its weights.
 
-    Weights are given by their square roots.  The basis functions remain the most important ones at
-    the start.
+    The search starts at the square roots ``s`` of weights of cells; its basis functions are those
+    that `functions` returns for ``s``.
     """
     import scipy.optimize
 
-    chosen, roles = functions(model.linked_queries, s), list(s)
+    basis_functions, roles = functions(model.linked_queries, s), list(s)
     cuts = np.cumsum([0, *(len(s[role]) for role in roles)])
     best: tuple[float, Roots] = (0.0, s)
 
-    def log_value(x: Array) -> tuple[float, Array]:
+    def negative_log_value(x: Array) -> tuple[float, Array]:
         nonlocal best
         # a root may have either sign; `normalize_roots` bounds it away from zero
         signs = np.where(x < 0.0, -1.0, 1.0)
         parts = {role: x[a:b] for role, a, b in zip(roles, cuts[:-1], cuts[1:], strict=True)}
         lengths = {role: float(np.linalg.norm(part)) for role, part in parts.items()}
         roots = {role: normalize_roots(part) for role, part in parts.items()}
-        value, derivative = model.value(roots, chosen)
+        value, derivative = model.value(roots, basis_functions)
         if value > best[0]:
             best = (value, roots)
         if planning_time() > deadline:
@@ -526,7 +549,7 @@ def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple
 
     with suppress(_DeadlineError):
         scipy.optimize.minimize(
-            log_value,
+            negative_log_value,
             np.concatenate([s[role] for role in roles]),
             jac=True,
             method="L-BFGS-B",
@@ -540,7 +563,7 @@ class _DeadlineError(Exception):
 
 
 def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> float:
-    """Return the largest nuclear norm that a search for weights finds before a deadline.
+    """Return the largest nuclear norm that a search for weights of cells finds before a deadline.
 
     Parameters
     ----------
@@ -570,8 +593,8 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
         key=_value,
     )
     for order in MATRIX_ORDERS[1:]:
-        before, counts = counts, function_counts.counts(order)
-        if counts == before:
+        previous_counts, counts = counts, function_counts.counts(order)
+        if counts == previous_counts:
             continue
         if planning_time() > deadline:
             break
@@ -601,9 +624,10 @@ MAX_EXACT_CELLS = 512
 
 
 def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") -> float:
-    """Return the lower bound for a small domain, by the dual problem over all of its cells.
+    """Return the lower bound on the weighted squared error for a small domain.
 
-    Its relative RMSE distance from the largest possible bound is at most ``gap``.
+    It is optimized over the weights of all cells.  Its root is at most a share ``gap`` below that
+    of the largest possible bound.  In counts^2 at privacy cost 1.
     """
     problem = full_domain_problem(workload)
     with threads_for(problem.lift.cells):
@@ -613,7 +637,7 @@ def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") ->
 
 
 def full_domain_problem(workload: Workload) -> DualProblem:
-    """Return the problem of the optimal strategy on all cells of the queried attributes."""
+    """Return the dual of the optimal strategy problem on all cells of the queried attributes."""
     sizes = workload.schema.sizes(queried_attributes(workload))
     lift = FullTable(sizes)
     gram = lift.table_coordinates(lift.table_coordinates(domain_gram(workload)).T)
@@ -632,7 +656,10 @@ def small_domain(workload: Workload) -> bool:
 
 
 def domain_gram(workload: Workload) -> Array:
-    """Return W^T diag(weights) W on all cells of the queried attributes, shape (cells, cells)."""
+    """Return the weighted Gram W^T diag(weights) W of all queries, shape (cells, cells).
+
+    Cells are those of the table on all queried attributes, in schema order.
+    """
     names = queried_attributes(workload)
     sizes = workload.schema.sizes(names)
     cells = math.prod(sizes)
@@ -640,37 +667,39 @@ def domain_gram(workload: Workload) -> Array:
     for group in workload.groups:
         if not group.is_weighted:
             continue
-        order = [names.index(n) for n in group.attributes]
+        positions = [names.index(n) for n in group.attributes]
         if group.query_weights is None:
             matrix, axes = np.ones((1, 1)), list[int]()
             for part in group.parts:
                 matrix = np.asarray(np.kron(matrix, part.family.gram(part.sizes)), dtype=float)
-                axes += [order[a] for a in part.axes]
+                axes += [positions[a] for a in part.axes]
         else:
             rows, axes = np.ones((1, 1)), []
             for part in group.parts:
                 rows = np.asarray(np.kron(rows, part.family.rows(part.sizes)), dtype=float)
-                axes += [order[a] for a in part.axes]
+                axes += [positions[a] for a in part.axes]
             matrix = (rows * group.query_weights[:, None]).T @ rows
         other_axes = [a for a in range(len(sizes)) if a not in axes]
         matrix = np.asarray(
             np.kron(matrix, np.ones((math.prod(sizes[a] for a in other_axes),) * 2)), dtype=float
         )
-        axis_positions = [(axes + other_axes).index(a) for a in range(len(sizes))]
-        shape = [sizes[a] for a in axes + other_axes]
+        # put the axes of rows and of columns in schema order
+        all_axes = axes + other_axes
+        order = [all_axes.index(a) for a in range(len(sizes))]
+        shape = [sizes[a] for a in all_axes]
         ordered = matrix.reshape([*shape, *shape]).transpose(
-            *axis_positions, *(len(sizes) + p for p in axis_positions)
+            *order, *(len(sizes) + a for a in order)
         )
         out += group.weight * ordered.reshape(cells, cells)
     return out
 
 
-# default time limit and steps of a search
+# default time limit and number of steps of the search of `global_bound`
 SEARCH_LIMIT_S = 20.0
 SEARCH_STEPS = 60
-# cells of one attribute up to which a bound is computed
+# largest number of cells of one attribute for which `best_bound` computes a bound
 MAX_BOUND_CELLS = 2_000
-# number of cached bounds
+# results of `best_bound` in its cache
 MAX_CACHED_BOUNDS = 64
 
 
@@ -741,9 +770,9 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
 
 @lru_cache(maxsize=MAX_CACHED_BOUNDS)
 def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
-    """Return the largest known lower bound on the weighted squared error, and its method.
+    """Return the largest lower bound on the weighted squared error, and a text naming its method.
 
-    It holds for every matrix mechanism at privacy cost 1, in counts^2.  The result is cached
+    The bound holds for every matrix mechanism at privacy cost 1, in counts^2.  The result is cached
     because it takes seconds.
 
     Raises

@@ -59,9 +59,11 @@ from engine.residuals.decomposition import has_identity_gram, part_rows
 from engine.residuals.operators import ScaledIdentity
 from engine.workload import Part, Workload, joint_part
 
-# constant of the eigenvalue errors; those of sums and of LAPACK are about 1
+# eigenvalues are lowered by this factor times order * machine epsilon * largest eigenvalue; the
+# rounding errors of sums and of LAPACK have factors of about 1
 EIGENVALUE_ERROR_FACTOR = 16.0
-# factor that covers all other rounding: of sums, products and the orthonormality of functions
+# factor of every bound that covers the other rounding errors: those of sums, of products and of the
+# orthonormality of functions
 ROUNDING_FACTOR = 1.0 - 1e-7
 # smallest eigenvalue, relative to the largest, that is used for the derivative
 EIGENVALUE_CUTOFF = 1e-11
@@ -72,8 +74,9 @@ def root_trace(
 ) -> tuple[float, Array | None]:
     """Return a lower bound on tr sqrt(M) of a symmetric M >= 0, and its derivative.
 
-    The derivative is with respect to M and has its shape.  ``size`` is the size of the terms of M
-    if some were subtracted, as their rounding error may exceed that of M.
+    The derivative is with respect to M and has its shape; None without ``derivative``.  ``size``
+    bounds the spectral norm of the terms of which M is the sum.  Give it if terms are subtracted,
+    because their rounding errors may exceed those of M.
 
     >>> round(root_trace(np.diag([4.0, 9.0]))[0], 9)
     5.0
@@ -113,7 +116,8 @@ def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
 def lower_eigenvalues(eigenvalues: Array, size: float = 0.0) -> Array:
     """Return ascending eigenvalues, shape (n,), lowered by more than their error, but not below 0.
 
-    ``size`` is the size of the terms of the matrix, if it exceeds the largest eigenvalue.
+    The error is proportional to the larger of the largest eigenvalue and ``size``, a bound on the
+    spectral norm of the terms of which the matrix is the sum.
 
     >>> lower_eigenvalues(np.array([-1e-16, 1e-16, 4.0])).round(9)
     array([0., 0., 4.])
@@ -132,9 +136,10 @@ def _roots(eigenvalues: Array, size: float) -> float:
 
 
 def error_bound(norm: float, law: str = "gaussian") -> float:
-    """Return the error bound from a lower bound on a nuclear norm, in counts^2 at privacy cost 1.
+    """Return the lower bound on the weighted squared error that follows from a nuclear norm.
 
-    For Laplace noise at epsilon 1 it is twice as large: the L1 sensitivity is at least the
+    ``norm`` is a lower bound on the nuclear norm in counts; the result is in counts^2 at privacy
+    cost 1.  For Laplace noise at epsilon 1 it is twice as large: the L1 sensitivity is at least the
     Euclidean one, and Laplace noise of scale 1 has variance 2.
     """
     return norm * norm * ROUNDING_FACTOR * (2.0 if law == "laplace" else 1.0)
@@ -144,17 +149,18 @@ def error_bound(norm: float, law: str = "gaussian") -> float:
 PROBES = 3
 # largest number of entries of the rows of a part on several attributes; larger parts are omitted
 MAX_PART_ENTRIES = 4_000_000
-# number of a part; parts with equal rows have equal keys
+# number that identifies the query rows of a part; parts with equal rows have equal keys
 Key = int
-# attributes and key of every part
+# parts of a product of queries, each as (attributes, key)
 Pieces = tuple[tuple[Space, Key], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Link:
-    """Queries on the free attributes that belong to one subset of the eliminated attributes.
+    """Queries on the free attributes for one subset of the eliminated attributes.
 
-    ``terms`` maps the parts of a product on free attributes to its weight.
+    The subset are the attributes on which the rest is taken, see the module docstring.  ``terms``
+    maps products of parts on free attributes to their weights.
     """
 
     terms: dict[Pieces, float]
@@ -167,7 +173,7 @@ class Link:
         )
 
     def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
-        """Return how many subsets of the terms' attributes have the same sorted domain sizes."""
+        """Return the number of attribute subsets of the terms, by their sorted domain sizes."""
         subsets: set[Space] = set()
         for pieces in self.terms:
             names = sorted(name for part, _ in pieces for name in part)
@@ -188,7 +194,7 @@ class LinkedQueries:
         nuclear norm of the link)^2.
     roles : mapping from free attributes to their role; attributes of one role have equal weights.
     sizes : number of cells by role.
-    rows : rows with the Gram of a part, shape (k, cells of the part), by key.
+    rows : query rows with the same Gram as a part, shape (rows, cells of the part), by key.
     swaps : whether a part on two attributes is symmetric in them, by key.
     singles : keys of the parts on one attribute, by role.
     joints : roles of the attributes of a part on several attributes at one of its occurrences,
@@ -206,7 +212,7 @@ class LinkedQueries:
 
 
 def reduce_workload(workload: Workload) -> LinkedQueries:
-    """Return a workload reduced to its free attributes.
+    """Return a workload reduced to its free attributes, those without uniform optimal weights.
 
     Groups of weight 0 and joint parts with more than `MAX_PART_ENTRIES` entries are omitted.
     """
@@ -319,9 +325,11 @@ class _UniformFactors:
         }
 
     def of(self, key: Key) -> tuple[float, float] | None:
-        """Return the factors of a part for the sum over its cells and for the rest.
+        """Return the factors (total, rest) of a part on one attribute, at uniform weights.
 
-        None if the Gram of the part is not circulant, and uniform weights may not be optimal.
+        These are the eigenvalue of its Gram for the constant vector, and the sum of the square
+        roots of the other eigenvalues.  None if the Gram is not circulant, because uniform weights
+        may then not be optimal.
         """
         if key not in self.factors:
             gram = self.rows[key].T @ self.rows[key]
@@ -339,67 +347,70 @@ class _UniformFactors:
 def _links(
     groups: list[tuple[float, Pieces]], free: set[str], uniform: _UniformFactors
 ) -> dict[Pieces, dict[Pieces, float]]:
-    """Return the weights of products on free attributes, by set of eliminated parts.
+    """Return a mapping from sets of eliminated parts to the weights of products on free attributes.
 
-    The set holds the parts on eliminated attributes of which the rest is taken; of the others the
-    sum over the cells is taken.
+    The sets are those of the parts of which the rest is taken.  Of the other eliminated parts the
+    sum over the cells is taken; their factors ``total`` are included in the weights.
     """
     out: dict[Pieces, dict[Pieces, float]] = {}
     for weight, pieces in groups:
         free_parts = tuple(p for p in pieces if len(p[0]) > 1 or p[0][0] in free)
-        fixed = [p for p in pieces if len(p[0]) == 1 and p[0][0] not in free]
-        factors = [uniform.factors[key] or (0.0, 0.0) for _, key in fixed]
-        for inside in itertools.product((False, True), repeat=len(fixed)):
-            value = weight * math.prod(
-                f[0] for f, within in zip(factors, inside, strict=True) if not within
-            )
-            if all(f[1] > 0.0 for f, within in zip(factors, inside, strict=True) if within):
-                terms = out.setdefault(tuple(itertools.compress(fixed, inside)), {})
-                terms[free_parts] = terms.get(free_parts, 0.0) + value
+        eliminated = [p for p in pieces if len(p[0]) == 1 and p[0][0] not in free]
+        factors = [uniform.factors[key] or (0.0, 0.0) for _, key in eliminated]
+        for mask in itertools.product((False, True), repeat=len(eliminated)):
+            totals = [
+                total for (total, _), is_rest in zip(factors, mask, strict=True) if not is_rest
+            ]
+            rests = [rest for (_, rest), is_rest in zip(factors, mask, strict=True) if is_rest]
+            if all(rest > 0.0 for rest in rests):
+                terms = out.setdefault(tuple(itertools.compress(eliminated, mask)), {})
+                terms[free_parts] = terms.get(free_parts, 0.0) + weight * math.prod(totals)
     return out
 
 
 def _sums(
     linked: dict[Pieces, dict[Pieces, float]], uniform: _UniformFactors
 ) -> tuple[list[Link], list[tuple[float, dict[int, float]]]]:
-    """Return the distinct links, and `LinkedQueries.sums` over them.
+    """Return the distinct links of the result of `_links`, and `LinkedQueries.sums` over them.
 
-    Sums that consist of the same single link are added up.
+    Sums over the same single link become one sum.
     """
-    numbers: dict[Any, int] = {}
+    link_numbers: dict[Any, int] = {}
     links: list[Link] = []
-    by_set: dict[Space, dict[int, float]] = {}
-    for inside, terms in linked.items():
-        key = frozenset(terms.items())
-        if key not in numbers:
-            numbers[key] = len(links)
+    squares_by_set: dict[Space, dict[int, float]] = {}
+    for rest_parts, terms in linked.items():
+        content = frozenset(terms.items())
+        if content not in link_numbers:
+            link_numbers[content] = len(links)
             links.append(Link(terms=terms))
-        factor = math.prod((uniform.factors[key] or (0.0, 0.0))[1] for _, key in inside)
-        squares = by_set.setdefault(tuple(names[0] for names, _ in inside), {})
+        number = link_numbers[content]
+        factor = math.prod((uniform.factors[key] or (0.0, 0.0))[1] for _, key in rest_parts)
+        squares = squares_by_set.setdefault(tuple(names[0] for names, _ in rest_parts), {})
         # rows of different parts are stacked: |[X; Y]|_*^2 >= |X|_*^2 + |Y|_*^2
-        squares[numbers[key]] = math.hypot(squares.get(numbers[key], 0.0), factor)
-    single: dict[int, float] = {}
-    out: list[tuple[float, dict[int, float]]] = []
-    for squares in by_set.values():
+        squares[number] = math.hypot(squares.get(number, 0.0), factor)
+    single_factors: dict[int, float] = {}
+    sums: list[tuple[float, dict[int, float]]] = []
+    for squares in squares_by_set.values():
         if len(squares) == 1:
             ((number, factor),) = squares.items()
-            single[number] = single.get(number, 0.0) + factor
+            single_factors[number] = single_factors.get(number, 0.0) + factor
         else:
-            out.append((1.0, squares))
-    return links, out + [(factor, {number: 1.0}) for number, factor in single.items()]
+            sums.append((1.0, squares))
+    return links, sums + [(factor, {number: 1.0}) for number, factor in single_factors.items()]
 
 
-# smallest sum of roots, relative to the largest root, that is used for the derivative
+# the derivative of the square root Y divides by sums of two roots of eigenvalues; sums below this
+# multiple of the largest root are omitted
 ROOT_CUTOFF = 1e-6
 
 
 @dataclass(kw_only=True, eq=False)
 class FamilyRoot:
-    """Queries of one family on one attribute in the functions of a frame, with derivatives.
+    """Queries of one family on one attribute in the basis functions of a frame, with derivatives.
 
     R, C and t are those of the module docstring; ``roots`` and U are the eigenvalues and
-    eigenvectors of Y.  ``by_root``, ``by_gram`` and ``by_t`` accumulate the derivatives by R, C and
-    t.
+    eigenvectors of Y, ``gram`` is W^T W.  ``by_root``, ``by_gram`` and ``by_t`` accumulate the
+    derivatives of the nuclear norm with respect to R, C and t.
     """
 
     gram: Array
@@ -416,7 +427,8 @@ class FamilyRoot:
 class Frame:
     """Queries on one attribute for given weights of its cells, in k basis functions.
 
-    Derivatives of the nuclear norm by these queries are propagated back to s, the roots of weights.
+    The derivatives of the nuclear norm with respect to the R, C, t and F of these queries give its
+    derivative with respect to s, see `by_s`.
 
     Parameters
     ----------
@@ -431,7 +443,7 @@ class Frame:
         # fix the signs of the columns of Q, which would otherwise make the objective discontinuous
         self.K = K * np.where(functions[0] * K[0] < 0.0, -1.0, 1.0)
         self.K[:, 0] = s
-        self.F = self.K * s[:, None]  # a row W is W F on K
+        self.F = self.K * s[:, None]  # W F are the coefficients of query rows W in K
         self.by_F = np.zeros_like(self.F)
         self.families = {key: self._family(rows) for key, rows in families.items()}
 
@@ -440,8 +452,8 @@ class Frame:
         with threads_for(len(gram)):
             eigenvalues, U = scipy.linalg.eigh(gram * self.s[:, None] * self.s, check_finite=False)
         roots = np.sqrt(lower_eigenvalues(eigenvalues))
-        part = U.T @ self.K
-        R = part.T @ (part * roots[:, None])
+        K_eigen = U.T @ self.K
+        R = K_eigen.T @ (K_eigen * roots[:, None])
         # tr Y on the complement of K is tr Y minus tr R; with all functions in K it is 0
         t = max(float(roots.sum() - np.trace(R)), 0.0) if len(R) < len(gram) else 0.0
         return FamilyRoot(
@@ -456,9 +468,9 @@ class Frame:
         )
 
     def by_s(self) -> Array:
-        """Return the accumulated derivative with respect to s, shape (n,).
+        """Return the accumulated derivative of the nuclear norm with respect to s, shape (n,).
 
-        It is tangential to the sphere of vectors of length 1.
+        It is tangential to the sphere of vectors of length 1, on which s is.
         """
         by_K = self.s[:, None] * self.by_F
         out = np.einsum("nk,nk->n", self.by_F, self.K)
@@ -466,9 +478,9 @@ class Frame:
             by_root = family.by_root + family.R @ family.by_gram + family.by_gram @ family.R
             by_root = 0.5 * (by_root + by_root.T)
             by_root[np.diag_indices(len(by_root))] -= family.by_t
-            part = family.U.T @ self.K
-            by_K += 2.0 * family.U @ (family.roots[:, None] * part) @ by_root
-            by_Y = part @ by_root @ part.T
+            K_eigen = family.U.T @ self.K
+            by_K += 2.0 * family.U @ (family.roots[:, None] * K_eigen) @ by_root
+            by_Y = K_eigen @ by_root @ K_eigen.T
             by_Y[np.diag_indices(len(by_Y))] += family.by_t
             # dY solves Y dY + dY Y = dH, as Y^2 = H: a division by sums of roots in the eigenbasis
             # of Y
@@ -477,7 +489,7 @@ class Frame:
                 by_Y, sums, out=np.zeros_like(by_Y), where=sums > ROOT_CUTOFF * family.roots[-1]
             )
             out += 2.0 * ((family.U @ by_H @ family.U.T) * family.gram) @ self.s
-        Psi = self.K / self.s[:, None]
+        Psi = self.K / self.s[:, None]  # the basis functions of the cells
         out += np.einsum("nk,nk->n", by_K, Psi)
         # K is the Q of a QR decomposition: with E = Psi ds, dK is E minus K times the matrix with
         # twice the strict upper triangle and once the diagonal of the symmetric K^T E
@@ -493,7 +505,7 @@ class Joint:
     """A part on several attributes in the basis functions of their frames, with its derivative.
 
     ``Z`` are its query rows in the k_i functions of every attribute, shape (m, k_1, ..., k_p);
-    ``by_rows`` accumulates the derivative of the nuclear norm by Z.
+    ``by_rows`` accumulates the derivative of the nuclear norm with respect to Z.
     """
 
     rows: Array
@@ -501,8 +513,8 @@ class Joint:
     Z: Array
     by_rows: Array
 
-    def back(self) -> None:
-        """Propagate the derivative to the frames."""
+    def backpropagate(self) -> None:
+        """Add the derivative with respect to F of every attribute to its frame."""
         for axis, frame in enumerate(self.frames):
             out = contract(
                 self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1
@@ -544,7 +556,7 @@ class State:
         self.joints: dict[Any, Joint] = {}
 
     def frame(self, role: Role, k: int) -> Frame:
-        """Return the frame of an attribute with k functions."""
+        """Return the frame of the attributes of one role, with k basis functions."""
         if (role, k) not in self.frames:
             families = {
                 key: self.linked_queries.rows[key]
@@ -554,7 +566,10 @@ class State:
         return self.frames[role, k]
 
     def joint(self, key: Key, places: tuple[tuple[Role, int], ...]) -> Joint:
-        """Return a joint part; ``places`` are its roles and numbers of functions."""
+        """Return a part on several attributes in basis functions.
+
+        ``places`` are the role and the number of basis functions of each of its attributes.
+        """
         if (key, places) not in self.joints:
             frames = tuple(self.frame(*place) for place in places)
             rows = self.linked_queries.rows[key].reshape(-1, *(len(f.s) for f in frames))
@@ -565,30 +580,36 @@ class State:
         return self.joints[key, places]
 
     def by_s(self) -> dict[Role, Array]:
-        """Return the derivative with respect to s for every role, shape (n,)."""
+        """Return a mapping from roles to the derivative of the nuclear norm with respect to s.
+
+        Derivatives have the shape (n,).
+        """
         for joint in self.joints.values():
-            joint.back()
+            joint.backpropagate()
         out = {role: np.zeros(len(s)) for role, s in self.s.items()}
         for (role, _), frame in self.frames.items():
             out[role] += frame.by_s()
         return out
 
 
-# keys of the parts on T -> weights by the parts on the other attributes
-Ways = dict[tuple[Key, ...], dict[Pieces, float]]
-# takes the derivative of the nuclear norm by a value and propagates it back to the state
-Back = Callable[[float], None]
+# terms that contain a set T: keys of their parts on T -> products of their other parts -> weight
+TermsByKeys = dict[tuple[Key, ...], dict[Pieces, float]]
+# function that takes the derivative of the result with respect to one norm and adds the derivatives
+# with respect to R, C, t and Z that follow to the `State`
+Backpropagate = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dense:
-    """Structure of the matrix M_T for one set T of attributes outside K.
+    """Structure of the Gram matrix M_T of the module docstring, for one set T of attributes.
 
     Attributes
     ----------
-    outside : the attributes of T, each with the key of its family.
+    outside : the attributes of T, whose queries are reduced to the scalar t, each with the key of
+        its family.
     order : order of the matrix.
-    terms : weight, parts, and rows (and columns) in the matrix of every Gram that is added up.
+    terms : tuples (weight, parts, index), one per Gram that is added up: ``index`` are its rows and
+        columns in the matrix.
     """
 
     outside: tuple[tuple[str, Key], ...]
@@ -597,21 +618,22 @@ class Dense:
 
 
 class Excitations:
-    """Lower bound on the nuclear norm of one link, from dense matrices on sets of attributes.
+    """Lower bound on the nuclear norm of one link, from a dense matrix M_T per set T of attributes.
 
     Parameters
     ----------
     linked_queries, link : the reduced workload and one of its links.
-    functions : number k of functions of every attribute, including the constant one.
+    functions : number k of basis functions of every attribute, including the constant one.
     """
 
     def __init__(
         self, linked_queries: LinkedQueries, link: Link, functions: Mapping[str, int]
     ) -> None:
         self.linked_queries, self.k = linked_queries, functions
-        self.place = {name: (linked_queries.roles[name], k) for name, k in functions.items()}
-        sums: dict[Space, Ways] = {}
+        self.frame_keys = {name: (linked_queries.roles[name], k) for name, k in functions.items()}
+        terms_by_set: dict[Space, TermsByKeys] = {}
         for pieces, weight in link.terms.items():
+            # parts on one attribute of which some functions are not in K
             reducible = [
                 p
                 for p in pieces
@@ -621,47 +643,53 @@ class Excitations:
             for count in range(len(reducible) + 1):
                 for T in itertools.combinations(reducible, count):
                     T = tuple(sorted(T, key=lambda p: p[0]))
-                    ways = sums.setdefault(tuple(p[0][0] for p in T), {})
+                    by_keys = terms_by_set.setdefault(tuple(p[0][0] for p in T), {})
                     other_parts = tuple(p for p in pieces if p not in T)
-                    terms = ways.setdefault(tuple(p[1] for p in T), {})
+                    terms = by_keys.setdefault(tuple(p[1] for p in T), {})
                     terms[other_parts] = terms.get(other_parts, 0.0) + weight
-        counted_sums = [(1, ways) for ways in sums.items()]
+        counted_sets = [(1, item) for item in terms_by_set.items()]
         if max(functions.values(), default=1) == 1:
-            counted_sums = self._counted(sums)
+            counted_sets = self._count_equal_sets(terms_by_set)
+        # pairs (number of equal sets T, one matrix per combination of families on T)
         self.sums = [
             (
                 count,
                 [
-                    self._dense(tuple(zip(T, way, strict=True)), terms)
-                    for way, terms in ways.items()
+                    self._dense(tuple(zip(T, keys, strict=True)), terms)
+                    for keys, terms in by_keys.items()
                 ],
             )
-            for count, (T, ways) in counted_sums
+            for count, (T, by_keys) in counted_sets
         ]
 
-    def _counted(self, sums: Mapping[Space, Ways]) -> list[tuple[int, tuple[Space, Ways]]]:
-        """Return one set T per class of sets that are equal up to names, and the class size."""
-        roles, classes = self.linked_queries.roles, dict[Any, tuple[int, tuple[Space, Ways]]]()
+    def _count_equal_sets(
+        self, terms_by_set: Mapping[Space, TermsByKeys]
+    ) -> list[tuple[int, tuple[Space, TermsByKeys]]]:
+        """Return (size, one set T with its terms) of every class of sets that differ in names."""
+        roles = self.linked_queries.roles
+        classes: dict[Any, tuple[int, tuple[Space, TermsByKeys]]] = {}
 
-        def named_keys(names: Space, keys: Iterable[Key]) -> Any:
+        def keys_by_role(names: Space, keys: Iterable[Key]) -> Any:
             return tuple(sorted(zip((roles[name] for name in names), keys, strict=True)))
 
-        for T, ways in sums.items():
+        for T, by_keys in terms_by_set.items():
             signature = []
-            for way, terms in ways.items():
+            for keys, terms in by_keys.items():
                 weights: dict[Any, float] = {}
                 for pieces, weight in terms.items():
                     pieces_key = tuple(
                         sorted((tuple(roles[name] for name in names), key) for names, key in pieces)
                     )
                     weights[pieces_key] = weights.get(pieces_key, 0.0) + weight
-                signature.append((named_keys(T, way), tuple(sorted(weights.items()))))
-            key = tuple(sorted(signature))
-            count, first = classes.get(key, (0, (T, ways)))
-            classes[key] = (count + 1, first)
+                signature.append((keys_by_role(T, keys), tuple(sorted(weights.items()))))
+            class_key = tuple(sorted(signature))
+            count, first = classes.get(class_key, (0, (T, by_keys)))
+            classes[class_key] = (count + 1, first)
         return list(classes.values())
 
     def _dense(self, outside: tuple[tuple[str, Key], ...], terms: Mapping[Pieces, float]) -> Dense:
+        """Return the structure of M_T; ``terms`` are products on the attributes outside T."""
+        # sets of excited attributes -> first row of their block
         offsets: dict[Space, int] = {}
         order, out = 0, []
         for pieces, weight in terms.items():
@@ -680,27 +708,31 @@ class Excitations:
             out.append((weight, pieces, index.ravel()))
         return Dense(outside=outside, order=order, terms=out)
 
-    def value(self, state: State) -> tuple[float, Back]:
-        """Return a lower bound on the nuclear norm, and its backpropagation to the state."""
+    def value(self, state: State) -> tuple[float, Backpropagate]:
+        """Return a lower bound on the nuclear norm, and a function that adds its derivatives."""
         sums = []
-        for count, ways in self.sums:
-            parts = [(dense, *self._one(dense, state)) for dense in ways]
-            sums.append((count, math.sqrt(math.fsum((t * T) ** 2 for _, t, T, _ in parts)), parts))
+        for count, matrices in self.sums:
+            norms = [(dense, *self._norm(dense, state)) for dense in matrices]
+            total = math.sqrt(math.fsum((t * norm) ** 2 for _, t, norm, _ in norms))
+            sums.append((count, total, norms))
 
-        def back(outer: float) -> None:
-            for count, total, parts in sums:
-                for dense, t, T, half in parts:
-                    if t * T > 0.0 and half is not None:
-                        share = outer * count * t * T / total
-                        self._back(dense, state, share * t, half)
+        def backpropagate(outer: float) -> None:
+            for count, total, norms in sums:
+                for dense, t, norm, by_M in norms:
+                    if t * norm > 0.0 and by_M is not None:
+                        share = outer * count * t * norm / total
+                        self._add_derivatives(dense, state, share * t, by_M)
                         for name, key in dense.outside:
-                            family = state.frame(*self.place[name]).families[key]
-                            family.by_t += share * t * T / family.t
+                            family = state.frame(*self.frame_keys[name]).families[key]
+                            family.by_t += share * t * norm / family.t
 
-        return math.fsum(count * total for count, total, _ in sums), back
+        return math.fsum(count * total for count, total, _ in sums), backpropagate
 
-    def _one(self, dense: Dense, state: State) -> tuple[float, float, Array | None]:
-        t = math.prod(state.frame(*self.place[name]).families[key].t for name, key in dense.outside)
+    def _norm(self, dense: Dense, state: State) -> tuple[float, float, Array | None]:
+        """Return the product of the t of T, tr sqrt(M_T) and its derivative with respect to M_T."""
+        t = math.prod(
+            state.frame(*self.frame_keys[name]).families[key].t for name, key in dense.outside
+        )
         M = np.zeros((dense.order, dense.order))
         if t > 0.0:
             for weight, pieces, index in dense.terms:
@@ -714,29 +746,31 @@ class Excitations:
         out = []
         for names, key in pieces:
             if len(names) == 1:
-                out.append(state.frame(*self.place[names[0]]).families[key].C)
+                out.append(state.frame(*self.frame_keys[names[0]]).families[key].C)
             else:
-                Z = state.joint(key, tuple(self.place[name] for name in names)).Z
+                Z = state.joint(key, tuple(self.frame_keys[name] for name in names)).Z
                 Z = Z.reshape(len(Z), -1)
                 out.append(Z.T @ Z)
         return out
 
-    def _back(self, dense: Dense, state: State, share: float, half: Array) -> None:
+    def _add_derivatives(self, dense: Dense, state: State, factor: float, by_M: Array) -> None:
+        """Add ``factor`` times the derivatives by the Grams of M_T, given those by M_T."""
         for weight, pieces, index in dense.terms:
             grams = self._grams(pieces, state)
-            block = share * weight * half[np.ix_(index, index)].reshape([len(g) for g in grams] * 2)
+            block = factor * weight * by_M[np.ix_(index, index)]
+            block = block.reshape([len(g) for g in grams] * 2)
             for p, (names, key) in enumerate(pieces):
                 # the derivative of a Kronecker product with respect to one factor: contract all
                 # other factors
-                others = [None if q == p else factor.ravel() for q, factor in enumerate(grams)]
-                by = contract(
+                others = [None if q == p else gram.ravel() for q, gram in enumerate(grams)]
+                by_factor = contract(
                     group_axes(block, [(q, q + len(grams)) for q in range(len(grams))]), others
                 )
-                by = by.reshape(grams[p].shape)
+                by_factor = by_factor.reshape(grams[p].shape)
                 if len(names) == 1:
-                    state.frame(*self.place[names[0]]).families[key].by_gram += by
+                    state.frame(*self.frame_keys[names[0]]).families[key].by_gram += by_factor
                 else:
-                    joint = state.joint(key, tuple(self.place[name] for name in names))
-                    joint.by_rows += 2.0 * (joint.Z.reshape(len(joint.Z), -1) @ by).reshape(
+                    joint = state.joint(key, tuple(self.frame_keys[name] for name in names))
+                    joint.by_rows += 2.0 * (joint.Z.reshape(len(joint.Z), -1) @ by_factor).reshape(
                         joint.Z.shape
                     )

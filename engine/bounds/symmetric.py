@@ -72,7 +72,7 @@ from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.bounds.product_weights import (
     PROBES,
-    Back,
+    Backpropagate,
     Frame,
     Key,
     Link,
@@ -87,10 +87,11 @@ from engine.residuals.basis import Role
 
 @dataclass(kw_only=True, eq=False)
 class Terms:
-    """Weights of a permutation-symmetric workload: of the total, every attribute and every pair.
+    """Query weights of a permutation-symmetric workload on single attributes and pairs.
 
-    ``single`` maps families to weights.  ``pair`` maps (family, family) of a product, or the key of
-    one part on both attributes, to weights.
+    ``total`` is the weight of the total.  ``single`` maps keys of families to their weights on
+    every attribute.  ``pair`` maps (key, key) of a product, or (key,) of one part on both
+    attributes, to weights on every pair.
     """
 
     total: float = 0.0
@@ -99,10 +100,10 @@ class Terms:
 
 
 def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
-    """Return the weights of a link of single attributes and pairs that is permutation-symmetric.
+    """Return the weights of a permutation-symmetric link on single attributes and pairs.
 
-    None if it is not invariant under all permutations of its attributes, has fewer than 3 of them,
-    or has queries on more than 2.
+    None if the link is not invariant under all permutations of its attributes, has fewer than 3
+    attributes, or has queries on more than 2 attributes.
     """
     names = link.names
     if len(names) < 3 or len({linked_queries.roles[name] for name in names}) > 1:
@@ -110,22 +111,23 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
     by_set: dict[tuple[str, ...], dict[tuple[Key, ...], float]] = {}
     for pieces, weight in link.terms.items():
         sorted_pieces = sorted(((part, key) for part, key in pieces), key=lambda p: p[0])
-        inside = tuple(name for part, _ in sorted_pieces for name in part)
-        if len(inside) > 2:
+        attributes = tuple(name for part, _ in sorted_pieces for name in part)
+        if len(attributes) > 2:
             return None
-        if len(sorted_pieces) == 1 and len(inside) == 2:
+        if len(sorted_pieces) == 1 and len(attributes) == 2:
             transposed = (
-                inside != tuple(sorted(inside)) and not linked_queries.swaps[sorted_pieces[0][1]]
+                attributes != tuple(sorted(attributes))
+                and not linked_queries.swaps[sorted_pieces[0][1]]
             )
             # three entries, unlike the key of a product
             keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)
         else:
             keys = tuple(key for _, key in sorted_pieces)
-        terms = by_set.setdefault(tuple(sorted(inside)), {})
+        terms = by_set.setdefault(tuple(sorted(attributes)), {})
         terms[keys] = terms.get(keys, 0.0) + weight
     out = Terms(total=by_set.pop((), {}).get((), 0.0))
     for count in (1, 2):
-        term_sets = [terms for inside, terms in by_set.items() if len(inside) == count]
+        term_sets = [terms for attributes, terms in by_set.items() if len(attributes) == count]
         if not term_sets:
             continue
         if len(term_sets) != math.comb(len(names), count) or any(
@@ -148,38 +150,35 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
 def _is_symmetric(
     linked_queries: LinkedQueries, n: int, terms: Mapping[tuple[Key, ...], float]
 ) -> bool:
-    """Return whether the queries on pairs are symmetric, tested on random tables."""
+    """Return whether the queries on a pair are invariant under exchange of its two attributes.
+
+    Compares the weighted squared answers to random tables and their transposes.  Attributes have n
+    cells; ``terms`` maps keys as in `symmetric_terms` to weights.
+    """
     rng = np.random.default_rng(0)
     for _ in range(PROBES):
         x = rng.standard_normal((n, n))
-        answers = []
+        totals = []
         for table in (x, x.T):
             total = 0.0
             for keys, weight in terms.items():
-                if keys[2:]:
-                    total += weight * float(
-                        np.sum(
-                            (linked_queries.rows[keys[0]] @ (table.T if keys[1] else table).ravel())
-                            ** 2
-                        )
-                    )
+                rows = linked_queries.rows[keys[0]]
+                if keys[2:]:  # one part on both attributes
+                    answers = rows @ (table.T if keys[1] else table).ravel()
                 else:
-                    total += weight * float(
-                        np.sum(
-                            (linked_queries.rows[keys[0]] @ table @ linked_queries.rows[keys[1]].T)
-                            ** 2
-                        )
-                    )
-            answers.append(total)
-        if abs(answers[0] - answers[1]) > 1e-10 * max(answers):
+                    answers = rows @ table @ linked_queries.rows[keys[1]].T
+                total += weight * float(np.sum(answers**2))
+            totals.append(total)
+        if abs(totals[0] - totals[1]) > 1e-10 * max(totals):
             return False
     return True
 
 
 class PairColumns:
-    """Basis of symmetric (sign 1) or antisymmetric (sign -1) products of k functions of a cell.
+    """Basis of the symmetric (sign 1) or antisymmetric (sign -1) functions on a pair of attributes.
 
-    Pairs with the constant function 0 come before those without it.
+    Its elements are normalized sums or differences of f_i (x) f_j and f_j (x) f_i for k basis
+    functions f of the cells of one attribute.  Those with the constant f_0 come first.
     """
 
     def __init__(self, k: int, sign: int) -> None:
@@ -189,11 +188,14 @@ class PairColumns:
         self.c = np.where(self.I == self.J, 0.5, math.sqrt(0.5))
 
     def columns(self, Z: Array) -> Array:
-        """Return the coefficients of rows Z, shape (m, k, k), in this basis, shape (m, pairs)."""
+        """Return the coefficients in this basis, shape (m, pairs), of query rows Z.
+
+        Z has the coefficients of f_i (x) f_j, shape (m, k, k).
+        """
         return (Z[:, self.I, self.J] + self.sign * Z[:, self.J, self.I]) * self.c
 
     def tables(self, X: Array) -> Array:
-        """Return the transpose of `columns`, from shape (m, pairs) to (m, k, k)."""
+        """Apply the transpose of the linear map `columns`, from shape (m, pairs) to (m, k, k)."""
         out = np.zeros((len(X), self.k, self.k))
         # the two statements must be separate, as (u, u) receives both terms
         out[:, self.I, self.J] += X * self.c
@@ -203,23 +205,27 @@ class PairColumns:
 
 @dataclass(kw_only=True, eq=False)
 class Slab:
-    """Query rows that are part of several sectors' matrices.
+    """Query rows that occur in the matrices of several sectors.
 
-    ``by_rows`` accumulates the derivative of the nuclear norm by the rows, and ``back`` propagates
-    it to the attributes.
+    Attributes
+    ----------
+    rows : the query rows, shape (m, columns).
+    by_rows : accumulated derivative of the nuclear norm with respect to the rows.
+    backpropagate : function that takes this derivative and adds the derivatives with respect to the
+        queries on single attributes to the `State`.
     """
 
     rows: Array
     by_rows: Array
-    back: Callable[[Array], None]
+    backpropagate: Callable[[Array], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sector:
     """A diagonal block of a permutation-symmetric workload, which occurs ``times`` times.
 
-    ``placed`` lists which columns of which slabs form its matrix: for every slab the columns, the
-    first column of the matrix that they fill, and their coefficient.
+    ``placed`` lists the slabs that its matrix stacks.  For every slab it has tuples (columns of the
+    slab, first column of the matrix that they fill, coefficient).
     """
 
     name: str
@@ -228,7 +234,7 @@ class Sector:
     placed: list[tuple[Slab, list[tuple[slice, int, float]]]]
 
     def matrix(self) -> Array:
-        """Return the matrix of all slabs stacked vertically, shape (rows, width)."""
+        """Return the matrix of this block, its slabs stacked vertically, shape (rows, width)."""
         out = []
         for slab, places in self.placed:
             block = np.zeros((len(slab.rows), self.width))
@@ -238,11 +244,14 @@ class Sector:
             out.append(block)
         return np.concatenate(out)
 
-    def back(self, by: Array) -> None:
-        """Add to the slabs the derivative ``by`` of the nuclear norm by this sector's matrix."""
+    def backpropagate(self, by_matrix: Array) -> None:
+        """Add to the slabs the derivative ``by_matrix`` of the nuclear norm.
+
+        It is the derivative with respect to the matrix of this block, shape (rows, width).
+        """
         row = 0
         for slab, places in self.placed:
-            slab_derivative = by[row : row + len(slab.rows)]
+            slab_derivative = by_matrix[row : row + len(slab.rows)]
             for columns, start, coefficient in places:
                 width = slab.rows[:, columns].shape[1]
                 slab.by_rows[:, columns] += coefficient * slab_derivative[:, start : start + width]
@@ -250,90 +259,98 @@ class Sector:
 
 
 class SymmetricPairs:
-    """Nuclear norm of a permutation-symmetric link of single attributes and pairs.
+    """Nuclear norm of a permutation-symmetric link on single attributes and pairs.
 
     Parameters
     ----------
-    d, role : number of the attributes and their role.
+    d, role : number of the attributes and their common role.
     terms : weights on every attribute and every pair.
-    k : number of functions, including the constant one.
+    k : number of basis functions per attribute, including the constant one.
     """
 
     def __init__(self, d: int, role: Role, terms: Terms, k: int) -> None:
         self.d, self.role, self.terms, self.k = d, role, terms, k
 
-    def value(self, state: State) -> tuple[float, Back]:
-        """Return a lower bound on the nuclear norm, and its backpropagation to the state."""
+    def value(self, state: State) -> tuple[float, Backpropagate]:
+        """Return a lower bound on the nuclear norm, and a function that adds its derivatives."""
         frame = state.frame(self.role, self.k)
-        inside, inside_back = self._inside(self.d, self.terms, state)
+        inside, inside_backpropagate = self._inside(self.d, self.terms, state)
         sums = [self._outside(m, frame, state) for m in (1, 2)] if self.k < len(frame.s) else []
         value = inside + math.fsum(total for total, _ in sums)
 
-        def back(outer: float) -> None:
-            inside_back(outer)
-            for m, (total, ways) in enumerate(sums, start=1):
-                for keys, t, norm, way_back in ways:
+        def backpropagate(outer: float) -> None:
+            inside_backpropagate(outer)
+            for m, (total, summands) in enumerate(sums, start=1):
+                for keys, t, norm, summand_backpropagate in summands:
                     if t * norm > 0.0:
                         share = outer * math.comb(self.d, m) ** 2 * t * norm / total
-                        way_back(share * t)
+                        summand_backpropagate(share * t)
                         for key in keys:
                             frame.families[key].by_t += share * t * norm / frame.families[key].t
 
-        return value, back
+        return value, backpropagate
 
     def _outside(
         self, m: int, frame: Frame, state: State
-    ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Back]]]:
-        """Return the nuclear norm of all choices of m attributes outside K, and its summands.
+    ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Backpropagate]]]:
+        """Return the sum of the nuclear norms of all choices of m attributes outside K.
 
-        A summand has the families on the m attributes, the product of their t, the nuclear norm of
-        the other attributes, and its backpropagation.
+        The second value lists the summands of the norm of one choice: tuples (keys of the families
+        on the m attributes, product of their t, nuclear norm on the other attributes, function that
+        adds the derivatives of this norm).
         """
-        ways: dict[tuple[Key, ...], Terms] = {}
+        remaining: dict[tuple[Key, ...], Terms] = {}
         products = {keys: weight for keys, weight in self.terms.pair.items() if len(keys) == 2}
         if m == 1:
             for key, weight in self.terms.single.items():
-                ways.setdefault((key,), Terms()).total += weight
+                remaining.setdefault((key,), Terms()).total += weight
             for (key, other), weight in products.items():
-                ways.setdefault((key,), Terms()).single[other] = weight
+                remaining.setdefault((key,), Terms()).single[other] = weight
         else:
             for keys, weight in products.items():
-                ways.setdefault(keys, Terms()).total += weight
-        out = []
-        for way, terms in ways.items():
-            t = math.prod(frame.families[key].t for key in way)
+                remaining.setdefault(keys, Terms()).total += weight
+        summands = []
+        for keys, terms in remaining.items():
+            t = math.prod(frame.families[key].t for key in keys)
             if t > 0.0:
-                out.append((way, t, *self._inside(self.d - m, terms, state)))
-        return math.comb(self.d, m) * math.sqrt(math.fsum((t * v) ** 2 for _, t, v, _ in out)), out
+                summands.append((keys, t, *self._inside(self.d - m, terms, state)))
+        norm_of_choice = math.sqrt(math.fsum((t * norm) ** 2 for _, t, norm, _ in summands))
+        return math.comb(self.d, m) * norm_of_choice, summands
 
-    def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Back]:
-        """Return the nuclear norm of d attributes on K, and its backpropagation to the state."""
+    def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Backpropagate]:
+        """Return the nuclear norm of the queries on d attributes in the basis K.
+
+        The second value is a function that adds its derivatives to the state.
+        """
         blocks = sectors(d, self.k if terms.single or terms.pair else 1, terms, state, self.role)
         slabs = list(dict.fromkeys(slab for sector in blocks for slab, _ in sector.placed))
         norms = [nuclear(sector.matrix(), state.derivative) for sector in blocks]
 
-        def back(outer: float) -> None:
+        def backpropagate(outer: float) -> None:
             for slab in slabs:
                 slab.by_rows[:] = 0.0
-            for sector, (_, by) in zip(blocks, norms, strict=True):
-                sector.back(outer * sector.times * by)
+            for sector, (_, by_matrix) in zip(blocks, norms, strict=True):
+                sector.backpropagate(outer * sector.times * by_matrix)
             for slab in slabs:
-                slab.back(slab.by_rows)
+                slab.backpropagate(slab.by_rows)
 
         return (
             math.fsum(
                 sector.times * value for sector, (value, _) in zip(blocks, norms, strict=True)
             ),
-            back,
+            backpropagate,
         )
 
 
 def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sector]:
-    """Return the diagonal blocks of the queries on d equivalent attributes, in k functions each."""
+    """Return the diagonal blocks of a permutation-symmetric workload on d attributes.
+
+    Queries are represented in k basis functions per attribute, the constant included.
+    """
     frame, u = state.frame(role, k), k - 1
     total = [_slab(np.full((1, 1), math.sqrt(terms.total)), lambda by: None)] if terms.total else []
     single = [_single(frame, key, weight) for key, weight in terms.single.items()]
-    even, odd = list[Slab](), list[Slab]()
+    even, odd = list[Slab](), list[Slab]()  # symmetric and antisymmetric parts of pairs
     for keys, weight in terms.pair.items():
         for sign, side in ((1, even), (-1, odd)):
             slab = (
@@ -343,7 +360,9 @@ def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sect
             )
             if slab is not None:
                 side.append(slab)
+    # numbers of symmetric pairs without the constant and of antisymmetric ones
     S, L = k * u // 2, u * (u - 1) // 2
+    # columns of slabs: constant and others of one attribute; pairs with the constant and without it
     zero, one, sums, pairs, odd_pairs = (
         slice(0, 1),
         slice(1, None),
@@ -392,17 +411,17 @@ def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sect
     return [sector for sector in out if sector.times > 0 and sector.width and sector.placed]
 
 
-def _slab(rows: Array, back: Callable[[Array], None]) -> Slab:
-    return Slab(rows=rows, by_rows=np.zeros(rows.shape), back=back)
+def _slab(rows: Array, backpropagate: Callable[[Array], None]) -> Slab:
+    return Slab(rows=rows, by_rows=np.zeros(rows.shape), backpropagate=backpropagate)
 
 
 def _single(frame: Frame, key: Key, weight: float) -> Slab:
     family, root = frame.families[key], math.sqrt(weight)
 
-    def back(by: Array) -> None:
+    def backpropagate(by: Array) -> None:
         family.by_root += root * by
 
-    return _slab(root * family.R, back)
+    return _slab(root * family.R, backpropagate)
 
 
 def _joint(
@@ -413,10 +432,10 @@ def _joint(
     if np.abs(rows).max(initial=0.0) <= 1e-13 * np.abs(joint.Z).max():
         return None  # the queries are invariant under the exchange of the two attributes
 
-    def back(by: Array) -> None:
+    def backpropagate(by: Array) -> None:
         joint.by_rows += math.sqrt(weight) * columns.tables(by)
 
-    return _slab(rows, back)
+    return _slab(rows, backpropagate)
 
 
 def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> Slab:
@@ -431,27 +450,28 @@ def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> S
     if rows is not None:
         values = rows.columns(values.T.reshape(-1, *shape)).T
 
-    def back(by: Array) -> None:
+    def backpropagate(by: Array) -> None:
         if rows is not None:
             by = rows.tables(by.T).reshape(by.shape[1], -1).T
         by = columns.tables(root * by).reshape(*shape, columns.k, columns.k)
         first.by_root += np.einsum("ijpq,jq->ip", by, second.R, optimize=True)
         second.by_root += np.einsum("ijpq,ip->jq", by, first.R, optimize=True)
 
-    return _slab(root * values, back)
+    return _slab(root * values, backpropagate)
 
 
-# functions of every attribute, including the constant one
+# basis functions per attribute, including the constant one, of `SymmetricProducts`
 FUNCTIONS_PER_ATTRIBUTE = 2
-# number of attributes -> family -> weight
+# number of attributes of a product -> key of its family -> weight
 Orders = Mapping[int, Mapping[Key, float]]
 
 
 def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
-    """Return a mapping from numbers of attributes to the weights of their products, by family.
+    """Return the weights of the products of a permutation-symmetric link.
 
-    None if the link has not equal products, of one family each, on all sets of equally many
-    attributes.
+    Each product must consist of queries of one family on all its attributes.  The result maps
+    numbers of attributes to the weights of the products on every set of that size, by family.  None
+    if a product has several families, or sets of equal size have different weights.
 
     Parts on several attributes are omitted, which makes the Gram and the bound smaller.
     """
@@ -469,10 +489,10 @@ def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
         key = keys.pop() if keys else -1  # -1 for the total, which has no family
         weights[key] = weights.get(key, 0.0) + weight
     out: dict[int, dict[Key, float]] = {}
-    counts: dict[int, int] = {}
-    for inside, terms in by_set.items():
-        counts[len(inside)] = counts.get(len(inside), 0) + 1
-        if out.setdefault(len(inside), terms) != terms:
+    counts: dict[int, int] = {}  # number of sets by number of attributes
+    for attributes, weights in by_set.items():
+        counts[len(attributes)] = counts.get(len(attributes), 0) + 1
+        if out.setdefault(len(attributes), weights) != weights:
             return None
     complete = all(count == math.comb(len(names), order) for order, count in counts.items())
     return out if complete and out and max(out) > 0 else None
@@ -492,15 +512,15 @@ class Elements:
     width: int
 
     def matrix(self, gram: Array) -> tuple[Array, list[Array]]:
-        """Return the matrix for a Gram C and its derivatives with respect to a, b and c.
+        """Return the sector's matrix at the 2 x 2 Gram C = [[a, b], [b, c]], and its derivatives.
 
-        All have shape (width, width).
+        The list has its derivatives with respect to a, b and c.  Shapes (width, width).
         """
         (a, b), (_, c) = gram.tolist()
         values = np.array([a, b, c, max(a * c - b * b, 0.0)])
         table = values ** np.maximum(self.powers, 0)
-        by = [self.counts * self._derivative(k, values, table) for k in range(4)]
-        matrices = [self._placed(x) for x in (self.counts * table.prod(axis=1), *by)]
+        derivatives = [self.counts * self._derivative(k, values, table) for k in range(4)]
+        matrices = [self._placed(x) for x in (self.counts * table.prod(axis=1), *derivatives)]
         return matrices[0], [
             matrices[1] + c * matrices[4],
             matrices[2] - 2.0 * b * matrices[4],
@@ -508,12 +528,17 @@ class Elements:
         ]
 
     def _derivative(self, k: int, values: Array, table: Array) -> Array:
-        """Return the derivative of every term by value k, without the factor ``counts``."""
+        """Return the derivative of every term with respect to ``values[k]``, shape (terms,).
+
+        ``values`` are a, b, c and det(C), ``table`` their powers in every term, shape (terms, 4).
+        The factors ``counts`` are left out.
+        """
         power = self.powers[:, k]
         derivative = power * values[k] ** np.maximum(power - 1, 0)
         return np.asarray(derivative * np.delete(table, k, axis=1).prod(axis=1))
 
     def _placed(self, terms: Array) -> Array:
+        """Return the matrix whose elements are the sums of the terms, shape (width, width)."""
         out: Array = np.zeros(self.width**2)
         np.add.at(out, self.at, terms)
         return out.reshape(self.width, self.width)
@@ -521,14 +546,16 @@ class Elements:
 
 @lru_cache(maxsize=1024)
 def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements:
-    """Return the matrix of one sector for the products on all sets of ``order`` of d attributes.
+    """Return the Gram of the products on all sets of ``order`` of d attributes, in one sector.
 
-    The sector is that of ``pairs`` antisymmetric pairs; its matrix has ``width`` rows and columns.
+    The sector is that of ``pairs`` antisymmetric pairs, see the module docstring; its matrix has
+    ``width`` rows and columns.
     """
     remaining, terms = d - 2 * pairs, list[tuple[int, float, tuple[int, ...]]]()
     for k in range(min(width, remaining + 1)):
         for m in range(min(width, remaining + 1)):
             norm = math.sqrt(math.comb(remaining, k) * math.comb(remaining, m))
+            # attributes with function 1 in row and column; ``none`` are those with it in neither
             for both in range(max(0, k + m - remaining), min(k, m) + 1):
                 none = remaining - k - m + both
                 ways = (
@@ -536,7 +563,7 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements
                     * math.comb(k, both)
                     * math.comb(remaining - k, m - both)
                 )
-                for q in range(pairs + 1):
+                for q in range(pairs + 1):  # power of det(C)
                     a = order - pairs - (k + m - both) - q  # power of z a in the entries B_00
                     if 0 <= a <= none:
                         count = ways / norm * math.comb(none, a) * math.comb(pairs, q)
@@ -552,58 +579,61 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements
 
 
 class SymmetricProducts:
-    """Nuclear norm of a permutation-symmetric link of products of any order on d attributes."""
+    """Nuclear norm of a permutation-symmetric link of products on any number of d attributes.
+
+    ``orders`` are the weights of the products, see `product_orders`.
+    """
 
     def __init__(self, d: int, role: Role, orders: Orders) -> None:
         self.d, self.role, self.orders = d, role, orders
 
-    def value(self, state: State) -> tuple[float, Back]:
-        """Return a lower bound on the nuclear norm, and its backpropagation to the state."""
+    def value(self, state: State) -> tuple[float, Backpropagate]:
+        """Return a lower bound on the nuclear norm, and a function that adds its derivatives."""
         families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
         sums = []
-        for outside in range(max(self.orders) + 1):
-            ways = []
+        for outside in range(max(self.orders) + 1):  # number of attributes outside K
+            summands = []
             for key in families if outside else (None,):
                 t = families[key].t ** outside if key is not None else 1.0
-                if t > 0.0 and (rest := self._remaining_orders(outside, key)):
-                    ways.append((key, t, *self._inside(self.d - outside, rest, state)))
-            total = math.sqrt(math.fsum((t * value) ** 2 for _, t, value, _ in ways))
-            sums.append((outside, math.comb(self.d, outside), total, ways))
+                if t > 0.0 and (remaining := self._remaining_orders(outside, key)):
+                    summands.append((key, t, *self._inside(self.d - outside, remaining, state)))
+            total = math.sqrt(math.fsum((t * norm) ** 2 for _, t, norm, _ in summands))
+            sums.append((outside, math.comb(self.d, outside), total, summands))
 
-        def back(outer: float) -> None:
-            for outside, count, total, ways in sums:
-                for key, t, value, by in ways:
-                    if value > 0.0:
-                        share = outer * count * t * value / total
-                        for family, gradient in by.items():
+        def backpropagate(outer: float) -> None:
+            for outside, count, total, summands in sums:
+                for key, t, norm, by_grams in summands:
+                    if norm > 0.0:
+                        share = outer * count * t * norm / total
+                        for family, by_gram in by_grams.items():
                             width = len(families[family].by_gram)
-                            families[family].by_gram += share * t * gradient[:width, :width]
+                            families[family].by_gram += share * t * by_gram[:width, :width]
                         if key is not None:
-                            families[key].by_t += share * value * outside * t / families[key].t
+                            families[key].by_t += share * norm * outside * t / families[key].t
 
-        return math.fsum(count * total for _, count, total, _ in sums), back
+        return math.fsum(count * total for _, count, total, _ in sums), backpropagate
 
     def _remaining_orders(self, outside: int, key: Key | None) -> dict[int, Mapping[Key, float]]:
         """Return the products on the other attributes if ``outside`` attributes are outside K.
 
         The result maps numbers of other attributes to weights by family.  Only products of the
-        family ``key`` are included; None for all.
+        family ``key`` are included; None includes all families.
         """
         out: dict[int, Mapping[Key, float]] = {}
         for order, terms in self.orders.items():
-            weights = terms if key is None else {key: terms[key]} if key in terms else {}
+            weights = {k: weight for k, weight in terms.items() if key is None or k == key}
             if order >= outside and weights:
                 out[order - outside] = weights
         return out
 
     def _inside(self, d: int, orders: Orders, state: State) -> tuple[float, dict[Key, Array]]:
-        """Return the nuclear norm for d attributes inside K, and its derivatives by the Grams C.
+        """Return the nuclear norm of products on d attributes in the basis K, and its derivatives.
 
-        ``orders`` maps numbers of attributes to the weights of products by family; derivatives are
-        by family.
+        ``orders`` are the weights of the products, see `product_orders`.  The derivatives are a
+        mapping from families to the derivative with respect to the Gram C, shape (2, 2).
         """
         families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
-        value, by = 0.0, dict[Key, Array]()
+        value, by_grams = 0.0, dict[Key, Array]()
         for pairs in range(min(max(orders), d // 2) + 1):
             times = math.comb(d, pairs) - (math.comb(d, pairs - 1) if pairs else 0)
             width = max(orders) - pairs + 1
@@ -616,16 +646,16 @@ class SymmetricProducts:
                     matrix, slope = antisymmetric_sector(d, pairs, order, width).matrix(gram)
                     M += weight * matrix
                     slopes.append((key, weight, slope))
-            norm, half = root_trace(M, state.derivative)
+            norm, by_M = root_trace(M, state.derivative)
             value += times * norm
-            if half is None:
+            if by_M is None:
                 continue
             for key, weight, slope in slopes:
                 if key in families:
-                    a, b, c = (times * weight * float(np.sum(half * s)) for s in slope)
-                    by.setdefault(key, np.zeros((2, 2)))
-                    by[key] += [[a, b / 2.0], [b / 2.0, c]]
-        return value, by
+                    a, b, c = (times * weight * float(np.sum(by_M * s)) for s in slope)
+                    by_grams.setdefault(key, np.zeros((2, 2)))
+                    by_grams[key] += [[a, b / 2.0], [b / 2.0, c]]
+        return value, by_grams
 
 
 # singular values of a sector's queries, relative to the largest, that count as 0
@@ -634,7 +664,9 @@ RANK_TOLERANCE = 1e-10
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SectorMoments:
-    """Matrices of one sector, shape (r, r), as functions of the composition c:
+    """Matrices of one sector, shape (r, r), as functions of the composition c.
+
+    The composition has the number c_a of attributes with each value a.  The matrix is
 
         sum_{a<b} pair c_a c_b x_ab x_ab^T + pair (c_a choose 2) x_aa x_aa^T + value c_a g_a g_a^T +
         total g g^T,
@@ -643,7 +675,8 @@ class SectorMoments:
     Attributes
     ----------
     times : number of occurrences of the sector.
-    single, x : shapes (n, r) and (n, n, r).
+    single, x : the vectors single_a and x_ab, shapes (n, r) and (n, n, r).
+    pair, value, total : coefficients of the sums over pairs, of the sum over values and of g g^T.
     """
 
     times: float
@@ -654,31 +687,34 @@ class SectorMoments:
     total: float = 0.0
 
     def matrices(self, counts: Array) -> Array:
-        """Return the matrices of compositions, shape (m, n), as shape (m, r, r)."""
-        g, single, double = self._parts(counts)
+        """Return the matrices of the compositions ``counts``, shape (m, n), as shape (m, r, r)."""
+        g, pair_counts = self._vectors(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
         out = self.total * sums[:, :, None] * sums[:, None, :]
         if self.value:
-            out += self.value * (single[:, :, None] * g).transpose(0, 2, 1) @ g
+            out += self.value * (counts[:, :, None] * g).transpose(0, 2, 1) @ g
         if self.pair:
             n, _, r = self.x.shape
             x = self.x.reshape(n * n, r)
-            out += self.pair * np.array([(x * w.reshape(-1, 1)).T @ x for w in double])
+            out += self.pair * np.array([(x * w.reshape(-1, 1)).T @ x for w in pair_counts])
         return np.asarray(out)
 
     def traces(self, counts: Array) -> Array:
         """Return the traces of the matrices of m compositions, shape (m,)."""
-        g, single, double = self._parts(counts)
+        g, pair_counts = self._vectors(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
         out = self.total * np.sum(sums**2, axis=1)
         if self.value:
-            out += self.value * np.sum(single * np.sum(g**2, axis=2), axis=1)
+            out += self.value * np.sum(counts * np.sum(g**2, axis=2), axis=1)
         if self.pair:
-            out += self.pair * np.einsum("mab,ab->m", double, np.sum(self.x**2, axis=2))
+            out += self.pair * np.einsum("mab,ab->m", pair_counts, np.sum(self.x**2, axis=2))
         return np.asarray(out)
 
     def sizes(self, counts: Array) -> Array:
-        """Return the traces of the terms' absolute values, shape (m,), which scale rounding."""
+        """Return the traces of m compositions with all coefficients positive, shape (m,).
+
+        They bound the spectral norms of the terms, to which rounding errors are proportional.
+        """
         return replace(
             self, pair=abs(self.pair), value=abs(self.value), total=abs(self.total)
         ).traces(counts)
@@ -686,15 +722,15 @@ class SectorMoments:
     def slopes(self, counts: Array) -> Array:
         """Return the derivatives of the traces with respect to the counts, shape (m, n)."""
         n, _, r = self.x.shape
-        g, single, _ = self._parts(counts)
+        g, _ = self._vectors(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
         # derivative of the sums
         sum_slopes = g + (counts @ self.x.reshape(n, n * r)).reshape(-1, n, r)
         out = 2.0 * self.total * np.einsum("mar,mr->ma", sum_slopes, sums)
         if self.value:
-            weighed = (single[:, :, None] * g).reshape(-1, n * r)
+            weighted = (counts[:, :, None] * g).reshape(-1, n * r)
             out += self.value * (
-                np.sum(g**2, axis=2) + 2.0 * weighed @ self.x.transpose(0, 2, 1).reshape(n * r, n)
+                np.sum(g**2, axis=2) + 2.0 * weighted @ self.x.transpose(0, 2, 1).reshape(n * r, n)
             )
         if self.pair:
             squares = np.sum(self.x**2, axis=2)
@@ -702,22 +738,26 @@ class SectorMoments:
         return np.asarray(out)
 
     def transformed(self, Z: Array) -> SectorMoments:
-        """Return the moments of the matrices Z M Z^T, where M are these and Z has shape (s, r)."""
+        """Return the moments of Z M Z^T, where M are the matrices of these moments, Z of (s, r)."""
         return replace(self, single=self.single @ Z.T, x=self.x @ Z.T)
 
-    def _parts(self, counts: Array) -> tuple[Array, Array, Array]:
+    def _vectors(self, counts: Array) -> tuple[Array, Array]:
+        """Return the vectors g_a of m compositions, shape (m, n, r), and counts of value pairs.
+
+        These are the numbers of pairs of attributes with values (a, b), shape (m, n, n).
+        """
         n, _, r = self.x.shape
         g = self.single + (counts @ self.x.transpose(1, 0, 2).reshape(n, n * r)).reshape(-1, n, r)
-        # pairs of attributes with values a and b, halved because (a, b) and (b, a) both occur
-        double = counts[:, :, None] * counts[:, None, :] / 2.0
-        double[:, range(n), range(n)] -= counts / 2.0
-        return g, counts, double
+        # halved because (a, b) and (b, a) both occur
+        pair_counts = counts[:, :, None] * counts[:, None, :] / 2.0
+        pair_counts[:, range(n), range(n)] -= counts / 2.0
+        return g, pair_counts
 
 
 def moments(d: int, values: Array, sector: Sector) -> SectorMoments:
-    """Return the moments of a sector of d attributes.
+    """Return the matrices of a sector of d attributes as functions of the composition.
 
-    ``values`` are those of all functions but the constant, shape (n, u).
+    ``values`` are the values of all basis functions except the constant one, shape (n, u).
     """
     n, u = values.shape
     tables = values[:, None, :, None] * values[None, :, None, :]
@@ -725,17 +765,17 @@ def moments(d: int, values: Array, sector: Sector) -> SectorMoments:
         PairColumns(u, sign).columns(tables.reshape(-1, u, u)).reshape(n, n, -1) for sign in (1, -1)
     )
     rows = sector.matrix()
-    _, sizes, V = np.linalg.svd(rows, full_matrices=False)
-    nonzero = sizes > RANK_TOLERANCE * sizes.max(initial=0.0)
+    _, singular_values, V = np.linalg.svd(rows, full_matrices=False)
+    nonzero = singular_values > RANK_TOLERANCE * singular_values.max(initial=0.0)
     # dropping rows makes the nuclear norm smaller, so the bound stays valid
-    rows = sizes[nonzero, None] * V[nonzero]
-    out = {
+    rows = singular_values[nonzero, None] * V[nonzero]
+    moments_of = {
         "trivial": lambda: _trivial(d, values, S, rows),
         "standard": lambda: _standard(d, values, S, L, rows),
         "two rows": lambda: _pairs(d - 2, S, rows, sector.times, 1.0 / (2.0 * (d - 1))),
         "antisymmetric": lambda: _pairs(d, L, rows, sector.times, 0.0),
     }
-    return replace(out[sector.name](), times=sector.times)
+    return replace(moments_of[sector.name](), times=sector.times)
 
 
 def _trivial(d: int, values: Array, S: Array, rows: Array) -> SectorMoments:
@@ -769,22 +809,23 @@ def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> Sec
     )
 
 
-# concentrations of the Dirichlet draws of initial compositions around the weights of one attribute
+# concentrations of the Dirichlet distributions of initial compositions (numbers of attributes with
+# each value), whose mean is proportional to the weights of the values of one attribute
 CONCENTRATIONS = (0.4, 1.2, 4.0)
 # initial compositions per concentration
 INITIAL_COMPOSITIONS = 100
 # starts of a search for the most costly composition, half of them random
 SEARCH_STARTS = 16
-# candidate moves of one attribute to another value per step
+# per step of this search, candidates that change the value of one attribute
 CANDIDATE_MOVES = 12
-# summed share of the compositions that are added in one round
+# share of the weight that the compositions added in one round get together
 ADDED_SHARE = 0.05
-# share below which a composition is dropped
+# share of the weight below which a composition is dropped
 MIN_SHARE = 1e-7
 ROUNDS = 100
-# relative excess of a composition's cost over the norm up to which it is not added
+# a composition is added only if its cost exceeds the norm by more than this share
 COST_TOLERANCE = 1e-4
-# steps of L-BFGS per round
+# L-BFGS steps that optimize the shares in one round
 LBFGS_STEPS = 25
 # largest number of entries of the matrices of the initial compositions
 MAX_ENTRIES = 30_000_000
@@ -792,13 +833,14 @@ MAX_ENTRIES = 30_000_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compositions:
-    """Compositions (numbers of attributes with each value) with their matrices in every sector.
+    """Compositions (numbers of attributes with each value), and their matrices in every sector.
 
     Attributes
     ----------
     counts : the compositions, shape (m, n).
     matrices : one array per sector, shapes (m, r, r).
-    sizes : traces with absolute values of all terms, one array per sector, shapes (m,).
+    sizes : bounds on the spectral norms of their terms, see `SectorMoments.sizes`; one array per
+        sector, shapes (m,).
     """
 
     counts: Array
@@ -806,7 +848,7 @@ class Compositions:
     sizes: list[Array]
 
     def only(self, which: Index) -> Compositions:
-        """Return the selection of the compositions with these indices, shape (k,)."""
+        """Return the compositions with the indices ``which``, shape (k,)."""
         return Compositions(
             counts=self.counts[which],
             matrices=[x[which] for x in self.matrices],
@@ -825,12 +867,12 @@ class Compositions:
 
 
 class CompositionBound:
-    """The nuclear norm as a function of the shares of compositions, see the module.
+    """The nuclear norm as a function of the shares of the weight that compositions have.
 
     Parameters
     ----------
     linked_queries : a reduced workload that is invariant under permutations of its free attributes.
-    role, d : role and number of its attributes.
+    role, d : common role and number of the free attributes.
     terms : weights on every attribute and every pair.
     """
 
@@ -848,7 +890,7 @@ class CompositionBound:
         self.sectors = [moments(d, values, sector) for sector in sectors(d, n, terms, state, role)]
 
     def of(self, counts: Array) -> Compositions:
-        """Return compositions, shape (m, n), with their matrices."""
+        """Return the compositions ``counts``, shape (m, n), with their matrices."""
         return Compositions(
             counts=counts,
             matrices=[sector.matrices(counts) for sector in self.sectors],
@@ -858,43 +900,45 @@ class CompositionBound:
     def norm(self, compositions: Compositions, shares: Array) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm for shares of m compositions, shape (m,).
 
-        The second result holds, for every sector, its derivative by the sector's mean matrix.
+        The list has the derivatives with respect to the mean matrix of every sector, shape (r, r).
         """
         total, slopes = 0.0, list[Array]()
         for sector, matrices, sizes in zip(
             self.sectors, compositions.matrices, compositions.sizes, strict=True
         ):
-            value, half = root_trace(np.tensordot(shares, matrices, 1), size=float(shares @ sizes))
+            mean, size = np.tensordot(shares, matrices, 1), float(shares @ sizes)
+            value, by_mean = root_trace(mean, size=size)
             total += sector.times * value
-            if half is not None:
-                slopes.append(sector.times * half)
+            if by_mean is not None:
+                slopes.append(sector.times * by_mean)
         return total, slopes
 
     def best(self, compositions: Compositions, shares: Array, deadline: float) -> Array:
         """Return shares that approximately maximize the norm, shape (m,), from a positive start."""
         import scipy.optimize
 
-        def log_value(roots: Array) -> tuple[float, Array]:
+        def negative_log_value(roots: Array) -> tuple[float, Array]:
             squares, total = roots**2, float(np.sum(roots**2))
             value, slopes = self.norm(compositions, squares)
-            by = sum(
+            by_shares = sum(
                 np.einsum("mij,ij->m", part, slope)
                 for part, slope in zip(compositions.matrices, slopes, strict=True)
             )
             # the norm is homogeneous of degree 1/2
-            return 0.5 * math.log(total) - math.log(value), roots / total - 2.0 * roots * by / value
+            gradient = roots / total - 2.0 * roots * by_shares / value
+            return 0.5 * math.log(total) - math.log(value), gradient
 
-        def in_time(intermediate_result: Any) -> None:
+        def stop_at_deadline(intermediate_result: Any) -> None:
             if planning_time() > deadline:
                 raise StopIteration  # ends the search at the current point
 
         roots: Array = np.sqrt(shares)
         result = scipy.optimize.minimize(
-            log_value,
+            negative_log_value,
             roots.ravel(),
             jac=True,
             method="L-BFGS-B",
-            callback=in_time,
+            callback=stop_at_deadline,
             options={
                 "maxiter": LBFGS_STEPS,
                 "maxfun": LBFGS_STEPS,
@@ -906,7 +950,7 @@ class CompositionBound:
         return np.asarray(result.x**2 / np.sum(result.x**2))
 
     def cost_moments(self, slopes: Sequence[Array]) -> list[SectorMoments]:
-        """Return moments whose traces are the costs of compositions.
+        """Return, for every sector, moments whose traces are its part of the costs of compositions.
 
         ``slopes`` are the derivatives that `norm` returns, shapes (r, r).
         """
@@ -918,9 +962,9 @@ class CompositionBound:
     def costliest_composition(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
         """Return compositions of locally maximal cost, shape (m, n), and their costs, (m,).
 
-        Starts at ``counts``; every move changes the value of one attribute.
+        The search starts at ``counts``, shape (m, n); a step changes the value of one attribute.
         """
-        charged = self.cost_moments(slopes)
+        cost_moments = self.cost_moments(slopes)
         moves = np.array(
             [
                 np.eye(self.n)[b] - np.eye(self.n)[a]
@@ -931,25 +975,26 @@ class CompositionBound:
         )
 
         def cost(counts: Array) -> Array:
-            return np.asarray(sum(sector.traces(counts) for sector in charged))
+            return np.asarray(sum(sector.traces(counts) for sector in cost_moments))
 
         current, costs, active = counts.copy(), cost(counts), np.arange(len(counts))
         while len(active):
-            gain = sum(sector.slopes(current[active]) for sector in charged) @ moves.T
-            gain[(current[active, None, :] + moves < 0.0).any(axis=2)] = -math.inf
+            # first-order change of the cost by every move
+            gains = sum(sector.slopes(current[active]) for sector in cost_moments) @ moves.T
+            gains[(current[active, None, :] + moves < 0.0).any(axis=2)] = -math.inf
             candidates = (
                 current[active, None, :]
-                + moves[np.argsort(-gain, axis=1, kind="stable")[:, :CANDIDATE_MOVES]]
+                + moves[np.argsort(-gains, axis=1, kind="stable")[:, :CANDIDATE_MOVES]]
             )
-            new = np.where(
+            new_costs = np.where(
                 (candidates < 0.0).any(axis=2),
                 -math.inf,
                 cost(candidates.reshape(-1, self.n)).reshape(len(active), -1),
             )
-            rows, top = np.arange(len(active)), new.argmax(axis=1)
-            improved = new[rows, top] > costs[active] * (1.0 + 1e-9)
-            current[active[improved]] = candidates[rows, top][improved]
-            costs[active[improved]] = new[rows, top][improved]
+            rows, best = np.arange(len(active)), new_costs.argmax(axis=1)
+            improved = new_costs[rows, best] > costs[active] * (1.0 + 1e-9)
+            current[active[improved]] = candidates[rows, best][improved]
+            costs[active[improved]] = new_costs[rows, best][improved]
             active = active[improved]
         return current, costs
 
@@ -991,6 +1036,7 @@ def shares_norm(
 
 
 def _search(problem: CompositionBound, weights: Array, deadline: float) -> float:
+    """Return the largest norm; initial compositions are drawn near ``weights`` of values, (n,)."""
     rng, d = np.random.default_rng(0), problem.d
 
     def draw(concentration: float, count: int) -> Array:
@@ -1009,9 +1055,11 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
         value = max(value, norm)
         if planning_time() > deadline:
             break
-        near = compositions.counts[rng.permutation(len(compositions.counts))[: SEARCH_STARTS // 2]]
+        current = compositions.counts[
+            rng.permutation(len(compositions.counts))[: SEARCH_STARTS // 2]
+        ]
         candidates, costs = problem.costliest_composition(
-            slopes, np.concatenate([draw(CONCENTRATIONS[0], SEARCH_STARTS // 2), near])
+            slopes, np.concatenate([draw(CONCENTRATIONS[0], SEARCH_STARTS // 2), current])
         )
         # at optimal shares, all compositions with positive share cost exactly the norm
         new = np.unique(candidates[costs > norm * (1.0 + COST_TOLERANCE)], axis=0)
@@ -1038,5 +1086,6 @@ def round_compositions(x: Array, d: int) -> Array:
 
 
 def _root(matrix: Array) -> Array:
+    """Return a matrix R with R^T R equal to a symmetric ``matrix`` >= 0."""
     values, U = np.linalg.eigh(matrix)
     return np.asarray(np.sqrt(np.maximum(values, 0.0))[:, None] * U.T)
