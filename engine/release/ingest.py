@@ -140,15 +140,16 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
     """
     missing = rows.get(MISSING, 0)
     unknown = sum(number for code, number in rows.items() if code < MISSING)
-    collected = missing if attribute.missing is not None else 0
+    # missing and unknown values that the attribute assigns to a cell
+    counted = missing if attribute.missing is not None else 0
     if attribute.other is not None or attribute.clip:
-        collected += rows.get(OUTSIDE, 0)
+        counted += rows.get(OUTSIDE, 0)
     return ColumnFit(
         column=attribute.name,
         in_domain=sum(number for code, number in rows.items() if code >= 0),
         missing=missing,
         unknown=unknown,
-        refused=missing + unknown - collected,
+        refused=missing + unknown - counted,
         values={
             _text(value): number for value, number in Counter(values).most_common(MAX_SHOWN_VALUES)
         },
@@ -177,6 +178,7 @@ def _fit_here(
                 values[i] = Counter(dict(unknown_values.most_common(MAX_UNKNOWN_VALUES // 2)))
         read += batch.rows
         report_progress(
+            # without a known number of rows, the reported share approaches 1
             read / (read + 1e6) if batch.fraction is None else batch.fraction,
             "Checking columns and values",
         )
@@ -207,7 +209,8 @@ def _text(value: Any) -> str:
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 1]}…"
 
 
-# Limit of columns with a digest: a line of the ledger has at most 2,000 characters.
+# Largest number of columns in a fingerprint, whose text must fit in a line of the ledger, which has
+# at most 2,000 characters.
 MAX_DIGEST_COLUMNS = 80
 
 
@@ -351,7 +354,7 @@ class Intake:
         return self.refused > 0.01 * self.rows_in
 
 
-def left_out(on_refused: str | None) -> None:
+def check_rows_are_dropped(on_refused: str | None) -> None:
     """Raise PlanError unless ``on_refused`` drops rows outside the schema, as a release must."""
     if on_refused not in (None, "drop"):
         raise PlanError(
@@ -433,7 +436,7 @@ def check_repeat(
 
 
 def _warning(row: Row) -> str:
-    """Return the warning that a row of the ledger has the fingerprint of the same records."""
+    """Return a warning that the ledger has ``row`` for the same records."""
     if row.kind == REHEARSAL_NOTE_KIND:
         return (
             f"The same records were rehearsed as public ones, under {row.dataset!r} at {row.utc}."

@@ -36,10 +36,10 @@ from engine.release.ingest import (
     Measurable,
     check_invariants,
     check_repeat,
+    check_rows_are_dropped,
     count_for,
     counts_for,
     fingerprint_of,
-    left_out,
     maximal_sets,
     status_reporter,
     table_digest,
@@ -52,7 +52,7 @@ from engine.residuals import Space
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
 # The longest possible receipt: a result file with it shows how much disk space to reserve.
-_EMPTY = Receipt(
+_LONGEST_RECEIPT = Receipt(
     dataset="-" * 200,
     key="-" * 500,
     pcost=1 / 3,
@@ -236,7 +236,7 @@ class Release:
         is_finished = is_paid and not is_unfinished(self.ledger, self.key)
         if is_finished and stored_only:
             return self.load()
-        left_out(options.on_refused)
+        check_rows_are_dropped(options.on_refused)
         self.check(is_paid)
         counts = self.count()
         if is_finished:
@@ -309,10 +309,10 @@ def refuse_ledger(dataset: str, ledger: object) -> None:
 def check_curve(
     ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float
 ) -> None:
-    """Raise LedgerError if the dataset's total is in mu or epsilon, and the noise grid too coarse.
+    """Raise LedgerError if the dataset's total is in mu or epsilon and the noise grid is too coarse.
 
-    Such a total is the privacy curve of Gaussian noise.  With a coarse grid, the curve of a
-    release can exceed the Gaussian curve of cost ``pcost``.
+    Such a total limits the privacy curve by that of Gaussian noise.  With a coarse grid, the privacy
+    curve of a release can exceed the Gaussian one of cost ``pcost``.
     """
     if ledger.status(dataset).definition.kind == "gdp" and not is_on_curve(parts, pcost):
         raise LedgerError(
@@ -408,34 +408,36 @@ def spend_draw_save(
         )
 
     check_blocks(part)
-    own_journal = journal(
+    journal_lock = journal(
         ledger.path, key, seed=fresh_seed(), digest=digest, spent=lambda: ledger.find(key)
     )
     with (
-        ledger.room_for(lambda file: write(file, _EMPTY, zeros())) as room,
+        ledger.room_for(lambda file: write(file, _LONGEST_RECEIPT, zeros())) as reserved_file,
         defer_interrupts(),
-        own_journal as (own, again),
+        journal_lock as (own_journal, has_spend),
     ):
-        if own is None:
+        if own_journal is None:
             return False
-        if taken_up := again and _unsaved(ledger, key):
-            own.check(digest(own.seed))
+        if is_continued := has_spend and _unsaved(ledger, key):
+            own_journal.check(digest(own_journal.seed))
         # spend before drawing: a crash between the two loses time, but not privacy
         receipt = spend()
-        if not receipt.fresh and not taken_up:
-            own.remove()
+        if not receipt.fresh and not is_continued:
+            own_journal.remove()
             return False
         # the journal holder owns the spend and reproduces the same noise from its seed
         receipt = replace(receipt, fresh=True)
-        # no callback, cancellation or Ctrl-C may interrupt before the result is saved; a second
-        # write of the file draws the same noise again
-        bits = partial(own.bits, receipt.hash)
+        # no callback, cancellation or Ctrl-C may interrupt before the result is saved; `save_result`
+        # may call ``content`` twice, and both calls draw the same noise
+        bits = partial(own_journal.bits, receipt.hash)
         drawn = partial(draw, part, counts, _silent)
         ledger.save_result(
-            receipt=receipt, content=lambda file: write(file, receipt, drawn(bits())), draft=room
+            receipt=receipt,
+            content=lambda file: write(file, receipt, drawn(bits())),
+            draft=reserved_file,
         )
-        # the seed in the journal determines the noise, so the journal is deleted
-        own.remove()
+        # the noise could be computed from the seed in the journal, so the journal is deleted
+        own_journal.remove()
     return True
 
 
@@ -537,7 +539,7 @@ def load_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
 def _write(file: BinaryIO, plan: Plan, receipt: Receipt, drawn: Drawn) -> None:
     """Write the result file of a release; the estimates are computed from the drawn answers."""
     # a file with this receipt only reserves disk space, so its estimates need no computation
-    estimator = _zero_estimate if receipt is _EMPTY else estimate
+    estimator = _zero_estimate if receipt is _LONGEST_RECEIPT else estimate
     texts = {"plan.json": plan.to_json()}
     estimates = lambda space, answers: estimator(plan.blocks[space], answers)  # noqa: E731
     write_archive(

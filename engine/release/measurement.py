@@ -52,8 +52,8 @@ from engine.workload.families import Intervals
 if TYPE_CHECKING:
     import pandas as pd
 
-
-# entries of a table whose queries are answered at once
+# Number of table entries that are processed at once when queries are answered; larger tables are
+# processed in slabs.
 ANSWER_SLAB_ENTRIES = 1 << 18
 
 
@@ -312,8 +312,10 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
     width = math.prod(part.count for part in group.parts[1:])
     step = max(1, ANSWER_SLAB_ENTRIES // width)
     answers = np.empty(stop - start)
-    for row in range(start // width, -(-stop // width) if stop > start else 0, step):
-        slab = leading[row : min(row + step, -(-stop // width))]
+    # rows of ``leading`` with at least one of the queries
+    first_row, stop_row = start // width, -(-stop // width)
+    for row in range(first_row, stop_row if stop > start else first_row, step):
+        slab = leading[row : min(row + step, stop_row)]
         for axis, part in enumerate(group.parts[1:], start=1):
             slab = np.moveaxis(_part_answers(part, np.moveaxis(slab, axis, 0)), 0, axis)
         offset = row * width
@@ -323,7 +325,7 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
 
 
 def _is_answered_by_cells(part: Part, table: Array) -> bool:
-    """Return whether the cells of a large table, without sums, are the answers of a part."""
+    """Return whether a table is large, and its cells are the answers to the queries of a part."""
     return part.family.key == ("marginal",) and table.size >= ANSWER_SLAB_ENTRIES
 
 

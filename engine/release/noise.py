@@ -54,7 +54,8 @@ ENTRY_BITS = 14
 TABLE_ENTRIES = 1 << ENTRY_BITS
 # Random words per call of the entropy source: arrays of this length fit in the processor's cache.
 WORDS_PER_PASS = 1 << 15
-# Distance from the threshold of acceptance below which integers decide in place of float64.
+# Bound of the float64 error of an acceptance probability.  If a uniform number is closer to the
+# probability than this, exact integers decide.
 MARGIN = 2.0**-30
 # Limit of the variance parameter; the limit of the Laplace scale is its square root, 2^40.
 MAX_VARIANCE = 1 << 80
@@ -135,7 +136,7 @@ def discrete_laplace(
 
 
 def fresh_seed() -> bytes:
-    """Return 32 bytes from the operating system, as the key of the stream of one release."""
+    """Return 32 random bytes from the operating system: the seed of the noise of one release."""
     return os.urandom(32)
 
 
@@ -191,7 +192,10 @@ class _Envelope:
 
     @property
     def head_bits(self) -> int:
-        """Number of bits of a word for the uniform u: 12 at the largest scale, 49 at the smallest."""
+        """Number of bits in a random word that are the first bits of the uniform number u.
+
+        They are 12 at the largest scale and 49 at the smallest.
+        """
         return 63 - ENTRY_BITS - self.width_bits
 
 
@@ -201,7 +205,7 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     ``floor_scale`` is the scale rounded down.  The bins end where height exp(-gamma) falls below
     2^-5.
     """
-    # 16 w exceeds the scale, so that f falls by more than half over 16 w
+    # 16 bins are wider than the scale, so after the bins the density halves at least every 16 bins
     width_bits = max(0, floor_scale.bit_length() - 4)
     starts = np.arange(256, dtype=np.int64) << width_bits
     at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
@@ -232,10 +236,10 @@ def _draw(
         words = np.frombuffer(
             entropy(8 * min(WORDS_PER_PASS, missing + missing // 8 + 16)), dtype=np.uint64
         )
-        values, kept = _propose(envelope, words, entropy=entropy, margin=margin)
-        found = values[kept][:missing]
-        draws[filled : filled + len(found)] = found
-        filled += len(found)
+        values, is_accepted = _propose(envelope, words, entropy=entropy, margin=margin)
+        accepted = values[is_accepted][:missing]
+        draws[filled : filled + len(accepted)] = accepted
+        filled += len(accepted)
     return draws
 
 
@@ -243,6 +247,8 @@ def _propose(
     envelope: _Envelope, words: NDArray[np.uint64], *, entropy: Entropy, margin: float
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return one signed proposal per random word, shape (n,), and the mask of accepted ones."""
+    # a word has, from its lowest bit: the table entry, the sign, the position in the bin, and the
+    # first bits of the uniform number u
     width_bits, head_bits = envelope.width_bits, envelope.head_bits
     signed = words.view(np.int64)
     bin_ = envelope.bin_of[signed & (TABLE_ENTRIES - 1)]
@@ -250,25 +256,26 @@ def _propose(
     values = (bin_ << width_bits) | ((signed >> (ENTRY_BITS + 1)) & ((1 << width_bits) - 1))
     head = (words >> np.uint64(64 - head_bits)).view(np.int64)
 
-    # the factor 2^head_bits is a power of two, so it adds no rounding error
+    # ``gap`` is 2^head_bits times (acceptance probability minus the known bits of u); this factor is
+    # a power of two, so it adds no rounding error
     ratio = np.append(envelope.height / envelope.counts, 0.0) * 2.0**head_bits
     gap = (
         ratio[bin_] * np.exp(-float(envelope.rate) * values.astype(float) ** envelope.power) - head
     )
     slack = margin * 2.0**head_bits
-    kept = gap >= 1 + slack
+    is_accepted = gap >= 1 + slack
     tail = bin_ == len(envelope.counts)
-    for i in np.flatnonzero(tail | ~(kept | (gap <= -slack))):
+    for i in np.flatnonzero(tail | ~(is_accepted | (gap <= -slack))):
         if tail[i]:
             values[i], bound = _sample_tail(envelope, entropy=entropy)
         else:
             bound = Fraction(envelope.height, int(envelope.counts[bin_[i]]))
         gamma = envelope.rate * int(values[i]) ** envelope.power
-        kept[i] = _uniform_below(
+        is_accepted[i] = _uniform_below(
             bound, gamma, head=int(head[i]), head_bits=head_bits, entropy=entropy
         )
-    kept &= ~(negative & (values == 0))
-    return np.where(negative, -values, values), kept
+    is_accepted &= ~(negative & (values == 0))
+    return np.where(negative, -values, values), is_accepted
 
 
 def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fraction]:
@@ -292,7 +299,7 @@ def _uniform_below(
 ) -> bool:
     """Return whether u < bound exp(-gamma) for a uniform u, of which ``head`` has the first bits.
 
-    Further bits of u are drawn until an interval that contains exp(-gamma) decides.
+    Further bits of u are drawn until bounds of exp(-gamma) decide the comparison.
     """
     while True:
         low, high = _exp_enclosure(gamma, bits=head_bits + 16)

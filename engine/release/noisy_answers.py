@@ -29,11 +29,11 @@ from engine.residuals.operators import ReflectedRows, ScaledIdentity
 
 # Limit of the bits of an answer in grid steps before noise, so that answer and noise fit in int64.
 MOST_BITS = 62
-# Limit of the bits of the noise scale in grid steps, so that noise of 2^22 scales fits in int64.
+# Limit of the bits of the noise scale in grid steps, so that noise of 2^22 times its scale fits in
+# int64.
 MOST_NOISE_BITS = 36
-
-
-# cells of all tables of a release up to which they are held together
+# If the tables on all residual spaces have at most this many cells in total, all of them are held in
+# memory; otherwise one at a time.
 MAX_TABLE_CELLS = 1 << 20
 
 
@@ -50,6 +50,8 @@ def check_blocks(part: Measurable) -> None:
     seen = set[tuple[object, ...]]()
     for block in part.blocks.values():
         sizes = part.schema.sizes(block.attributes)
+        # blocks with equal entries are checked once; weights are arrays, so a block with weights is
+        # equal only to itself
         block_class = (
             sizes,
             block.factors,
@@ -98,7 +100,7 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
     try:
         finite = all(s.is_finite for _, s in block.factors)
         finite = finite and (block.weights is None or bool(np.isfinite(block.weights).all()))
-        answers = _on_grid(block, np.zeros(sizes, np.int64), within=True)
+        answers = _on_grid(block, np.zeros(sizes, np.int64), within_max_records=True)
         is_valid = (
             finite
             and block.sizes == sizes
@@ -124,7 +126,10 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
 
 
 def _refused(block: Block | None, reason: str) -> str:
-    """Return the error message; ``reason`` continues the sentence, None is the complete strategy."""
+    """Return the message of a refused plan: "The plan is refused: {subject} {reason}. ..."
+
+    The subject is the block, or the strategy of the plan if ``block`` is None.
+    """
     subject = "its strategy" if block is None else f"the block on {set_name(block.attributes)}"
     return f"The plan is refused: {subject} {reason}. Nothing was spent. Plan again."
 
@@ -132,23 +137,24 @@ def _refused(block: Block | None, reason: str) -> str:
 def draw(
     part: Measurable,
     counts: Counts,
-    tell: Callable[[float, str], None],
+    report_progress: Callable[[float, str], None],
     entropy: Entropy | None = None,
 ) -> Iterator[tuple[Space, npt.NDArray[np.int64]]]:
     """Yield every residual space with its noisy answers z = rint(B x / grid) + discrete noise.
 
     The answers have shape (measurements,), in grid steps, and are drawn when they are requested, so
-    that memory holds those of one block.  ``tell`` receives the progress.
+    that memory holds those of one block.  ``part`` is the plan or residual to measure; ``report_progress``
+    receives the share of the release that is done, and a text.
     """
     spaces = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
-    small = sum(map(part.schema.cells, spaces)) <= MAX_TABLE_CELLS
-    tables = _tables(counts, part, spaces if small else [])
+    fit_together = sum(map(part.schema.cells, spaces)) <= MAX_TABLE_CELLS
+    tables = _tables(counts, part, spaces if fit_together else [])
     bits = {"entropy": entropy} if entropy else {}
     for i, (space, block) in enumerate(part.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
             # large margins are summed when they are needed
             names = block.attributes
-            table = (tables if small else _tables(counts, part, [names]))[names]
+            table = (tables if fit_together else _tables(counts, part, [names]))[names]
             answers = _on_grid(block, table, counts.records <= part.max_records)
             del table
         if block.law == "laplace":
@@ -158,7 +164,7 @@ def draw(
         answers += noise
         del noise
         yield space, answers
-        tell(0.8 + 0.2 * (i + 1) / len(part.blocks), "Adding noise")
+        report_progress(0.8 + 0.2 * (i + 1) / len(part.blocks), "Adding noise")
 
 
 def _tables(counts: Counts, part: Measurable, spaces: Sequence[Space]) -> Counts:
@@ -166,21 +172,24 @@ def _tables(counts: Counts, part: Measurable, spaces: Sequence[Space]) -> Counts
     return count_marginals(counts, part.schema, spaces, memory_limit=10**15)
 
 
-def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.NDArray[np.int64]:
+def _on_grid(
+    block: Block, table: npt.NDArray[np.int64], within_max_records: bool
+) -> npt.NDArray[np.int64]:
     """Return the strategy answers before noise, rint(B x / grid), shape (measurements,).
 
     Parameters
     ----------
-    within : whether there are at most ``max_records`` records.  The privacy cost includes the
+    within_max_records : whether there are at most ``max_records`` records.  The privacy cost includes the
         rounding errors of floating point only up to that number.  With more records, B x is
         computed exactly in integers and clipped to 62 bits; clipping never increases the difference
         between the answers of neighbours.
     """
-    if within:
+    if within_max_records:
         exact = strategy_answers(block, table).ravel()
         exact /= block.grid
         return np.rint(exact, out=exact).astype(np.int64)
-    answers, shift = np.asarray(table, object), -math.frexp(block.grid)[1] + 1
+    # the grid is 2^-grid_bits
+    answers, grid_bits = np.asarray(table, object), -math.frexp(block.grid)[1] + 1
     bits = [_fraction_bits(s.rows) for _, s in block.factors]
     integer_matrices = {
         s: _scaled_integers(s.rows, b) for (_, s), b in zip(block.factors, bits, strict=True)
@@ -189,7 +198,7 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
     if block.weights is not None:
         bits.append(_fraction_bits(block.weights))
         answers = answers * _scaled_integers(block.weights, bits[-1])
-    total_bits = sum(bits) - shift
+    total_bits = sum(bits) - grid_bits
     limit = 2**MOST_BITS
     return np.array(
         [

@@ -164,9 +164,9 @@ MAX_INTEGER_LABELS = 12
 MAX_EXAMPLES = 3
 # Bin edges are floats, which represent every integer up to this value.
 MAX_EXACT = 2**53
-# Bins of fractions have integer edges if highest minus lowest value is at least this, otherwise
-# decimal edges.
-FEW_INTEGER_CELLS = 10
+# Bins of a column with fractions have integer edges if its highest minus lowest value, rounded
+# outwards, is at least this, otherwise decimal edges.
+MIN_RANGE_WITH_INTEGER_EDGES = 10
 # Dates within fewer days have one cell per day.
 MAX_DAYS = 60
 # Dates within at most this many months have one cell per month, otherwise one per year.
@@ -190,11 +190,11 @@ _GROUPED = re.compile(r"[-+−]?(\d+,\d+|\d{1,3}([.,'’ \u00a0\u202f])\d{3}(\2\
 _GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
 _LEADING_ZERO = re.compile(r"[-+]?0\d")
 
-SEPARATORS = (
+SEPARATORS_REASON = (
     "it contains numbers with a decimal comma or thousands separators, such as {}. Declare the"
     " decimal sign of the attribute by hand"
 )
-MAYBE_MISSING = (
+UNCLEAR_MISSING_REASON = (
     "it contains texts that may mean missing, such as {}. Declare by hand which texts mean missing,"
     " or replace them by empty fields"
 )
@@ -309,8 +309,9 @@ class _Summary:
     days : first and last date.
     only_usual_missing : whether all texts that may mean missing are in `DEFAULT_MISSING_TEXTS`.
     only_iso_dates : whether all dates are ISO dates.
-    leading_zeros, ends_blank, points, decimals : whether a text has leading zeros, blanks at an
-        end, points as thousands separators, or a decimal point.
+    has_leading_zeros, has_outer_blanks : whether a text has leading zeros, or blanks at an end.
+    has_grouping_points, has_decimal_points : whether a text has points that may separate thousands,
+        or a point that must be decimal.
     """
 
     def __init__(self) -> None:
@@ -324,7 +325,9 @@ class _Summary:
         self.missing: set[str] = set()
         self.days: set[datetime.date] = set()
         self.only_usual_missing = self.only_iso_dates = True
-        self.leading_zeros = self.ends_blank = self.points = self.decimals = False
+        self.has_leading_zeros = self.has_outer_blanks = self.has_grouping_points = (
+            self.has_decimal_points
+        ) = False
 
     def add(self, column: pa.Array | list[Any]) -> None:
         """Add the values of one batch of rows to the summary."""
@@ -379,7 +382,12 @@ class _Summary:
             if isinstance(value, bool) or (is_text and _means_missing(text))
             else number_of(value)
         )
-        kind = _kind(text, number) if is_text else "text" if number is None else "number"
+        if is_text:
+            kind = _kind(text, number)
+        elif number is None:
+            kind = "text"
+        else:
+            kind = "number"
         self.kinds[kind] += 1
         if len(self.labels) <= MAX_LABELS:
             self.labels[text] = number
@@ -394,16 +402,16 @@ class _Summary:
                 self.only_iso_dates = False
             else:
                 self._extend(period.day)
-        self.ends_blank |= text != text.strip()
+        self.has_outer_blanks |= text != text.strip()
         if number is None:
             return
         self.low, self.high = min(self.low, number), max(self.high, number)
         self.is_integer &= _is_finite(number) and number == math.floor(number)
         if is_text:
-            self.leading_zeros |= _LEADING_ZERO.match(text.strip()) is not None
+            self.has_leading_zeros |= _LEADING_ZERO.match(text.strip()) is not None
             by_points = _GROUPED_BY_POINTS.fullmatch(text.strip()) is not None
-            self.points |= by_points
-            self.decimals |= "." in text and not by_points
+            self.has_grouping_points |= by_points
+            self.has_decimal_points |= "." in text and not by_points
 
     def attribute(self, name: str) -> Attribute:
         """Return the drafted attribute; raise SchemaError with the reason if none can be drafted."""
@@ -415,17 +423,22 @@ class _Summary:
         if kinds <= {"date", "missing"} and "date" in kinds:
             return self._dates(name)
         if kinds <= {"number", "missing", "grouped"} and "grouped" in kinds:
-            raise SchemaError(SEPARATORS.format(self._listed("grouped")))
-        if self.points and not self.decimals and kinds <= {"number", "missing"}:
-            raise SchemaError(SEPARATORS.format(self._listed("number")))
+            raise SchemaError(SEPARATORS_REASON.format(self._listed("grouped")))
+        # a text such as 1.234 may mean 1234 unless another text has a point that must be decimal
+        if (
+            self.has_grouping_points
+            and not self.has_decimal_points
+            and kinds <= {"number", "missing"}
+        ):
+            raise SchemaError(SEPARATORS_REASON.format(self._listed("number")))
         if (
             "number" in kinds <= {"number", "missing"}
             and self.only_usual_missing
-            and not self.leading_zeros
+            and not self.has_leading_zeros
         ):
             return self._numeric(name)
         if "missing" in kinds and kinds <= {"number", "missing"}:
-            raise SchemaError(MAYBE_MISSING.format(self._listed("missing")))
+            raise SchemaError(UNCLEAR_MISSING_REASON.format(self._listed("missing")))
         return self._categorical(name, list(self.labels))
 
     def _dates(self, name: str) -> Attribute:
@@ -433,13 +446,17 @@ class _Summary:
         if not self.only_iso_dates:
             raise SchemaError(DATES)
         if not self.only_usual_missing:
-            raise SchemaError(MAYBE_MISSING.format(self._listed("missing")))
+            raise SchemaError(UNCLEAR_MISSING_REASON.format(self._listed("missing")))
         first, last = min(self.days), max(self.days)
         if first == last:
             raise SchemaError("it has one date only")
-        is_short = (last - first).days < MAX_DAYS
         months = cell_number(last, "month") - cell_number(first, "month") + 1
-        unit = "day" if is_short else "month" if months <= MAX_MONTHS else "year"
+        if (last - first).days < MAX_DAYS:
+            unit = "day"
+        elif months <= MAX_MONTHS:
+            unit = "month"
+        else:
+            unit = "year"
         return Attribute.dates(name, first, last, unit, missing_values=sorted(self.missing))
 
     def _numeric(self, name: str) -> Attribute:
@@ -465,7 +482,7 @@ class _Summary:
                 " text"
             )
         low, high = math.floor(self.low), math.ceil(self.high)
-        if self.is_integer or high - low >= FEW_INTEGER_CELLS:
+        if self.is_integer or high - low >= MIN_RANGE_WITH_INTEGER_EDGES:
             return replace(
                 integer_range(name, low, high, integer=self.is_integer), missing_values=missing
             )
@@ -478,7 +495,7 @@ class _Summary:
         if len(labels) < 2:
             raise SchemaError("it has one value only")
         if len(labels) > MAX_LABELS:
-            what = "codes with leading zeros" if self.leading_zeros else "texts"
+            what = "codes with leading zeros" if self.has_leading_zeros else "texts"
             raise SchemaError(
                 f"it has more than {MAX_LABELS} {what}. Declare by hand which of them get a cell"
             )
@@ -504,7 +521,7 @@ class _Summary:
 
     def notes(self, attribute: Attribute | None) -> Iterator[str]:
         """Yield notes on the values, and on the attribute if one was drafted."""
-        if self.ends_blank and not self.reason:
+        if self.has_outer_blanks and not self.reason:
             yield "values begin or end with blanks, which are part of the labels"
         if attribute is None:
             return
@@ -566,13 +583,9 @@ def _kind(text: str, number: Any) -> str:
     if number is not None:
         return "number"
     stripped = text.strip()
-    return (
-        "date"
-        if _DATE.fullmatch(stripped)
-        else "grouped"
-        if _GROUPED.fullmatch(stripped)
-        else "text"
-    )
+    if _DATE.fullmatch(stripped):
+        return "date"
+    return "grouped" if _GROUPED.fullmatch(stripped) else "text"
 
 
 def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:

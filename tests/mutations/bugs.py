@@ -54,8 +54,8 @@ BUGS = (
     Bug(
         name="noise tail truncated",
         file="engine/release/noise.py",
-        old="for i in np.flatnonzero(tail | ~(kept | (gap <= -slack))):",
-        new="for i in np.flatnonzero(~tail & ~(kept | (gap <= -slack))):",
+        old="for i in np.flatnonzero(tail | ~(is_accepted | (gap <= -slack))):",
+        new="for i in np.flatnonzero(~tail & ~(is_accepted | (gap <= -slack))):",
         tests=("tests/release/test_noise.py::test_law_past_the_bins",),
     ),
     Bug(
@@ -82,8 +82,8 @@ BUGS = (
     Bug(
         name="random words reused",
         file="engine/release/noise.py",
-        old="        found = values[kept][:missing]\n",
-        new="        found = np.tile(values[kept], 2)[:missing]\n",
+        old="        accepted = values[is_accepted][:missing]\n",
+        new="        accepted = np.tile(values[is_accepted], 2)[:missing]\n",
         tests=("tests/release/test_noise.py::test_draws_use_every_bit_and_never_repeat",),
     ),
     Bug(
@@ -151,7 +151,7 @@ BUGS = (
     Bug(
         name="block of equal shape receives the first table",
         file="engine/release/noisy_answers.py",
-        old="table = (tables if small else _tables(counts, part, [names]))[names]",
+        old="table = (tables if fit_together else _tables(counts, part, [names]))[names]",
         new="table = next(t for t in tables.values() if t.shape == tables[names].shape)",
         tests=("tests/release/test_draw.py::test_draw_without_noise_returns_strategy_answers",),
     ),
@@ -165,7 +165,7 @@ BUGS = (
     Bug(
         name="seeded noise in a release",
         file="engine/release/measure.py",
-        old="        bits = partial(own.bits, receipt.hash)",
+        old="        bits = partial(own_journal.bits, receipt.hash)",
         new="        bits = partial(rehearsal_bits, 7, receipt.hash)",
         tests=("tests/release/test_seeds.py::test_releases_use_no_seeded_bits",),
     ),
@@ -541,7 +541,7 @@ BUGS = (
     Bug(
         name="saved release drawn again from a leftover journal",
         file="engine/release/measure.py",
-        old="        if taken_up := again and _unsaved(ledger, key):\n",
+        old="        if is_continued := has_spend and _unsaved(ledger, key):\n",
         new="        if taken_up := again:\n",
         tests=(
             "tests/crashes/test_journal.py::test_leftover_journal_of_saved_release_draws_nothing",
@@ -550,7 +550,7 @@ BUGS = (
     Bug(
         name="spent key drawn again from a leftover journal",
         file="engine/release/measure.py",
-        old="        if not receipt.fresh and not taken_up:\n",
+        old="        if not receipt.fresh and not is_continued:\n",
         new="        if not receipt.fresh and not again:\n",
         tests=(
             "tests/crashes/test_journal.py::test_leftover_journal_of_saved_release_draws_nothing",
@@ -757,7 +757,7 @@ BUGS = (
     Bug(
         name="blocks not checked before the spend",
         file="engine/release/measure.py",
-        old="    check_blocks(part)\n    own_journal",
+        old="    check_blocks(part)\n    journal_lock",
         new="    own_journal",
         tests=("tests/release/test_forged_plans.py::test_measure_forged_block_spends_nothing",),
     ),
