@@ -190,8 +190,9 @@ def append(connection: sqlite3.Connection, head: Row | None, **content: Any) -> 
 
     If the clock reads earlier than the time of ``head``, a row that says so is appended before it.
     """
-    previous, seq, now = (head.hash, head.seq + 1, utc_now()) if head else (_NO_HASH, 1, utc_now())
-    # recorded and not refused, because refusing would stop all releases
+    now = utc_now()
+    previous, seq = (head.hash, head.seq + 1) if head else (_NO_HASH, 1)
+    # a clock that was set back is recorded and not refused, because refusing would stop all releases
     if head and now < head.utc and content["kind"] != "clock":
         note = (
             f"the clock reads earlier than in row {head.seq}; rows are ordered by number, not by"
@@ -248,7 +249,8 @@ def chain_problems(
     counter was also set back. A complete old copy is consistent in itself: only a row hash stored
     elsewhere (`Receipt.hash`) or a saved result without a row reveals it.
     """
-    problems, first, previous = [], after.seq + 1 if after else 1, after.hash if after else _NO_HASH
+    problems = []
+    first, previous = (after.seq + 1, after.hash) if after else (1, _NO_HASH)
     for position, row in enumerate(rows, start=first):
         if row.seq != position:
             problems.append(

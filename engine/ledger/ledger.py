@@ -180,16 +180,16 @@ class Checked:
     cells : cells of the verified rows.
     head : last verified row.
     book : balance of all datasets after the verified rows.
-    times : device, inode, size and timestamps of the file.
-    rules : SQLite's counter of changes to tables, indexes and triggers of the file.
+    file_state : device, inode, size and timestamps of the file.
+    schema_version : SQLite's counter of changes to tables, indexes and triggers of the file.
     written : cells of rows that this program has appended since and that no transaction has read.
     """
 
     cells: list[RowCells]
     head: Row
     book: Balance
-    times: tuple[int, ...]
-    rules: int
+    file_state: tuple[int, ...]
+    schema_version: int
     written: tuple[RowCells, ...] = ()
 
     @property
@@ -208,7 +208,7 @@ class Checked:
 
     def committed(self, path: Path, written: Iterable[RowCells]) -> Checked:
         """Return the state after a commit of this program, with its rows and the new timestamps."""
-        return replace(self, times=_times(path), written=tuple(written))
+        return replace(self, file_state=_file_state(path), written=tuple(written))
 
 
 def check(
@@ -221,9 +221,16 @@ def check(
     verified : state after the last verification by this program. With None the complete file is
         verified, including the pages of SQLite.
     """
-    times, (rules,) = _times(path), connection.execute("PRAGMA schema_version").fetchone()
+    file_state, (schema_version,) = (
+        _file_state(path),
+        connection.execute("PRAGMA schema_version").fetchone(),
+    )
     problems = [] if verified else file_problems(connection)
-    if verified and times and (times, rules) == (verified.times, verified.rules):
+    if (
+        verified
+        and file_state
+        and (file_state, schema_version) == (verified.file_state, verified.schema_version)
+    ):
         # equal timestamps do not exclude new rows: another program may have written between the
         # commit of this program and its reading of the timestamps
         cells = verified.cells[:-1] + read_cells(connection, verified.head.seq - 1)
@@ -242,13 +249,15 @@ def check(
     problems += (
         chain_problems(connection, rows, verified.head if verified else None) + rule_violations
     )
-    head = rows[-1] if rows else verified.head if verified else None
-    if problems or head is None:
+    if problems or not (rows or verified):
         return None, problems
-    return Checked(cells=cells, head=head, book=book, times=times, rules=rules), []
+    head = rows[-1] if rows or not verified else verified.head
+    return Checked(
+        cells=cells, head=head, book=book, file_state=file_state, schema_version=schema_version
+    ), []
 
 
-def _times(path: Path) -> tuple[int, ...]:
+def _file_state(path: Path) -> tuple[int, ...]:
     """Return device, inode, size and timestamps of a file; empty if it does not exist."""
     try:
         status = os.stat(path)
@@ -919,7 +928,7 @@ def verify_ledger(
     """Return a description of every problem of a ledger, empty if it is valid.
 
     Detects a damaged file, altered triggers, rows that were edited, removed, added or reordered, a
-    truncated end, violated budget rules, and results without a spend. It also reads files that
+    truncated end, violated budget schema_version, and results without a spend. It also reads files that
     `Ledger` refuses to open.
 
     Parameters

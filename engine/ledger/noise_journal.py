@@ -152,9 +152,9 @@ def is_interrupted(ledger: Path, key: str) -> bool:
 
 
 def remove_ended(ledger: Path, unfinished: Callable[[], Collection[str]]) -> None:
-    """Delete the journals of releases that are not unfinished, except those that a run has locked.
+    """Delete the journals of releases that have a result or no spend, unless a run has locked them.
 
-    ``unfinished`` returns the keys that have a spend and no result.
+    ``unfinished`` returns the keys of all other releases: those with a spend and no result.
     """
     for place in results_folder(ledger).glob(f"*{_ENDING}"):
         with ExitStack() as locks, suppress(OSError, LedgerError):

@@ -181,7 +181,10 @@ def _locked_temporary_file(folder: Path) -> tuple[Path, _File]:
 
 
 def locked(file: BinaryIO) -> bool:
-    """Lock a file for this run; return whether it is locked, which systems without locks cannot."""
+    """Lock a file for this run; return whether this run holds the lock.
+
+    It is False if another run holds the lock, or if the operating system has no file locks.
+    """
     if fcntl is None:
         return False
     try:
@@ -198,6 +201,7 @@ def _allocate(file: BinaryIO, size: int) -> None:
         # truncate would set the length without reserving space
         os.posix_fallocate(file.fileno(), 0, max(size, 1))
     else:
+        # random bytes also reserve space in a file system that compresses
         for start in range(0, size, _CHUNK):
             file.write(os.urandom(min(_CHUNK, size - start)))
     file.flush()

@@ -100,7 +100,7 @@ def test_edited_byte_with_restored_mtime_is_detected(ledger):
 
 
 def test_spend_after_undetected_edit_uses_verified_rows(ledger, monkeypatch):
-    monkeypatch.setattr(engine.ledger.ledger, "_times", lambda path: (1,))
+    monkeypatch.setattr(engine.ledger.ledger, "_file_state", lambda path: (1,))
     monkeypatch.setattr(engine.ledger.ledger, "_EDITED_TEXT", "")
     fill(ledger)
     assert ledger.status("adult").left == 0.25
@@ -163,7 +163,7 @@ def test_new_row_with_wrong_hash_is_detected(ledger):
 
 
 def test_rows_added_before_timestamp_check_are_read(ledger, monkeypatch):
-    monkeypatch.setattr(engine.ledger.ledger, "_times", lambda path: (1,))
+    monkeypatch.setattr(engine.ledger.ledger, "_file_state", lambda path: (1,))
     spend(ledger)
     spend(Ledger(ledger.path), attempt=2, pcost=0.7)
     with pytest.raises(BudgetExceeded):
