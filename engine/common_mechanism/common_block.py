@@ -156,8 +156,8 @@ def common_block(
 
     Returns
     -------
-    The common part, or None if there is none; its noise is not rounded to a grid yet.  And the name
-    of the method that computed it.
+    block : the common part, with noise that is not rounded to a grid; None if there is none.
+    method : name of the method that computed it.
     """
     # a common part has at most the precision of every block, so a block with the least precision is
     # the largest common part
@@ -190,7 +190,7 @@ def block_residual(
         The blocks are not products on the same sets of attributes, and are too large for dense
         matrices.
     """
-    # in the coordinates M c of its strategy rows a block has this precision in every coordinate
+    # precision of each answer to a strategy row of the plan's block, in 1/counts^2
     precision = 1.0 / (block.noise * stretch) ** 2
     are_products = block.weights is None and _are_aligned(look, block)
     if look.weights is None and are_products:
@@ -208,7 +208,8 @@ def block_residual(
                 np.asarray(1.0 / look.noise**2),
                 np.asarray(precision),
             )
-        # P, T, right inverse and g of every factor; see `_relative_rows`
+        # per factor, the matrices P and T, the right inverse of T, and the relative precision g of
+        # the look, as in `_relative_rows`
         factor_results = [
             _relative(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
         ]
@@ -305,9 +306,9 @@ def _residual(
 
     Parameters
     ----------
-    basis_block : block whose strategy rows, after multiplication with ``P``, are the coordinates
-        ``coordinates``.
-    P : one matrix per factor, or None if the rows are the coordinates already.
+    basis_block : block with the strategy rows M of every factor.
+    coordinates : coordinates with the rows T = P^T M of every factor.
+    P : one matrix per factor; None stands for the identity.
     look_precision, plan_precision : diagonals in these coordinates, in 1/counts^2.
     """
     # a precision of 0 means no measurement: a positive rounding error would need huge noise
@@ -352,7 +353,10 @@ def _residual(
 
 
 def _least_precise(blocks: Sequence[Block]) -> Block | None:
-    """Return the block whose precision is at most that of every other block; None without one."""
+    """Return the block whose precision is at most that of every other block.
+
+    It is None if there is no such block.
+    """
     # the noisiest block is tried first, because it most likely has the least precision
     for block in sorted(blocks, key=lambda b: -b.noise / b.column_norm):
         if all(
@@ -479,12 +483,14 @@ def _inside(part: Strategy, outer: Strategy) -> bool:
 
 
 def _relative(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array, Array]:
-    """Return `_relative_rows` of the strategies' rows in residual coordinates."""
+    """Return P, T, right inverse and g of `_relative_rows` for two strategies of one factor."""
     return _relative_rows(_residual_rows(part), _residual_rows(reference))
 
 
 def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, Array]:
-    """Return coordinates T c in which the precisions of two strategies with noise 1 are diagonal.
+    """Return coordinates in which the precisions of two strategies with noise 1 are diagonal.
+
+    They are T c for the residual coordinates c; ``part`` and ``reference`` have the strategy rows.
 
     Returns
     -------

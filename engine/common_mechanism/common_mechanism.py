@@ -220,7 +220,7 @@ class LinearMechanism:
 
     @cached_property
     def _factors(self) -> tuple[Array, Array]:
-        """U with orthonormal columns and T, such that L^-1 B = U T times the basis of the row space."""
+        """Matrices U, with orthonormal columns, and T with L^-1 B = U T R; R is `row_space`."""
         F = self.whiten(self.B) @ self.row_space.T
         U, T = np.linalg.qr(F) if len(F) > self.rank or _is_full(F) else (np.eye(self.rank), F)
         return U, T
@@ -262,10 +262,10 @@ class LinearMechanism:
         return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
 
     def angle_tolerance(self, other: LinearMechanism) -> float:
-        """Return the tolerance for the angle between a row of this mechanism and that of `other`.
+        """Return the largest sine of the angle between a row and the row space of `other` at which
+        the row counts as inside.
 
-        A row whose angle to the row space of `other` has at most this sine lies in that row space.
-        The tolerance bounds the rounding errors of both row spaces.
+        It bounds the rounding errors of both row spaces.
         """
         return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (
             1 / self._directions[1] + 1 / other._directions[1]
@@ -415,7 +415,7 @@ def round_up(cost: float) -> float:
     >>> round_up(0.1 + 0.2), round_up(1 / 3)
     (0.3, 0.333333333334)
     """
-    # sums of doubles have relative errors below 1e-13, so no privacy cost is dropped
+    # the excess is at most the rounding error of a sum of doubles, so no privacy cost is dropped
     value = Decimal(cost * (1 - 1e-13))
     return (
         float(value.quantize(Decimal(1).scaleb(value.adjusted() - 11), ROUND_CEILING))
@@ -617,8 +617,8 @@ class CommonMechanism:
     def saved(self) -> float:
         """Pcost of M* divided by the largest pcost of a mechanism: the paper's "%PLB Saved".
 
-        A look that is not part of the chosen mechanism is paid in addition to it; as the common
-        mechanism it costs nothing more.  Source: section 7.2.
+        It is the share of the budget that a first look would cost in addition, if it were measured
+        separately and not reused for the chosen mechanism.  Source: section 7.2.
         """
         return self.common.pcost / max(M.pcost for M in self.mechanisms)
 
@@ -647,12 +647,13 @@ def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
     V = _intersection(mechanisms)
     if not len(V):
         return V, 0.0
+    # the best answers of mechanism i to the queries V have the covariance H_i H_i^T
     H = [V @ M.right_inverse for M in mechanisms]
     while True:
-        # QR of the root of sum H_i H_i^T, because the sum itself loses the digits of small variances
+        # T^T T = sum H_i H_i^T; the sum itself is not computed, because small variances lose digits
         Q, T = np.linalg.qr(np.hstack(H).T)
         blocks = np.split(Q, np.cumsum([h.shape[1] for h in H])[:-1])
-        # in the coordinates T all C_i add up to the identity, so they are of comparable size
+        # C_i = T^-T H_i H_i^T T^-1; they add up to the identity, so they are of comparable size
         C = [block.T @ block for block in blocks]
         # C_i <= C_j makes the constraint Sigma >= C_i redundant; two have a closed form anyway
         maximal = _maximal_indices(C) if len(C) > 2 else list(range(len(C)))
@@ -690,7 +691,7 @@ def _maximal_indices(C: Sequence[Array]) -> list[int]:
 
 
 def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
-    """Return the matrix Sigma of least trace with Sigma >= C_i for all i, by its eigenvectors.
+    """Return eigenvalues and eigenvectors of the least-trace matrix Sigma with Sigma >= C_i for all i.
 
     ``C`` has symmetric matrices of shape (k, k).
 
@@ -730,7 +731,10 @@ def _dual(C: Sequence[Array]) -> list[Array]:
     n, k = len(C), len(C[0])
 
     def factors(point: Array) -> tuple[Array, Array, Array, Array, Array]:
-        """Return A_i, A_i A_i^T, S^-1/2, the eigenvectors of S, and 1 / sqrt(eigenvalues of S)."""
+        """Return A_i, A_i A_i^T, S^-1/2, the eigenvectors of S, and 1 / sqrt(eigenvalues of S).
+
+        S is the sum of A_i A_i^T.
+        """
         A = point.reshape(n, k, k)
         squares = A @ A.transpose(0, 2, 1)
         eigenvalues, V = np.linalg.eigh(squares.sum(axis=0))

@@ -608,7 +608,7 @@ def _check_paths(chain: CommonPlan) -> None:
                     f" rounded in each of them; the plan alone costs {option_cost(option)}. Lower"
                     " max_records, or use coarse_or_fine()."
                 )
-        # a closer look measures the last residual, whatever is chosen after it
+        # the next choice begins with the next look, which measures the residual of the last option
         released.append(choice.residuals[-1].blocks)
         choice = choice.following
 
@@ -635,8 +635,8 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
             "Coarse or fine is not possible with exact totals (invariants). Remove them from the"
             " schema, or release one plan alone."
         )
-    # replacing a record changes two cells, and the maximum over pairs of cells is not a sum over
-    # residual spaces
+    # replacing a record changes two cells; the largest cost over pairs of cells is not a sum over
+    # residual spaces, so it cannot be divided between the two stages
     if unit.neighbours == REPLACE_ONE:
         raise PlanError(
             "Coarse or fine is not possible for neighbours that replace a record. Plan all options"
@@ -650,8 +650,9 @@ def _residual_blocks(
 ) -> dict[Space, Block]:
     """Return a mapping from residual space to the block that remains to be measured for an option.
 
-    ``block_residuals`` has the residual spaces that the look measures; for other spaces it is the plan's
-    block, with the noise multiplied by ``stretch``.
+    For a residual space that the look measures, it is the block in ``block_residuals``, and the
+    space is absent if nothing remains.  For other spaces it is the block of the plan, with its noise
+    multiplied by ``stretch``.
     """
     blocks = {}
     for space, block in option.blocks.items():

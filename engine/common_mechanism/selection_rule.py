@@ -267,7 +267,10 @@ class NestedPlanRule:
         return errors
 
     def _error_plan(self, option: int) -> Plan:
-        """Return the plan of an option; for a closer look, that of the next choice's first option."""
+        """Return the plan whose standard errors the rule uses for an option.
+
+        For the option to look closer, it is the plan of the first option of the next choice.
+        """
         following = self.common.following
         return (
             self.common.options[option]

@@ -549,7 +549,7 @@ def _hash(common: CommonPlan, step: str) -> str:
 def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
     """Return the key of the second stage for option i after the look with ``key``."""
     dataset, *_ = key.rsplit("|", 2)
-    # with the key of the look in it, the second stages of two looks have different keys
+    # the hash of the look's key distinguishes the second stages of different looks
     look_hash = hashlib.sha256(key.encode()).hexdigest()[:16]
     return release_key(
         dataset=dataset, plan_hash=f"{REST}{i}:{look_hash}:{common.hash}", attempt=attempt

@@ -331,8 +331,8 @@ def stored_look(
         header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
         costs = _stored_costs(archive, common)
-        # a closer look is measured as the residual of the look before it: its answers have other
-        # shapes, but its estimates are complete
+        # the file of a closer look has answers to the residual after the look before it, and not to
+        # the blocks of its own plan, so no answers are read; its estimates are complete
         answers = archive.answers(
             {} if "look.txt" in archive else _answer_shapes(common.look.blocks)
         )
