@@ -496,10 +496,10 @@ def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
 
 
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
-    """Return the lower bound for all matrix mechanisms and a sentence about its method.
+    """Return the lower bound for all matrix mechanisms as a dictionary with two keys.
 
-    The keys are ``square``, the weighted squared error in counts^2, 0 if there is no bound, and
-    ``statement``.
+    ``square`` is the bound on the weighted squared error, in counts^2, or 0 if there is no bound;
+    ``statement`` is a sentence about the method.
     """
     if budget.neighbours == REPLACE_ONE:
         unsupported = "neighbours that replace a record"

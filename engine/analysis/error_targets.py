@@ -143,9 +143,10 @@ def budget_for(
 
     Notes
     -----
-    Guarantee: ``plan(workload, budget_for(...), mechanism, **options)``, for a shape with
-    ``objective="max", targets=targets``, meets the targets for the share, as computed by
-    `share_within`.  At a pcost smaller by a relative 1e-7 it does not.
+    Guarantee: ``plan(workload, budget_for(...), mechanism, **options)`` meets the targets for the
+    share, as computed by `share_within`.  With ``fit="shape"`` the options of this plan are
+    completed by ``objective="max", targets=targets``.  At a pcost smaller by a relative 1e-7 the
+    plan does not meet the targets.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -336,7 +337,10 @@ def error_for(plan: Plan, half: float) -> float:
 
 
 def two_digits(error: float, plan: Plan) -> float:
-    """Return an error rounded to two digits; the error of one count if ``error`` is infinite.
+    """Return a standard error rounded to two digits, in counts.
+
+    If ``error`` is infinite, it is replaced by the standard error of a count that is measured alone
+    at the budget of the plan.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal")
@@ -442,7 +446,7 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return a sentence with `above_best` and the lower bound for all matrix mechanisms."""
+    """Return a sentence with the excess of a plan over the lower bound for all matrix mechanisms."""
     bound_rmse, above = bound.rmse(plan), above_best(plan, bound)
     if not above:
         return "No lower bound above 0 was found for all matrix mechanisms."

@@ -419,7 +419,10 @@ def _combined_rmse(errors: pd.DataFrame) -> float:
 
 
 def _change_text(before: float, after: float) -> str:
-    """Return the relative change of an error as text; an error after the change may be NaN."""
+    """Return the relative change of an error as text.
+
+    ``after`` is NaN if the change removed the group.
+    """
     if math.isnan(after):
         return "removed"
     if not np.isfinite([before, after]).all() or before == 0.0:
@@ -478,9 +481,10 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # Tuning can cost more for a subset of the groups than for all of them, so the forecast includes
-    # tuning only if tuning is what exceeds the limits.
-    options = dict(request.options) if fits(remaining) else options
+    # Without tuning all groups fit: tuning is what exceeds the limits, so forecasts include it.
+    # Otherwise they do not, because tuning can cost more for some of the groups than for all.
+    if fits(remaining):
+        options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
         feasible, infeasible = 0, len(remaining)
         # The forecast is monotone in the groups, so bisection finds the first infeasible group.
