@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from engine._format import near_matches, quote_public
 from engine._untrusted import parse_json
 from engine.cli.output import Commands, in_options, number, whole_number
-from engine.common_mechanism import stepwise
+from engine.common_mechanism import CommonPlan, coarse_or_fine, nested_choices, stepwise
 from engine.errors import (
     BudgetError,
     DataError,
@@ -33,6 +33,7 @@ from engine.ledger import Ledger
 from engine.mechanisms import MECHANISMS, label_of, variants
 from engine.mechanisms.base import Mechanism, PlanOptions
 from engine.mechanisms.registry import LIMITS, checked_options, implied_options
+from engine.plans import Plan
 from engine.privacy import ADD_REMOVE, Budget
 from engine.privacy.budget import NEIGHBOURS
 from engine.records import SheetFile, TextFile, named_table
@@ -228,7 +229,8 @@ def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
         return Budget.approx(args.epsilon, args.delta, **unit)
     if args.mu is None:
         raise BudgetError(
-            "There is no budget. Give one of --pcost, --rho, --mu, --epsilon with --delta."
+            "There is no budget. Give one of --pcost, --rho, --mu, --pure-epsilon, or --epsilon with"
+            " --delta."
         )
     return Budget.gdp(args.mu, **unit)
 
@@ -470,8 +472,16 @@ def release_of(args: argparse.Namespace) -> Measurement:
     return steps.look if steps.finished is None else steps.finished
 
 
+def common_plan_of(
+    args: argparse.Namespace, plans: Iterable[Plan], names: Sequence[str]
+) -> CommonPlan:
+    """Return the common plan of ``plans``, with ``--chain`` as a chain of choices."""
+    split = nested_choices if args.chain else coarse_or_fine
+    return split(*plans, names=names)
+
+
 def head_of(measurement: Measurement) -> str:
-    """Return the first line of the printed text: dataset and time of a release, or that it is none."""
+    """Return the first line of the printed text: dataset and time of a release, or "REHEARSAL"."""
     return (
         "REHEARSAL, not for publication"
         if measurement.rehearsal
@@ -480,7 +490,7 @@ def head_of(measurement: Measurement) -> str:
 
 
 def release_data(measurement: Measurement) -> dict[str, Any]:
-    """Return what identifies a release for ``--json``, with the keys `RELEASE_KEYS`."""
+    """Return dataset, key and time of a release for ``--json``, with the keys `RELEASE_KEYS`."""
     identity = {
         "dataset": measurement.dataset or None,
         "key": measurement.key or None,

@@ -160,7 +160,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _answer_completion_request() -> None:
-    """If a shell requests completions, print them and exit; the extra "completion" is needed."""
+    """Print completions and exit if a shell requests them.
+
+    A shell does so only if argcomplete is installed, by the extra "completion".
+    """
     if "_ARGCOMPLETE" not in os.environ:
         return
     import argcomplete

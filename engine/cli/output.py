@@ -15,10 +15,11 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, TypeVar
 
 from engine._format import translate_arguments
 
+_Number = TypeVar("_Number", int, float)
 Commands = Any  # the type that add_subparsers returns is private in argparse
 
 
@@ -259,21 +260,20 @@ def sentence(message: str) -> str:
 
 def number(text: str) -> float:
     """Return the number in an argument of the command line."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is not a number. Give one, such as 0.5."
-        ) from None
+    return _parsed(text, float, "a number", "0.5")
 
 
 def whole_number(text: str) -> int:
     """Return the whole number in an argument of the command line."""
+    return _parsed(text, int, "a whole number", "3")
+
+
+def _parsed(text: str, parse: Callable[[str], _Number], kind: str, example: str) -> _Number:
     try:
-        return int(text)
+        return parse(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is not a whole number. Give one, such as 3."
+            f"'{text}' is not {kind}. Give one, such as {example}."
         ) from None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from engine.cli.arguments import (
     add_workload_options,
     budget_data,
     budget_of,
+    common_plan_of,
     mechanism_options,
     mechanisms_of,
     named_columns,
@@ -45,8 +45,6 @@ from engine.cli.output import (
 from engine.common_mechanism import (
     CommonPlan,
     NestedPlanRule,
-    coarse_or_fine,
-    nested_choices,
     stepwise,
     workloads_by_way,
 )
@@ -431,7 +429,6 @@ def _coarse_or_fine(args: argparse.Namespace) -> Reply:
 
 def _common_plan(args: argparse.Namespace) -> CommonPlan:
     """Fit the plans of the analyses, or read them from files, and return their common plan."""
-    split: Callable[..., CommonPlan] = nested_choices if args.chain else coarse_or_fine
     if args.plans is not None:
         if planning_options := [name for name in _PLANNING_OPTIONS if vars(args)[name]]:
             word = planning_options[0].replace("_", "-")
@@ -439,9 +436,8 @@ def _common_plan(args: argparse.Namespace) -> CommonPlan:
                 f"--{word} is an option for planning, and --plans names plans that exist already."
                 " Give one of the two."
             )
-        return split(
-            *map(read_plan, args.plans), names=args.names or [path.stem for path in args.plans]
-        )
+        names = args.names or [path.stem for path in args.plans]
+        return common_plan_of(args, map(read_plan, args.plans), names)
     options = mechanism_options(args)
     schema = None if args.schema is None else schema_of(args.schema)
     if args.workloads is not None:
@@ -462,4 +458,4 @@ def _common_plan(args: argparse.Namespace) -> CommonPlan:
         )
         for workload in workloads
     ]
-    return split(*plans, names=args.names or names)
+    return common_plan_of(args, plans, args.names or names)

@@ -17,6 +17,7 @@ from engine.cli.arguments import (
     add_file_options,
     add_named_source,
     add_records_options,
+    common_plan_of,
     form_of,
     named_columns,
     option_names,
@@ -36,7 +37,6 @@ from engine.cli.output import (
     number,
     whole_number,
 )
-from engine.common_mechanism import coarse_or_fine, nested_choices
 from engine.common_mechanism.two_stage_io import counts_for_steps
 from engine.errors import DataError, LedgerError, PlanError, SchemaError
 from engine.ledger import Ledger, release_key
@@ -311,10 +311,8 @@ def _count(args: argparse.Namespace) -> Reply:
     if len(plans) == 1:
         counts = counts_for(plans[0], records_of(args), **columns)
     else:
-        split = nested_choices if args.chain else coarse_or_fine
-        counts = counts_for_steps(
-            split(*plans, names=[str(path) for path in args.plan]), records_of(args), **columns
-        )
+        common = common_plan_of(args, plans, [str(path) for path in args.plan])
+        counts = counts_for_steps(common, records_of(args), **columns)
     return _save(counts.as_shard(args.shard), args.out)
 
 

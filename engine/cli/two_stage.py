@@ -15,6 +15,7 @@ from engine.cli.arguments import (
     add_column_options,
     add_records_options,
     add_rule_options,
+    common_plan_of,
     form_of,
     named_columns,
     option_names,
@@ -23,7 +24,7 @@ from engine.cli.arguments import (
     refuse_seed_option,
 )
 from engine.cli.output import ATTEMPT_HELP, CHAIN_HELP, Commands, Reply, add_command, whole_number
-from engine.common_mechanism import NestedPlanRule, coarse_or_fine, nested_choices, stepwise
+from engine.common_mechanism import NestedPlanRule, stepwise
 from engine.common_mechanism.selection_rule import Decision
 from engine.ledger import Ledger
 from engine.publish import write_answers
@@ -126,10 +127,8 @@ def _look(args: argparse.Namespace) -> Reply:
     refuse_seed_option(args)
     form_of(args.out, None, FORMATS)
     check_target(args.out, keep=[*args.plans, *filter(None, (args.data, args.ledger))])
-    split = nested_choices if args.chain else coarse_or_fine
-    common = split(
-        *map(read_plan, args.plans), names=args.names or [path.stem for path in args.plans]
-    )
+    names = args.names or [path.stem for path in args.plans]
+    common = common_plan_of(args, map(read_plan, args.plans), names)
     with option_names(OTHER_RECORDS_ADVICE):
         measurement = stepwise.look(
             common,
