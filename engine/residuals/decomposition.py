@@ -58,7 +58,7 @@ from engine.workload import Group, Part, Workload, joint_part, subsets
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupContribution:
-    """What groups of queries that are equal up to attribute names add to residual spaces.
+    """Decomposition of groups that are equal up to attribute names into Grams on residual spaces.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class GroupContribution:
     places : positions of their attributes in the schema, in schema order, shape (groups,
         attributes).
     weights : weights of the groups, shape (groups,).
-    pattern : the decomposition of one of the groups, with an entry for every residual space and
-        every term of its Gram: the positions of the space's attributes in the group, the number of
-        the Kronecker product, and its coefficient.
+    pattern : the decomposition of one group, without its weight: an entry for every residual space
+        and every term of the Gram on it, with the positions of the space's attributes in the group,
+        the number of the term's Kronecker product, and the term's coefficient.
     """
 
     numbers: Index
@@ -83,13 +83,13 @@ class QueriedSpaces:
 
     Attributes
     ----------
-    places : positions of their attributes in the schema, shape (spaces, attributes).
+    places : positions of the spaces' attributes in the schema, shape (spaces, attributes).
     kinds : equivalence class of every space, shape (spaces,); the spaces of a class have the same
         Gram, on attributes of equal ``attribute_classes``.
-    coefficients : one mapping per class: number of a Kronecker product in the Gram -> its
-        coefficient, summed over groups with their weights.
-    reached : one rank per class that orders all classes, also those with other numbers of
-        attributes, by the first group with a piece on them; shape (classes,).
+    coefficients : the Gram of every class: number of a Kronecker product -> its coefficient, a
+        weighted sum over groups.
+    reached : sort key of every class, shape (classes,), by the first group with queries on it; also
+        comparable with classes of other numbers of attributes.
     """
 
     places: Index
@@ -99,19 +99,19 @@ class QueriedSpaces:
 
 
 def queried_spaces(
-    spreading: Sequence[GroupContribution],
+    contributions: Sequence[GroupContribution],
     attribute_classes: Index,
     exact: Sequence[Sequence[int]] = (),
 ) -> list[QueriedSpaces]:
-    """Collect the residual spaces of all groups, one `QueriedSpaces` per number of attributes.
+    """Return the residual spaces of all groups, one `QueriedSpaces` per number of attributes.
 
     Coefficients are added up in the order of groups, so that sums have reproducible last digits.
 
     Parameters
     ----------
-    spreading : what the groups add to residual spaces.
+    contributions : the decompositions of the groups.
     attribute_classes : equivalence class of every attribute, numbered from 0, shape (attributes,).
-    exact : sets of attributes with an exact table; the spaces inside them are left out.
+    exact : positions of the attributes of every exact (public) table, whose spaces are left out.
 
     >>> one = GroupContribution(
     ...     numbers=np.array([0, 1]),
@@ -123,18 +123,19 @@ def queried_spaces(
     >>> total.coefficients, single.places.tolist(), single.kinds.tolist(), single.coefficients
     ([{0: 8.0}], [[0], [1], [2]], [0, 1, 0], [{1: 2.0}, {1: 4.0}])
     """
-    longest = max((len(groups.pattern) for groups in spreading), default=1)
-    # groups of one size with pieces at the same positions are concatenated into one array
+    longest = max((len(groups.pattern) for groups in contributions), default=1)
+    # entries of groups with equally many attributes and spaces at the same positions form one array
     by_positions: dict[tuple[int, Axes], list[tuple[GroupContribution, int, int, float]]] = {}
-    for groups in spreading:
+    for groups in contributions:
         for i, (positions, product, coefficient) in enumerate(groups.pattern):
             by_positions.setdefault((groups.places.shape[1], positions), []).append(
                 (groups, i, product, coefficient)
             )
     by_size: dict[int, list[tuple[Index, Index, Index, Array]]] = {}
-    for (_, positions), pieces in by_positions.items():
-        members, ranks, terms, coefficients = zip(*pieces, strict=True)
+    for (_, positions), entries in by_positions.items():
+        members, ranks, terms, coefficients = zip(*entries, strict=True)
         counts = [len(groups.numbers) for groups in members]
+        # sorts entries by group, and within a group by their rank in its pattern
         order = np.concatenate([groups.numbers for groups in members]) * longest + np.repeat(
             ranks, counts
         )
@@ -153,68 +154,76 @@ def queried_spaces(
             )
         if len(order):
             by_size.setdefault(len(positions), []).append((order, places, products, weights))
-    return [_of_one_size(by_size[k], attribute_classes) for k in sorted(by_size)]
+    return [_classify_spaces(by_size[k], attribute_classes) for k in sorted(by_size)]
 
 
-def _of_one_size(
+def _classify_spaces(
     chunks: Sequence[tuple[Index, Index, Index, Array]], attribute_classes: Index
 ) -> QueriedSpaces:
-    arrival, places, products, weights = (
-        np.concatenate(terms) for terms in zip(*chunks, strict=True)
+    """Return the distinct spaces of entries, in equivalence classes with their coefficients.
+
+    A chunk holds arrays with a row per entry: the sort key of the entry, the positions of its
+    space's attributes, the number of its Kronecker product, and its coefficient.
+    """
+    keys, places, products, coefficients = (
+        np.concatenate(columns) for columns in zip(*chunks, strict=True)
     )
-    order = np.argsort(arrival, kind="stable")
-    arrival, places, products = arrival[order], places[order], products[order]
-    first_rows, space = unique_rows(places)
-    by_time = np.argsort(
-        first_rows, kind="stable"
-    )  # spaces in the order in which the groups reach them
-    first_rows, space = first_rows[by_time], np.argsort(by_time, kind="stable")[space]
-    # (space, product) pairs, sorted, with sums in the order of the groups
-    of_pair, pair = unique_rows(np.column_stack([space, products]))
-    sums = np.bincount(pair, weights[order], minlength=len(of_pair))
+    order = np.argsort(keys, kind="stable")
+    keys, places, products = keys[order], places[order], products[order]
+    # distinct spaces, in the order of their first entries
+    first_entries, space = unique_rows(places)
+    by_entry = np.argsort(first_entries, kind="stable")
+    first_entries, space = first_entries[by_entry], np.argsort(by_entry, kind="stable")[space]
+    # distinct (space, product) pairs, sorted; coefficients are added up in the order of the groups
+    pair_entries, pair = unique_rows(np.column_stack([space, products]))
+    sums = np.bincount(pair, coefficients[order], minlength=len(pair_entries))
     _, value = np.unique(sums, return_inverse=True)
-    _, term_class = unique_rows(np.column_stack([products[of_pair], value]))
-    counts = np.bincount(space[of_pair], minlength=len(first_rows))
+    _, term_class = unique_rows(np.column_stack([products[pair_entries], value]))
+    counts = np.bincount(space[pair_entries], minlength=len(first_entries))
     starts = np.cumsum(counts) - counts
-    _, kind = unique_rows(attribute_classes[places[first_rows]])
+    # two spaces are equivalent if their attributes are and, for every r, their r-th terms
+    _, kind = unique_rows(attribute_classes[places[first_entries]])
     for r in range(int(counts.max(initial=0))):
         has_term = counts > r
-        next_term = np.zeros(len(first_rows), dtype=np.int64)
+        next_term = np.zeros(len(first_entries), dtype=np.int64)
         next_term[has_term] = 1 + term_class[starts[has_term] + r]
         _, kind = unique_rows(np.column_stack([kind, next_term]))
+    # classes are numbered in the order of their first spaces
     examples, kind = unique_rows(kind[:, None])
-    by_time = np.argsort(examples, kind="stable")
-    examples, kind = examples[by_time], np.argsort(by_time, kind="stable")[kind]
-    class_terms = []
+    by_space = np.argsort(examples, kind="stable")
+    examples, kind = examples[by_space], np.argsort(by_space, kind="stable")[kind]
+    class_coefficients = []
     for k in examples.tolist():
-        terms = np.arange(starts[k], starts[k] + counts[k])
-        terms = terms[np.argsort(arrival[of_pair[terms]], kind="stable")]
-        class_terms.append(
-            dict(zip(products[of_pair[terms]].tolist(), sums[terms].tolist(), strict=True))
+        pairs = np.arange(starts[k], starts[k] + counts[k])
+        pairs = pairs[np.argsort(keys[pair_entries[pairs]], kind="stable")]
+        class_coefficients.append(
+            dict(zip(products[pair_entries[pairs]].tolist(), sums[pairs].tolist(), strict=True))
         )
     return QueriedSpaces(
-        places=places[first_rows],
+        places=places[first_entries],
         kinds=kind,
-        coefficients=class_terms,
-        reached=arrival[first_rows[examples]],
+        coefficients=class_coefficients,
+        reached=keys[first_entries[examples]],
     )
 
 
-# a squared sum below this share of the sum of squares of the queries is the rounding of zero
+# the sum of squares of a part's queries applied to the centers counts as zero below this share of
+# the trace of its Gram: only rounding errors remain
 ROUNDING = 1e-28
-# a residual Gram with a trace below this share of the trace of the queries' Gram is the rounding of
-# zero
+# a residual Gram counts as zero if its trace is below this share of the trace of the queries' Gram
 MIN_TRACE_SHARE = 1e-13
 
 
-Factors = tuple[tuple[Axes, int], ...]  # (axes of the space, number of the factor)
+# Kronecker product of residual Grams, (axes in the space, number of the residual Gram) each
+Factors = tuple[tuple[Axes, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Factor:
-    """Gram matrix of queries in the residual coordinates of some attributes.
+    """Residual Gram: Gram matrix of queries in the residual coordinates of some attributes.
 
     ``matrix`` is the Gram or, if ``low_rank``, a matrix R of fewer rows with R^T R = Gram.
+    ``sizes`` are the domain sizes of the attributes.
     """
 
     sizes: tuple[int, ...]
@@ -232,7 +241,7 @@ class Factor:
 
     @property
     def table(self) -> Array:
-        """Low-rank rows with one axis per attribute, shape (rows, n_1 - 1, ..., n_k - 1)."""
+        """Rows of ``matrix`` with one axis per attribute, shape (rows, n_1 - 1, ..., n_k - 1)."""
         return self.matrix.reshape(-1, *(n - 1 for n in self.sizes))
 
     @property
@@ -275,7 +284,10 @@ def interval_factor(gram: IntervalGram) -> IntervalFactor:
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """Summand of a Gram: a coefficient times a Kronecker product of factors on disjoint axes."""
+    """Summand of a Gram: a coefficient times a Kronecker product of residual Grams.
+
+    ``factors`` lists the disjoint sets of axes of the product and the number of the Gram on each.
+    """
 
     coefficient: float
     factors: Factors
@@ -311,7 +323,7 @@ class Subworkload:
 
     @property
     def mixed(self) -> bool:
-        """Whether the Gram is not a single product of factors on single attributes."""
+        """Whether the Gram is a sum, or a product with a factor on several attributes."""
         return len(self.terms) > 1 or any(
             len(axes) > 1 for term in self.terms for axes, _ in term.factors
         )
@@ -319,14 +331,14 @@ class Subworkload:
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
-    """Distinct subworkloads, and which of them, at which scale, every residual space has.
+    """Distinct subworkloads of a workload, and the residual spaces on which they occur.
 
     Attributes
     ----------
-    factors : distinct residual Grams, numbered as in the terms of the subworkloads.
+    factors : distinct residual Grams, to which the terms of the subworkloads refer by number.
     subworkloads : distinct subworkloads.
-    spaces : mapping from residual spaces to the number of their subworkload and the factor from its
-        Gram to theirs; spaces without weighted queries are absent.
+    spaces : mapping from residual spaces to (number of a subworkload, scale): the Gram of the space
+        is scale times that of the subworkload.  Spaces without weighted queries are absent.
     """
 
     factors: tuple[Factor, ...]
@@ -334,12 +346,12 @@ class Decomposition:
     spaces: Mapping[Space, tuple[int, float]]
 
     def of(self, space: Space) -> Subworkload:
-        """Return the subworkload of a residual space, up to scale."""
+        """Return the subworkload of a residual space, without the scale of its Gram."""
         return self.subworkloads[self.spaces[space][0]]
 
 
 class Registry:
-    """Collects residual Grams of a workload; those equal up to scale are stored once."""
+    """Store of the residual Grams of a workload: Grams that are equal up to scale are stored once."""
 
     def __init__(self, split: Split) -> None:
         self.split = split
@@ -352,9 +364,13 @@ class Registry:
     ) -> list[tuple[Axes, tuple[int, float] | float]]:
         """Return the residual Gram of a part on every subset of its axes.
 
-        An entry is (axes, (number of the factor, scale)); for the empty set of axes it is (axes,
-        sum of squares of the queries applied to the centers).  ``weights`` of single queries have
-        shape (queries,); None if all are 1.
+        An entry is (axes, (number of a stored Gram, scale)).  For the empty set of axes it is ((),
+        scalar), the scalar being the weighted sum of squares of the queries applied to the centers.
+
+        Parameters
+        ----------
+        names : names of the part's attributes.
+        weights : weights of single queries, shape (queries,); None if all are 1.
         """
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.split.complement(names)
@@ -386,38 +402,44 @@ class Registry:
         weights: Array | None,
         complement: Complement | None,
     ) -> tuple[int, float] | float:
+        """Return (number of a stored Gram, scale), or a scalar for no axes, see `look_up`.
+
+        A Gram that counts as zero has number -1 and scale 0.
+        """
         sizes = tuple(part.sizes[i] for i in inside)
         query_trace: float
         if len(part.sizes) == 1:
             pi = center(part.sizes[0], centers[0])
             if (interval_gram := wide_interval_gram(part, weights)) is not None:
                 if inside:
-                    return self._intern(interval_factor(interval_gram))
+                    return self._store(interval_factor(interval_gram))
                 return total_square(interval_gram, pi)
             gram = part.family.gram(part.sizes, weights)
             N, query_trace = basis(part.sizes[0]), float(np.trace(gram))
             if not inside:
-                # not pi^T G pi: where terms cancel, the sum has an error of 1e-16 of its terms
-                # before squaring, and pi^T G pi has one of 1e-16 of their squares
-                sums = part.family.dot(part.sizes, pi)
+                # not pi^T G pi: if the terms of an answer cancel, its square has an error of 1e-32
+                # times their squares, and pi^T G pi would have one of 1e-16 times their squares
+                answers = part.family.dot(part.sizes, pi)
                 return _zero_if_rounding(
-                    float(np.sum(sums**2 if weights is None else weights * sums**2)), query_trace
+                    float(np.sum(answers**2 if weights is None else weights * answers**2)),
+                    query_trace,
                 )
-            # from the family's closed-form Gram: ranges on 1,000 cells have 500,500 rows, which are
-            # never listed
+            # the family has a closed-form Gram; its rows may be many, such as 500,500 ranges on
+            # 1,000 cells
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
-            factor, query_trace = self._joint(part, inside, centers, weights, sizes, complement)
+            factor, query_trace = self._joint_factor(
+                part, inside, centers, weights, sizes, complement
+            )
         if not inside:
             return _zero_if_rounding(factor.trace, query_trace)
-        # N^T removes the constant part of the rows; where the rows are constant, only rounding
-        # remains
+        # the residual rows of constant query rows are rounding errors of zero
         if factor.trace <= MIN_TRACE_SHARE * query_trace or factor.dimension == 0:
             return (-1, 0.0)
-        return self._intern(factor)
+        return self._store(factor)
 
     @staticmethod
-    def _joint(
+    def _joint_factor(
         part: Part,
         inside: Axes,
         centers: list[Array | None],
@@ -425,28 +447,29 @@ class Registry:
         sizes: tuple[int, ...],
         complement: Complement | None,
     ) -> tuple[Factor, float]:
+        """Return the residual Gram of a part on several attributes, and the trace of its Gram."""
         query_trace, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
-        # with fewer queries than coordinates the rows are smaller than their Gram and better
-        # conditioned
-        narrow = part.count < dimension
-        gram = np.zeros((0 if narrow else dimension,) * 2)
+        # fewer rows than coordinates take less memory than their Gram and are better conditioned
+        few_rows = part.count < dimension
+        gram = np.zeros((0 if few_rows else dimension,) * 2)
         for start, chunk in part.family.chunks(part.sizes):
             if weights is not None:
-                # R^T R is the weighted Gram when rows carry the root of their weight
                 chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
             query_trace += float(np.sum(chunk**2))
             projected = residual_rows(chunk, part.sizes, inside, centers, complement)
-            if narrow:
+            if few_rows:
                 rows.append(projected)
             else:
                 gram += projected.T @ projected
-        return (
-            Factor(sizes=sizes, matrix=np.concatenate(rows) if narrow else gram, low_rank=narrow),
-            query_trace,
-        )
+        matrix = np.concatenate(rows) if few_rows else gram
+        return Factor(sizes=sizes, matrix=matrix, low_rank=few_rows), query_trace
 
-    def _intern(self, factor: Factor) -> tuple[int, float]:
-        scale = factor.trace
+    def _store(self, factor: Factor) -> tuple[int, float]:
+        """Return (number, scale) such that the factor is scale times the stored Gram of this number.
+
+        It is stored if no proportional Gram is.
+        """
+        trace = factor.trace
         for number, other in enumerate(self.factors):
             if (type(other), other.sizes, other.low_rank, other.matrix.shape) != (
                 type(factor),
@@ -456,42 +479,44 @@ class Registry:
             ):
                 continue
             if isinstance(factor, IntervalFactor) and isinstance(other, IntervalFactor):
-                # suffixes have the Gram of prefixes on a residual space
                 if residual_gram(factor.gram) == residual_gram(other.gram):
                     return number, 1.0
                 continue
-            ratio = scale / other.trace
-            # rows of a low-rank factor scale with the square root of their Gram
-            stretch = math.sqrt(ratio) if factor.low_rank else ratio
-            if np.allclose(factor.matrix, other.matrix * stretch, rtol=0, atol=1e-13 * scale):
-                return number, ratio
+            scale = trace / other.trace
+            # the Gram of low-rank rows scales with the square of the rows
+            matrix_scale = math.sqrt(scale) if factor.low_rank else scale
+            if np.allclose(factor.matrix, other.matrix * matrix_scale, rtol=0, atol=1e-13 * trace):
+                return number, scale
         self.factors.append(factor)
         return len(self.factors) - 1, 1.0
 
 
 def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
-    """Return the Gram of a part with interval queries on one wide attribute, in linear storage.
+    """Return the Gram of a part with interval queries on one wide attribute, without a matrix.
 
-    None for other families, narrow attributes and parts with weights of single queries.
+    None for other families, attributes that are not wide, and parts with weights of single queries.
     """
     if len(part.sizes) > 1 or weights is not None or not is_wide(part.sizes[0]):
         return None
     kinds = {"marginal": "marginal", "prefix": "prefix", "suffix": "suffix", "range": "ranges"}
-    # weighted rows have the name of their family, but another key
+    # a family with weighted rows has the usual name, but a key of its own
     kind = kinds[part.family.name] if part.family.key in [(name,) for name in kinds] else None
     return None if kind is None else IntervalGram(cells=part.sizes[0], **{kind: 1.0})
 
 
 def residual_gram(gram: IntervalGram) -> IntervalGram:
-    """Return a Gram that is equal on residual spaces, with suffix queries written as prefixes.
+    """Return the Gram with every suffix replaced by a prefix; it is equal on residual spaces.
 
-    A suffix is the total minus a prefix, and the total has no part on a residual space.
+    A suffix is the total minus a prefix, and the total has no component in a residual space.
     """
     return replace(gram, prefix=gram.prefix + gram.suffix, suffix=0.0)
 
 
 def has_identity_gram(part: Part, weights: Array | None = None) -> bool:
-    """Return whether a part is a marginal on one wide attribute without weights of single queries."""
+    """Return whether a part's Gram is the identity: the marginal of one wide attribute, unweighted.
+
+    ``weights`` are those of single queries, None if all are 1.
+    """
     gram = wide_interval_gram(part, weights)
     return gram is not None and gram.is_marginal
 
@@ -505,13 +530,16 @@ def decompose(
     split: Split = UNIFORM,
     labels: Mapping[str, Hashable] | None = None,
 ) -> Decomposition:
-    """Return the Gram of the workload's queries on every residual space.
+    """Return the Gram of the workload's weighted queries on every residual space.
 
-    The unions of the split are not applied; see `engine.residuals.tuning.unions.unite`.
+    Spaces whose Gram is zero, or whose table is public, are left out.  Proportional Grams on
+    attributes of equal sizes, centers and labels are one subworkload.  The unions of the split are
+    not applied; `engine.residuals.tuning.unions.unite` does so.
 
-    Guarantee: for every residual space the sum of its terms equals the weighted Gram of the
-    queries' pieces on it.  Spaces whose Gram is zero, or whose table is public, are left out.
-    Proportional Grams on attributes of equal sizes, centers and labels are one subworkload.
+    Parameters
+    ----------
+    split : centers and complements of the attributes.
+    labels : attribute name -> label; attributes with different labels have different subworkloads.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
@@ -534,8 +562,7 @@ def decompose(
                 for i in group_class.numbers.tolist()
             ]
             complements = _class_numbers([c and c.key for c in keys]).tolist()
-        # groups with the same queries in the same order under the same split have the same pattern
-        # of spaces
+        # the groups of a class also need equal centers and complements to share one pattern
         firsts, split_class = unique_rows(
             np.column_stack([center_classes[group_class.places], complements])
         )
@@ -545,7 +572,7 @@ def decompose(
                 classes.append(
                     (group_class.numbers[members], group_class.places[members], group_class.ranks)
                 )
-    spreading = []
+    contributions = []
     for numbers, places, ranks in sorted(classes, key=lambda member: int(member[0][0])):
         pattern = [
             (positions, products.setdefault(factors, len(products)), coefficient)
@@ -553,16 +580,16 @@ def decompose(
                 workload.groups[numbers[0]], ranks, registry
             )
         ]
-        spreading.append(
+        contributions.append(
             GroupContribution(
                 numbers=numbers, places=places, weights=weights[numbers], pattern=pattern
             )
         )
-    return _distinct(workload, registry, spreading, tuple(products), labels or {})
+    return _distinct_subworkloads(workload, registry, contributions, tuple(products), labels or {})
 
 
 def _class_numbers(keys: Sequence[Hashable]) -> Index:
-    """Number the distinct keys from 0 in order of first appearance; return the number of every key."""
+    """Return the number of every key; equal keys are numbered from 0 in order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
@@ -572,8 +599,8 @@ def _pattern(
 ) -> list[tuple[Axes, float, Factors]]:
     """Return the decomposition of a group: one entry per residual space and term of its Gram.
 
-    An entry has the positions of the space's attributes in the group, the coefficient, and the
-    factors.  ``ranks`` holds the axes of the group in schema order.
+    An entry has the positions of the space's attributes among those of the group in schema order,
+    the coefficient, and the factors.  ``ranks`` lists the axes of the group in schema order.
     """
     parts, weights = group.parts, group.query_weights
     if len(parts) > 1 and (
@@ -582,44 +609,48 @@ def _pattern(
         # per-query weights and complements are not products over the parts, so all parts are
         # replaced by one part on all attributes
         parts = (joint_part(group),)
-    position = {
-        axis: p for p, axis in enumerate(ranks)
-    }  # axis of the group -> position in schema order
-    choices = []
+    position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> schema order
+    choices = []  # for every part, its Gram on every subset of its attributes
     for part in parts:
         entries = registry.look_up(part, group.named(part.axes), weights)
         choices.append(
-            [(tuple(position[part.axes[i]] for i in inside), piece) for inside, piece in entries]
+            [(tuple(position[part.axes[i]] for i in inside), gram) for inside, gram in entries]
         )
-    out = []
-    # equation 3 multiplied out: every part is inside the space on some of its attributes and
-    # outside on the rest; the Gram of a product is the scalars of the parts outside times the
-    # Kronecker product of the factors of those inside
+    pattern = []
+    # equation 3: a space contains some attributes of every part; its Gram is the product of the
+    # scalars of parts without attributes in the space, and the Kronecker product of the Grams of
+    # the other parts
     for combination in itertools.product(*choices):
-        coefficient, touched = (1.0 if group.parts or weights is None else float(weights[0])), []
-        for axes, piece in combination:
-            if isinstance(piece, float):
-                coefficient *= piece
+        coefficient = 1.0 if group.parts or weights is None else float(weights[0])
+        grams: list[tuple[Axes, int]] = []
+        for axes, gram in combination:
+            if isinstance(gram, float):
+                coefficient *= gram
             else:
-                coefficient *= piece[1]
-                touched.append((axes, piece[0]))
+                number, scale = gram
+                coefficient *= scale
+                grams.append((axes, number))
         if coefficient > 0.0:
-            positions = tuple(sorted(a for axes, _ in touched for a in axes))
+            positions = tuple(sorted(a for axes, _ in grams for a in axes))
             index = {p: i for i, p in enumerate(positions)}
             factors = tuple(
-                sorted((tuple(index[a] for a in axes), number) for axes, number in touched)
+                sorted((tuple(index[a] for a in axes), number) for axes, number in grams)
             )
-            out.append((positions, coefficient, factors))
-    return out
+            pattern.append((positions, coefficient, factors))
+    return pattern
 
 
-def _distinct(
+def _distinct_subworkloads(
     workload: Workload,
     registry: Registry,
-    spreading: Sequence[GroupContribution],
+    contributions: Sequence[GroupContribution],
     products: Sequence[Factors],
     labels: Mapping[str, Hashable],
 ) -> Decomposition:
+    """Return the decomposition with one subworkload per distinct Gram up to scale.
+
+    ``products`` lists the Kronecker products by the numbers in ``contributions``.
+    """
     schema, split = workload.schema, registry.split
     attribute_classes = _class_numbers(
         [(a.size, digest(split.centers.get(a.name)), labels.get(a.name)) for a in schema.attributes]
@@ -628,25 +659,23 @@ def _distinct(
     numbers: dict[Any, int] = {}
     subworkloads: list[Subworkload] = []
     spaces: dict[Space, tuple[int, float]] = {}
-    for group in queried_spaces(spreading, attribute_classes, schema.exact_places):
+    for group in queried_spaces(contributions, attribute_classes, schema.exact_places):
         # spaces are distinct, so `unique_rows` returns all of them, sorted by attribute names
         order = unique_rows(alphabet[group.places])[0]
         columns = [
             list(map(schema.names.__getitem__, column)) for column in group.places[order].T.tolist()
         ]
         names: list[Space] = list(zip(*columns, strict=True)) if columns else [()] * len(order)
-        solved: dict[Any, tuple[int, float]] = {}
+        by_class: dict[Any, tuple[int, float]] = {}  # -> number of the subworkload, scale
         for space, space_class in zip(names, group.kinds[order].tolist(), strict=True):
             complement = split.complements.get(space) if split.complements else None
-            # of tens of thousands of spaces few differ: only the first space of each class is
-            # examined
             key = space_class if complement is None else (space_class, complement.key)
-            if key not in solved:
+            if key not in by_class:
                 coefficients = group.coefficients[space_class]
                 # proportional Grams have the same optimal strategy; the scale only affects the
                 # shares of the budget
                 scale = max(coefficients.values())
-                # coefficients that differ in the last digits only belong to the same subworkload
+                # rounded, because coefficients may differ by rounding errors
                 terms = tuple(
                     Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
                     for factors, c in sorted((products[k], c) for k, c in coefficients.items())
@@ -667,17 +696,17 @@ def _distinct(
                             complements={} if complement is None else {(0, 1): complement},
                         )
                     )
-                solved[key] = number, scale
-            spaces[space] = solved[key]
+                by_class[key] = number, scale
+            spaces[space] = by_class[key]
     return Decomposition(
         factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces
     )
 
 
 def merge_shape(sub: Subworkload) -> list[Factors]:
-    """Return the factors of every term that `merge_terms` leaves, without computing a Gram.
+    """Return the factors of the terms of `merge_terms`, without adding up Grams.
 
-    Of terms that differ on one set of axes only, the first is listed.
+    Of terms that are merged, the factors of the first are returned.
     """
     merged: list[Factors] = []
     for term in sub.terms:
@@ -692,15 +721,17 @@ def merge_shape(sub: Subworkload) -> list[Factors]:
     return merged
 
 
-# terms of a Gram after merging: (coefficient, ((axes, factor), ...)) each
-Merged = list[tuple[float, tuple[tuple[Axes, Factor], ...]]]
+# coefficient of a Kronecker product, and its (axes, residual Gram) pairs
+MergedTerm = tuple[float, tuple[tuple[Axes, Factor], ...]]
+# terms of a Gram, after terms that differ on one set of axes are added up
+Merged = list[MergedTerm]
 
 
 def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
-    """Return the terms of a subworkload's Gram, with similar terms added up.
+    """Return the terms of a subworkload's Gram, as few as possible.
 
-    Two terms with the same factors on all sets of axes but one are one term, with the weighted sum
-    of their two factors there.
+    Two terms that differ on one set of axes only are added up: the weighted sum of their Grams on
+    this set takes their place.
     """
     terms: Merged = [
         (t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors))
@@ -711,8 +742,8 @@ def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
         changed = False
         for i in range(len(terms)):
             for j in range(i + 1, len(terms)):
-                if (together := _add_terms(terms[i], terms[j])) is not None:
-                    terms[i] = together
+                if (total := _add_terms(terms[i], terms[j])) is not None:
+                    terms[i] = total
                     del terms[j]
                     changed = True
                     break
@@ -721,10 +752,8 @@ def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
     return terms
 
 
-def _add_terms(
-    a: tuple[float, tuple[tuple[Axes, Factor], ...]],
-    b: tuple[float, tuple[tuple[Axes, Factor], ...]],
-) -> tuple[float, tuple[tuple[Axes, Factor], ...]] | None:
+def _add_terms(a: MergedTerm, b: MergedTerm) -> MergedTerm | None:
+    """Return the sum of two terms that differ on one set of axes only; None for other terms."""
     if [axes for axes, _ in a[1]] != [axes for axes, _ in b[1]]:
         return None
     differing = [k for k, ((_, f), (_, g)) in enumerate(zip(a[1], b[1], strict=True)) if f is not g]
@@ -732,14 +761,17 @@ def _add_terms(
         return None
     (k,) = differing
     axes, f, g = a[1][k][0], a[1][k][1], b[1][k][1]
-    both = add_factors([(a[0], f), (b[0], g)], f.sizes)
-    return 1.0, (*a[1][:k], (axes, both), *a[1][k + 1 :])
+    total = add_factors([(a[0], f), (b[0], g)], f.sizes)
+    return 1.0, (*a[1][:k], (axes, total), *a[1][k + 1 :])
 
 
 def axis_partition(
     terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int
 ) -> list[Axes]:
-    """Return the finest partition of the axes 0..count-1 with each factor inside one of its sets."""
+    """Return the finest partition of the axes 0..count-1 with every factor's axes in one set.
+
+    ``terms`` are coefficients with (axes, factor) pairs; only the axes are read.
+    """
     label = list(range(count))
     for _, factors in terms:
         for axes, _ in factors:
@@ -750,7 +782,7 @@ def axis_partition(
 
 
 def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
-    """Return the Gram on some axes: the sum of all terms, restricted to factors on these axes."""
+    """Return the sum of all terms as one Gram, without the factors on other axes than ``axes``."""
     own_sizes = tuple(sizes[a] for a in axes)
     inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
     full_factors = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
@@ -764,9 +796,9 @@ def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
 
 
 def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
-    """Return the weighted sum of factors on the same axes.
+    """Return the sum of (weight, residual Gram) pairs on the same axes, as one residual Gram.
 
-    The sum has low rank if all factors have and its rows take less memory than its Gram.
+    It is stored as rows if all Grams are and the rows are fewer than the coordinates.
     """
     if (
         all(f.low_rank for _, f in parts)
@@ -784,7 +816,7 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
 
 
 def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:
-    """Return the Kronecker product of factors, its coordinates in the order of ``axes``."""
+    """Return the Kronecker product of residual Grams, with coordinates in the order of ``axes``."""
     out: Array = np.ones((1, 1))
     order: list[int] = []
     shape: list[int] = []
@@ -793,16 +825,16 @@ def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:
         order += [axes.index(a) for a in factor_axes]
         shape += [n - 1 for n in factor.sizes]
     position = [order.index(k) for k in range(len(order))]
-    moved = out.reshape(*shape, *shape).transpose(*position, *(len(shape) + p for p in position))
-    return moved.reshape(out.shape)
+    sorted_axes = (*position, *(len(shape) + p for p in position))
+    return out.reshape(*shape, *shape).transpose(sorted_axes).reshape(out.shape)
 
 
-# entries of one chunk of rows
+# largest number of entries of a chunk of query rows, if it has several rows
 MAX_CHUNK_ENTRIES = 1 << 22
 
 
 def part_rows(part: Part, weights: Array | None = None) -> Array:
-    """Return rows on the cells of a part with the same Gram as its queries.
+    """Return rows on the cells of a part with the same Gram as its queries, shape (rows, cells).
 
     There are at most as many rows as cells, and at most as many as queries.  ``weights`` of single
     queries have shape (queries,); None if all are 1.
@@ -839,17 +871,15 @@ def product_rows(group: Group) -> Array:
 
 
 def reduce_rows(rows: Array) -> Array:
-    """Return at most as many rows as columns, with the same Gram as the given rows."""
+    """Return rows with the same Gram as ``rows``, at most as many as columns."""
     if len(rows) <= rows.shape[1]:
         return rows
     return np.asarray(scipy.linalg.qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]])
 
 
 def rows_bytes(part: Part) -> int:
-    """Return an upper bound on the memory of `part_rows`, in bytes."""
+    """Return an upper bound on the memory that `part_rows` takes for a part, in bytes."""
     cells = part.cells
-    return 8 * (
-        cells * cells * 4
-        if len(part.sizes) == 1
-        else 3 * min(part.count * cells, 2 * cells * cells + max(MAX_CHUNK_ENTRIES, cells))
-    )
+    if len(part.sizes) == 1:
+        return 8 * 4 * cells * cells
+    return 8 * 3 * min(part.count * cells, 2 * cells * cells + max(MAX_CHUNK_ENTRIES, cells))

@@ -7,10 +7,11 @@ limits.
 
 **Alternating.**  Otherwise the strategy is restricted to Kronecker products, and block-coordinate
 descent optimises one factor at a time.  While the strategies X_v of all other axes are fixed, the
-error of a Kronecker strategy is that of one Gram on the remaining axes.  A product term contributes
-its factor on these axes times the errors of its other factors; rows R that couple axes contribute
+error of a Kronecker strategy is that of one Gram on the remaining axes.  A product term adds its
+factor on these axes times the errors of its other factors to this Gram.  Query rows R that couple
+axes, each as a matrix with the remaining axes first, add
 
-    sum over rows of R (X_v^-1 on every other axis) R^T.
+    sum over rows of R (Kronecker product of X_v^-1 over the other axes) R^T.
 
 Every step is therefore an exact search, and no step increases the error.
 
@@ -68,14 +69,14 @@ from engine.residuals.strategy_search import (
     low_rank_cost,
 )
 
-MAX_SWEEPS = 25
-# relative decrease of the error in one sweep over all axes below which an alternating search ends
-MIN_RELATIVE_GAIN = 1e-7
-# squared singular values below this share of the largest are rounding and count as zero
+# an alternating search ends after this number of sweeps over all axes, or if a sweep lowers the
+# error by less than this share
+MAX_SWEEPS, MIN_RELATIVE_GAIN = 25, 1e-7
+# squared singular values below this share of the largest count as zero
 MIN_SQUARED_SINGULAR_SHARE = 1e-12
-# factor that lowers a bound from roots of singular values by more than their rounding errors
+# factor that makes a computed lower bound smaller by more than its rounding errors
 ROUNDING_MARGIN = 1.0 - 1e-6
-# a solution, and a function that returns the weights of its cells, with sum 1
+# a solution, and a function that returns its dual weights on cells, shape (cells,), sum 1
 Searched = tuple[Solution, Callable[[], Array]]
 
 
@@ -122,7 +123,7 @@ class AlternatingSearch:
 
     @cached_property
     def across(self) -> list[list[tuple[Axes, Factor]]]:
-        """For every term, its factors with axes of several sets."""
+        """For every term, its (axes, Gram) factors with axes in several sets."""
         sets = [set(axes) for axes in self.sets]
         return [
             [(a, f) for a, f in factors if not any(s.issuperset(a) for s in sets)]
@@ -131,16 +132,16 @@ class AlternatingSearch:
 
     @cached_property
     def inside(self) -> list[list[Factor | None]]:
-        """For every set and every term, the Gram of the term's factors within the set.
+        """For every set and every term, the Gram of the term's factors with all axes in the set.
 
-        None if the term has no factor within the set.
+        It is None if the term has no such factor.
         """
         out: list[list[Factor | None]] = []
         for axes in self.sets:
             grams: list[Factor | None] = []
             for _, factors in self.terms:
-                has = any(set(a) <= set(axes) for a, _ in factors)
-                grams.append(assemble([(1.0, factors)], axes, self.sizes) if has else None)
+                has_factor = any(set(a) <= set(axes) for a, _ in factors)
+                grams.append(assemble([(1.0, factors)], axes, self.sizes) if has_factor else None)
             out.append(grams)
         return out
 
@@ -150,21 +151,20 @@ class AlternatingSearch:
 
     def run(self) -> None:
         """Search on one set of axes after the other, until a sweep no longer lowers the error."""
-        coefficients, shape = (
-            np.array([c for c, _ in self.terms]),
-            (len(self.sets), len(self.terms)),
-        )
-        minima, costs = np.ones(shape), np.ones(shape)
+        coefficients = np.array([c for c, _ in self.terms])
+        # of every set's Gram in every term: the smallest error, and that of the current strategy
+        minima = np.ones((len(self.sets), len(self.terms)))
+        errors = np.ones_like(minima)
         for t in range(len(self.terms)):
             for u, axes in enumerate(self.sets):
-                if (factors := self.inside[u][t]) is not None:
-                    minima[u, t] = self.search(factors, self.centers_of(axes))[0].bound
-        # factors that cross sets need the strategies of other axes, which do not exist in the first
-        # sweep: it leaves out terms with such factors, unless all terms have some
+                if (gram := self.inside[u][t]) is not None:
+                    minima[u, t] = self.search(gram, self.centers_of(axes))[0].bound
+        # factors with axes in several sets need the strategies of other axes, which do not exist in
+        # the first sweep: it leaves out terms with such factors, unless all terms have some
         include_coupled = all(self.across)
         for _ in range(MAX_SWEEPS):
             for u, axes in enumerate(self.sets):
-                weights = coefficients * np.prod(np.delete(costs, u, axis=0), axis=0)
+                weights = coefficients * np.prod(np.delete(errors, u, axis=0), axis=0)
                 parts = [
                     part
                     for t, w in enumerate(weights)
@@ -174,26 +174,24 @@ class AlternatingSearch:
                     add_factors(parts, parts[0][1].sizes), self.centers_of(axes)
                 )
                 strategy = self.solved[axes][0].strategy
-                costs[u] = [
+                errors[u] = [
                     1.0 if f is None else _squared_error(strategy, f) for f in self.inside[u]
                 ]
             include_coupled = True
             coupled = [math.prod(self._error(a, f) for a, f in factors) for factors in self.across]
-            previous, self.value = (
-                self.value,
-                float((coefficients * coupled) @ np.prod(costs, axis=0)),
-            )
+            previous = self.value
+            self.value = float((coefficients * coupled) @ np.prod(errors, axis=0))
             if self.value > previous * (1.0 - MIN_RELATIVE_GAIN):
                 break
         self.bound = self._pinching_bound() if any(self.across) else 0.0
         if not self.bound:
-            least = [
+            coupled_bounds = [
                 math.prod(self._lower_bound(a, f) for a, f in factors) for factors in self.across
             ]
-            self.bound = float((coefficients * least) @ np.prod(minima, axis=0))
+            self.bound = float((coefficients * coupled_bounds) @ np.prod(minima, axis=0))
 
     def _covariance(self, axes: Axes) -> Array:
-        """Return the covariance of the residual coordinates on a set of axes.
+        """Return the covariance of the residual coordinates on a set of axes, at noise scale 1.
 
         It is the identity before the first search on this set.
         """
@@ -204,10 +202,10 @@ class AlternatingSearch:
     def _contribution(
         self, t: int, u: int, weight: float, include_coupled: bool
     ) -> tuple[float, Factor] | None:
-        """Return the weight and Gram of term t on set u, while the other strategies are fixed.
+        """Return a weight and a Gram: the error of term t as a function of the strategy of set u.
 
-        ``weight`` is the coefficient times the errors of the factors on other sets.  None if the
-        term has factors that cross sets and these are not included.
+        ``weight`` is the term's coefficient times the errors of its factors within other sets.
+        None if the term has factors with axes in several sets and ``include_coupled`` is False.
         """
         gram = self.inside[u][t]
         if self.across[t] and not include_coupled:
@@ -224,14 +222,18 @@ class AlternatingSearch:
         return weight, gram
 
     def _gram_on_axis(self, axes: Axes, factor: Factor, axis: int) -> Array:
-        """Return the sum over rows R of R (X^-1 on every other axis) R^T, shape (n - 1,) * 2."""
+        """Return the Gram on one axis of a factor that couples ``axes``, shape (n - 1, n - 1).
+
+        The strategies of the other axes are fixed, see the module.
+        """
         rows = factor.table
         weighted = contract(rows, [None if a == axis else self._covariance((a,)) for a in axes], 1)
-        at, n = 1 + axes.index(axis), self.sizes[axis] - 1
+        position, n = 1 + axes.index(axis), self.sizes[axis] - 1
         gram = np.zeros((n, n))
-        # one row at a time, because two rows fit into the processor's cache
+        # one row at a time, which fits in the processor's cache
         for row, weighted_row in zip(
-            *(np.moveaxis(x, at, 1).reshape(len(x), n, -1) for x in (rows, weighted)), strict=True
+            *(np.moveaxis(x, position, 1).reshape(len(x), n, -1) for x in (rows, weighted)),
+            strict=True,
         ):
             gram += row @ weighted_row.T
         return 0.5 * (gram + gram.T)
@@ -245,7 +247,7 @@ class AlternatingSearch:
     def _lower_bound(self, axes: Axes, factor: Factor) -> float:
         """Return a lower bound on the error of every strategy for a factor that couples axes.
 
-        Its dual weights are the product of those of the axes.
+        The dual weights that prove it are products of those of the single axes.
         """
         weights: Array = np.ones(1)
         for a in axes:
@@ -258,10 +260,9 @@ class AlternatingSearch:
         )
 
     def _pinching_bound(self) -> float:
-        """Return the lower bound from the pinching inequality, see the module.
+        """Return the lower bound from the pinching inequality, see the module; 0 if not applicable.
 
-        It exists for the sum of one product and factors that couple all axes; for other sums it is
-        0.
+        It applies to sums of one product and factors that couple all axes.
         """
         products = [t for t, factors in enumerate(self.across) if not factors]
         coupled_terms = [
@@ -271,15 +272,13 @@ class AlternatingSearch:
             len(factors[0][0]) == len(self.sizes) for _, factors in coupled_terms
         ):
             return 0.0
-        lengths, transforms = (
-            np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0])),
-            list[Array](),
-        )
+        # singular values of the product's H, one axis per set, and bases of the singular vectors
+        singular_values = np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0]))
+        transforms: list[Array] = []
         for axes, factors in zip(self.sets, self.inside, strict=True):
             gram = factors[products[0]]
             assert gram is not None  # a product has every axis
-            # H of the product is G^(1/2) L D^(1/2), with the singular values of G^(1/2) S^(1/2) for
-            # S = L D L^T
+            # G^(1/2) L D^(1/2) has the singular values of G^(1/2) S^(1/2) for S = L D L^T
             L = Lift(gram.sizes, self.centers_of(axes)).rows(np.eye(gram.dimension)) * np.sqrt(
                 self.solved[axes][1]()
             )
@@ -287,11 +286,11 @@ class AlternatingSearch:
             half = (U * singular) @ U.T
             squares, V = np.linalg.eigh(half @ gram.dense() @ half)
             shape = [-1 if a == axes[0] else 1 for a in range(len(self.sets))]
-            lengths = lengths * np.sqrt(np.maximum(squares, 0.0)).reshape(shape)
+            singular_values = singular_values * np.sqrt(np.maximum(squares, 0.0)).reshape(shape)
             transforms.append(half @ V)
         order = [axes[0] for axes in self.sets]
         rows = [
-            # a factor has its axes in the order of the query, not of the space
+            # the factor's axes are in the order of the query: sort them as in the space
             math.sqrt(c)
             * f.table.transpose(0, *(1 + a.index(axis) for axis in range(len(self.sizes))))
             for c, ((a, f),) in coupled_terms
@@ -299,17 +298,18 @@ class AlternatingSearch:
         components = contract(
             np.concatenate(rows), [transforms[order.index(a)] for a in range(len(order))], 1
         )
-        components, diagonal = components.reshape(len(components), -1), lengths.ravel()
-        first = np.argsort(
-            np.sum(components**2, axis=0) / np.maximum(diagonal, np.finfo(float).tiny)
-        )[-MAX_COUPLED_DIRECTIONS:]
-        block = np.concatenate([np.diag(diagonal[first]), components[:, first]])
+        components, diagonal = components.reshape(len(components), -1), singular_values.ravel()
+        relative_squares = np.sum(components**2, axis=0) / np.maximum(
+            diagonal, np.finfo(float).tiny
+        )
+        coupled = np.argsort(relative_squares)[-MAX_COUPLED_DIRECTIONS:]
+        block = np.concatenate([np.diag(diagonal[coupled]), components[:, coupled]])
         block_norm = scipy.linalg.svdvals(block, overwrite_a=True).sum()
-        return float(block_norm + np.delete(diagonal, first).sum()) ** 2 * ROUNDING_MARGIN
+        return float(block_norm + np.delete(diagonal, coupled).sum()) ** 2 * ROUNDING_MARGIN
 
 
 def _squared_error(strategy: Strategy, factor: Factor) -> float:
-    """Return the sum of the variances of a factor's queries at noise scale 1, in counts^2."""
+    """Return the weighted variance of the queries with this Gram at noise scale 1, in counts^2."""
     if isinstance(factor, IntervalFactor) and isinstance(
         strategy, MarginalStrategy | IntervalStrategy
     ):
@@ -317,25 +317,26 @@ def _squared_error(strategy: Strategy, factor: Factor) -> float:
     return float(np.sum(factor.dense() * strategy.covariance))
 
 
-# prefix of the recorded status of an alternating search over single axes that factors couple
+# A plan records the status of its searches.  Prefix of this status if the search alternates over
+# single axes, because some factors couple axes:
 COUPLED_PREFIX = "in turns"
-# prefix of the status of an alternating search over sets of axes that no factor couples, used
-# although one dense search of all axes would fit in memory
+# prefix if it alternates over sets of axes that no factor couples, although one dense search on all
+# axes would fit in memory:
 UNCOUPLED_PREFIX = "set by set"
-# largest expected seconds of a dense search: for optimal strategies, and for approximate
+# largest expected time of a dense search, in seconds: for optimal strategies, and for approximate
 # constructions
 MAX_OPTIMAL_SEARCH_S, MAX_APPROXIMATE_SEARCH_S = 45.0, 0.35
-# largest expected seconds of all dense searches at tuned centers
+# largest expected time of all dense searches with tuned centers together, in seconds
 MAX_TUNED_SEARCH_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpaceSolution:
-    """Strategy of a subworkload as a product over sets of axes, with its optimality gap.
+    """Strategy of a subworkload as a Kronecker product, with a lower bound on the error.
 
     Attributes
     ----------
-    factors : (axes, solution) of every factor of the product; empty for the total.
+    factors : (axes, solution) pairs: the strategy on each set of axes; empty for the total.
     value : weighted squared error at privacy cost 1 for the subworkload's Gram, in counts^2.
     bound : lower bound on the value of every strategy, in counts^2.
     status : "optimal", or the reason why a search stopped early.
@@ -348,7 +349,7 @@ class SpaceSolution:
 
 
 class SubworkloadSolver:
-    """Solver for the subworkloads of one decomposition; equal factors are solved once.
+    """Solver for the subworkloads of one decomposition.  Equal factors are solved once.
 
     Parameters
     ----------
@@ -361,11 +362,11 @@ class SubworkloadSolver:
     Attributes
     ----------
     dense_limit : largest memory of a dense search, in bytes; subworkloads that need more are solved
-        by an alternating search if they can be.
-    watch : called with the current gap after every evaluation; may raise to cancel.
-    recorded : dual weights and status of every search of a stored plan, in the order of solving;
-        they rebuild the plan without searching.  None to search.
-    warm : dual weights of the searches of a similar plan, as initial values.
+        by an alternating search, if that applies to them.
+    watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
+    recorded : dual weights and status of every search of a stored plan, in the order of solving,
+        from which its strategies are rebuilt without a search; None to search.
+    warm : initial dual weights of the searches, in the order of solving, from a similar plan.
     duals, endings : dual weights and status of the searches so far, in the order of solving.
     """
 
@@ -389,7 +390,7 @@ class SubworkloadSolver:
         self.recorded: list[tuple[Array, str]] | None = None
         self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, Solution] = {}
-        # scale and solution of interval queries, by the ratios of their weights
+        # (cells, ratios of the query weights, center) -> largest weight, and solution for it
         self._intervals: dict[Any, tuple[float, Solution]] = {}
         self._parallel_results: dict[str, Solution] = {}
 
@@ -402,27 +403,31 @@ class SubworkloadSolver:
         return [self._forecast(sub, counted) for sub in subs]
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` until all dense searches together take at most so many seconds.
+        """Lower ``dense_limit`` until all dense searches together are expected to take ``seconds``.
 
-        With tuned centers they must also fit into ``MAX_TUNED_SEARCH_S``, because such searches
-        have no symmetries and may take a hundred times as long as with uniform centers.
+        ``costs`` are the forecasts of the subworkloads.  With tuned centers the time is limited to
+        ``MAX_TUNED_SEARCH_S`` as well, because without the symmetries of uniform centers a search
+        may take a hundred times as long.
         """
         if any(pi is not None for sub in subs for pi in sub.centers):
             seconds = min(seconds, MAX_TUNED_SEARCH_S)
-        products = [
-            k for k, s in enumerate(subs) if len(s.terms) > 1 and not s.spaces and not s.complements
+        # memory and number of subworkloads that an alternating search may solve instead
+        dense_searches = [
+            (dense_bytes(s.dimension, s.dimension, math.prod(s.sizes)), k)
+            for k, s in enumerate(subs)
+            if len(s.terms) > 1 and not s.spaces and not s.complements
         ]
-        coupled = [
-            (dense_bytes(subs[k].dimension, subs[k].dimension, math.prod(subs[k].sizes)), k)
-            for k in products
-        ]
-        for needed, k in sorted(coupled):
+        for needed, k in sorted(dense_searches):
             seconds -= costs[k].seconds
             if seconds < 0.0:
                 self.dense_limit = min(self.dense_limit, needed - 1)
                 return
 
     def _forecast(self, sub: Subworkload, counted: set[int]) -> Cost:
+        """Return the expected cost of a subworkload, without that of the factors in ``counted``.
+
+        The numbers of its own factors are added to ``counted``.
+        """
         terms, costs = merge_shape(sub), list[Cost]()
         if len(terms) == 1:
             merged_terms = [
@@ -436,8 +441,9 @@ class SubworkloadSolver:
             counted.update(*merged_terms)
         else:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
-        searches, (sets, note) = 1, self._sets(sub) if len(terms) > 1 else ([], "")
-        if note == COUPLED_PREFIX:
+        searches = 1
+        sets, prefix = self._sets(sub) if len(terms) > 1 else ([], "")
+        if prefix == COUPLED_PREFIX:
             rows = [
                 len(self.factors[k].matrix) for t in sub.terms for a, k in t.factors if len(a) > 1
             ]
@@ -499,11 +505,10 @@ class SubworkloadSolver:
         axes = tuple(range(len(sub.sizes)))
         is_joint = bool(sub.spaces or sub.complements)
         if len(terms) == 1 and not is_joint:
-            # value and privacy cost of a product are products, so optimal factors have an optimal
-            # product
+            # errors, lower bounds and privacy costs of Kronecker products are products
             coefficient, factors = terms[0]
             solved = [
-                (axes, self._factor(factor, [sub.centers[a] for a in axes]))
+                (axes, self._factor_solution(factor, [sub.centers[a] for a in axes]))
                 for axes, factor in factors
             ]
             value = coefficient * math.prod(s.value for _, s in solved)
@@ -511,9 +516,9 @@ class SubworkloadSolver:
             return SpaceSolution(
                 factors=tuple(solved), value=value, bound=bound, status=_first_status(solved)
             )
-        sets, note = ([], "") if is_joint else self._sets(sub)
+        sets, prefix = ([], "") if is_joint else self._sets(sub)
         if sets:
-            return self._alternate(terms, sub, sets, note)
+            return self._alternate(terms, sub, sets, prefix)
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if not is_joint and needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
@@ -542,19 +547,17 @@ class SubworkloadSolver:
         uncoupled = axis_partition([(1.0, t.factors) for t in sub.terms], len(sub.sizes))
         single_axes: list[Axes] = [(a,) for a in range(len(sub.sizes))]
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
-        if (
-            self.recorded is not None
-        ):  # a stored plan is rebuilt: its status records the kind of search
+        if self.recorded is not None:  # a stored plan is rebuilt by the same kind of search
             ending = self.recorded[0][1] if self.recorded else ""
             if ending.startswith(COUPLED_PREFIX):
                 return single_axes, COUPLED_PREFIX
             if ending.startswith(UNCOUPLED_PREFIX):
                 return uncoupled, UNCOUPLED_PREFIX
-            # without a prefix: a dense search, or an alternating one of a Gram too large for it
+            # without a prefix the search was dense, or alternating because the Gram was too large
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
         joint = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
-        # Grams with more rows than coordinates are stored without rows, and alternating searches
-        # need the rows
+        # an alternating search over single axes needs the rows of Grams that couple axes, which are
+        # stored only if they are fewer than the coordinates
         has_few_rows = (
             all(f.low_rank for f in joint) and sum(len(f.matrix) for f in joint) < sub.dimension
         )
@@ -566,11 +569,9 @@ class SubworkloadSolver:
             MAX_OPTIMAL_SEARCH_S if self.method == "optimal" else MAX_APPROXIMATE_SEARCH_S
         )
         if len(uncoupled) == 1:
-            return (
-                (single_axes, COUPLED_PREFIX)
-                if has_few_rows and (slow or needed > self.memory_limit)
-                else ([], "")
-            )
+            if has_few_rows and (slow or needed > self.memory_limit):
+                return single_axes, COUPLED_PREFIX
+            return [], ""
         if needed <= self.dense_limit and not slow:
             return [], ""
         sizes = [tuple(sub.sizes[a] for a in axes) for axes in uncoupled]
@@ -583,39 +584,40 @@ class SubworkloadSolver:
         prefix = UNCOUPLED_PREFIX if needed <= self.dense_limit else ""
         return uncoupled, prefix
 
-    def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
+    def _factor_solution(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
+        """Return the solution for one residual Gram; each is solved once."""
         key = (factor, *map(digest, centers))
         if key not in self._solved:
             gram = self._structured_gram(factor, centers)
-            self._solved[key] = (
-                self._solution(factor, centers)
-                if gram is None
-                else self._structured(gram, centers[0])
-            )
+            if gram is None:
+                self._solved[key] = self._solution(factor, centers)
+            else:
+                self._solved[key] = self._structured_solution(gram, centers[0])
         return self._solved[key]
 
     def _structured_gram(
         self, factor: Factor, centers: Sequence[Array | None]
     ) -> IntervalGram | None:
-        """Return the Gram of interval queries that is solved without a matrix, or None.
+        """Return the Gram of interval queries on a wide attribute if it is solved without a matrix.
 
-        None for all factors but those of one wide attribute, and where a matrix is needed: by an
-        approximate mechanism, or for the weights of a plan that was stored before this method.
+        None for all other factors, for approximate constructions, and for a stored plan whose
+        weights are those of a search with a matrix.
         """
         if not isinstance(factor, IntervalFactor):
             return None
         if factor.gram.is_marginal and centers[0] is None:
             return factor.gram
-        # weights of a stored plan of an older search are one per orbit of cells
+        # a search with a matrix has one weight per orbit, this one has one per cell
         recorded = self.recorded or []
-        is_old = len(recorded) > 0 and len(recorded[0][0]) != factor.sizes[0]
-        return None if self.method != "optimal" or is_old else factor.gram
+        used_matrix = len(recorded) > 0 and len(recorded[0][0]) != factor.sizes[0]
+        return None if self.method != "optimal" or used_matrix else factor.gram
 
-    def _structured(self, gram: IntervalGram, pi: Array | None) -> Solution:
+    def _structured_solution(self, gram: IntervalGram, pi: Array | None) -> Solution:
+        """Return the solution for interval queries with the center ``pi``, None for uniform."""
         record = None if self.recorded is None else self.recorded.pop(0)
         weights = (gram.marginal, gram.prefix + gram.suffix, gram.ranges)
         scale = max(weights)
-        # Grams that are equal up to scale have the same strategy
+        # Grams that are equal up to scale and rounding errors have the same strategy
         ratios = tuple(float(f"{weight / scale:.12e}") for weight in weights)
         key = (gram.cells, ratios, digest(pi))
         if key not in self._intervals:
@@ -637,6 +639,7 @@ class SubworkloadSolver:
         complements: Mapping[Axes, Complement] | None = None,
         spaces: tuple[Axes, ...] = (),
     ) -> Solution:
+        """Return the solution of a dense search, and record its dual weights and status."""
         if isinstance(factor.matrix, Operator):
             factor = Factor(sizes=factor.sizes, matrix=factor.dense())
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
@@ -647,13 +650,13 @@ class SubworkloadSolver:
                 " Raise memory_limit, or merge cells of these attributes."
             )
         search = self._search(factor, centers, complements, spaces)
-        if (
-            self.recorded is not None
-        ):  # a stored plan is rebuilt: its weights are validated, without a search
+        if self.recorded is not None:
             solution = search.replay(*self.recorded.pop(0))
         else:
+            number = len(self.duals)
+            similar_weights = self.warm[number] if number < len(self.warm) else None
             solution = self._parallel_results.get(search.key) or self._recall_or_run(
-                search, self._warm_start()
+                search, similar_weights
             )
         self.duals.append(solution.dual)
         self.endings.append(solution.ending)
@@ -675,17 +678,17 @@ class SubworkloadSolver:
             options=self.options,
         )
 
-    def _warm_start(self) -> Array | None:
-        number = len(self.duals)
-        return self.warm[number] if number < len(self.warm) else None
+    def _recall_or_run(self, search: Search, similar_weights: Array | None) -> Solution:
+        """Return the solution of a search from the cache, or run it.
 
-    def _recall_or_run(self, search: Search, near: Array | None = None) -> Solution:
+        Without a cache, ``similar_weights`` are initial dual weights from a similar plan.
+        """
         if self.cache is None:
-            return search.run(near=near, watch=self.watch)
+            return search.run(near=similar_weights, watch=self.watch)
         solution = self.cache.recall(search)
         if solution is None:
-            # weights of an equal search may prove the gap at once; those of a similar one are a
-            # warm start
+            # stored weights of the same search may prove the gap without further evaluations; those
+            # of a similar search are initial weights
             solution = search.run(
                 self.cache.weights(search), most_similar(self.hints, search), self.watch
             )
@@ -704,11 +707,13 @@ class SubworkloadSolver:
         workers: int | None,
         report: Callable[[float], object],
     ) -> None:
-        """Run the searches of subworkloads in parallel if that saves time, for `solve` to use.
+        """Run searches in worker processes, if that saves time, before `solve` uses their results.
 
-        ``costs`` are the forecasts of the subworkloads, and ``workers`` is the number that the user
-        set, or None.  ``report`` is called with the fraction of the searches that ended, and may
-        raise to cancel.
+        Parameters
+        ----------
+        costs : forecasts of the subworkloads.
+        workers : number of processes that the user set, or None.
+        report : called with the finished share of the searches; may raise to cancel.
         """
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
         if (
@@ -718,14 +723,11 @@ class SubworkloadSolver:
         ):
             return
         outstanding = [i for i in order if self._unsolved(subs[i])]
-        seconds, largest = (
-            sum(costs[i].seconds for i in outstanding),
-            max((costs[i].peak for i in outstanding), default=0.0),
-        )
-        # the largest search uses all cores by itself; only the remaining ones can run faster in
-        # parallel
+        seconds = sum(costs[i].seconds for i in outstanding)
+        peak_bytes = max((costs[i].peak for i in outstanding), default=0.0)
+        # the longest search takes the same time in parallel, so only the time of the others is saved
         seconds -= max((costs[i].seconds for i in outstanding), default=0.0)
-        number = workers_for(seconds, len(outstanding), largest, self.memory_limit, workers)
+        number = workers_for(seconds, len(outstanding), peak_bytes, self.memory_limit, workers)
         if number == 0:
             return
         searches, seen = dict[str, Search](), set[str]()
@@ -753,9 +755,10 @@ class SubworkloadSolver:
             self._store(searches.pop(key), solution)
 
     def _unsolved(self, sub: Subworkload) -> list[Search]:
-        """Return the searches of a subworkload without a stored result that one core can run.
+        """Return the searches of a subworkload that a worker process with one core may run.
 
-        Alternating searches, whose steps depend on each other, are not among them.
+        Searches with a result in the cache are left out, as well as those that NumPy runs on all
+        cores, exceed the memory limit, or depend on each other (alternating searches).
         """
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
@@ -780,30 +783,29 @@ class SubworkloadSolver:
             for s in searches
             if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit
         ]
-        # a search of higher rank uses all cores by itself, so that workers would not save time
         small = [s for s in fitting if s.factor.rank <= MAX_SINGLE_THREAD_ORDER]
         return [s for s in small if self.cache is None or self.cache.recall(s) is None]
 
     def _alternate(
-        self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], note: str
+        self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], prefix: str
     ) -> SpaceSolution:
         """Return the strategy of an alternating search over sets of axes.
 
-        ``note`` is put before the recorded status of each of its searches, so that a stored plan is
-        rebuilt by the same kind of search.
+        ``prefix`` is put before the recorded status of each of its searches, so that a stored plan
+        is rebuilt by the same kind of search.
         """
 
         def search(factor: Factor, centers: Sequence[Array | None]) -> Searched:
             gram = self._structured_gram(factor, centers)
             if gram is not None:
-                solution = self._structured(gram, centers[0])
+                solution = self._structured_solution(gram, centers[0])
                 weights = np.broadcast_to(solution.dual, gram.cells)
                 solved = solution, lambda: weights / weights.sum()
             else:
                 solution = self._solution(factor, centers)
                 solved = solution, lambda: self._search(factor, centers).cell_weights(solution.dual)
-            if note and not self.endings[-1].startswith(note):
-                self.endings[-1] = f"{note}: {self.endings[-1]}"
+            if prefix and not self.endings[-1].startswith(prefix):
+                self.endings[-1] = f"{prefix}: {self.endings[-1]}"
             return solved
 
         alternation = AlternatingSearch(
@@ -820,14 +822,15 @@ class SubworkloadSolver:
 
 
 def structured_cost(gram: IntervalGram) -> Cost:
-    """Return the expected cost of the strategy of interval queries on one wide attribute."""
+    """Return the expected cost of the search for interval queries on one wide attribute."""
     n = gram.cells
     if gram.is_marginal:
         return Cost(seconds=1e-4, peak=0.0, saved=0.0)
-    # the search takes linear time; the variances of all ranges need their covariance matrix
-    peak = 4.5 * n * n if gram.ranges else 100.0 * n
-    return Cost(seconds=1e-4 * n, peak=8.0 * peak, saved=8.0 * 2.0 * n)
+    # the search takes linear memory; the variances of all ranges need their covariance matrix
+    peak_entries = 4.5 * n * n if gram.ranges else 100.0 * n
+    return Cost(seconds=1e-4 * n, peak=8.0 * peak_entries, saved=8.0 * 2.0 * n)
 
 
 def _first_status(solved: Sequence[tuple[Axes, Solution]]) -> str:
+    """Return the first status that is not "optimal"; "optimal" if all are."""
     return next((s.status for _, s in solved if s.status != "optimal"), "optimal")
