@@ -29,9 +29,9 @@ from engine.workload import Part, Workload
 
 # Largest number of attributes of a group: 2^14 residual spaces take a few seconds.
 MAX_ATTRIBUTES = 14
-MAX_INTERVAL_CELLS = (
-    100_000  # of interval queries solved without a matrix; planning takes about 20 s
-)
+# Largest number of cells of an attribute whose interval queries are solved without a matrix; with
+# so many cells, planning takes about 20 s.
+MAX_INTERVAL_CELLS = 100_000
 
 NoiseLaw = Literal["gaussian", "laplace"]
 
@@ -221,8 +221,8 @@ class Mechanism(ABC):
         objective, and options with the value in ``unsaid``.
         """
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
-        # The hash of a plan includes its options.  Plans from before an option existed lack it, so
-        # that an option with the value these plans imply must not change the hash.
+        # The hash of a plan includes its options.  Plan files that are older than an option do not
+        # contain it, so the value that it has for these files must not change the hash.
         out = {
             name: value
             for name, value in out.items()
@@ -293,16 +293,16 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
         raise PlanError("The workload has no queries. Add at least one group before planning.")
     if not any(g.is_weighted for g in workload.groups):
         raise PlanError("All queries have weight zero. Give at least one group a weight above 0.")
-    if budget.law not in laws:
+    if budget.law not in laws and budget.law == "laplace":
         raise NotApplicable(
             "The budget is in pure epsilon, but this mechanism draws Gaussian noise, which never"
             " satisfies pure epsilon. Give the budget in rho, mu or (epsilon, delta), or choose a"
             " mechanism with Laplace noise, such as 'hdmm'."
-            if budget.law == "laplace"
-            else (
-                "The budget is for Gaussian noise, but this mechanism draws Laplace noise. Give a"
-                " budget of pure epsilon, Budget.pure(epsilon), or choose another mechanism."
-            )
+        )
+    if budget.law not in laws:
+        raise NotApplicable(
+            "The budget is for Gaussian noise, but this mechanism draws Laplace noise. Give a"
+            " budget of pure epsilon, Budget.pure(epsilon), or choose another mechanism."
         )
 
 
@@ -326,29 +326,31 @@ def check_size(
                 " attributes."
             )
         for part in group.parts:
-            cells, classes = part.cells, math.prod([n - 1 for n in part.sizes])
+            # number of cells of the part, and of coordinates of its residual space
+            cells, coordinates = part.cells, math.prod([n - 1 for n in part.sizes])
             if closed_form and has_identity_gram(part, group.query_weights):
                 continue
-            # entries of dense matrices on the cells of one attribute, about 6 cells^2; on several
-            # attributes, those of the query rows, which do not grow with the square of the cells
-            entries, matrices = 6.0 * cells**2, 6.0
+            # number of dense matrices of shape (cells, cells), and of the entries of all arrays
+            matrices = 6.0
+            entries = matrices * cells**2
             if len(part.sizes) > 1:
-                entries, matrices = 8.0 * cells + 2.0 * min(part.count, classes) * classes, 0.0
+                # the query rows on several attributes do not grow with the square of the cells
+                matrices = 0.0
+                entries = 8.0 * cells + 2.0 * min(part.count, coordinates) * coordinates
             elif intervals and wide_interval_gram(part, group.query_weights) is not None:
                 # variances of few queries take linear time; those of many need their covariances
                 if part.count <= 2 * cells:
                     _check_interval_cells(part)
                     continue
-                entries, matrices = 4.5 * cells**2, 4.5
+                matrices = 4.5
+                entries = matrices * cells**2
             if 8 * entries > memory_limit:
-                fitting = math.isqrt(int(memory_limit / 8.0 / matrices)) if matrices else 0
-                remedies = [
-                    f"Merge cells until at most {fitting:,} remain"
-                    if fitting
-                    else "Merge cells into coarser ones",
-                    *_cheaper_requests(part),
-                    "or raise memory_limit.",
-                ]
+                merge = "Merge cells into coarser ones"
+                # largest number of cells that fits the limit, with 8 bytes per entry
+                max_cells = math.isqrt(int(memory_limit / 8.0 / matrices)) if matrices else 0
+                if max_cells:
+                    merge = f"Merge cells until at most {max_cells:,} remain"
+                remedies = [merge, *_cheaper_requests(part), "or raise memory_limit."]
                 raise LimitExceeded(
                     f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells"
                     f" needs about {format_number(8 * entries / 1e9)} GB of memory, more than the"

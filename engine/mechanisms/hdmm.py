@@ -302,16 +302,17 @@ def marginal_objective(
     The squared error is sensitivity^2 times the sum of t_B / f_B; theta >= 0 has shape (sets,).
     """
     f = lattice.precision(theta**2)
-    measured = traces > 0
+    has_queries = traces > 0
     # If a residual space of the workload is not measured, the error is infinite.  L-BFGS needs a
     # finite value, so return a large one.
-    if not (f[measured] > 0).all():
+    if not (f[has_queries] > 0).all():
         return 1e10, np.zeros_like(theta)
-    errors = np.divide(traces, f, out=np.zeros_like(f), where=measured)
+    errors = np.divide(traces, f, out=np.zeros_like(f), where=has_queries)
     error = float(errors.sum())
     # derivative of log(error) by v
     by_v = (
-        -lattice.apply_transpose(np.divide(errors, f, out=np.zeros_like(f), where=measured)) / error
+        -lattice.apply_transpose(np.divide(errors, f, out=np.zeros_like(f), where=has_queries))
+        / error
     )
     if noise == "gaussian":
         total = float(theta @ theta)
@@ -358,11 +359,11 @@ def marginal_strategy(
         v, status = _search(lattice, traces, noise, restarts, np.random.default_rng(seed))
     v = _without_negligible(lattice, traces, v, noise)
     f = lattice.precision(v)
-    measured = traces > 0
-    error, bound = float(np.sum(traces[measured] / f[measured])), None
+    has_queries = traces > 0
+    error, bound = float(np.sum(traces[has_queries] / f[has_queries])), None
     if noise == "gaussian":
         slopes = lattice.apply_transpose(
-            np.divide(traces, f**2, out=np.zeros_like(f), where=measured)
+            np.divide(traces, f**2, out=np.zeros_like(f), where=has_queries)
         )
         bound = scale * error**2 / float(slopes.max())
     shares = v if noise == "gaussian" else np.sqrt(v)
@@ -385,13 +386,15 @@ def _search(
     """
     import scipy.optimize
 
-    count, measured = len(traces), traces > 0
+    count = len(traces)
     guess = np.maximum(_unconstrained_shares(lattice, traces), 0.0)
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]
     if noise == "laplace":
-        # A theta_A of 0 never changes, because it is a stationary point, so starts are positive.
-        dense = [rng.random(count) for _ in range(max(1, restarts))]
-        starts += [measured + 1e-2] + [d if k % 2 else d / d.sum() for k, d in enumerate(dense)]
+        # The derivative by theta_A is 0 at theta_A = 0, so an entry of 0 would never change: all
+        # entries of the starts are positive.
+        random_starts = [rng.random(count) for _ in range(max(1, restarts))]
+        starts.append((traces > 0) + 1e-2)
+        starts += [s if k % 2 else s / s.sum() for k, s in enumerate(random_starts)]
     best, value, status = starts[0], math.inf, ""
     for theta in starts:
         result = scipy.optimize.minimize(
@@ -416,7 +419,10 @@ def _search(
 
 
 def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
-    """Scale v to sensitivity 1, and set negligible budget shares to 0 if that keeps the error."""
+    """Return the marginal weights v scaled to sensitivity 1, without negligible budget shares.
+
+    Small shares are set to 0 only if that does not increase the error.
+    """
 
     def normalize(values: Array) -> Array:
         """Return v scaled to sensitivity 1."""
@@ -504,8 +510,8 @@ def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
     >>> shares.round(3), error
     (array([0.333, 0.667]), 36.0)
     """
-    # Errors are proportional to 1 / pcost (Gaussian) or 1 / epsilon^2 (Laplace); the Lagrange
-    # conditions give these powers of E.
+    # The error of a component is E / share (Gaussian) or E / share^2 (Laplace).  The sum is smallest
+    # if all derivatives by the shares are equal, which gives these powers of E.
     power = 2 if noise == "gaussian" else 3
     roots = np.asarray(errors, dtype=float) ** (1.0 / power)
     return roots / roots.sum(), float(roots.sum()) ** power

@@ -59,7 +59,6 @@ from engine._threads import threads_for
 from engine._validation import check_int
 from engine.bounds.lower_bounds import domain_gram
 from engine.errors import LimitExceeded, PlanError, WorkloadError
-from engine.mechanisms import hierarchical as hierarchies
 from engine.mechanisms.base import Forecast, Limits, NoiseLaw
 from engine.mechanisms.table_mechanism import (
     Design,
@@ -175,7 +174,9 @@ def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
 
 
 def hb(n: int, noise: NoiseLaw = "laplace") -> Array:
-    """Return the tree without root for the optimal branching factor (HB).
+    """Return the tree of intervals without root for the optimal branching factor (HB).
+
+    The rows are those of `hierarchy`, shape (nodes, n).
 
     >>> hb(5).shape
     (5, 5)
@@ -240,15 +241,16 @@ def greedy_hierarchy(
 ) -> Array:
     """Return a binary tree with nodes weighted for the workload, shape (nodes, cells).
 
-    Every column has norm 1.  Weights are chosen bottom up.  A node measures the sum of its cells
-    with a share of their budget, and its subtree has the remainder; the share minimizes the error
-    of the workload on these cells.
+    Every column has norm 1.  Weights are chosen bottom up.  Of the budget of its cells, a node
+    spends one share on measuring their sum, and its subtrees spend the remainder.  The share
+    minimizes the error of the workload on these cells.
 
     Parameters
     ----------
     gram : Gram matrix of the workload, shape (cells, cells).
     squared : whether budget shares are optimized for the Gram matrix G^2 instead of G.
-    discount : factor per depth of a node by which queries on both of its halves count less.
+    discount : at a node of depth d, the error of queries on cells of both of its halves counts
+        ``discount``^d times.
 
     The experiments of the paper use ``squared=True`` and the discount sqrt(1/2).  For a parameter
     that is None, several values are tried and the one with the smallest error is used.
@@ -260,16 +262,7 @@ def greedy_hierarchy(
     1.0
     """
     _check_noise(noise)
-    gram = np.asarray(gram, dtype=float)
-    if (
-        gram.ndim != 2
-        or gram.shape[0] != gram.shape[1]
-        or not len(gram)
-        or not np.isfinite(gram).all()
-    ):
-        raise WorkloadError(
-            f"The Gram matrix has shape {gram.shape}. Give a square matrix of finite numbers."
-        )
+    gram = _square_matrix(gram)
     squares = (False, True) if squared is None else (squared,)
     trees = [
         _greedy_tree(gram @ gram if use_square else gram, 0, len(gram), noise, factor, 0)[0]
@@ -297,9 +290,10 @@ def _greedy_tree(
     left_rows, left_C, left_error = _greedy_tree(gram, first, middle, noise, discount, depth + 1)
     right_rows, right_C, right_error = _greedy_tree(gram, middle, end, noise, discount, depth + 1)
     C = scipy.linalg.block_diag(left_C, right_C)
+    # u: covariances of the estimated cells with their estimated sum; G: Gram matrix on these cells
     u, G = C.sum(axis=1), gram[first:end, first:end]
-    # u^T G u is the error that measuring the node exactly would save.  Queries on cells of both
-    # halves count with the discount, queries within one half fully.
+    # u^T G u / (1^T u) is the error that an exact measurement of the sum would save.  Queries on
+    # cells of both halves count with the discount, queries within one half fully.
     within_halves = u[:m] @ G[:m, :m] @ u[:m] + u[m:] @ G[m:, m:] @ u[m:]
     discount_here = discount**depth
     saving = (u @ G @ u - within_halves) * discount_here + within_halves
@@ -408,8 +402,9 @@ class LevelPart:
 
     def add(self, level: Level) -> None:
         """Update ``R`` and ``M`` for the strategy with an additional level."""
-        # Woodbury update of R for the precision plus P^T P.  The quadratic term of M = R G R is
-        # divided into two equal halves, so that M remains exactly symmetric.
+        # Woodbury formula for the new R = (R^-1 + P^T P)^-1, with P the 0/1 rows of the level.  The
+        # quadratic term of M = R G R is divided into two equal halves, so that M remains exactly
+        # symmetric.
         self.R = self.R - level.Z.T @ level.B
         change = level.B.T @ level.D
         self.M = self.M - change - change.T
@@ -471,7 +466,7 @@ def search(
         if norm * trace < best_error * (1.0 - options.min_gain):
             best, best_error, levels_without_gain = boxes.copy(), norm * trace, 0
         if levels_without_gain > options.patience:
-            return best, "finished: no further level pays"
+            return best, "finished: no further level lowers the error"
         if options.watch is not None and bound > 0:
             options.watch(norm, math.sqrt(best_error / bound) - 1.0)
     return best, f"stopped after {options.levels} levels"
@@ -503,7 +498,14 @@ class Level:
     def splits(self, R: Array, M: Array) -> tuple[Array, Boxes]:
         """Return for every box the gain of its best split into two, and the two halves.
 
-        Shapes (boxes,), 0 if no split has a gain, and (boxes, 2, 2, axes).
+        Parameters
+        ----------
+        R, M : covariance of the strategy without this level, and R G R; see the module docstring.
+
+        Returns
+        -------
+        gains : decrease of tr(G R) by the best split, shape (boxes,); 0 if no split decreases it.
+        halves : the two boxes of the best split, shape (boxes, 2, 2, axes).
         """
         gains = np.zeros(len(self.boxes))
         children = np.repeat(self.boxes[:, None], 2, axis=1)
@@ -833,7 +835,7 @@ def interval_strategy(
             " cells."
         )
     edges = np.linspace(0, n, count + 1).round().astype(np.int64)
-    # merged cells to cells: the records of an interval are distributed evenly over its cells
+    # matrix from merged cells to cells: the count of an interval is divided evenly over its cells
     even_shares = np.zeros((n, count))
     for k, (first, end) in enumerate(itertools.pairwise(edges)):
         even_shares[first:end, k] = 1.0 / (end - first)
@@ -842,6 +844,7 @@ def interval_strategy(
     for (low, high), weight in zip(coarse.boxes[:, :, 0], coarse.weights, strict=True):
         boxes[(int(edges[low]),), (int(edges[high]),)] += round(coarse.levels * weight**2)
     labels = np.repeat(np.arange(count), np.diff(edges))
+    # covariance of the strategy of the coarse levels and the single cells, the first level
     R = np.linalg.inv(np.eye(n) + (coarse.precision * coarse.levels)[np.ix_(labels, labels)])
     M, intervals = R @ gram @ R, [slice(first, end) for first, end in itertools.pairwise(edges)]
     parts = [
@@ -854,7 +857,7 @@ def interval_strategy(
         for interval in intervals
     ]
     boxes, _ = search(parts, boxes, float(np.sum(gram * R)), options or LevelOptions(), bound)
-    return _strategy_of(gram, (n,), boxes, bound, f"generalised over {count} runs of cells")
+    return _strategy_of(gram, (n,), boxes, bound, f"searched in {count} intervals of cells")
 
 
 def _strategy_of(
@@ -884,16 +887,8 @@ def _strategy_of(
     )
 
 
-def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
-    """Return the Gram matrix as an array of floats.
-
-    Raises
-    ------
-    WorkloadError
-        If it is not a symmetric matrix of finite numbers, or does not fit ``sizes``.
-    LimitExceeded
-        If it has more than `MAX_CELLS` cells.
-    """
+def _square_matrix(gram: Array) -> Array:
+    """Return a Gram matrix as floats; raise WorkloadError unless it is square and finite."""
     gram = np.asarray(gram, dtype=float)
     if (
         gram.ndim != 2
@@ -904,6 +899,20 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
         raise WorkloadError(
             f"The Gram matrix has shape {gram.shape}. Give a square matrix of finite numbers."
         )
+    return gram
+
+
+def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
+    """Return the Gram matrix as an array of floats.
+
+    Raises
+    ------
+    WorkloadError
+        If it is not a symmetric matrix of finite numbers, or does not fit ``sizes``.
+    LimitExceeded
+        If it has more than `MAX_CELLS` cells.
+    """
+    gram = _square_matrix(gram)
     if np.abs(gram - gram.T).max() > 1e-9 * np.abs(gram).max():
         raise WorkloadError(
             "The Gram matrix is not symmetric. Give W^T W, with one row of W per query."
@@ -988,7 +997,7 @@ class Hierarchical(PerAttribute):
         if branching != "best" and (
             isinstance(branching, bool) or not isinstance(branching, int) or branching < 2
         ):
-            raise PlanError(f"branching was {branching!r}. Give an integer from 2, or 'best'.")
+            raise PlanError(f"branching is {branching!r}. Give an integer from 2, or 'best'.")
 
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:
         return _tree(n, self.branching, law)
@@ -1015,8 +1024,8 @@ class GreedyHierarchical(PerAttribute):
     meaning: ClassVar[str] = "A binary tree of intervals whose nodes are weighted for the workload."
 
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:
-        noise = "laplace" if law == "laplace" else "gaussian"
-        return explicit_strategy(hierarchies.greedy_hierarchy(gram, noise), (n,), law)  # type: ignore[arg-type]
+        noise: NoiseLaw = "laplace" if law == "laplace" else "gaussian"
+        return explicit_strategy(greedy_hierarchy(gram, noise), (n,), law)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1026,7 +1035,7 @@ class LevelSelection(ExplicitMechanism):
     name: ClassVar[str] = "lsa"
     title: ClassVar[str] = "Level selection (LSA)"
     meaning: ClassVar[str] = (
-        "Adds levels of boxes greedily while they pay, for domains of a few thousand cells."
+        "Adds levels of boxes while they lower the error, for domains of a few thousand cells."
     )
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
@@ -1084,7 +1093,10 @@ def count_split_evaluations(workload: Workload, cells: int) -> float:
 
 
 def _attribute_gram(workload: Workload, name: str) -> Array:
-    """Return the sum of the Grams of the parts on one attribute, weighted by their groups."""
+    """Return the sum of the Grams of the parts on one attribute, weighted by their groups.
+
+    Without such parts, return the identity.
+    """
     n = workload.schema[name].size
     total = np.zeros((n, n))
     for group in workload.groups:
@@ -1096,13 +1108,11 @@ def _attribute_gram(workload: Workload, name: str) -> Array:
 
 @lru_cache(maxsize=64)
 def _tree(n: int, branching: int | str, law: str) -> Strategy:
-    if branching == "best":
-        rows = hierarchies.hb(n, "laplace" if law == "laplace" else "gaussian")
-    else:
-        rows = hierarchies.hierarchy(n, int(branching))
+    noise: NoiseLaw = "laplace" if law == "laplace" else "gaussian"
+    rows = hb(n, noise) if branching == "best" else hierarchy(n, int(branching))
     return explicit_strategy(rows, (n,), law)
 
 
 @lru_cache(maxsize=64)
 def _wavelet(n: int, law: str) -> Strategy:
-    return explicit_strategy(hierarchies.wavelet(n), (n,), law)
+    return explicit_strategy(wavelet(n), (n,), law)

@@ -683,7 +683,7 @@ class KroneckerSolver:
         Parameters
         ----------
         costs : squared errors of an initial strategy, one array per unit; changed in place.
-        small_start : whether p-Identity searches start with small additional rows.
+        small_start : whether p-Identity searches start with entries of Theta below 1.
         """
         weights, grams = problem.weights, problem.grams
         solved: dict[int, Solution | PIdentity] = {}
@@ -718,7 +718,8 @@ class KroneckerSolver:
     ) -> Solution | PIdentity:
         """Return a strategy for a weighted sum of Gram matrices that is no worse than ``current``.
 
-        ``coefficients`` are the weights of the sum; ``current`` is None in the first pass.
+        ``coefficients`` are the weights of the sum; ``current`` is None in the first pass.  With
+        ``small_start``, the first p-Identity search starts with entries of Theta below 1.
         """
         total = sum(c * g for c, g in zip(coefficients, grams, strict=True)) + np.zeros_like(
             grams[0]
@@ -727,8 +728,8 @@ class KroneckerSolver:
             start = current.dual if isinstance(current, Solution) else None
             return gaussian_strategy(total, self.options, start)
         theta = current.theta if isinstance(current, PIdentity) else None
-        # From small additional rows the search may end at the identity; from large ones it ends in
-        # another local minimum.
+        # By default a single additional row starts with entries above 1, from where the search may
+        # end in a local minimum.  From entries below 1 it may end at the identity instead.
         if theta is None and small_start:
             theta = rng.random((default_p(total), len(total)))
         result = p_identity_strategy(total, restarts=1, seed=rng, start=theta)

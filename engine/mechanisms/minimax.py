@@ -49,7 +49,12 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.errors import Unanswered
-from engine.mechanisms.reweighting import DROPPED_QUERIES, dual_norm, has_equal_weights, unit_blocks
+from engine.mechanisms.reweighting import (
+    DROPPED_QUERIES,
+    dual_norm,
+    has_equal_weights,
+    unit_builder,
+)
 from engine.plans.objectives import (
     Emphasis,
     Objective,
@@ -59,7 +64,6 @@ from engine.plans.objectives import (
     symmetry,
 )
 from engine.plans.solver_state import LineWeights, Tradeoff
-from engine.plans.variance import VarianceBuilder
 from engine.residuals import DualProblem, Factor, Space, Split, basis, center, digest
 from engine.residuals.decomposition import Decomposition, decompose, merge_terms
 from engine.residuals.dual_solver import Solution
@@ -138,9 +142,9 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
 
 
 class SortedWorkload:
-    """A workload with the parts of every group in an order that the schema does not affect.
+    """A workload with the parts of every group sorted by query family, center and symmetry class.
 
-    Groups that differ only in the order of their attributes are then equal.
+    Groups that differ only in the order of their attributes in the schema are then equal.
 
     Attributes
     ----------
@@ -275,10 +279,10 @@ class Layout:
             name: any(not self._is_symmetric(p, name) for p in parts) or len(parts) > 1
             for name, parts in self.parts.items()
         }
-        separate = {
-            self._key(s, name, True): 0 for s in spaces for name in s if self.needs_line[name]
+        separate_keys = {
+            self._key(s, name, True) for s in spaces for name in s if self.needs_line[name]
         }
-        self.has_separate_lines = len(separate) <= MAX_SEPARATE_LINES
+        self.has_separate_lines = len(separate_keys) <= MAX_SEPARATE_LINES
         numbers: dict[Hashable, int] = {}
         self.line_of: dict[tuple[Space, str], int] = {}
         self.rows: list[Array] = []
@@ -303,7 +307,10 @@ class Layout:
         return self._symmetric[key]
 
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
-        """Return a key that is equal for spaces sharing the line of an attribute."""
+        """Return a key that is equal for two spaces if they share the line of an attribute.
+
+        With ``separate``, only spaces of one class share lines; see `MAX_SEPARATE_LINES`.
+        """
         attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
             attribute_classes[name],
@@ -452,7 +459,8 @@ class Line:
                 return
 
 
-# `CELL_WEIGHT_EXPONENT` and number of iterations of the cell weights that prove the lower bound.
+# For the cell weights that prove the lower bound: number of iterations, and the power that
+# `CELL_WEIGHT_EXPONENT` is for the cell weights of lines.
 PROOF_WEIGHT_EXPONENT = 1.5
 PROOF_ITERATIONS = 6
 # stored (dual weights, termination message) pairs, in the order of the searches
@@ -1060,8 +1068,7 @@ def _plan_and_bound(
     for line, (cell_weights, variances) in zip(state.lines, line_states, strict=True):
         line.cell_weights, line.variances = cell_weights, variances
     state.tabulate_variances()
-    blocks = unit_blocks(measured.parts, measured.solutions)
-    builder = VarianceBuilder(blocks=blocks, split=split, schema=workload.schema)
+    builder = unit_builder(measured.parts, measured.solutions, split, workload.schema)
     queries = queries_by_class(arranged.workload, builder, classes, goal)
     if queries is None:
         raise Unanswered(DROPPED_QUERIES)
@@ -1136,7 +1143,7 @@ def _products(scale: Array, tables: Sequence[Array]) -> Array:
     """
     if not tables:
         return np.asarray(scale.sum())
-    out = scale[:, None] if not tables else scale[:, None].astype(tables[0].dtype)
+    out = scale[:, None].astype(tables[0].dtype)
     for table in tables[:-1]:
         out = (out[:, :, None] * table[:, None, :]).reshape(len(scale), -1)
     return np.asarray((out.T @ tables[-1]).reshape([t.shape[1] for t in tables]))

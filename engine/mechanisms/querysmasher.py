@@ -337,10 +337,11 @@ class QuerySmasher(ResidualMechanism):
             return math.inf
         if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
             return math.inf
-        # a factor of the strategy is on at least one attribute; its search alone may take too long
-        firsts = [workload.groups[equal.numbers[0]] for equal in workload.group_classes]
-        largest = max((n for group in firsts for n in group.sizes), default=1)
-        if unit_seconds(largest) > MAX_PRODUCT_SEARCH_S:
+        # Every attribute is in a factor of the strategy, so the search takes at least as long as
+        # that for the largest attribute alone.
+        examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
+        largest_size = max((n for group in examples for n in group.sizes), default=1)
+        if unit_seconds(largest_size) > MAX_PRODUCT_SEARCH_S:
             return math.inf
         seconds = table_seconds(workload)
         return seconds if seconds <= MAX_PRODUCT_SEARCH_S else math.inf
@@ -517,14 +518,15 @@ def _plans_with_unions(
     unions : mapping from the attributes of a union to its residual spaces.
     plans_of_split : returns the plan for a split in a list, which is empty if planning fails.
     """
-    for united in plans_of_split(replace(separate.split, unions=unions)) if unions else []:
-        retained = {
-            attributes: spaces
-            for attributes, spaces in unions.items()
-            if math.sqrt(united.values[attributes])
-            < math.fsum(math.sqrt(separate.values[space]) for space in spaces)
-        }
-        if len(retained) == len(unions):
-            return [united]
-        return _plans_with_unions(separate, retained, plans_of_split)
-    return []
+    plans = plans_of_split(replace(separate.split, unions=unions)) if unions else []
+    if not plans:
+        return []
+    retained = {
+        attributes: spaces
+        for attributes, spaces in unions.items()
+        if math.sqrt(plans[0].values[attributes])
+        < math.fsum(math.sqrt(separate.values[space]) for space in spaces)
+    }
+    if len(retained) == len(unions):
+        return plans
+    return _plans_with_unions(separate, retained, plans_of_split)

@@ -35,8 +35,8 @@ from engine.progress import check_callback
 from engine.residuals import Complement, Space, Split
 from engine.workload import Workload
 
-# An untrusted plan file may have custom matrices with this many entries, or with this many entries
-# per byte of the file if that is more.
+# Largest number of entries of all custom query matrices in an untrusted plan file: MAX_ENTRIES, or
+# MAX_ENTRIES_PER_BYTE times the size of the file if that is more.
 MAX_ENTRIES = 5_000_000
 MAX_ENTRIES_PER_BYTE = 10
 

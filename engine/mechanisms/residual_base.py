@@ -489,13 +489,11 @@ class ResidualMechanism(Mechanism):
         -------
         The decomposition, one solution per subworkload, and the solver with its dual weights.
         """
-        # `hurry` may have lowered the memory limit in the plan file to save time.  Unions did not
-        # depend on the lowered limit.
-        memory = (
-            limits.memory_limit
-            if recorded is None
-            else max(limits.memory_limit, Limits().memory_limit)
-        )
+        # A plan file stores a lower limit if a search with ``hurry`` lowered it to save time.  The
+        # unions of the plan were chosen before, so they need not fit the lower limit.
+        memory = limits.memory_limit
+        if recorded is not None:
+            memory = max(memory, Limits().memory_limit)
         parts = unite(decompose(workload, split, labels), workload, split, memory)
         _check_spaces(workload, parts)
         solver = self.space_solver(workload, parts, limits, deadline)
@@ -503,8 +501,9 @@ class ResidualMechanism(Mechanism):
         costs = solver.forecast(parts.subworkloads)
         if hurry:
             solver.in_time(parts.subworkloads, costs, deadline - planning_time())
-        # the constant makes progress increase even if the forecast of a solve is 0
-        work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
+        # expected seconds before every solve; the constant makes progress increase even if the
+        # forecast of a solve is 0
+        seconds_before = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
             parallel_share = (1.0 - initial_progress) * 0.9
             message = "Searching strategies in parallel"
@@ -517,7 +516,9 @@ class ResidualMechanism(Mechanism):
             solver.ahead(parts.subworkloads, costs, limits.workers, watch)
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
-            done = initial_progress + (1.0 - initial_progress) * float(work[i] / work[-1])
+            done = initial_progress + (1.0 - initial_progress) * float(
+                seconds_before[i] / seconds_before[-1]
+            )
             cells = f"{' x '.join(map(str, sub.sizes))} cells" if sub.sizes else "the total"
             text = f"Searching a strategy for {cells}"
             solver.watch = lambda gap, done=done, text=text: limits.tell(

@@ -62,7 +62,7 @@ from engine.plans.variance import VarianceBuilder, footprint
 from engine.residuals import Space, Split, contract
 from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.subworkload_solver import SpaceSolution
-from engine.workload import Part, Workload
+from engine.workload import Part, Schema, Workload
 
 # Largest number of updates of the group weights under accuracy constraints.
 MAX_WEIGHT_UPDATES = 20
@@ -267,9 +267,11 @@ def has_equal_weights(part: Part) -> bool:
     return not np.ptp(np.diag(gram)) and not (len(off_diagonal) and np.ptp(off_diagonal))
 
 
-def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Space, Block]:
-    """Return a mapping from residual space to a block with its strategy and noise 1."""
-    return {
+def unit_builder(
+    parts: Decomposition, solutions: list[SpaceSolution], split: Split, schema: Schema
+) -> VarianceBuilder:
+    """Return the builder of variances for one block per residual space, with noise 1."""
+    blocks = {
         space: Block(
             attributes=space,
             factors=tuple((a, f.strategy) for a, f in solutions[k].factors),
@@ -278,6 +280,7 @@ def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Sp
         )
         for space, (k, _) in parts.spaces.items()
     }
+    return VarianceBuilder(blocks=blocks, split=split, schema=schema)
 
 
 def dual_norm(
@@ -680,8 +683,7 @@ class TradeoffSearch:
         for space, space_class in self.classes.spaces.items():
             # optimal for the weighted sum, and the initial value for the objective itself
             noises[space_class] = total / math.sqrt(values[space])
-        blocks = unit_blocks(parts, solutions)
-        builder = VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
+        builder = unit_builder(parts, solutions, self.split, self.workload.schema)
         queries = queries_by_class(self.workload, builder, self.classes, self.goal)
         if queries is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
@@ -923,8 +925,11 @@ class TradeoffSearch:
             target_sums, best_noises = point_weights.weighted_variances(
                 candidate.class_queries, self.classes.counts, noises, candidate.emphasis
             )
+            builder = unit_builder(
+                candidate.parts, candidate.solutions, self.split, self.workload.schema
+            )
             current_sums = self._variance_gradient(
-                candidate.emphasis, self._builder(candidate), candidate.class_queries, noises
+                candidate.emphasis, builder, candidate.class_queries, noises
             )
             x = candidate.point.copy()
             for window, target in zip(self.windows, target_sums, strict=True):
@@ -937,11 +942,6 @@ class TradeoffSearch:
             gap = before - (self.witness.bound if self.witness else 0.0)
             has_gained = before - self.best.value > SMALL_GAIN_SHARE * gap
             stalled_steps = 0 if has_gained else stalled_steps + 1
-
-    def _builder(self, candidate: Candidate) -> VarianceBuilder:
-        """Return the builder of variances for the strategies of a candidate."""
-        blocks = unit_blocks(candidate.parts, candidate.solutions)
-        return VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
 
     def _free_ratio(self, x: Array, ratio: Array) -> Array:
         """Return ``ratio``, with 0 for weights that are at their lower limit and would decrease."""

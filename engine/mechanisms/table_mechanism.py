@@ -63,14 +63,13 @@ class Design:
     joint: bool = False
 
     def arrays(self, schema: Schema) -> tuple[Array, ...]:
-        """Return the components as a list of arrays for a plan file.
+        """Return the design as a list of arrays for a plan file.
 
-        First a header; then for every component its share, groups and attributes, and for every
-        factor its axes and rows.
+        The first array is a header: origin, number of components, 1 if `full_tables`, and a fourth
+        number 1 if `joint`.  For every component follow three arrays (share and number of factors,
+        groups, attributes) and, for every factor, its axes and its rows.
         """
         header = [self.origin, len(self.components), float(self.full_tables)]
-        # a fourth number means that the joint privacy cost is charged; without it, the sum of the
-        # costs of the components
         out: list[Any] = [[*header, 1.0] if self.joint else header]
         for c in self.components:
             out += [
@@ -79,7 +78,7 @@ class Design:
                 [schema.names.index(a) for a in c.attributes],
             ]
             for axes, strategy in c.factors:
-                # no rows stand for one row per cell of a wide attribute
+                # an array without rows represents the identity, one row per cell
                 is_identity = isinstance(strategy, IdentityStrategy)
                 out += [axes, np.empty((0, strategy.cells)) if is_identity else strategy.rows]
         return tuple(np.ascontiguousarray(a, dtype=float) for a in out)
@@ -123,8 +122,8 @@ class Design:
                 axis_sizes = tuple(sizes[a] for a in axes)
                 if rows.ndim != 2 or rows.shape[1] != math.prod(axis_sizes):
                     raise ValueError("the stored strategy rows do not fit the attributes")
-                # Equal factors share one object, so that their pseudoinverse is computed once and
-                # caches by identity work.
+                # Equal factors share one object: their pseudoinverse is computed once, and caches
+                # compare strategies by identity.
                 if (axis_sizes, rows.tobytes()) not in strategies:
                     strategies[axis_sizes, rows.tobytes()] = (
                         explicit_strategy(rows, axis_sizes, law)
@@ -215,11 +214,9 @@ def explicit_plan(mechanism: Mechanism, workload: Workload, budget: Budget, desi
         "blocks": component_blocks(design.components, budget, mechanism.max_records, design.joint),
         "bound": _cached_bound(workload, budget.law) if design.bound is None else design.bound,
         "statement": (
-            (
-                f"{design.statement} No matrix mechanism whatsoever with this noise can have a"
-                " smaller weighted RMSE than the bound."
-            ).strip()
-        ),
+            f"{design.statement} No matrix mechanism whatsoever with this noise can have a"
+            " smaller weighted RMSE than the bound."
+        ).strip(),
         "duals": (),
         "matrices": design.matrices,
         "max_records": mechanism.max_records,
