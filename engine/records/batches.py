@@ -105,20 +105,18 @@ def guard_batches(batches: Iterable[_T], what: str) -> Iterator[_T]:
 def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool = True) -> None:
     """Raise DataError unless each name matches exactly one available column.
 
-    Without ``quote`` the available names may be values of a record, because the file may lack a
-    header; then the message suggests one only if at least one other name is found.
+    Parameters
+    ----------
+    quote : False if `available` may be values of a record, because the file may lack a header. The
+        message then suggests one of them only if at least one of `names` is a column.
     """
-    times = Counter(name for name in available if isinstance(name, str))
-    missing = [name for name in names if name not in times]
+    name_counts = Counter(name for name in available if isinstance(name, str))
+    missing = [name for name in names if name not in name_counts]
     if missing:
-        # without a header ``available`` is a record: its values are shown only if at least one of
-        # them is a requested name
-        quote = quote or len(missing) < len(names)
-        suggestion = (
-            near_matches(missing[0], times)
-            if quote
-            else "; the first line must hold the column names"
-        )
+        if quote or len(missing) < len(names):
+            suggestion = near_matches(missing[0], name_counts)
+        else:
+            suggestion = "; the first line must hold the column names"
         what = quote_public(missing[0]) + (
             f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         )
@@ -126,9 +124,9 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
             f"no column {what} among the {len(available):,} columns of the records{suggestion}"
         )
     for name in names:
-        if times[name] > 1:
+        if name_counts[name] > 1:
             raise DataError(
-                f"{times[name]} columns have the name {quote_public(name)}; column names must be"
+                f"{name_counts[name]} columns have the name {quote_public(name)}; column names must be"
                 " different. Rename or remove one"
             )
 
@@ -136,9 +134,9 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
 def cut_batches(
     batch: pa.RecordBatch, names: Sequence[str], rows: int
 ) -> Iterator[tuple[tuple[pa.Array, ...], int]]:
-    """Yield the named columns of a batch in parts of at most `rows` rows, with their lengths."""
-    place = {name: i for i, name in enumerate(batch.schema.names)}
-    positions = [place[name] for name in names]
+    """Yield (named columns, number of rows) for parts of at most `rows` rows of a batch."""
+    position_of = {name: i for i, name in enumerate(batch.schema.names)}
+    positions = [position_of[name] for name in names]
     for start in range(0, batch.num_rows, rows):
         part = batch.slice(start, rows)
         yield tuple(part.column(i) for i in positions), part.num_rows
@@ -163,12 +161,12 @@ def batches(
 
 def array_of(values: pd.Series) -> pa.Array | list[Any]:
     """Return a pandas column as an Arrow array, or as a list if its values have no common type."""
-    # Arrow would convert mixed objects to one type, such as integers to dates and booleans to
-    # numbers
     kinds = set(map(type, values)) - {type(None)} if values.dtype == object else set()
-    mixed = len(kinds) > 1 and kinds != {str, float}
+    # Arrow would convert values of several types to one type, such as integers to dates and
+    # booleans to numbers; texts and floats are not mixed if the floats are NaN, else Arrow raises
+    is_mixed = len(kinds) > 1 and kinds != {str, float}
     try:
-        array = None if mixed else pa.array(values, from_pandas=True)
+        array = None if is_mixed else pa.array(values, from_pandas=True)
     except Exception:
         array = None
     if array is None or (values.dtype == object and not is_scalar(array.type)):
@@ -177,7 +175,7 @@ def array_of(values: pd.Series) -> pa.Array | list[Any]:
 
 
 def rows_to_batches(values: Iterator[Sequence[Any]], width: int, rows: int) -> Iterator[Batch]:
-    """Yield rows of Python values as batches of `width` columns."""
+    """Yield rows of `width` Python values each as batches of at most `rows` rows."""
     import pandas as pd
 
     while chunk := list(islice(values, min(rows, LINES))):

@@ -45,15 +45,16 @@ FLOAT64_INTEGER_LIMIT = 2**53  # from here on 64-bit floats cannot represent all
 # bytes of a float -> smallest number from which it cannot represent all integers
 FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: FLOAT64_INTEGER_LIMIT}
 KIND_ADVICE = "numbers and texts; give identifiers as text in all rows and all files"
-# texts of floats, as programs write them; `database.HEX_NUMBER_PATTERN` matches the same texts
+# patterns of floats written as texts; `database.HEX_NUMBER_PATTERN` must match the same texts
 FROM_FLOAT = r"^-?(0|[1-9][0-9]*)\.0+$"
 WITH_EXPONENT = r"^[+-]?[0-9]+([.,][0-9]*)?[eE]\+[0-9]+$"
 # constants of the hash function SplitMix64
 MIX = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
-# two keys of 16 characters: two 64-bit hashes form an identity of 128 bits
-_KEYS = ("person, one of 2", "person, two of 2")
+# keys of pandas' hash function, of 16 characters each; the two 64-bit hashes of a text together are
+# its identity of 128 bits
+_HASH_KEYS = ("person, one of 2", "person, two of 2")
 _AS_TEXT = "give identifiers as text, written from their source with all digits"
-_MOST_DIGITS = 76  # maximum precision of an Arrow decimal
+_MAX_DIGITS = 76  # maximum precision of an Arrow decimal
 
 
 def identities(
@@ -105,7 +106,19 @@ def _decoded(values: pa.Array) -> pa.Array:
 
 
 def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
-    """Return Python values without a common Arrow type as an array of texts or integers."""
+    """Return Python values without a common Arrow type as an array of texts or integers.
+
+    Parameters
+    ----------
+    column : name of the column in messages.
+    limit : smallest number from which floats of the source cannot represent all integers.
+
+    Raises
+    ------
+    DataError
+        The values are both texts and numbers, or of other types; or a number has a fraction, more
+        than 76 digits, or is a float of at least `limit`.
+    """
     import pandas as pd
 
     # an empty cell of a workbook is an empty text, also between numbers
@@ -124,7 +137,7 @@ def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
         )
     digits = [None if value is None else _digits(value, column, limit) for value in present]
     return pa.array(
-        [None if text is None else Decimal(text) for text in digits], pa.decimal256(_MOST_DIGITS, 0)
+        [None if text is None else Decimal(text) for text in digits], pa.decimal256(_MAX_DIGITS, 0)
     )
 
 
@@ -136,18 +149,18 @@ def _kind(value: Any) -> str:
 
 
 def _digits(value: Any, column: str, limit: int) -> str:
-    """Return the decimal digits of an integer."""
+    """Return the decimal digits of a number; raise DataError unless it is an exact integer."""
     if isinstance(value, (float, np.floating)):
         width = int(value.dtype.itemsize) if isinstance(value, np.floating) else 8
         limit = min(limit, FLOAT_LIMITS.get(width, FLOAT64_INTEGER_LIMIT))
         if abs(float(value)) >= limit:
             raise DataError(_too_large(column, limit))
     is_long = isinstance(value, Decimal) and not (
-        value.is_finite() and value.adjusted() < _MOST_DIGITS
+        value.is_finite() and value.adjusted() < _MAX_DIGITS
     )
     number = 0 if is_long else int(value)
-    if is_long or abs(number) >= 10**_MOST_DIGITS:
-        raise DataError(f"{column} has numbers of more than {_MOST_DIGITS} digits; {_AS_TEXT}")
+    if is_long or abs(number) >= 10**_MAX_DIGITS:
+        raise DataError(f"{column} has numbers of more than {_MAX_DIGITS} digits; {_AS_TEXT}")
     if value != number:
         raise DataError(_not_integer_text(column))
     return str(number)
@@ -159,7 +172,8 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
     Raises
     ------
     DataError
-        A number has a fraction, or is at least the limit above which floats skip integers.
+        A number has a fraction, or is at least `limit` or the limit of its type of float, from
+        which floats cannot represent all integers.
     """
     limit = min(limit, FLOAT_LIMITS[values.type.bit_width // 8])
     # Arrow has no cast from float16 to float64
@@ -176,7 +190,16 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
 
 
 def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
-    """Return identities of integers and decimals: the number itself, or hashed digits if too long."""
+    """Return the identities of integers and decimals; see `identities`.
+
+    The first word of a number is the number itself if it fits in 64 bits, otherwise a hash of its
+    digits. The second word is a hash in both cases.
+
+    Raises
+    ------
+    DataError
+        A decimal has a fraction.
+    """
     import pyarrow.compute as pc
 
     is_present = np.asarray(values.is_valid())
@@ -193,11 +216,14 @@ def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.n
 
 
 def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
-    one, two = _hashed(digits)
-    short = np.array([-(2**63) <= int(text) < 2**63 for text in digits], dtype=bool)
-    one[short] = np.array([int(text) for text in digits[short]], dtype=np.int64).view(np.uint64)
-    two[short] = mix_bits(one[short])
-    return one, two
+    """Return the identities of integers as texts, of which some need more than 64 bits."""
+    first_word, second_word = _hashed(digits)
+    # numbers that fit in 64 bits have the same identity as in a source without long numbers
+    fits = np.array([-(2**63) <= int(text) < 2**63 for text in digits], dtype=bool)
+    numbers = np.array([int(text) for text in digits[fits]], dtype=np.int64)
+    first_word[fits] = numbers.view(np.uint64)
+    second_word[fits] = mix_bits(first_word[fits])
+    return first_word, second_word
 
 
 def _plain_digits(values: pa.Array) -> pa.Array:
@@ -215,7 +241,8 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
     Raises
     ------
     DataError
-        A text such as "1.2E+11" was written from a float and may have lost digits.
+        A text such as "1.2E+11" was written from a float and may have lost digits; or "7.0" is a
+        number of 2^53 or more.
     """
     import pyarrow.compute as pc
 
@@ -226,24 +253,28 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
         )
     from_float = pc.match_substring_regex(values, FROM_FLOAT)
     if pc.any(from_float).as_py():
-        plain = pc.replace_substring_regex(values, r"\.0+$", "")
+        integers = pc.replace_substring_regex(values, r"\.0+$", "")
         if any(
+            # 2^53 has 16 digits; longer texts are refused first, because Python does not convert
+            # texts of thousands of digits
             len(text) > 17 or abs(int(text)) >= FLOAT64_INTEGER_LIMIT
-            for text in plain.filter(from_float).to_pylist()
+            for text in integers.filter(from_float).to_pylist()
         ):
             raise DataError(_too_large(column, FLOAT64_INTEGER_LIMIT))
-        plain = pc.if_else(pc.equal(plain, "-0"), "0", plain)
-        values = pc.if_else(from_float, plain, values)
+        integers = pc.if_else(pc.equal(integers, "-0"), "0", integers)
+        values = pc.if_else(from_float, integers, values)
     texts = np.asarray(values.fill_null(""), dtype=object)
-    one, two = _hashed(texts)
-    return one, two, texts != ""
+    return *_hashed(texts), texts != ""
 
 
 def _hashed(texts: np.ndarray) -> tuple[Words, Words]:
+    """Return the two 64-bit hashes of each text."""
     import pandas as pd
 
-    one, two = (pd.util.hash_array(texts, hash_key=key, categorize=False) for key in _KEYS)
-    return one, two
+    first_word, second_word = (
+        pd.util.hash_array(texts, hash_key=key, categorize=False) for key in _HASH_KEYS
+    )
+    return first_word, second_word
 
 
 def _not_integer_text(column: str) -> str:
@@ -259,7 +290,7 @@ def _too_large(column: str, limit: int) -> str:
 
 
 def mix_bits(words: Words) -> Words:
-    """Return a hash of each 64-bit word, the last step of the generator SplitMix64."""
+    """Return a 64-bit hash of each word, by the output function of the generator SplitMix64."""
     out: Words = words + MIX[0]
     out = (out ^ (out >> np.uint64(30))) * MIX[1]
     out = (out ^ (out >> np.uint64(27))) * MIX[2]
@@ -267,7 +298,7 @@ def mix_bits(words: Words) -> Words:
     return out
 
 
-# number of rows that are added before rows beyond the cap are dropped from memory again
+# after so many added rows, rows that cannot be among the first k of a person are dropped from memory
 ROWS_BETWEEN_SELECTIONS = 1 << 20
 NO_PERSON = "without a person"
 
@@ -284,14 +315,16 @@ class PersonCap:
 
     def __init__(self, column: str, rows: int, memory_limit: int) -> None:
         self.column, self.rows, self.memory_limit = column, rows, memory_limit
-        self.read, self.n_without_person, self._kind = 0, 0, ""
-        self.elsewhere = 0  # persons within the cap whose rows a database counted
-        self._marks: list[
-            np.ndarray
-        ] = []  # shape (3, rows): two words of the person, one of the order
-        self._codes: list[list[np.ndarray]] = []
+        self.n_rows_read = 0
+        self.n_without_person = 0
+        self.people_in_database = 0  # persons with at most k rows, which a database counted
+        self._kind = ""  # "numbers" or "texts", the kind of all identifiers
+        # per batch, shape (3, rows): the two words of the person, and the hash that orders its rows
+        self._keys: list[np.ndarray] = []
+        self._codes: list[list[np.ndarray]] = []  # per batch, the cell codes of each attribute
         self._n_rows, self._n_sorted = 0, 0
-        self._place = np.zeros(0, np.intp)
+        # position of each sorted row among the rows of its person, from 0
+        self._ranks = np.zeros(0, np.intp)
 
     def take(
         self,
@@ -314,60 +347,64 @@ class PersonCap:
         if kind and self._kind not in ("", kind):
             raise DataError(f"the person column {quote_public(self.column)} mixes {KIND_ADVICE}")
         self._kind = self._kind or kind
-        self.read += len(has_person)
+        self.n_rows_read += len(has_person)
         self.n_without_person += int(len(has_person) - has_person.sum())
         sort_key = mix_bits(first_word ^ second_word)
         for number, column in enumerate(codes):
             sort_key = mix_bits(
                 sort_key ^ mix_bits(column.astype(np.int64).view(np.uint64) + number * MIX[:1])
             )
-        self._marks.append(np.stack([first_word, second_word, sort_key])[:, has_person])
+        self._keys.append(np.stack([first_word, second_word, sort_key])[:, has_person])
         self._codes.append([column[has_person] for column in codes])
         self._n_rows += int(has_person.sum())
         if self._n_rows > 2 * self._n_sorted + ROWS_BETWEEN_SELECTIONS:
             self._sort_and_cut()
 
     def retained_codes(self) -> list[np.ndarray]:
-        """Return the cell codes of the first k rows of each person, one array per attribute."""
+        """Return the cell codes of the first k rows of each person in the order of their hashes.
+
+        One array of shape (retained rows,) per attribute; an empty list if no row was added.
+        """
         self._sort_and_cut()
-        return [column[self._place < self.rows] for codes in self._codes for column in codes]
+        return [column[self._ranks < self.rows] for codes in self._codes for column in codes]
 
     @property
     def people(self) -> int:
         """Number of persons with at least one row."""
         self._sort_and_cut()
-        return int((self._place == 0).sum()) + self.elsewhere
+        return int((self._ranks == 0).sum()) + self.people_in_database
 
     @property
     def people_over(self) -> int:
         """Number of persons with more than k rows."""
         self._sort_and_cut()
-        return int((self._place == self.rows).sum())
+        return int((self._ranks == self.rows).sum())
 
     @property
-    def over(self) -> int:
-        """Number of rows that are not counted because their person has k counted rows already."""
+    def rows_over(self) -> int:
+        """Number of rows beyond the first k of their person, which are not counted."""
         self._sort_and_cut()
-        return self.read - self.n_without_person - int((self._place < self.rows).sum())
+        return self.n_rows_read - self.n_without_person - int((self._ranks < self.rows).sum())
 
     def _sort_and_cut(self) -> None:
-        """Keep the first k rows of each person, and one more, which shows that there are more."""
-        if len(self._marks) <= 1 and self._n_rows == self._n_sorted:
+        """Sort the rows by person and hash, and drop all but the first k + 1 of each person."""
+        if len(self._keys) <= 1 and self._n_rows == self._n_sorted:
             return
-        marks = np.concatenate(self._marks, axis=1)
+        keys = np.concatenate(self._keys, axis=1)
         codes = [np.concatenate(parts) for parts in zip(*self._codes, strict=True)]
-        # sort by person, then by sort key; the order of equal rows does not matter
-        order = np.lexsort(marks[::-1])
-        marks = marks[:, order]
-        starts = np.ones(marks.shape[1], dtype=bool)
-        starts[1:] = (marks[:2, 1:] != marks[:2, :-1]).any(axis=0)
-        positions = np.arange(len(starts))
-        place = positions - np.maximum.accumulate(np.where(starts, positions, 0))
-        first = place <= self.rows  # row k + 1 shows that a person is over the cap
-        self._place = place[first]
-        self._marks, self._codes = [marks[:, first]], [[column[order[first]] for column in codes]]
-        self._n_rows = self._n_sorted = int(first.sum())
-        size = self._marks[0].nbytes + sum(column.nbytes for column in self._codes[0])
+        # sort by person, then by hash of the row; the order of equal rows does not matter
+        order = np.lexsort(keys[::-1])
+        keys = keys[:, order]
+        is_first_of_person = np.ones(keys.shape[1], dtype=bool)
+        is_first_of_person[1:] = (keys[:2, 1:] != keys[:2, :-1]).any(axis=0)
+        positions = np.arange(keys.shape[1])
+        ranks = positions - np.maximum.accumulate(np.where(is_first_of_person, positions, 0))
+        is_retained = ranks <= self.rows  # row k + 1 shows that the person has more than k rows
+        self._ranks = ranks[is_retained]
+        self._keys = [keys[:, is_retained]]
+        self._codes = [[column[order[is_retained]] for column in codes]]
+        self._n_rows = self._n_sorted = len(self._ranks)
+        size = self._keys[0].nbytes + sum(column.nbytes for column in self._codes[0])
         if 3 * size > self.memory_limit:  # sorting holds a second and a third copy
             raise LimitExceeded(
                 f"Selecting {self.rows:,} rows per person takes about {3 * size:.3g} bytes of"

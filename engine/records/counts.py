@@ -125,7 +125,7 @@ def larger_tables(
     return sources
 
 
-def _summed(table: np.ndarray, source: Names, names: Names) -> np.ndarray:
+def _sum_to(table: np.ndarray, source: Names, names: Names) -> np.ndarray:
     """Sum the table on `source` to the table on `names`, a subset of its attributes."""
     summed_axes = tuple(axis for axis, name in enumerate(source) if name not in names)
     remaining = [name for name in source if name in names]
@@ -154,7 +154,7 @@ def complete_tables(
     all_tables = dict(tables)
     for names, source in sources.items():
         if source is not None and source != names:  # an existing table needs no sum
-            all_tables[names] = _summed(all_tables[source], source, names)
+            all_tables[names] = _sum_to(all_tables[source], source, names)
     all_tables[()] = np.array(records, np.int64)
     return {names: all_tables[names] for names in requested}
 

@@ -59,7 +59,7 @@ def open_decompressed(path: Path) -> tuple[BinaryIO, Any]:
         An archive contains several files, or the content is a binary format and not text.
     """
     with path.open("rb") as raw:
-        first_bytes = _content(path, raw).read(MAX_SIGNATURE_BYTES)
+        first_bytes = _decompressed(path, raw).read(MAX_SIGNATURE_BYTES)
     for mark, kind in BINARY_SIGNATURES.items():
         if first_bytes.startswith(mark):
             raise DataError(
@@ -67,10 +67,11 @@ def open_decompressed(path: Path) -> tuple[BinaryIO, Any]:
                 " format; correct the ending, or save the records as text"
             )
     raw = path.open("rb")
-    return raw, _content(path, raw)
+    return raw, _decompressed(path, raw)
 
 
-def _content(path: Path, raw: BinaryIO) -> Any:
+def _decompressed(path: Path, raw: BinaryIO) -> Any:
+    """Return a stream of the decompressed content of an open file; the ending names its format."""
     ending = path.suffix.lower()
     if ending == ".gz":
         return gzip.GzipFile(fileobj=raw)
@@ -80,17 +81,18 @@ def _content(path: Path, raw: BinaryIO) -> Any:
         return pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
     if ending == ".zip":
         archive = zipfile.ZipFile(raw)
-        inside = [
-            one
-            for one in archive.infolist()
-            if not one.is_dir() and not one.filename.startswith("__MACOSX/")
+        members = [
+            member
+            for member in archive.infolist()
+            # macOS adds a folder of file attributes
+            if not member.is_dir() and not member.filename.startswith("__MACOSX/")
         ]
-        if len(inside) != 1:
+        if len(members) != 1:
             raise DataError(
-                f"the archive {quote_public(path.name)} contains {len(inside):,} files; an archive"
+                f"the archive {quote_public(path.name)} contains {len(members):,} files; an archive"
                 " of records must contain one"
             )
-        return archive.open(inside[0])
+        return archive.open(members[0])
     return raw
 
 
@@ -131,19 +133,21 @@ def check_arrow(file: pa.NativeFile, name: str) -> None:
     DataError
         The footer lists a position at which the file contains no message.
     """
-    bytes_of, dictionary_bytes = _Bytes(file), 0
-    for start, body in (
-        _listed_messages(bytes_of, name) if is_arrow_file(file) else _streamed_messages(bytes_of)
-    ):
-        kind, batch_bytes, _ = _message_sizes(bytes_of, start, body)
+    reader = _Bytes(file)
+    messages = _listed_messages(reader, name) if is_arrow_file(file) else _streamed_messages(reader)
+    dictionary_bytes = 0
+    for start, body in messages:
+        kind, message_bytes, _ = _message_sizes(reader, start, body)
         if kind == _DICTIONARY:
-            dictionary_bytes, batch_bytes = dictionary_bytes + batch_bytes, 0
-        if dictionary_bytes + batch_bytes > MAX_DECOMPRESSED_BYTES:
+            dictionary_bytes += message_bytes
+            needed_bytes = dictionary_bytes
+        else:
+            needed_bytes = dictionary_bytes + message_bytes
+        if needed_bytes > MAX_DECOMPRESSED_BYTES:
             raise LimitExceeded(
-                f"a batch of {quote_public(name)} decompresses to"
-                f" {dictionary_bytes + batch_bytes:,} bytes with its dictionaries; at most"
-                f" {MAX_DECOMPRESSED_BYTES:,} are allowed. Write the file again with fewer rows"
-                " per batch, or shorter dictionaries"
+                f"a batch of {quote_public(name)} decompresses to {needed_bytes:,} bytes with its"
+                f" dictionaries; at most {MAX_DECOMPRESSED_BYTES:,} are allowed. Write the file"
+                " again with fewer rows per batch, or shorter dictionaries"
             )
 
 
@@ -154,10 +158,12 @@ class _Bytes:
         self.file = file
 
     def at(self, place: int, size: int) -> bytes:
+        """Return `size` bytes from the position `place`."""
         self.file.seek(place)
         return bytes(self.file.read(size))
 
     def read(self, form: str, place: int) -> tuple[int, ...]:
+        """Return the numbers at the position `place`; `form` is their format for `struct`."""
         return unpack(form, self.at(place, calcsize(form)))
 
 
@@ -166,12 +172,14 @@ def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
 
     The footer lists the messages with dictionaries and with batches.
     """
-    end = file.file.size() - len(MAGIC) - 4
-    root = end - file.read("<i", end)[0]
-    root += file.read("<I", root)[0]
-    for number in (2, 3):
-        blocks = _table(file, root, number)
+    # the file ends in the footer, its length of 4 bytes, and MAGIC
+    footer_end = file.file.size() - len(MAGIC) - 4
+    footer = footer_end - file.read("<i", footer_end)[0]
+    footer += file.read("<I", footer)[0]
+    for number in (2, 3):  # fields of the footer: dictionaries, batches
+        blocks = _table(file, footer, number)
         for i in range(file.read("<I", blocks)[0] if blocks else 0):
+            # a block has 24 bytes; position and length of the metadata come first
             place, length = file.read("<qi", blocks + 4 + 24 * i)
             start, size = _message_start(file, place)
             if size <= 0 or start + size != place + length:
@@ -205,35 +213,52 @@ def _message_start(file: _Bytes, place: int) -> tuple[int, int]:
 
 
 def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
-    """Return the type of a message, the bytes of its decompressed buffers and of its body.
+    """Return what the metadata of a message say about its content.
 
-    The decompressed size is 0 if the buffers are not compressed, or the message has no values.
+    The fields of the tables are numbered as in Arrow's file Message.fbs.
+
+    Parameters
+    ----------
+    start, body : positions of the metadata and of the body of the message.
+
+    Returns
+    -------
+    Type of the message, such as `_BATCH`; total bytes of its decompressed buffers, 0 if they are
+    not compressed or it has none; bytes of its body as stored.
     """
     message = start + file.read("<I", start)[0]
-    kind, length = _field(file, message, 1), _field(file, message, 3)
-    length = file.read("<q", length)[0] if length else 0
-    kind = file.at(kind, 1)[0] if kind else 0
-    content = _table(file, message, 2)
-    if kind == _DICTIONARY and content:
-        content = _table(file, content, 1)
-    # field 3 names the compression
-    if kind not in (_DICTIONARY, _BATCH) or not content or not _field(file, content, 3):
-        return kind, 0, length
-    buffers = _table(file, content, 2)
-    sizes = 0
+    kind_field, header, length_field = (
+        _field(file, message, 1),
+        _table(file, message, 2),
+        _field(file, message, 3),
+    )
+    kind = file.at(kind_field, 1)[0] if kind_field else 0
+    body_bytes = file.read("<q", length_field)[0] if length_field else 0
+    # the header of a dictionary contains a batch with the values of the dictionary
+    batch = _table(file, header, 1) if kind == _DICTIONARY and header else header
+    has_compression = kind in (_DICTIONARY, _BATCH) and batch and _field(file, batch, 3)
+    buffers = _table(file, batch, 2) if has_compression else 0
+    decompressed_bytes = 0
     for i in range(file.read("<I", buffers)[0] if buffers else 0):
+        # an entry has 16 bytes; a compressed buffer starts with its decompressed size
         offset, size = file.read("<qq", buffers + 4 + 16 * i)
         if size >= 8:
-            sizes += max(0, file.read("<q", body + offset)[0])
-    return kind, sizes, length
+            decompressed_bytes += max(0, file.read("<q", body + offset)[0])
+    return kind, decompressed_bytes, body_bytes
 
 
 def _field(file: _Bytes, table: int, number: int) -> int:
-    """Return the position of a field of a FlatBuffers table; 0 if it has its default."""
-    fields = table - file.read("<i", table)[0]
-    if 4 + 2 * number >= file.read("<H", fields)[0]:
+    """Return the position of a field of a FlatBuffers table; 0 if the table does not contain it.
+
+    Parameters
+    ----------
+    table : position of the table.
+    number : index of the field in the schema of the table.
+    """
+    offsets = table - file.read("<i", table)[0]  # starts with its own length, in bytes
+    if 4 + 2 * number >= file.read("<H", offsets)[0]:
         return 0
-    offset = file.read("<H", fields + 4 + 2 * number)[0]
+    offset = file.read("<H", offsets + 4 + 2 * number)[0]
     return table + offset if offset else 0
 
 
@@ -338,7 +363,8 @@ class _CsvFile:
         self.what = f"the file {quote_public(self.path.name)}"
         self.size = max(1, self.path.stat().st_size)
         self.encoding, self.delimiter = text.encoding, text.delimiter
-        self.malformed = ""
+        self.malformed = ""  # message about the first error in the text
+        # number of quotes before the last byte that was read, line of that byte, last two bytes
         self.quotes, self.lines, self.tail = 0, 1, b""
 
     def __enter__(self) -> _CsvFile:
@@ -422,22 +448,22 @@ class _CsvFile:
             self.malformed = f"a quote in {self.what} is not closed, so rows would be lost"
 
     def _check_quotes(self, block: bytes) -> None:
-        # checking a quote needs the bytes on both sides, so the last two bytes are checked with the
-        # next block
+        """Check the quotes in the last byte of the previous block, and in this one but its last.
+
+        A quote can only be checked with the bytes on both of its sides.
+        """
         text = (self.tail or b"\n") + (block if self.tail else block.removeprefix(codecs.BOM_UTF8))
         data = np.frombuffer(text, np.uint8)
         positions = np.flatnonzero(data[1:-1] == ord('"')) + 1
-        opening = (np.arange(len(positions)) + self.quotes) % 2 == 0
-        outer_neighbours = data[np.where(opening, positions - 1, positions + 1)]
+        is_opening = (np.arange(len(positions)) + self.quotes) % 2 == 0
+        outer_neighbours = data[np.where(is_opening, positions - 1, positions + 1)]
         misplaced = positions[~np.isin(outer_neighbours, list(f'{self.delimiter}\r\n"'.encode()))]
         if len(misplaced) and not self.malformed:
             line = self.lines + text[1 : misplaced[0]].count(b"\n")
             self.malformed = f"line {line:,} of {self.what} has a quote in the middle of a field"
-        self.quotes, self.lines, self.tail = (
-            self.quotes + len(positions),
-            self.lines + text[1:-1].count(b"\n"),
-            text[-2:],
-        )
+        self.quotes += len(positions)
+        self.lines += text[1:-1].count(b"\n")
+        self.tail = text[-2:]
 
     def fraction(self) -> float:
         """Return the fraction of the bytes on disk read so far."""

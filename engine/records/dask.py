@@ -48,34 +48,28 @@ def count_partitions(
     """
     dask = import_optional("dask", DASK_FRAME)
     check_columns(list(data.columns), names)
-    listen, parts = (
-        check_callback(progress),
-        without_values(lambda: data[list(names)].to_delayed(), DASK_FRAME),
-    )
+    listener = check_callback(progress)
+    parts = without_values(lambda: data[list(names)].to_delayed(), DASK_FRAME)
     counts: Counts | None = None
     for start in range(0, len(parts), MAX_CONCURRENT_PARTITIONS):
-        sums = tasks = [
-            dask.delayed(count)(part) for part in parts[start : start + MAX_CONCURRENT_PARTITIONS]
-        ]
-        while len(sums) > 1:  # pairwise, so that no worker holds many tables
-            sums = [
-                dask.delayed(add)(*pair) if len(pair) == 2 else pair[0] for pair in _pairs(sums)
-            ]
         stop = min(start + MAX_CONCURRENT_PARTITIONS, len(parts))
-        report_share = (
-            None
-            if listen is None
-            else partial(_report_share, listen, start / len(parts), stop / len(parts))
-        )
-        if report_share is None or (cluster := _cluster_client(dask)) is None:
-            part_counts = _compute_locally(
-                dask, sums[0], report_share and partial(_report_task, report_share)
-            )
+        tasks = [dask.delayed(count)(part) for part in parts[start:stop]]
+        sums = tasks
+        while len(sums) > 1:  # add pairs, so that a worker holds few tables at a time
+            sums = [
+                dask.delayed(add)(*sums[i : i + 2]) if i + 1 < len(sums) else sums[i]
+                for i in range(0, len(sums), 2)
+            ]
+        if listener is None:
+            batch_counts = _compute_locally(dask, sums[0], None)
         else:
-            part_counts = _compute_on_cluster(cluster, tasks, sums[0], report_share)
-        counts = part_counts if counts is None else counts + part_counts
-        if listen is not None:
-            listen(stop / len(parts), COUNTING_TEXT)
+            report_share = partial(_report_share, listener, start / len(parts), stop / len(parts))
+            if (cluster := _cluster_client(dask)) is None:
+                batch_counts = _compute_locally(dask, sums[0], partial(_report_task, report_share))
+            else:
+                batch_counts = _compute_on_cluster(cluster, tasks, sums[0], report_share)
+            listener(stop / len(parts), COUNTING_TEXT)
+        counts = batch_counts if counts is None else counts + batch_counts
     assert counts is not None  # every Dask frame has at least one partition
     return counts
 
@@ -122,7 +116,8 @@ def _compute_on_cluster(
     """
     wait: Any = import_optional("distributed", DASK_FRAME).wait
 
-    # a worker releases the result of a task once it is added, because no future here requests it
+    # a future of every task shows which tasks are finished; those that are finished are removed
+    # from `futures`, so that the cluster can free their results once they are added to the total
     *futures, result = without_values(
         lambda: client.compute([*tasks, total]), DASK_FRAME, _explain_error
     )
@@ -147,9 +142,15 @@ def _compute_on_cluster(
     return counts
 
 
-def _report_share(listen: Listener, low: float, high: float, share: float) -> None:
-    """Report the finished share of a batch of tasks as a fraction between `low` and `high`."""
-    listen(low + (high - low) * min(1.0, share), COUNTING_TEXT)
+def _report_share(listener: Listener, low: float, high: float, share: float) -> None:
+    """Report progress during a batch of tasks to a listener.
+
+    Parameters
+    ----------
+    low, high : fraction of all tasks that is finished before and after this batch.
+    share : finished fraction of this batch.
+    """
+    listener(low + (high - low) * min(1.0, share), COUNTING_TEXT)
 
 
 def _report_task(
@@ -161,10 +162,6 @@ def _report_task(
     _by: Any,
 ) -> None:
     report_share(len(state["finished"]) / len(tasks))
-
-
-def _pairs(parts: Sequence[Any]) -> list[Sequence[Any]]:
-    return [parts[i : i + 2] for i in range(0, len(parts), 2)]
 
 
 def _explain_error(error: Exception) -> str:

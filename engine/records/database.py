@@ -1,7 +1,7 @@
 """Exact counts computed inside a database: cell codes, GROUP BY and cancellation.
 
 Encoding. `code_of` returns an Ibis expression of the cell codes of one column, with the same codes
-as `Encoder.one`. Numbers are compared with constants that no SQL parser rounds: integers, fractions
+as `Encoder.encode`. Numbers are compared with constants that no SQL parser rounds: integers, fractions
 as quotients of two integers, and decimals as integers in units of their last digit. Texts are
 compared by their bytes, because a collation may treat "f" and "F" as equal. Texts that are numbers,
 and other columns for which SQL has no exact comparison, are encoded by listing their distinct
@@ -310,7 +310,7 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     if column.get_backend().name in UNTYPED_BACKENDS:
         raise NotComputableError
     cases: list[tuple[Any, int]] = [(column.isnull(), encoder.missing)]
-    default_code = OUTSIDE if attribute.other is None else encoder.one(attribute.other)
+    default_code = OUTSIDE if attribute.other is None else encoder.encode(attribute.other)
     if kind.is_uint64():
         column = column.cast("decimal(20, 0)")  # allows comparison with negative numbers
     if kind.is_null():
@@ -334,11 +334,11 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
             default_code,
         )
     elif kind.is_boolean():
-        cases.append((column, encoder.one(True)))
-        default_code = encoder.one(False)
+        cases.append((column, encoder.encode(True)))
+        default_code = encoder.encode(False)
     elif kind.is_integer() and attribute.labels is not None:
         integers = {label: int(label) for label in encoder.texts if _is_integer_label(label)}
-        cases += [(column == number, encoder.one(number)) for number in integers.values()]
+        cases += [(column == number, encoder.encode(number)) for number in integers.values()]
     elif kind.is_integer():
         missing = [
             int(number)
@@ -378,14 +378,14 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
         texts = column.cast("string")
         default_code = _cases_by_text(
             texts,
-            _by_distinct(texts, lambda text: encoder.one(Decimal(text)), distinct),
+            _by_distinct(texts, lambda text: encoder.encode(Decimal(text)), distinct),
             NEW_VALUE_CODE,
         )
     elif kind.is_string():
         texts = as_hex(column)
         default_code = _cases_by_text(
             texts,
-            _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct),
+            _by_distinct(texts, lambda text: encoder.encode(bytes.fromhex(text)), distinct),
             NEW_VALUE_CODE,
         )
     else:
@@ -414,13 +414,13 @@ def _date_cases(
     attribute, kind, backend_name = encoder.attribute, column.type(), column.get_backend().name
     if kind.is_string():
         texts = as_hex(column)
-        codes = _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct)
+        codes = _by_distinct(texts, lambda text: encoder.encode(bytes.fromhex(text)), distinct)
         return [], _cases_by_text(texts, codes, NEW_VALUE_CODE)
     if kind.is_integer():
         values = [value for value in _at_most_max_cases(column, distinct) if value is not None]
-        return [(column == value, encoder.one(value)) for value in values], NEW_VALUE_CODE
+        return [(column == value, encoder.encode(value)) for value in values], NEW_VALUE_CODE
     if kind.is_boolean():
-        return [], encoder.one(True)
+        return [], encoder.encode(True)
     if not (kind.is_date() or kind.is_timestamp()):
         if kind.is_numeric() or kind.is_binary():
             raise NotComputableError
@@ -443,9 +443,9 @@ def _date_cases(
     if len(cases) < len(encoder.missing_days):
         raise NotComputableError
     cases.append(
-        (column < literal(first), encoder.one(first - step) if first > date.min else OUTSIDE)
+        (column < literal(first), encoder.encode(first - step) if first > date.min else OUTSIDE)
     )
-    cases.append((column >= literal(last + step), encoder.one(last + step)))
+    cases.append((column >= literal(last + step), encoder.encode(last + step)))
     day = column if kind.is_date() else column.date()
     if attribute.unit == "day":
         return cases, day.delta(ibis.date(first), unit="day").cast("int64")
@@ -647,7 +647,7 @@ def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
             continue
         if math.isinf(number):
             raise NotComputableError
-        if not math.isnan(number) and encoder.one(number) == code:
+        if not math.isnan(number) and encoder.encode(number) == code:
             pairs.append((number, code))
     return pairs
 
@@ -1226,7 +1226,7 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
         note(tally.refused, cap.column, NO_PERSON, answers["unidentified"])
         tally.rows_refused += answers["unidentified"]
     tally.take_retained(names)
-    cap.elsewhere = answers["people"] - cap.people
+    cap.people_in_database = answers["people"] - cap.people
     return light
 
 

@@ -1,8 +1,8 @@
 """Strict encoding of a column of records as cell codes of one attribute.
 
-A value is either in the public domain or refused. `Encoder.one` defines the code of a single value.
-`Encoder.array` returns the same codes for an Arrow column; it has fast paths for texts, integers
-and floats and otherwise encodes every distinct value by `Encoder.one`.
+A value is either in the public domain or refused. `Encoder.encode` defines the code of a single value.
+`Encoder.encode_array` returns the same codes for an Arrow column; it has fast paths for texts, integers
+and floats and otherwise encodes every distinct value by `Encoder.encode`.
 
     value in the records          categorical with labels            bins between edges, or codes 0 .. size - 1
     None, NaN, NaT, NA, ""        missing                            missing
@@ -50,8 +50,8 @@ from engine.workload.calendar import UNITS, cell_label, cell_number, read_period
 _STORED_PER_DAY = {"day": 1, "second": 86_400, "millisecond": 86_400_000}
 _PER_YEAR = {"week": 52, "half-year": 2}
 _BUSINESS_DAY = "business day"
-_SECOND = 1_000  # milliseconds
-_DAYS = 2**31 - 1  # last day of an Arrow date32 column
+_MS_PER_SECOND = 1_000
+_MAX_DAYS = 2**31 - 1  # last day of an Arrow date32 column, in days since 1970
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,12 @@ class Clock:
                 f"column {quote_public(attribute.name)} holds days of a business calendar, which"
                 " the file does not contain. Write dates in the file"
             )
-        finest = (
-            "day" if self.unit in _STORED_PER_DAY else self.unit if self.unit in UNITS else "year"
-        )
+        if self.unit in _STORED_PER_DAY:
+            finest = "day"
+        elif self.unit in UNITS:
+            finest = self.unit
+        else:  # a week or half-year is within one year, but not within one month or quarter
+            finest = "year"
         if UNITS.index(finest) < UNITS.index(attribute.unit or ""):
             raise DataError(
                 f"column {quote_public(attribute.name)} contains a {self.unit} per row, which is"
@@ -100,7 +103,7 @@ class Clock:
         >>> Clock(unit="day", start=datetime.date(1960, 1, 1)).dates(pa.array([0.0, None]))[0].as_py()
         datetime.date(1960, 1, 1)
         """
-        # numbers of years are encoded without conversion
+        # `Encoder` reads the number 2024 as the year 2024
         if self.unit == "year":
             return column
         if (
@@ -108,22 +111,24 @@ class Clock:
             and isinstance(column, pa.Array)
             and _is_number(column.type)
         ):
-            gaps = np.asarray(column.is_null(nan_is_null=True))
+            is_missing = np.asarray(column.is_null(nan_is_null=True))
             numbers = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
-            shift = (self.start - _EPOCH).days
-            numbers = np.where(gaps, 0.0, numbers)
+            numbers = np.where(is_missing, 0.0, numbers)
             if self.leap_seconds:
-                numbers = numbers - _SECOND * np.searchsorted(_LEAP_SECONDS, numbers, side="right")
-            days = np.floor(numbers / _STORED_PER_DAY[self.unit]) + shift
-            return pa.array(np.clip(days, -_DAYS, _DAYS).astype(np.int32), pa.date32(), mask=gaps)
+                n_leap_seconds = np.searchsorted(_LEAP_SECOND_STARTS, numbers, side="right")
+                numbers = numbers - _MS_PER_SECOND * n_leap_seconds
+            days = np.floor(numbers / _STORED_PER_DAY[self.unit]) + (self.start - _EPOCH).days
+            # a day beyond the calendar of Arrow is also outside the cells of every attribute
+            days = np.clip(days, -_MAX_DAYS, _MAX_DAYS).astype(np.int32)
+            return pa.array(days, pa.date32(), mask=is_missing)
         values = column.to_pylist() if isinstance(column, pa.Array) else column
         return [self._date(value) if isinstance(value, (int, float)) else value for value in values]
 
     def _date(self, number: float) -> Any:
         """Return the day of a number, or its period as text such as "2024-05"; None for NaN.
 
-        Infinite numbers return a text that is no date. Numbers beyond the calendar of Python
-        return its first or last day.
+        For an infinite number the result is a text that is not a date; for a number beyond the
+        calendar of Python it is the first or last day of that calendar.
         """
         if math.isnan(number):
             return None
@@ -132,7 +137,7 @@ class Clock:
         try:
             if self.unit in _STORED_PER_DAY:
                 if self.leap_seconds:
-                    number -= _SECOND * bisect_right(_LEAP_SECONDS, number)
+                    number -= _MS_PER_SECOND * bisect_right(_LEAP_SECOND_STARTS, number)
                 return self.start + datetime.timedelta(days=number // _STORED_PER_DAY[self.unit])
             if self.unit in _PER_YEAR:
                 return cell_label(
@@ -157,9 +162,9 @@ _LEAP_DAYS = [
     )
     for year in years
 ]
-# first milliseconds of the leap seconds since 1960, in numbers that count the leap seconds before
-_LEAP_SECONDS = [
-    ((day - _1960).days + 1) * _STORED_PER_DAY["millisecond"] + i * _SECOND
+# start of each leap second, in milliseconds since 1960 that include all earlier leap seconds
+_LEAP_SECOND_STARTS = [
+    ((day - _1960).days + 1) * _STORED_PER_DAY["millisecond"] + i * _MS_PER_SECOND
     for i, day in enumerate(sorted(_LEAP_DAYS))
 ]
 _STATA = {
@@ -223,8 +228,10 @@ MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED, NOT_DATE = (
     -1 - i for i in range(len(REASONS))
 )
 
-_EXACT = 2**53  # every integer up to here is a float
-_PLACES = 100  # decimals with a larger exponent are compared with labels by their own text
+_MAX_EXACT_FLOAT = 2**53  # every integer up to here is a float
+# Decimals with a larger exponent are compared with labels by their text as Python writes it.
+# Without an exponent, that text could have millions of zeros.
+_MAX_EXPONENT = 100
 _EPOCH = datetime.date(1970, 1, 1)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _BLANKS = " \t\r\n\f\v"
@@ -247,7 +254,7 @@ class Encoder:
 
     A value that does not fit the attribute has the code -1 - i, where REASONS[i] is the reason.
 
-    >>> Encoder(attribute=Attribute.numeric("age", [0, 20, 120])).array(pa.array([19.5, 120, None, -1])).tolist()
+    >>> Encoder(attribute=Attribute.numeric("age", [0, 20, 120])).encode_array(pa.array([19.5, 120, None, -1])).tolist()
     [0, 1, -1, -2]
     """
 
@@ -276,17 +283,17 @@ class Encoder:
         if self.attribute.is_dated:
             return self.attribute.date_cells
         return (
-            self._label(self.attribute.missing)
+            self._code_of_label(self.attribute.missing)
             if self.attribute.labels
-            else self._bin(self.attribute.missing)
+            else self._code_of_present_number(self.attribute.missing)
         )
 
-    def one(self, value: Any) -> int:
-        """Return the code of one value. `array` must return the same code for it."""
+    def encode(self, value: Any) -> int:
+        """Return the code of one value; `encode_array` must return the same code for it."""
         try:
             value = plain_value(value)
             if value is not None and self.attribute.is_dated:
-                return self._dated(value)
+                return self._code_of_date(value)
             value = scalar(value)
         except TypeError:
             return UNSUPPORTED
@@ -295,23 +302,19 @@ class Encoder:
         if self.attribute.labels is not None:
             text = text_of(value)
             # 0.50 matches the label "0.5" if there is one, otherwise the label "0.50"
-            return self._label(
+            return self._code_of_label(
                 str(value) if isinstance(value, Decimal) and text not in self.texts else text
             )
         if isinstance(value, str):
             if value.strip(_BLANKS) in self._missing_texts:
                 return self.missing
-            number = self._spelled(value)
-            return (
-                NOT_NUMBER
-                if number is None
-                else self.missing
-                if math.isnan(number)
-                else self._number(number)
-            )
-        return self._number(value)
+            number = _parse_number(self._with_plain_signs(value))
+            if number is None:
+                return NOT_NUMBER
+            return self.missing if math.isnan(number) else self._code_of_number(number)
+        return self._code_of_number(value)
 
-    def column(self, values: pa.Array | list[Any], clock: Clock | None = None) -> np.ndarray:
+    def encode_column(self, values: pa.Array | list[Any], clock: Clock | None = None) -> np.ndarray:
         """Return the codes of a column of a batch, shape (n,).
 
         Parameters
@@ -321,24 +324,24 @@ class Encoder:
         if clock is not None and self.attribute.is_dated:
             clock.check(self.attribute)
             values = clock.dates(values)
-        return self.objects(values) if isinstance(values, list) else self.array(values)
+        return self.encode_values(values) if isinstance(values, list) else self.encode_array(values)
 
-    def objects(self, values: Iterable[Any]) -> np.ndarray:
+    def encode_values(self, values: Iterable[Any]) -> np.ndarray:
         """Return the codes of Python values of any type, shape (n,)."""
-        return np.fromiter(map(self.one, values), self.dtype)
+        return np.fromiter(map(self.encode, values), self.dtype)
 
-    def array(self, values: pa.Array) -> np.ndarray:
+    def encode_array(self, values: pa.Array) -> np.ndarray:
         """Return the codes of an Arrow column, shape (n,)."""
         import pyarrow.compute as pc
 
         kind = values.type
         if pa.types.is_run_end_encoded(kind):
             try:
-                return self.array(pc.run_end_decode(values))
+                return self.encode_array(pc.run_end_decode(values))
             except pa.ArrowNotImplementedError:
-                return self.objects(values.to_pylist())
+                return self.encode_values(values.to_pylist())
         if pa.types.is_dictionary(kind):
-            table = np.append(self.array(values.dictionary), self.dtype(self.missing))
+            table = np.append(self.encode_array(values.dictionary), self.dtype(self.missing))
             positions = pc.fill_null(values.indices.cast(pa.int64()), len(table) - 1)
             return np.asarray(table[positions.to_numpy()])
         # Arrow has fewer functions for these two types
@@ -349,27 +352,32 @@ class Encoder:
             if kind == source_type:
                 values, kind = values.cast(target_type), target_type
         if self.attribute.is_dated and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
-            return self._with_nulls(days_of(values), self._dates)
+            return self._with_nulls(days_of(values), self._codes_of_days)
         if self.attribute.is_dated:
-            text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-            values = values.cast(pa.large_binary()) if text else values
-            return self._by_distinct(values) if is_scalar(kind) else self._unsupported(values)
+            # as bytes, because a text that is not UTF-8 then has a code instead of an exception
+            if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+                values = values.cast(pa.large_binary())
+            return (
+                self._codes_by_distinct_value(values)
+                if is_scalar(kind)
+                else self._codes_of_unsupported(values)
+            )
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return (
-                self._labels_of(values)
+                self._codes_of_labels(values)
                 if self.attribute.labels is not None
-                else self._spelled_of(values)
+                else self._codes_of_number_texts(values)
             )
         if self.attribute.labels is None:
             if pa.types.is_boolean(kind):
                 values = values.cast(pa.int8())
             if pa.types.is_integer(values.type):
-                return self._integers(values)
+                return self._codes_of_integers(values)
             if pa.types.is_floating(kind):
-                return self._with_nulls(values, self._floats)
+                return self._with_nulls(values, self._codes_of_floats)
         if is_scalar(kind):
-            return self._by_distinct(values)
-        return self._unsupported(values)
+            return self._codes_by_distinct_value(values)
+        return self._codes_of_unsupported(values)
 
     @cached_property
     def texts(self) -> dict[str, int]:
@@ -391,7 +399,9 @@ class Encoder:
             if self.attribute.labels is None and not self.attribute.is_dated
             else ()
         )
-        return frozenset(Decimal(text) for text in map(self._plain, texts) if _is_finite(text))
+        return frozenset(
+            Decimal(text) for text in map(self._with_plain_signs, texts) if _is_finite(text)
+        )
 
     @cached_property
     def missing_floats(self) -> frozenset[float]:
@@ -418,7 +428,7 @@ class Encoder:
         )
 
     @cached_property
-    def _outside(self) -> int:
+    def _outside_code(self) -> int:
         return OUTSIDE if self.attribute.other is None else self.texts[self.attribute.other]
 
     @cached_property
@@ -427,16 +437,17 @@ class Encoder:
 
     @cached_property
     def _label_codes(self) -> np.ndarray:
-        return np.array([*self.texts.values(), self._outside], np.int64)
+        return np.array([*self.texts.values(), self._outside_code], np.int64)
 
-    def _label(self, text: Any) -> int:
-        return self.texts.get(text, self._outside)
+    def _code_of_label(self, text: Any) -> int:
+        return self.texts.get(text, self._outside_code)
 
-    def _unsupported(self, values: pa.Array) -> np.ndarray:
+    def _codes_of_unsupported(self, values: pa.Array) -> np.ndarray:
+        """Return the codes of a column of a type that cannot be encoded, such as lists."""
         codes = np.where(values.is_null().to_numpy(zero_copy_only=False), self.missing, UNSUPPORTED)
         return np.asarray(codes, self.dtype)
 
-    def _dated(self, value: Any) -> int:
+    def _code_of_date(self, value: Any) -> int:
         """Return the code of a value, not None, of an attribute of dates."""
         attribute = self.attribute
         if isinstance(value, np.datetime64):
@@ -444,7 +455,7 @@ class Encoder:
             if value is None:
                 return self.missing
             if isinstance(value, int):  # NumPy returns an integer for years that Python lacks
-                return self._cell(-1 if value < 0 else attribute.size)
+                return self._code_of_period(-1 if value < 0 else attribute.size)
         if isinstance(value, datetime.datetime):
             try:
                 value = (value if value.tzinfo is None else value.astimezone(datetime.UTC)).date()
@@ -463,28 +474,24 @@ class Encoder:
             if period is None or number is None:
                 return NOT_DATE
             if period.unit != "day":
-                return self._cell(number - attribute.first_cell)
+                return self._code_of_period(number - attribute.first_cell)
             day = period.day
         if day in self.missing_days:
             return self.missing
-        return self._cell(cell_number(day, attribute.unit or "") - attribute.first_cell)
+        return self._code_of_period(cell_number(day, attribute.unit or "") - attribute.first_cell)
 
-    def _cell(self, place: int) -> int:
+    def _code_of_period(self, place: int) -> int:
         """Return the code of a period by its number, where the first cell has number 0.
 
         A number outside the cells gives the first or last cell if the attribute clips, otherwise
         `OUTSIDE`.
         """
         last = self.attribute.date_cells - 1
-        return (
-            place
-            if 0 <= place <= last
-            else min(max(place, 0), last)
-            if self.attribute.clip
-            else OUTSIDE
-        )
+        if 0 <= place <= last:
+            return place
+        return min(max(place, 0), last) if self.attribute.clip else OUTSIDE
 
-    def _dates(self, days: np.ndarray) -> np.ndarray:
+    def _codes_of_days(self, days: np.ndarray) -> np.ndarray:
         """Return the codes of an array of days since 1970-01-01."""
         attribute, last = self.attribute, self.attribute.date_cells - 1
         if attribute.unit == "day":
@@ -503,13 +510,11 @@ class Encoder:
             codes[np.isin(days, [(day - _EPOCH).days for day in self.missing_days])] = self.missing
         return np.asarray(codes)
 
-    def _spelled(self, text: str) -> float | None:
-        return _spelled(self._plain(text))
+    def _with_plain_signs(self, text: str) -> str:
+        """Rewrite a number from the declared decimal and thousands signs: "1.200,5" to "1200.5".
 
-    def _plain(self, text: str) -> str:
-        """Rewrite a number with the declared decimal and thousands signs: "1.200,5" to "1200.5".
-
-        Texts that are no such number become empty, except words, which may be "nan" or "inf".
+        A text that is not such a number becomes empty. Words are unchanged, because they may be
+        "nan" or "inf".
         """
         decimal, thousands = self.attribute.decimal or ".", self.attribute.thousands
         if (decimal, thousands) == (".", None):
@@ -517,20 +522,21 @@ class Encoder:
         text = text.strip(_BLANKS)
         match = _number_pattern(decimal, thousands).fullmatch(text)
         if match is None:
-            return text if text.isalpha() or text[1:].isalpha() else ""  # nan and inf
+            return text if text.isalpha() or text[1:].isalpha() else ""  # such as "inf" or "-inf"
         sign, integer_part, places, power = (
             match[key] or "" for key in ("sign", "whole", "places", "power")
         )
         return f"{sign}{''.join(filter(str.isdigit, integer_part))}{places.replace(decimal, '.')}{power}"
 
-    def _number(self, number: Any) -> int:
-        """Return the code of a number, not NaN; Python compares int, float and Decimal exactly."""
+    def _code_of_number(self, number: Any) -> int:
+        """Return the code of a number that is not NaN."""
+        # Python compares int, float and Decimal exactly
         if number in (self.missing_floats if isinstance(number, float) else self.missing_decimals):
             return self.missing
-        return self._bin(number)
+        return self._code_of_present_number(number)
 
-    def _bin(self, number: Any) -> int:
-        """Return the code of a number that is not a missing value."""
+    def _code_of_present_number(self, number: Any) -> int:
+        """Return the code of a number that is not declared as a missing value."""
         edges, size = self.attribute.edges, self.attribute.size
         if self.needs_integers and _is_fraction(number):
             return FRACTION
@@ -540,20 +546,22 @@ class Encoder:
             return OUTSIDE
         return min(max(bisect_right(edges, number) - 1, 0), size - 1)
 
-    def _by_distinct(self, values: pa.Array) -> np.ndarray:
+    def _codes_by_distinct_value(self, values: pa.Array) -> np.ndarray:
         """Return the codes of a column by encoding each distinct value once with `one`."""
         import pyarrow.compute as pc
 
         try:
             encoded = values.dictionary_encode()
         except pa.ArrowException:
-            return self.objects(values.to_pylist())
-        table = np.append(self.objects(encoded.dictionary.to_pylist()), self.dtype(self.missing))
+            return self.encode_values(values.to_pylist())
+        table = np.append(
+            self.encode_values(encoded.dictionary.to_pylist()), self.dtype(self.missing)
+        )
         return np.asarray(
             table[pc.fill_null(encoded.indices.cast(pa.int64()), len(table) - 1).to_numpy()]
         )
 
-    def _labels_of(self, values: pa.Array) -> np.ndarray:
+    def _codes_of_labels(self, values: pa.Array) -> np.ndarray:
         """Return the codes of a column of texts, for an attribute with labels."""
         import pyarrow.compute as pc
 
@@ -567,13 +575,16 @@ class Encoder:
         codes[empty.to_numpy(zero_copy_only=False)] = self.missing
         return np.asarray(codes)
 
-    def _spelled_of(self, values: pa.Array) -> np.ndarray:
-        """Return the codes of a column of texts that are numbers, for an attribute of bins."""
-        # Arrow does not parse every text that `_spelled` parses; then each distinct text is parsed
+    def _codes_of_number_texts(self, values: pa.Array) -> np.ndarray:
+        """Return the codes of a column of numbers as texts, for an attribute without labels.
+
+        Arrow parses the texts if it can. Otherwise each distinct text is parsed by Python, which
+        accepts more texts, such as numbers with blanks around them.
+        """
         import pyarrow.compute as pc
 
         if self.attribute.decimal is not None or self.attribute.thousands is not None:
-            return self._by_distinct(values.cast(pa.large_binary()))
+            return self._codes_by_distinct_value(values.cast(pa.large_binary()))
         empty = pc.equal(pc.binary_length(values), 0)
         if self._missing_texts:
             empty = pc.or_(
@@ -583,12 +594,13 @@ class Encoder:
         try:
             numbers = pc.if_else(empty, None, values).cast(pa.float64())
         except pa.ArrowInvalid:
-            return self._by_distinct(values.cast(pa.large_binary()))
-        return self._with_nulls(numbers, self._floats)
+            return self._codes_by_distinct_value(values.cast(pa.large_binary()))
+        return self._with_nulls(numbers, self._codes_of_floats)
 
     def _with_nulls(
         self, values: pa.Array, encode: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
+        """Return the codes of a column: of its values by `encode`, of nulls that of a gap."""
         import pyarrow.compute as pc
 
         if values.null_count == 0:
@@ -597,18 +609,18 @@ class Encoder:
         codes[values.is_null().to_numpy(zero_copy_only=False)] = self.missing
         return codes
 
-    def _integers(self, values: pa.Array) -> np.ndarray:
+    def _codes_of_integers(self, values: pa.Array) -> np.ndarray:
         import pyarrow.compute as pc
 
         if self.attribute.edges is None:
-            return self._with_nulls(values, self._as_integers)
+            return self._with_nulls(values, self._codes_of_cell_numbers)
         extent = pc.min_max(values)
         low, high = extent["min"].as_py() or 0, extent["max"].as_py() or 0
-        if max(-low, high) > _EXACT:
-            return self._by_distinct(values)
-        return self._with_nulls(values, self._floats)
+        if max(-low, high) > _MAX_EXACT_FLOAT:
+            return self._codes_by_distinct_value(values)
+        return self._with_nulls(values, self._codes_of_floats)
 
-    def _as_integers(self, numbers: np.ndarray) -> np.ndarray:
+    def _codes_of_cell_numbers(self, numbers: np.ndarray) -> np.ndarray:
         inside = (numbers >= 0) & (numbers < self.attribute.size)
         codes = numbers.astype(self.dtype)
         if not inside.all():
@@ -621,7 +633,7 @@ class Encoder:
             ] = self.missing
         return codes
 
-    def _floats(self, numbers: np.ndarray) -> np.ndarray:
+    def _codes_of_floats(self, numbers: np.ndarray) -> np.ndarray:
         numbers = numbers.astype(np.float64, copy=False)
         nan = np.isnan(numbers)
         if self.attribute.edges is None:
@@ -678,7 +690,7 @@ def _number_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
 
 def _is_finite(text: str) -> bool:
     """Return whether a text is a finite number."""
-    number = _spelled(text)
+    number = _parse_number(text)
     return number is not None and math.isfinite(number)
 
 
@@ -752,37 +764,43 @@ def number_of(value: Any) -> Any:
     >>> number_of("1.5e3"), number_of(True), number_of("x")
     (1500.0, True, None)
     """
-    return _spelled(value) if isinstance(value, str) else value
+    return _parse_number(value) if isinstance(value, str) else value
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value that is compared with labels, and that drafts use as label.
+    """Return the text of a value that is compared with labels.
+
+    Schemas that are drafted from records also use it as the label of the value.
 
     >>> text_of(12.0), text_of("12.0"), text_of(True), text_of(Decimal("0.50"))
     ('12', '12.0', 'True', '0.5')
     """
-    if isinstance(value, float) and abs(value) < _EXACT and value.is_integer():
+    if isinstance(value, float) and abs(value) < _MAX_EXACT_FLOAT and value.is_integer():
         return str(int(value))
     if (
         isinstance(value, Decimal)
         and value.is_finite()
-        and abs(value) < _EXACT
+        and abs(value) < _MAX_EXACT_FLOAT
         and value == value.to_integral_value()
     ):
         return str(int(value))
     if isinstance(value, float):
         return repr(value)
-    if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) < _PLACES:
-        digits, shortest = format(value, "f"), repr(float(value))
-        digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
-        return shortest if "." in digits and Decimal(shortest) == value else digits
+    if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) < _MAX_EXPONENT:
+        digits = format(value, "f")
+        if "." not in digits:
+            return digits
+        digits = digits.rstrip("0").rstrip(".")
+        # if a float is equal to the decimal, both have the same text: "1e-05" for 0.00001
+        float_text = repr(float(value))
+        return float_text if "." in digits and Decimal(float_text) == value else digits
     try:
         return str(value)
     except ValueError:  # an integer of thousands of digits has no text and is no label
         return ""
 
 
-def _spelled(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     """Return the number in a text as `float` reads it, or None if the text is not a number.
 
     Unlike `float`, refuses underscores and digits that are not ASCII.
@@ -821,11 +839,17 @@ class Hints:
         self._reasons: dict[str, set[str]] = {}
         # column -> refused values that were examined
         self._examined: dict[str, set[str]] = {}
-        # column -> (has texts like 1.200, has other texts with a point)
+        # numeric column -> whether it has texts like 1.200, and other texts with a point
         self._points: dict[str, tuple[bool, bool]] = {}
 
-    def see(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
-        """Add the reasons for the refused values of a column; `codes` are its cell codes."""
+    def add(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
+        """Collect possible reasons why values of a column were refused.
+
+        Parameters
+        ----------
+        values : a part of the column.
+        codes : codes of these values by `encoder`, shape (rows,).
+        """
         name = encoder.attribute.name
         examined = self._examined.setdefault(name, set())
         self._see_points(encoder, values)
@@ -839,10 +863,10 @@ class Hints:
                     examined.add(text)
                     self._reasons.setdefault(name, set()).update(refusal_reasons(encoder, text))
 
-    def see_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
-        """Add the reasons for the refused ones among some values of a column."""
+    def add_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
+        """Collect possible reasons why some of these values of a column would be refused."""
         entries = [value for value in values if value is not None]
-        self.see(encoder, entries, encoder.objects(entries))
+        self.add(encoder, entries, encoder.encode_values(entries))
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -863,12 +887,12 @@ class Hints:
         return tuple(sentences)
 
     def _see_points(self, encoder: Encoder, values: pa.Array | list[Any]) -> None:
-        """Note whether the points of a numeric column may be thousands signs, as in 1.200."""
+        """Record in `_points` whether the points of a column may be thousands signs: 1.200."""
         import pyarrow.compute as pc
 
         attribute = encoder.attribute
-        before = self._points.get(attribute.name, (False, False))
-        if attribute.edges is None or attribute.decimal or attribute.thousands or before[1]:
+        has_grouped, has_others = self._points.get(attribute.name, (False, False))
+        if attribute.edges is None or attribute.decimal or attribute.thousands or has_others:
             return
         if isinstance(values, list):
             values = pa.array([value for value in values if isinstance(value, str)], pa.string())
@@ -876,13 +900,13 @@ class Hints:
             values = values.dictionary
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
             return
-        pointed = values.filter(pc.match_substring(values, ".").fill_null(False))
-        if not len(pointed):
+        with_point = values.filter(pc.match_substring(values, ".").fill_null(False))
+        if not len(with_point):
             return
-        grouped = pc.match_substring_regex(pc.ascii_trim_whitespace(pointed), f"^{GROUPED}$")
+        is_grouped = pc.match_substring_regex(pc.ascii_trim_whitespace(with_point), f"^{GROUPED}$")
         self._points[attribute.name] = (
-            before[0] or bool(pc.any(grouped).as_py()),
-            not pc.all(grouped).as_py(),
+            has_grouped or bool(pc.any(is_grouped).as_py()),
+            not pc.all(is_grouped).as_py(),
         )
 
 
@@ -890,7 +914,7 @@ def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
     """Yield the keys of `PHRASES` that may explain why a text does not fit the attribute."""
 
     def fits(candidate: str) -> bool:
-        return candidate != text and encoder.one(candidate) >= 0
+        return candidate != text and encoder.encode(candidate) >= 0
 
     attribute, stripped = encoder.attribute, text.strip()
     if fits(stripped):
@@ -899,7 +923,7 @@ def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
         yield "missing"
         return
     if attribute.is_dated:
-        if encoder.one(text) == NOT_DATE and _DATE.fullmatch(stripped):
+        if encoder.encode(text) == NOT_DATE and _DATE.fullmatch(stripped):
             yield "date"
         return
     if re.fullmatch(r"-?\d+\.0+", stripped) and fits(stripped.partition(".")[0]):
@@ -925,9 +949,11 @@ def _without_groups(text: str) -> str:
 
 
 def _distinct(values: pa.Array | list[Any], among: np.ndarray) -> list[Any]:
-    """Return at most 2 * MAX_VALUES distinct values of a column.
+    """Return some distinct values of the first rows of a column that `among` selects.
 
-    `among` is a boolean array of the rows to use. Of a long column, only the first rows are used.
+    `among` is a boolean array of shape (rows,). To limit the time, at most 10 * MAX_VALUES rows of
+    a list, or 100 * MAX_VALUES rows of an Arrow array, are examined. Empty for a column of a type
+    that cannot be encoded.
     """
     if isinstance(values, list):
         return list(

@@ -72,25 +72,28 @@ PANDAS_INDEX_PREFIX = "__index_level_"  # column in which pandas stores the row 
 
 
 class _Count(Attribute):
-    """Attribute of the numbers 0, 1, 2, ... in a count column; larger than any real attribute."""
+    """Attribute whose cells are the numbers 0, 1, 2, ... in a count column."""
 
     def __post_init__(self) -> None:
-        """Skip the checks of `Attribute`, which limit the number of cells."""
+        """Skip the checks of `Attribute`: it allows fewer cells, since tables have all of them."""
 
 
 _ANY_NUMBER = Encoder(attribute=Attribute.numeric("any", [-1.0, 0.0, 1.0], clip=True))
 
 
 def count_encoder(column: str) -> Encoder:
-    """Return an encoder for a count column; it refuses values that are no number of records."""
+    """Return an encoder for a count column: each number of records below 2^40 is its own code.
+
+    All other values have the negative code of a reason for their refusal.
+    """
     return Encoder(attribute=_Count(name=column, kind="numeric", size=MAX_RECORDS_PER_ROW))
 
 
 def check_count_column(schema: Schema, count_column: str | None, person: str | None) -> None:
-    """Raise DataError if the count column is an attribute, or if there is a person column, too.
+    """Raise DataError if the count column is an attribute, or if there is also a person column.
 
-    Attributes in no requested table are included, because another plan on the same schema could
-    request them. Reads no record.
+    All attributes of the schema are compared, not only those of the requested tables, because
+    another plan on the same schema could request the others. Reads no record.
     """
     if count_column is None:
         return
@@ -140,8 +143,8 @@ def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> N
     unknown = [
         name
         for _, columns in _unnamed_columns(data, schema, ignore)
-        for name, number in columns.items()
-        if number or (number is None and name.lower() in COUNT_COLUMN_NAMES)
+        for name, is_numeric in columns.items()
+        if is_numeric or (is_numeric is None and name.lower() in COUNT_COLUMN_NAMES)
     ]
     if unknown:
         raise DataError(_question_text(list(dict.fromkeys(unknown))))
@@ -157,7 +160,9 @@ def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
     numeric_columns = []
     for file, columns in _unnamed_columns(data, schema, ignore):
         names = [
-            name for name, number in columns.items() if number is None and name not in checked_names
+            name
+            for name, is_numeric in columns.items()
+            if is_numeric is None and name not in checked_names
         ]
         checked_names.update(names)
         if names and (batch := next(read_batches(data, names, file), None)) is not None:
@@ -170,7 +175,11 @@ def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
 
 
 def _is_of_numbers(column: Any) -> bool:
-    codes = _ANY_NUMBER.objects(column) if isinstance(column, list) else _ANY_NUMBER.array(column)
+    codes = (
+        _ANY_NUMBER.encode_values(column)
+        if isinstance(column, list)
+        else _ANY_NUMBER.encode_array(column)
+    )
     return bool((codes >= 0).any() and (codes >= MISSING).all())
 
 
@@ -180,18 +189,19 @@ def _unnamed_columns(
     """Yield each file, or None for data in memory, with its columns without a declared role.
 
     A column has a role if it is in the schema or ignored. The columns are a mapping from the name
-    to whether the column is numeric, or None if its type is unknown.
+    to whether the column is numeric, or None if its type is unknown. A file without any attribute
+    of the schema is left out.
     """
     for file, columns in column_kinds(data):
-        # the first line of a file without header is a record and must not be quoted
+        # if no name is an attribute, the first line may be a record, which no message may quote
         if any(name in schema for name in columns):
-            named_columns = {*schema, *ignore, ""}
+            with_role = {*schema, *ignore, ""}
             yield (
                 file,
                 {
-                    n: number
-                    for n, number in columns.items()
-                    if n not in named_columns and not n.startswith(PANDAS_INDEX_PREFIX)
+                    name: is_numeric
+                    for name, is_numeric in columns.items()
+                    if name not in with_role and not name.startswith(PANDAS_INDEX_PREFIX)
                 },
             )
 
@@ -316,7 +326,10 @@ def count_marginals(
 def count_tables(
     data: Any, schema: Schema, attribute_sets: Iterable[Sequence[str]], options: RecordOptions
 ) -> Counts:
-    """Count the records in the cells of marginal tables; see `count_marginals`."""
+    """Count the records in the cells of marginal tables.
+
+    Equal to `count_marginals`, but with its keyword arguments as one object.
+    """
     on_refused, ignore, count_column = options.on_refused, options.ignore, options.count_column
     memory_limit = options.memory_limit
     check_choice("on_refused", on_refused, ("error", "drop"), error=DataError)
@@ -408,7 +421,7 @@ def count_tables(
         refused=tally.refused,
         people=None if tally.cap is None else tally.cap.people,
         cap=None if tally.cap is None else tally.cap.rows,
-        rows_over_cap=0 if tally.cap is None else tally.cap.over,
+        rows_over_cap=0 if tally.cap is None else tally.cap.rows_over,
         people_over_cap=0 if tally.cap is None else tally.cap.people_over,
         doubts=(
             *doubts,
@@ -437,23 +450,22 @@ class _Tally:
         self.encoders = [Encoder(attribute=schema[name]) for name in self.names]
         self.weighted = count_column is not None
         if count_column is not None:  # the last column is then the number of records of a row
-            self.names, self.encoders = (
-                [*self.names, count_column],
-                [*self.encoders, count_encoder(count_column)],
-            )
+            self.names.append(count_column)
+            self.encoders.append(count_encoder(count_column))
         self.place = {name: i for i, name in enumerate(self.names)}
         self.rules = _possible_cells(schema, self.place)
         self.tables = {names: np.zeros(schema.sizes(names), np.int64) for names in counted}
-        self.drop, self.records, self.rows_refused = drop, 0, 0
-        # number of rows whose value in the count column is less than LARGE_COUNT, and of the others
-        self.small_counts, self.large_counts = 0, 0
+        self.drop = drop
+        self.records = 0
+        self.rows_refused = 0
+        # rows whose value in the count column is less than LARGE_COUNT, and rows with a larger one
+        self.small_counts = 0
+        self.large_counts = 0
         self.refused: dict[str, dict[str, int]] = {}
         self.hints = Hints()
-        width = sum(np.dtype(encoder.dtype).itemsize for encoder in self.encoders)
-        self.chunk_rows, self.filled_rows = (
-            max(1_000, min(CHUNK_ROWS, CHUNK_BYTES // max(1, width))),
-            0,
-        )
+        bytes_per_row = sum(np.dtype(encoder.dtype).itemsize for encoder in self.encoders)
+        self.chunk_rows = max(1_000, min(CHUNK_ROWS, CHUNK_BYTES // max(1, bytes_per_row)))
+        self.filled_rows = 0
         self.chunk = [np.empty(self.chunk_rows, encoder.dtype) for encoder in self.encoders]
 
     def read(self, data: Any, progress: Progress | None) -> None:
@@ -462,26 +474,24 @@ class _Tally:
         if is_table(data) and not self.rules and count_in_database(self, data, progress):
             return
         n_rows_read, listen = 0, check_callback(progress)
-        # which rows of a person are selected depends on all attributes, not only on those of the
-        # requested tables
-        encoders = (
-            self.encoders
-            if self.cap is None
-            else [Encoder(attribute=a) for a in self.schema.attributes]
-        )
-        names = [e.attribute.name for e in encoders]
+        encoders = self.encoders
+        if self.cap is not None:
+            # which rows of a person are selected depends on all attributes, not only on those of
+            # the requested tables
+            encoders = [Encoder(attribute=attribute) for attribute in self.schema.attributes]
+        names = [encoder.attribute.name for encoder in encoders]
         person_columns = [] if self.cap is None or self.cap.column in names else [self.cap.column]
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             for batch in read_batches(data, [*names, *person_columns]):
                 clocks = map(batch.clocks.get, names)
-                columns = list(pool.map(Encoder.column, encoders, batch.columns, clocks))
+                columns = list(pool.map(Encoder.encode_column, encoders, batch.columns, clocks))
                 n_rows_read += batch.rows
                 for encoder, values, codes in zip(encoders, batch.columns, columns, strict=False):
                     name = encoder.attribute.name
                     if name in self.place and name in self.schema:
                         # hints are optional: no value may make a count fail because of them
                         with suppress(Exception):
-                            self.hints.see(encoder, values, codes)
+                            self.hints.add(encoder, values, codes)
                 if self.cap is None:
                     self._take(self._accepted(columns, batch.rows), pool)
                 else:
@@ -492,19 +502,22 @@ class _Tally:
                         limit,
                     )
                 if listen is not None:
-                    # streams of unknown length: a fraction that approaches 1 without reaching it
-                    fraction = (
-                        n_rows_read / (n_rows_read + 1e6)
-                        if batch.fraction is None
-                        else batch.fraction
-                    )
+                    fraction = batch.fraction
+                    if fraction is None:
+                        # for a stream of unknown length, a fraction that approaches 1
+                        fraction = n_rows_read / (n_rows_read + 1e6)
                     listen(min(1.0, fraction), "Counting records")
             if self.cap is not None:
                 self._count_within_cap(self.cap, names, pool)
             self._flush(pool)
 
     def take_retained(self, names: Sequence[str]) -> None:
-        """Count the rows that the limit per person selects; `names` are their attributes."""
+        """Count the rows in `cap` that the limit on the rows per person retains.
+
+        Parameters
+        ----------
+        names : attribute of each array of cell codes in `cap`.
+        """
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             if self.cap is not None:
                 self._count_within_cap(self.cap, names, pool)
@@ -557,10 +570,8 @@ class _Tally:
         self.records += self._n_records(columns, np.ones(rows, bool))
         if self.weighted:
             large = int((columns[-1] >= LARGE_COUNT).sum())
-            self.small_counts, self.large_counts = (
-                self.small_counts + rows - large,
-                self.large_counts + large,
-            )
+            self.small_counts += rows - large
+            self.large_counts += large
         return columns if self.drop or not self.rows_refused else [codes[:0] for codes in columns]
 
     def _drop_refused(self, columns: list[np.ndarray], refused: np.ndarray) -> list[np.ndarray]:

@@ -168,7 +168,7 @@ def _fit_here(
             zip(encoders, batch.columns, rows, strict=True)
         ):
             unknown_values = values[i]
-            codes = encoder.column(column, batch.clocks.get(encoder.attribute.name))
+            codes = encoder.encode_column(column, batch.clocks.get(encoder.attribute.name))
             rows_by_code = np.bincount(
                 -np.minimum(codes, 0).astype(np.int64), minlength=1 + len(REASONS)
             )
@@ -476,7 +476,7 @@ def check_records(
         for name, values in some_values(
             data, [name for name in plan.schema if name in names], MAX_VALUES
         ):
-            hints.see_values(Encoder(attribute=plan.schema[name]), values)
+            hints.add_values(Encoder(attribute=plan.schema[name]), values)
         warnings += [text for text in hints.texts if text not in counts.doubts]
     if counts.records > plan.max_records:
         warnings.append(

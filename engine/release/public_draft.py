@@ -597,7 +597,7 @@ def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
     refused: dict[str, Counter[int]] = {attribute.name: Counter() for attribute in attributes}
     for batch in read_batches(data, list(refused)) if attributes else ():
         for encoder, column in zip(encoders, batch.columns, strict=True):
-            codes = encoder.column(column)
+            codes = encoder.encode_column(column)
             values, rows = np.unique(codes[codes < MISSING], return_counts=True)
             refused[encoder.attribute.name].update(
                 dict(zip(values.tolist(), rows.tolist(), strict=True))

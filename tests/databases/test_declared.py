@@ -142,8 +142,8 @@ def test_declared_values_in_database_have_equal_codes(rows: Any, kind: str) -> N
     codes, expected = {}, {}
     for name in VALUES:
         encoder = Encoder(attribute=ATTRIBUTES[kind](name))
-        expected[name] = encoder.objects(VALUES[name].to_pylist()).tolist()
-        assert encoder.array(VALUES[name]).tolist() == expected[name], name
+        expected[name] = encoder.encode_values(VALUES[name].to_pylist()).tolist()
+        assert encoder.encode_array(VALUES[name]).tolist() == expected[name], name
         try:
             codes[name] = code_of(rows[name], encoder, database_module._distinct)
         except NotComputableError:

@@ -141,7 +141,7 @@ def test_code_of_each_value_equals_local_code(owner: Any, kind: str, which: str)
     if "fixed" in columns:  # char(n) is padded with blanks, which are not significant
         columns["fixed"] = [value and value.rstrip(" ") for value in columns["fixed"]]
     for name, encoder in encoders.items():
-        assert cells[name].to_pylist() == encoder.objects(columns[name]).tolist(), name
+        assert cells[name].to_pylist() == encoder.encode_values(columns[name]).tolist(), name
 
 
 @pytest.mark.parametrize("user", ["owner", "reader"])  # the reader may not create tables

@@ -344,15 +344,15 @@ BUGS = (
     Bug(
         name="row cap off by one",
         file="engine/records/contribution_bounding.py",
-        old="return [column[self._place < self.rows] for",
-        new="return [column[self._place <= self.rows] for",
+        old="return [column[self._ranks < self.rows] for",
+        new="return [column[self._ranks <= self.rows] for",
         tests=("tests/records/test_contribution_bounding.py::test_each_person_counts_up_to_cap",),
     ),
     Bug(
         name="row cap keeps the first rows",
         file="engine/records/contribution_bounding.py",
-        old="order = np.lexsort(marks[::-1])",
-        new="order = np.lexsort(marks[1::-1])",
+        old="order = np.lexsort(keys[::-1])",
+        new="order = np.lexsort(keys[1::-1])",
         tests=(
             "tests/records/test_contribution_bounding.py::test_bounded_counts_ignore_row_order_and_columns",
         ),
@@ -360,14 +360,8 @@ BUGS = (
     Bug(
         name="row cap applied per batch",
         file="engine/records/contribution_bounding.py",
-        old=(
-            "        self._marks, self._codes = [marks[:, first]], [[column[order[first]] for"
-            " column in codes]]\n"
-        ),
-        new=(
-            "        self._marks, self._codes = [marks[:, first] + np.uint64(1)],"
-            " [[column[order[first]] for column in codes]]\n"
-        ),
+        old="        self._keys = [keys[:, is_retained]]\n",
+        new="        self._keys = [keys[:, is_retained] + np.uint64(1)]\n",
         tests=("tests/records/test_contribution_bounding.py::test_each_person_counts_up_to_cap",),
     ),
     Bug(
@@ -384,7 +378,7 @@ BUGS = (
     Bug(
         name="only large unsigned identifiers hashed",
         file="engine/records/contribution_bounding.py",
-        old="    two[short] = mix_bits(one[short])\n",
+        old="    second_word[fits] = mix_bits(first_word[fits])\n",
         new="",
         tests=(
             "tests/records/test_identifiers.py::test_identifier_above_64_bits_has_one_identity",

@@ -31,13 +31,13 @@ UTC, BERLIN = datetime.UTC, datetime.timezone(datetime.timedelta(hours=1))
 def codes(attribute: Attribute, *values: Any) -> list[int]:
     """Return codes of single values, after checking that an Arrow column has equal codes."""
     encoder = Encoder(attribute=attribute)
-    one = [encoder.one(value) for value in values]
+    one = [encoder.encode(value) for value in values]
     try:
         column = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return one
-    assert encoder.array(column).tolist() == one
-    assert encoder.array(column.dictionary_encode()).tolist() == one
+    assert encoder.encode_array(column).tolist() == one
+    assert encoder.encode_array(column.dictionary_encode()).tolist() == one
     return one
 
 
@@ -179,7 +179,7 @@ def test_encoder_counts_zoned_times_in_utc() -> None:
     column = pa.array(
         [datetime.datetime(2024, 2, 1, 0, 30, tzinfo=UTC)], pa.timestamp("ns", "Europe/Berlin")
     )
-    assert Encoder(attribute=MONTHS).array(column).tolist() == [1]
+    assert Encoder(attribute=MONTHS).encode_array(column).tolist() == [1]
 
 
 def test_encoder_reads_declared_date_format_and_iso() -> None:
@@ -231,8 +231,8 @@ def test_encoder_column_of_times_agrees_with_rule(unit: Any, cell: str) -> None:
     for kind in (pa.timestamp(unit), pa.timestamp(unit, "Asia/Tokyo"), pa.date32(), pa.date64()):
         column = pa.array(values, pa.timestamp(unit)).cast(kind, safe=False)
         encoder = Encoder(attribute=attribute)
-        assert encoder.array(column).tolist() == [
-            encoder.one(value) for value in column.to_pylist()
+        assert encoder.encode_array(column).tolist() == [
+            encoder.encode(value) for value in column.to_pylist()
         ]
 
 
@@ -375,10 +375,10 @@ def test_clock_of_stata_months_has_no_days() -> None:
         "x",
     ]
     column = pa.array([768.0, 770.0, None])
-    assert Encoder(attribute=MONTHS).column(column, clock).tolist() == [0, 2, MISSING]
+    assert Encoder(attribute=MONTHS).encode_column(column, clock).tolist() == [0, 2, MISSING]
     days = Attribute.dates("x", "2024-01-01", "2024-03-01", "day")
     with pytest.raises(DataError, match="month"):
-        Encoder(attribute=days).column(column, clock)
+        Encoder(attribute=days).encode_column(column, clock)
 
 
 def test_stata_leap_seconds_count_on_their_day() -> None:
@@ -425,8 +425,8 @@ def test_stata_business_days_are_refused_by_name() -> None:
     clock = clock_of(".dta", "%tbnyse")
     assert clock is not None
     with pytest.raises(DataError, match="business"):
-        Encoder(attribute=MONTHS).column(pa.array([1.0]), clock)
-    assert Encoder(attribute=Attribute.of_size("x", 3)).column(pa.array([1.0]), clock).tolist() == [
+        Encoder(attribute=MONTHS).encode_column(pa.array([1.0]), clock)
+    assert Encoder(attribute=Attribute.of_size("x", 3)).encode_column(pa.array([1.0]), clock).tolist() == [
         1
     ]
 

@@ -106,7 +106,7 @@ def test_draft_accepts_drafted_rows_or_gives_reason(word: str) -> None:
     if outcome in ("labels", "edges", "unit"):
         attribute = draft.schema["x"]
         assert getattr(attribute, outcome) is not None
-        codes = Encoder(attribute=attribute).array(column)
+        codes = Encoder(attribute=attribute).encode_array(column)
         assert codes.min() >= MISSING
         assert set(codes[codes >= 0]) == set(range(attribute.size)) or outcome != "labels"
     else:

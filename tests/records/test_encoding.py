@@ -55,7 +55,7 @@ RULES = [
 
 def test_encoder_one_value_follows_rules() -> None:
     for i, (attribute, value, code) in enumerate(RULES):
-        assert Encoder(attribute=attribute).one(value) == code, f"rule {i}"
+        assert Encoder(attribute=attribute).encode(value) == code, f"rule {i}"
 
 
 texts = st.sampled_from(
@@ -110,11 +110,11 @@ def test_columns_have_codes_of_single_values(kind: pa.DataType, data: st.DataObj
         )
     for attribute in ATTRIBUTES:
         encoder = Encoder(attribute=attribute)
-        expected = [encoder.one(value) for value in array.to_pylist()] if kind != pa.timestamp("ns") else [
+        expected = [encoder.encode(value) for value in array.to_pylist()] if kind != pa.timestamp("ns") else [
             encoder.missing if value is None else UNSUPPORTED for value in values
         ]  # fmt: skip
         for form in forms:
-            codes = encoder.array(form)
+            codes = encoder.encode_array(form)
             assert codes.tolist() == expected
             assert codes.dtype == encoder.dtype
 
@@ -132,15 +132,15 @@ def test_decimal_column_matches_label_of_equal_number() -> None:
     column = pa.array([Decimal(text) for text in written], pa.decimal256(60, 26))
     encoder = Encoder(attribute=Attribute.categorical("price", written))
     for values in (column, pa.array(written), column.dictionary_encode()):
-        assert encoder.array(values).tolist() == list(range(len(written)))
-    assert encoder.objects([float(text) for text in written[:5]]).tolist() == [0, 1, 2, 3, 4]
+        assert encoder.encode_array(values).tolist() == list(range(len(written)))
+    assert encoder.encode_values([float(text) for text in written[:5]]).tolist() == [0, 1, 2, 3, 4]
     cents = pa.array([Decimal("0.50"), Decimal("0.75"), None], pa.decimal128(5, 2))
     for label in ("0.5", "0.50"):
         labels = Attribute.categorical("price", [label, "rest"], other="rest")
-        assert Encoder(attribute=labels).array(cents).tolist() == [0, 1, MISSING]
+        assert Encoder(attribute=labels).encode_array(cents).tolist() == [0, 1, MISSING]
     both = Encoder(attribute=Attribute.categorical("price", ["0.50", "0.5"]))
-    assert both.array(cents).tolist() == [1, OUTSIDE, MISSING]
-    assert both.one(Decimal("1e-999999")) == OUTSIDE
+    assert both.encode_array(cents).tolist() == [1, OUTSIDE, MISSING]
+    assert both.encode(Decimal("1e-999999")) == OUTSIDE
 
 
 def test_columns_that_python_cannot_read_are_refused() -> None:
@@ -148,11 +148,11 @@ def test_columns_that_python_cannot_read_are_refused() -> None:
     broken = pa.array([b"\xff", None], pa.binary()).view(pa.string())
     for attribute in ATTRIBUTES:
         encoder = Encoder(attribute=attribute)
-        assert encoder.array(late).tolist() == [UNSUPPORTED, encoder.missing]
+        assert encoder.encode_array(late).tolist() == [UNSUPPORTED, encoder.missing]
         outside = (
             UNSUPPORTED if attribute.labels is None else OUTSIDE if attribute.other is None else 1
         )
-        assert encoder.array(broken).tolist() == [outside, encoder.missing]
+        assert encoder.encode_array(broken).tolist() == [outside, encoder.missing]
 
 
 def test_mixed_objects_have_codes_of_single_values() -> None:
@@ -172,7 +172,7 @@ def test_mixed_objects_have_codes_of_single_values() -> None:
     for pair in itertools.product(values, repeat=2):
         column = engine.records.readers.array_of(pd.Series(pair, dtype=object))
         for encoder in encoders:
-            codes = encoder.objects(column) if isinstance(column, list) else encoder.array(column)
-            assert codes.tolist() == [encoder.one(value) for value in pair], (
+            codes = encoder.encode_values(column) if isinstance(column, list) else encoder.encode_array(column)
+            assert codes.tolist() == [encoder.encode(value) for value in pair], (
                 f"{list(map(type, pair))}"
             )

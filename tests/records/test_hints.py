@@ -50,7 +50,7 @@ DIGIT = Attribute.of_size("x", 10)
 def test_refusal_reasons_name_fitting_change(
     attribute: Attribute, text: str, expected: list[str]
 ) -> None:
-    assert Encoder(attribute=attribute).one(text) < 0
+    assert Encoder(attribute=attribute).encode(text) < 0
     assert list(refusal_reasons(Encoder(attribute=attribute), text)) == expected
 
 
@@ -58,8 +58,8 @@ def has_point_hint(attribute: Attribute, *texts: Any) -> bool:
     hints, encoder = Hints(), Encoder(attribute=attribute)
     for column in (pa.array(texts), pa.array(texts).dictionary_encode(), list(texts)):
         hints = Hints()
-        codes = encoder.column(column)
-        hints.see(encoder, column, codes)
+        codes = encoder.encode_column(column)
+        hints.add(encoder, column, codes)
         assert bool(hints.texts) == any("1.200" in text for text in hints.texts)
     return bool(hints.texts)
 
@@ -104,5 +104,5 @@ def test_check_records_reports_hints_without_values(source: str, tmp_path: Path)
 
 
 def test_hint_failure_does_not_stop_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hints, "see", None)
+    monkeypatch.setattr(Hints, "add", None)
     assert count_marginals(FRAME, SCHEMA, [("x",)], on_refused="drop").records == 3

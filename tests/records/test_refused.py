@@ -34,7 +34,7 @@ def test_rows_in_are_rows_counted_and_rows_refused(rows: list[tuple[object, ...]
     frame = pd.DataFrame(rows, columns=list(SCHEMA.names), dtype=object)
     counts = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")
     codes = [
-        [Encoder(attribute=SCHEMA[name]).one(v) for name, v in zip(SCHEMA, row, strict=True)]
+        [Encoder(attribute=SCHEMA[name]).encode(v) for name, v in zip(SCHEMA, row, strict=True)]
         for row in rows
     ]
     good = [code for code in codes if min(code) >= 0]

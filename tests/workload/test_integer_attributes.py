@@ -74,9 +74,9 @@ CODES = [0, 0, FRACTION, 0, FRACTION, 1, FRACTION, 1, FRACTION, OUTSIDE]
 
 
 def test_encoder_refuses_fractions_of_integer_attribute() -> None:
-    assert Encoder(attribute=INCOME).objects(VALUES).tolist() == CODES
-    assert Encoder(attribute=CLIPPED).objects(VALUES).tolist() == [*CODES[:-1], 1]
-    assert Encoder(attribute=ANY).objects(VALUES).tolist()[2] == 0
+    assert Encoder(attribute=INCOME).encode_values(VALUES).tolist() == CODES
+    assert Encoder(attribute=CLIPPED).encode_values(VALUES).tolist() == [*CODES[:-1], 1]
+    assert Encoder(attribute=ANY).encode_values(VALUES).tolist()[2] == 0
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_encoder_refuses_fractions_of_integer_attribute() -> None:
 @pytest.mark.parametrize("attribute", [INCOME, CLIPPED])
 def test_encoder_array_agrees_with_single_values(attribute: Attribute, column: pa.Array) -> None:
     encoder = Encoder(attribute=attribute)
-    assert encoder.array(column).tolist() == encoder.objects(column.to_pylist()).tolist()
+    assert encoder.encode_array(column).tolist() == encoder.encode_values(column.to_pylist()).tolist()
 
 
 def test_count_leaves_out_fractions_of_integer_attribute() -> None:
@@ -122,7 +122,7 @@ def test_predicate_uses_integer_declaration(text: str, row: list[int] | None) ->
 def test_predicate_on_integers_is_exact_or_refused(sign: str, edges: list[float]) -> None:
     attribute = Attribute.numeric("x", edges, integer=True)
     values = np.arange(-2, 5)
-    cells = Encoder(attribute=attribute).objects(values.tolist())
+    cells = Encoder(attribute=attribute).encode_values(values.tolist())
     for constant in (-3, -2.5, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 3.5, 4, 5):
         expected = [bool(eval(f"{value} {sign} {constant}")) for value in values]
         mixed = any(
@@ -151,7 +151,7 @@ def test_draft_declares_integer_attributes() -> None:
 def test_drafted_integer_range_excludes_next_integer(low: int, high: int) -> None:
     schema = draft_from_dictionary(f"name,values\nx,{low} to {high}\n").schema
     attribute = schema["x"]
-    cells = Encoder(attribute=attribute).array(pa.array([low - 1, low, high, high + 1]))
+    cells = Encoder(attribute=attribute).encode_array(pa.array([low - 1, low, high, high + 1]))
     assert cells.tolist() == [OUTSIDE, 0, attribute.size - 1, OUTSIDE]
     assert attribute.label(attribute.size - 1).endswith(f"{high}]")
     everything = np.ones(attribute.size)
@@ -163,7 +163,7 @@ def test_drafted_integer_range_excludes_next_integer(low: int, high: int) -> Non
 
 def test_drafted_public_integers_exclude_next_integer() -> None:
     attribute = draft_of_public(pd.DataFrame({"n": range(100)})).schema["n"]
-    assert Encoder(attribute=attribute).objects([99, 100]).tolist() == [99, OUTSIDE]
+    assert Encoder(attribute=attribute).encode_values([99, 100]).tolist() == [99, OUTSIDE]
 
 
 def test_repeated_last_edge_requires_integer_attribute() -> None:

@@ -267,7 +267,7 @@ def test_sql_comparison_is_exact_or_refused(name: str, sign: str, integer: bool)
     values = np.arange(-20, 100, step)
     if not attribute.clip:
         values = values[(values >= attribute.edges[0]) & (values <= attribute.edges[-1])]
-    cells = Encoder(attribute=attribute).objects(values)
+    cells = Encoder(attribute=attribute).encode_values(values)
     assert cells.min() >= 0
     compare = {
         "<": np.less,
