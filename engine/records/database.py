@@ -296,8 +296,9 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     ----------
     column : column of an Ibis table.
     encoder : encoder of its attribute.
-    distinct : function (column, limit) that returns up to `limit` + 1 distinct values of the
-        column; more than `limit` values mean that the column has too many.
+    distinct : function (column, limit) that returns up to `limit` + 1 distinct values of a column.
+        It is called for columns whose values are encoded in this process; more than `limit` values
+        are too many for a CASE expression.
 
     Raises
     ------
@@ -417,7 +418,7 @@ def _date_cases(
         codes = _by_distinct(texts, lambda text: encoder.encode(bytes.fromhex(text)), distinct)
         return [], _cases_by_text(texts, codes, NEW_VALUE_CODE)
     if kind.is_integer():
-        values = [value for value in _at_most_max_cases(column, distinct) if value is not None]
+        values = [value for value in _all_distinct(column, distinct) if value is not None]
         return [(column == value, encoder.encode(value)) for value in values], NEW_VALUE_CODE
     if kind.is_boolean():
         return [], encoder.encode(True)
@@ -458,13 +459,13 @@ def _date_cases(
     return cases, period_number - attribute.first_cell
 
 
-def _at_most_max_cases(column: Any, distinct: Callable[[Any, int], list[Any]]) -> list[Any]:
-    """Return the distinct values of a column.
+def _all_distinct(column: Any, distinct: Callable[[Any, int], list[Any]]) -> list[Any]:
+    """Return all distinct values of a column, by the function `distinct` of `code_of`.
 
     Raises
     ------
     NotComputableError
-        There are more than `MAX_CASE_BRANCHES`.
+        There are more than `MAX_CASE_BRANCHES` values.
     """
     values = distinct(column, MAX_CASE_BRANCHES)
     if len(values) > MAX_CASE_BRANCHES:
@@ -479,7 +480,15 @@ def _int_literal(code: Any) -> Any:
 
 
 def as_hex(column: Any) -> Any:
-    """Return texts as hexadecimal digits of their bytes, which every collation distinguishes."""
+    """Return the hexadecimal digits of the bytes of each text of a column.
+
+    A collation of the database may treat different texts as equal, but not their digits.
+
+    Raises
+    ------
+    NotComputableError
+        The backend has no function for this.
+    """
     name, call = column.get_backend().name, _functions()
     if name in HEX_BACKENDS:
         return call["hex"](column)
@@ -525,10 +534,10 @@ def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any
 def _cell_conditions(
     column: Any, encoder: Encoder, edges: list[Any], largest_inside: Any = None
 ) -> list[tuple[Any, Any]]:
-    """Return (condition, code) pairs for numbers outside the bins and in each bin but the last.
+    """Return (condition, code) pairs for numbers outside the domain and in each bin but the last.
 
     The conditions are evaluated in order, so the condition of a bin compares with its upper edge
-    only. Numbers that match no condition are in the last bin.
+    only. Numbers that match no condition have the code of `_default_code`.
 
     Parameters
     ----------
@@ -543,7 +552,10 @@ def _cell_conditions(
 
 
 def _default_code(column: Any, encoder: Encoder) -> Any:
-    """Return the code of numbers without a condition: the last bin, or for codes the number."""
+    """Return the code of numbers that match no condition of `_cell_conditions`.
+
+    It is the last bin, or the number itself for an attribute of the codes 0 .. size - 1.
+    """
     return column.cast("int64") if encoder.attribute.edges is None else encoder.attribute.size - 1
 
 
@@ -558,7 +570,11 @@ def _integer_edges(edges: Sequence[Fraction]) -> tuple[list[int], int | None]:
 
 
 def _has_exact_comparison(column: Any) -> bool:
-    """Whether comparisons with a decimal column are exact: arbitrary precision, or few digits."""
+    """Whether the database compares numbers with a decimal column exactly.
+
+    PostgreSQL has decimals of arbitrary precision. Other databases compare decimals as 64-bit
+    integers, in units of the last digit, if these have at most `MAX_DECIMAL_DIGITS` digits.
+    """
     return (
         column.get_backend().name == "postgres"
         or (column.type().precision or 99) <= MAX_DECIMAL_DIGITS
@@ -603,15 +619,11 @@ def _missing_decimals(column: Any, encoder: Encoder) -> list[Any]:
     if column.get_backend().name == "postgres":
         return [column == ibis.literal(format(number, "f")).cast("decimal") for number in numbers]
     scale_factor = 10 ** column.type().scale
-    integers = [
-        int(number * scale_factor)
-        for number in numbers
-        if (number * scale_factor) == (number * scale_factor).to_integral_value()
-    ]
+    scaled_numbers = [number * scale_factor for number in numbers]
     return [
-        (column * scale_factor).cast("int64") == number
-        for number in integers
-        if abs(number) < _INT64_LIMIT
+        (column * scale_factor).cast("int64") == int(number)
+        for number in scaled_numbers
+        if number == number.to_integral_value() and abs(number) < _INT64_LIMIT
     ]
 
 
@@ -622,11 +634,11 @@ def _exact_literal(number: float) -> Any:
     numerator, denominator = float(number).as_integer_ratio()
     if max(abs(numerator), denominator) >= _INT64_LIMIT:
         raise NotComputableError
-    quotient = ibis.literal(numerator, "int64").cast("float64")
+    literal = ibis.literal(numerator, "int64").cast("float64")
     return (
-        quotient
+        literal
         if denominator == 1
-        else quotient / ibis.literal(denominator, "int64").cast("float64")
+        else literal / ibis.literal(denominator, "int64").cast("float64")
     )
 
 
@@ -638,7 +650,7 @@ def _is_integer_label(label: str) -> bool:
 
 
 def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
-    """Return (number, code) pairs for the labels, and the missing values, that are numbers."""
+    """Return (number, code) pairs for the labels, and texts that mean missing, that are numbers."""
     pairs = []
     for label, code in encoder.texts.items():
         try:
@@ -656,9 +668,7 @@ def _by_distinct(
     texts: Any, encode: Callable[[str], int], distinct: Callable[[Any, int], list[str | None]]
 ) -> dict[str, int]:
     """Return a mapping from each distinct text of a column to its code by `encode`."""
-    return {
-        value: encode(value) for value in _at_most_max_cases(texts, distinct) if value is not None
-    }
+    return {value: encode(value) for value in _all_distinct(texts, distinct) if value is not None}
 
 
 POLL_INTERVAL_S = 0.2  # between two progress reports, and between two attempts to cancel
@@ -717,6 +727,7 @@ class ProgressMonitor:
             raise self.listener_error
 
     def run(self, stop: Callable[[], object]) -> None:
+        """Report until `ended` is set; after an error of the listener, call `stop` instead."""
         while not self.ended.wait(POLL_INTERVAL_S):
             self.n_reports += 1
             if self.listener_error is None:
@@ -725,7 +736,7 @@ class ProgressMonitor:
                 except BaseException as error:
                     self.listener_error = error
             if self.listener_error is not None:
-                # repeated, because a cancellation between two queries cancels neither
+                # repeated, because a call between two queries cancels none of them
                 with suppress(Exception):
                     stop()
 
@@ -790,6 +801,8 @@ MAX_SELECTS = 400  # SELECTs in one UNION; SQLite allows 500
 # `contribution_bounding` rewrites or refuses as identifiers
 HEX_NUMBER_PATTERN = "^(2B|2D)?(3[0-9])+(2E(30)+|((2C|2E)(3[0-9])*)?(45|65)2B(3[0-9])+)$"
 _REFUSED_CODES = range(MISSING, MISSING - len(REASONS), -1)
+# columns of queries: identifier of the person and its key for GROUP BY, number of rows or records,
+# whether the row has no refused value
 _PERSON, _KEY, _ROWS, _GOOD = "person", "key", "counted", "good"
 _TableRequest = tuple[Names, list[str]]  # attribute set, columns of its codes
 _CellCounts = tuple[Names, np.ndarray, np.ndarray]  # attribute set, flat cell indices, counts
@@ -812,15 +825,16 @@ def count_in_database(tally: Any, data: Any, progress: Progress | None) -> bool:
 
 
 def fit_in_database(
-    data: Any, encoders: Sequence[Encoder], few: int, progress: Progress | None
+    data: Any, encoders: Sequence[Encoder], most: int, progress: Progress | None
 ) -> list[tuple[dict[int, int], dict[Any, int]]] | None:
-    """Count how many rows of an Ibis table fit each encoder, and its most frequent refused values.
+    """Count the rows of an Ibis table that fit each encoder, and its most frequent refused values.
 
     Returns
     -------
-    For each encoder a mapping from a code to the number of rows, where code 0 stands for all valid
-    cells, and a mapping from at most `few` refused values to their numbers of rows. None if the
-    database cannot compute the codes, so that the rows must be fetched.
+    For each encoder a pair. First a mapping from the code of each reason to its number of refused
+    rows, and from 0 to the number of rows in any cell; then a mapping from at most `most` refused
+    values that are not missing to their numbers of rows. None if the database cannot compute the
+    codes, so that the rows must be fetched.
     """
     import ibis
 
@@ -836,35 +850,36 @@ def fit_in_database(
         except NotComputableError:
             return None
         totals = {
-            f"r{i}_{c}": _total((code == c).ifelse(1, 0))
+            f"r{i}_{refused_code}": _total((code == refused_code).ifelse(1, 0))
             for i, code in enumerate(codes)
-            for c in _REFUSED_CODES
+            for refused_code in _REFUSED_CODES
         }
         answers = _fetch_totals(data, {"rows": data.count()} | totals)
         fits = []
         for i, (name, code) in enumerate(zip(names, codes, strict=True)):
-            rows = {c: answers[f"r{i}_{c}"] for c in _REFUSED_CODES if answers[f"r{i}_{c}"]}
-            rows[0] = answers["rows"] - sum(rows.values())
-            kind, values = data[name].type(), {}
-            if any(c < MISSING for c in rows) and not (
-                kind.is_array() or kind.is_struct() or kind.is_map()
-            ):
-                unencodable = (
+            rows_by_code = {c: answers[f"r{i}_{c}"] for c in _REFUSED_CODES if answers[f"r{i}_{c}"]}
+            rows_by_code[0] = answers["rows"] - sum(rows_by_code.values())
+            rows_by_value: dict[Any, int] = {}
+            kind = data[name].type()
+            is_nested = kind.is_array() or kind.is_struct() or kind.is_map()
+            if any(c < MISSING for c in rows_by_code) and not is_nested:
+                refused_values = (
                     data.filter(code < MISSING)
                     .group_by(value=data[name])
                     .aggregate(**{_ROWS: ibis._.count()})
                 )
-                frequent = _fetched(unencodable.order_by(ibis.desc(_ROWS)).limit(few))
-                values = dict(
+                frequent = _fetched(refused_values.order_by(ibis.desc(_ROWS)).limit(most))
+                rows_by_value = dict(
                     zip(frequent["value"].to_pylist(), frequent[_ROWS].to_pylist(), strict=True)
                 )
-            fits.append((rows, values))
+            fits.append((rows_by_code, rows_by_value))
             if monitor is not None:
                 monitor((i + 1) / len(names), "checking columns and values in the database")
     return fits
 
 
 def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -> bool:
+    """Count an Ibis table with a monitor of its progress; see `count_in_database`."""
     import ibis
 
     encoders = tally.encoders
@@ -872,29 +887,25 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
         # the rows that count for a person depend on all columns of the schema
         encoders = [Encoder(attribute=attribute) for attribute in tally.schema.attributes]
     names = [encoder.attribute.name for encoder in encoders]
-    check_columns(
-        list(data.columns), [*names, *([tally.cap.column] if tally.cap is not None else [])]
-    )
+    check_columns(list(data.columns), names if tally.cap is None else [*names, tally.cap.column])
+    person_columns: dict[str, Any] = {}
     try:
         codes = {
-            f"c{i}": code_of(data[e.attribute.name], e, _distinct) for i, e in enumerate(encoders)
+            f"c{i}": code_of(data[name], encoder, _distinct)
+            for i, (name, encoder) in enumerate(zip(names, encoders, strict=True))
         }
-        person_columns = (
-            {} if tally.cap is None else _person_columns(data[tally.cap.column], tally.cap.column)
-        )
+        if tally.cap is not None:
+            person_columns = _person_columns(data[tally.cap.column], tally.cap.column)
     except NotComputableError:
         return False
-    if not codes:
+    if not codes:  # a SELECT needs at least one column
         codes = {"c": ibis.literal(0, "int64")}
     columns = [f"c{names.index(name)}" for name in tally.names]
     code_table = data.select(**codes, **person_columns)
-    code_table = code_table.mutate(
-        **{
-            _GOOD: (
-                ibis.and_(*(code_table[c] >= 0 for c in columns)) if columns else ibis.literal(True)
-            )
-        }
-    )
+    is_good = ibis.literal(True)
+    if columns:
+        is_good = ibis.and_(*(code_table[column] >= 0 for column in columns))
+    code_table = code_table.mutate(**{_GOOD: is_good})
     with _snapshot(code_table) as (table, answer_sets):
         if answer_sets is None:
             if tally.cap is not None or 1 + len(columns) + len(tally.tables) > MAX_SELECTS:
@@ -930,7 +941,10 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
     good, parts = table.filter(table[_GOOD]), list[Any]()
 
     def add_part(subset: Any, cell: Any) -> None:
-        """Add a SELECT to the statement: the number of rows of `subset` by the value of `cell`."""
+        """Add a SELECT to the statement: the sum of `_ROWS` over `subset` for each value of `cell`.
+
+        Its result rows have the position of the SELECT in the column "part".
+        """
         cells = subset.group_by(cell=cell.cast("int64")).aggregate(**{_ROWS: _total(subset[_ROWS])})
         parts.append(
             cells.select(
@@ -1013,12 +1027,11 @@ def _count_tables(
     place = dict(zip(tally.names, columns, strict=True))
     sets = [names for names in tally.tables if names]
     before = {names: int(tally.tables[names].sum()) for names in sets}
-    n_counted, batch_size = (
-        0,
-        min(MAX_TABLES_OF_FIRST_QUERY, MAX_TABLES_PER_QUERY)
-        if is_quick and monitor is not None
-        else MAX_TABLES_PER_QUERY,
-    )
+    n_counted = 0
+    batch_size = MAX_TABLES_PER_QUERY
+    if is_quick and monitor is not None:
+        # the time of the first query determines the size of the next one
+        batch_size = min(MAX_TABLES_OF_FIRST_QUERY, MAX_TABLES_PER_QUERY)
     while batch := sets[n_counted : n_counted + batch_size]:
         reports_before = monitor.n_reports if monitor is not None else 0
         requests = [(names, [place[name] for name in names]) for names in batch]
@@ -1035,18 +1048,18 @@ def _count_tables(
 
 
 def _next_batch_size(batch_size: int, n_reports: int) -> int:
-    """Return how many tables the next query counts.
+    """Return how many tables the next query counts, so that progress is reported after each.
 
-    Half as many as in the last query if that took more than `MAX_REPORTS_PER_QUERY` progress
-    reports, and twice as many if it took less than half of them.
+    Parameters
+    ----------
+    batch_size : number of tables of the last query.
+    n_reports : how often progress was reported, at regular intervals, during the last query.
     """
     if n_reports > MAX_REPORTS_PER_QUERY:
         return max(1, batch_size // 2)
-    return (
-        min(MAX_TABLES_PER_QUERY, 2 * batch_size)
-        if 2 * n_reports < MAX_REPORTS_PER_QUERY
-        else batch_size
-    )
+    if 2 * n_reports < MAX_REPORTS_PER_QUERY:
+        return min(MAX_TABLES_PER_QUERY, 2 * batch_size)
+    return batch_size
 
 
 def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | None) -> int:
@@ -1081,10 +1094,10 @@ def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | N
 
 
 def _changed_rows(table: Any, columns: Sequence[str]) -> Any:
-    """Return an expression: the number of rows with a value that was not listed as distinct value.
+    """Return an expression for the number of rows with the code `NEW_VALUE_CODE` in a column.
 
-    Such a value appeared after the distinct values were read. Its row cannot be encoded, so the
-    count is refused.
+    A value of such a row appeared after the distinct values of its column were read. The row has
+    no valid code, so the caller refuses to count.
     """
     import ibis
 
@@ -1096,7 +1109,7 @@ def _changed_rows(table: Any, columns: Sequence[str]) -> Any:
 
 
 def _fetch_totals(table: Any, totals: Mapping[str, Any]) -> dict[str, int]:
-    """Return a mapping from the names of aggregates of a table to their values."""
+    """Return the values of aggregates of a table, such as sums; keys are names of the aggregates."""
     values_by_name: dict[str, int] = {}
     for start in range(0, len(totals), MAX_RESULT_COLUMNS):
         row = _fetched(
@@ -1119,8 +1132,8 @@ def _one_by_one(
 ) -> Iterator[_CellCounts]:
     """Yield the non-empty cells of several tables, from one statement with a GROUP BY per table.
 
-    To make the result small, it has two integers per non-empty cell: the number of the cell, where
-    cells are numbered consecutively over all tables, and its count.
+    A result row has two integers only, so that little is transferred: the number of a non-empty
+    cell, where cells are numbered consecutively over all tables, and its count.
     """
     backend = table.get_backend()
     inner = without_values(lambda: backend.compile(table), DATABASE_SUBJECT)
@@ -1203,12 +1216,14 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
     """
     import ibis
 
-    cap, identified = tally.cap, table.filter(table[_PERSON].notnull())
-    sized = identified.mutate(**{_ROWS: ibis._.count().over(ibis.window(group_by=_KEY))})
-    light = sized.filter(sized[_ROWS] <= cap.rows)
+    cap, with_person = tally.cap, table.filter(table[_PERSON].notnull())
+    # each row with the number of rows of its person
+    sized = with_person.mutate(**{_ROWS: ibis._.count().over(ibis.window(group_by=_KEY))})
+    within_cap = sized.filter(sized[_ROWS] <= cap.rows)
+    over_cap = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS, _KEY)
     without_person = table[_PERSON].isnull()
     totals = {
-        "unidentified": _total(ibis.ifelse(without_person, 1, 0)),
+        "without_person": _total(ibis.ifelse(without_person, 1, 0)),
         "people": table[_KEY].nunique(where=~without_person),
     }
     totals["changed"] = _changed_rows(table, [f"c{i}" for i in range(len(names))])
@@ -1217,17 +1232,17 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
     }
     if answers["changed"]:
         raise DataError(TABLE_CHANGED)
-    over = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS, _KEY)
-    for batch in _fetched(over).to_batches() if is_spark_table(over) else _batches(over):
+    is_spark = is_spark_table(over_cap)
+    for batch in _fetched(over_cap).to_batches() if is_spark else _batches(over_cap):
         cap.take(
             batch.column(_PERSON), [np.asarray(batch.column(f"c{i}")) for i in range(len(names))]
         )
-    if answers["unidentified"]:
-        note(tally.refused, cap.column, NO_PERSON, answers["unidentified"])
-        tally.rows_refused += answers["unidentified"]
+    if answers["without_person"]:
+        note(tally.refused, cap.column, NO_PERSON, answers["without_person"])
+        tally.rows_refused += answers["without_person"]
     tally.take_retained(names)
     cap.people_in_database = answers["people"] - cap.people
-    return light
+    return within_cap
 
 
 def _person_columns(column: Any, name: str) -> dict[str, Any]:
@@ -1239,7 +1254,7 @@ def _person_columns(column: Any, name: str) -> dict[str, Any]:
     if kind.is_string():
         column = column.nullif("")
         return {_PERSON: column, _KEY: as_hex(column)}
-    if kind.is_floating() or kind.is_decimal():  # only the local reader checks for fractions
+    if kind.is_floating() or kind.is_decimal():  # `contribution_bounding` checks for fractions
         raise NotComputableError
     if not kind.is_integer() and not kind.is_null():
         raise DataError(
@@ -1297,7 +1312,7 @@ def _create_temporary_table(backend: Any, name: str, table: Any) -> bool:
 
 
 def some_values(data: Any, names: Sequence[str], most: int) -> Iterator[tuple[str, list[Any]]]:
-    """Yield up to `most` + 1 distinct values of each text or integer column of an Ibis table."""
+    """Yield (name, up to `most` + 1 distinct values) of each text or integer column of a table."""
     for name in names:
         kind = data[name].type() if name in data.columns else None
         if kind is not None and (kind.is_string() or kind.is_integer()):

@@ -467,8 +467,8 @@ BUGS = (
     Bug(
         name="database query without the row cap",
         file="engine/records/database.py",
-        old="    light = sized.filter(sized[_ROWS] <= cap.rows)\n",
-        new="    light = sized\n",
+        old="    within_cap = sized.filter(sized[_ROWS] <= cap.rows)\n",
+        new="    within_cap = sized\n",
         tests=(
             "tests/databases/test_duckdb.py::test_contribution_bounding_in_database_equals_local_bounding",
         ),
