@@ -327,6 +327,7 @@ class Counts(Mapping[Names, np.ndarray]):
         return total
 
     def _add_part(self, other: Counts, *, split_by_person: bool) -> Counts:
+        """Add the counts of one more part; raise DataError if they do not fit, see `sum`."""
         if self.schema != other.schema or self.tables.keys() != other.tables.keys():
             raise DataError(
                 "these counts have different schemas or tables; count both parts in the same way"
@@ -504,6 +505,7 @@ def read_counts(data: Any) -> Any:
 
 
 def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
+    """Return the counts in an open file, checked for contradictions between its parts."""
     head = parse_json(read_member(archive, "counts.json", MAX_HEADER_BYTES))
     if head["format"] != FILE_FORMAT:
         raise DataError(
@@ -535,8 +537,8 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
         schema=schema,
         tables=tables,
         refused={
-            str(c): {str(r): _checked_row_count(n) for r, n in reasons.items()}
-            for c, reasons in head["refused"].items()
+            str(column): {str(reason): _checked_row_count(n) for reason, n in reasons.items()}
+            for column, reasons in head["refused"].items()
         },
         people=people,
         cap=cap,
@@ -554,8 +556,8 @@ def _read_tables(
     for i, names in enumerate(sets):
         table = _read_table(archive, f"tables/{i}.npy", schema.sizes(names))
         margins = {
-            name: table.sum(axis=tuple(a for a in range(table.ndim) if a != k))
-            for k, name in enumerate(names)
+            name: table.sum(axis=tuple(other for other in range(table.ndim) if other != axis))
+            for axis, name in enumerate(names)
         }
         agree = all(
             (single.setdefault(name, margin) == margin).all() for name, margin in margins.items()

@@ -13,6 +13,7 @@ import glob
 import inspect
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -153,13 +154,17 @@ class _DuplicateKeys(dict[str, Any]):
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the (key, value) pairs of a JSON object as a dictionary that keeps duplicate keys."""
+    """Return the (key, value) pairs of a JSON object as a dictionary.
+
+    If a key occurs twice, the dictionary is a `_DuplicateKeys`, which names such keys.
+    """
     value = dict(pairs)
     if len(value) == len(pairs):
         return value
-    duplicate, keys = _DuplicateKeys(value), [key for key, _ in pairs]
-    duplicate.duplicate_keys = {key for key in value if keys.count(key) > 1}
-    return duplicate
+    key_counts = Counter(key for key, _ in pairs)
+    value_with_duplicates = _DuplicateKeys(value)
+    value_with_duplicates.duplicate_keys = {key for key in value if key_counts[key] > 1}
+    return value_with_duplicates
 
 
 def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -170,12 +175,8 @@ def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     what = f"the file {quote_public(path.name)}"
     raw, file = without_values(lambda: open_decompressed(path), what)
     with raw:
-        is_array = (
-            without_values(lambda: file.read(MAX_INDENT_BYTES), what)
-            .removeprefix(codecs.BOM_UTF8)
-            .lstrip()[:1]
-            == b"["
-        )
+        start = without_values(lambda: file.read(MAX_INDENT_BYTES), what)
+    is_array = start.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
     raw, file = without_values(lambda: open_decompressed(path), what)
     with raw:
         elements = _json_array(file, what) if is_array else _json_lines(file, what)
@@ -205,19 +206,18 @@ def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
 def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
     """Yield (place, object) for each element of a JSON array, which is read block by block.
 
-    After an element that is not a valid object, yields None in its place and stops.
+    For an element that is not a valid object, yields (place, None); the caller then stops.
     """
-    decoder, utf8 = (
-        json.JSONDecoder(object_pairs_hook=_json_object),
-        codecs.getincrementaldecoder("utf-8-sig")(),
-    )
-    text, at, number, is_complete = "", 0, 0, False
+    json_decoder = json.JSONDecoder(object_pairs_hook=_json_object)
+    utf8_decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    text, at = "", 0  # text of the blocks that were read, and the position up to which it is parsed
+    number, is_complete = 0, False
 
-    def more() -> bool:
-        """Append a block to the remaining text; return False at the end of the file."""
+    def read_block() -> bool:
+        """Append a block to the text that is not parsed yet; return False at the end of the file."""
         nonlocal text, at
         block = file.read(BLOCK)
-        text, at = text[at:] + utf8.decode(block, final=not block), 0
+        text, at = text[at:] + utf8_decoder.decode(block, final=not block), 0
         return bool(block)
 
     def next_character() -> str:
@@ -227,7 +227,7 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
             at = JSON_BLANKS.match(text, at).end()  # type: ignore[union-attr]  # the pattern also matches the empty text
             if at < len(text):
                 return text[at]
-            if not more():
+            if not read_block():
                 return ""
 
     next_character()
@@ -235,20 +235,20 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
         at += 1  # skip the bracket or comma
         number += 1
         place = f"object {number:,}"
-        if (sign := next_character()) == "]" and number == 1:
+        if (character := next_character()) == "]" and number == 1:  # an empty array
             break
-        while sign == "{":
+        is_object = character == "{"
+        while is_object:
             try:
-                value, at = decoder.raw_decode(text, at)
+                value, at = json_decoder.raw_decode(text, at)
                 yield place, value
                 break
             except RecursionError:
-                sign = ""
+                is_object = False
             except ValueError:
                 # the object may continue in the next block
-                if len(text) - at > MAX_LINE_CHARS or not more():
-                    sign = ""
-        if sign != "{":
+                is_object = len(text) - at <= MAX_LINE_CHARS and read_block()
+        if not is_object:
             yield place, None
         separator = next_character()
         if separator not in (",", "]"):
@@ -297,13 +297,13 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
                 )
         texts = [name for name in names if _is_text(fields.field(name).type)]
         metadata, needed = file.metadata, set(names)
-        wanted = [
+        positions = [
             i for i in range(metadata.num_columns) if metadata.schema.column(i).path in needed
         ]
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             check_group_size(
-                max((row_group.column(i).total_uncompressed_size for i in wanted), default=0)
+                max((row_group.column(i).total_uncompressed_size for i in positions), default=0)
             )
     # Texts remain dictionary-encoded, so that a text that occurs in many rows is in memory once.
     # A small buffer makes the reader load one page at a time instead of a complete column chunk.
@@ -360,7 +360,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def column_types(schema: pa.Schema) -> ColumnKinds:
-    """Return the columns of an Arrow schema and whether each is numeric."""
+    """Return a mapping from each column of an Arrow schema to whether it is numeric."""
     return {field.name: is_number(field.type) for field in schema}
 
 
@@ -472,9 +472,9 @@ def _matching_files(path: Path) -> list[Path]:
     if path.is_dir():
         # writers store metadata in files and folders whose names start with . or _
         visible = (
-            f
-            for f in path.rglob("*")
-            if not any(p.startswith((".", "_")) for p in f.relative_to(path).parts)
+            file
+            for file in path.rglob("*")
+            if not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
         )
         return _supported_files(visible)
     return _supported_files(map(Path, glob.iglob(str(path), recursive=True)))
@@ -734,9 +734,10 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
 
 
 def _readable_columns(data: Any, names: Sequence[str]) -> Any:
-    """Return the named columns of an Ibis table; on PostgreSQL, cast texts to type text.
+    """Return the named columns of an Ibis table; return any other data unchanged.
 
-    The cast removes the padding of char(n). Other data is returned unchanged.
+    Without names, return one column, so that rows can be counted. Columns of texts on PostgreSQL
+    are cast to type text, which removes the padding of char(n).
 
     Raises
     ------
@@ -755,7 +756,8 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
         return data.select(
             [name for name in kinds if name not in unsupported][:1] or list(kinds)[:1]
         )
-    for name, kind in unsupported.items():
+    if unsupported:
+        name, kind = next(iter(unsupported.items()))
         raise DataError(
             f"the column {quote_public(name)} has the type {kind}; records must be texts, numbers"
             " or dates. Cast the column to text in a view"
@@ -782,7 +784,7 @@ def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:
 
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Parse texts to numbers of an Arrow type; "7.0" is parsed as an integer if necessary."""
+    """Parse texts to numbers of an Arrow type, without ".0" at their ends: "7.0" as "7"."""
     import pyarrow.compute as pc
 
     return pc.replace_substring_regex(texts, r"\.0+$", "").cast(kind)

@@ -194,27 +194,33 @@ def _column_problems(meta: Any) -> dict[str, str]:
         name: DATES for name in meta.column_names if DATE_FORMAT.match(formats.get(name) or "")
     }
     for name in meta.column_names:
-        texts = _label_texts(meta, name)
-        counted = [value for value in texts if not _is_missing(meta, name, value)]
-        times = Counter(texts.values())
-        if shared := next((texts[value] for value in counted if times[texts[value]] > 1), ""):
-            codes = ", ".join(text_of(value) for value, text in texts.items() if text == shared)
+        labels = _label_texts(meta, name)
+        label_counts = Counter(labels.values())
+        shared = [
+            label
+            for value, label in labels.items()
+            if label_counts[label] > 1 and not _is_missing(meta, name, value)
+        ]
+        if shared:
+            values = ", ".join(
+                text_of(value) for value, label in labels.items() if label == shared[0]
+            )
             problems[name] = (
-                f"the values {codes} have the same label, {quote_public(shared)}, and would be"
+                f"the values {values} have the same label, {quote_public(shared[0])}, and would be"
                 " counted in one cell. Change the labels in the file, or declare the attribute by"
                 " hand"
             )
-        numbers = [value for value in texts if not isinstance(value, str)]
-        for value, text in texts.items():
-            number = number_of(text)
+        numbers = [value for value in labels if not isinstance(value, str)]
+        for value, label in labels.items():
+            number = number_of(label)
             if (
                 number is not None
-                and number not in texts
+                and number not in labels
                 and numbers
                 and min(numbers) < number < max(numbers)
             ):
                 problems[name] = (
-                    f"the label of the value {text_of(value)} is {quote_public(text)}, which is"
+                    f"the label of the value {text_of(value)} is {quote_public(label)}, which is"
                     " also a value, but has no label. Change the labels in the file, or declare the"
                     " attribute by hand"
                 )
@@ -262,10 +268,11 @@ def _attribute(meta: Any, name: str) -> Attribute:
 
 
 def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
-    """Return whether a number is a usual code for missing values.
+    """Return whether a labelled value is probably a code for missing values.
 
-    That is a negative number, or one of `COMMON_MISSING_CODES` that does not continue the sequence
-    of the smaller labelled numbers.
+    Such codes are negative numbers, and the numbers of `COMMON_MISSING_CODES` except for one that
+    continues a scale: 7 is such a code after the labelled numbers 1, 2, 3, but not after
+    1, ..., 6.
     """
     if not isinstance(value, (int, float)) or value < 0:
         return not isinstance(value, str)
@@ -276,9 +283,10 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
 
 
 def _unlabelled_between(values: Sequence[Any]) -> int:
-    """Return the number of integers without a label on a scale with two or three labels.
+    """Return the number of integers without a label between two or three labelled integers.
 
-    0 if there are more labels, or a label that is not of an integer.
+    0 if the number of labelled values is another one, or if one of them is not an integer: labels
+    only at the ends, or ends and middle, of a scale mean that the values between them are valid.
     """
     numbers = [value for value in values if isinstance(value, (int, float))]
     if not 2 <= len(numbers) == len(values) <= MAX_SCALE_ENDS or any(n != int(n) for n in numbers):
@@ -313,22 +321,22 @@ def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Ba
                 f"{what} breaks off within a record of {XPORT_RECORD_BYTES} bytes; copy the"
                 " complete file again"
             )
-        n_rows, total, limits = (
-            0,
-            meta.number_rows,
-            {name: _float_limit(meta, name) for name in names},
-        )
+        limits = {name: _float_limit(meta, name) for name in names}
         clocks = _clocks(path, meta, names)
+        n_rows = 0
         for (count, kinds), payloads in messages:
             n_rows += count
+            # without names, the worker sends one column, only so that its rows can be counted
             columns = tuple(
-                _with_labels(_values(*column), meta, name)
-                for *column, name in zip(kinds, payloads, names, strict=False)
+                _with_labels(_values(kind, payload), meta, name)
+                for kind, payload, name in zip(kinds, payloads, names, strict=False)
             )
-            fraction = n_rows / total if total else None
-            fraction = None if fraction is None else min(1.0, fraction)
             yield Batch(
-                columns=columns, rows=count, fraction=fraction, float_limits=limits, clocks=clocks
+                columns=columns,
+                rows=count,
+                fraction=min(1.0, n_rows / meta.number_rows) if meta.number_rows else None,
+                float_limits=limits,
+                clocks=clocks,
             )
 
 
@@ -352,18 +360,16 @@ def _with_labels(values: pd.Series, meta: Any, name: str) -> Any:
 
 
 def _float_limit(meta: Any, name: str) -> int:
-    """Return the smallest number from which the floats of a column skip integers.
+    """Return the smallest number from which floats of a column cannot represent all integers.
 
     Stata has 32-bit floats, and SAS truncates doubles to a column width of 3 to 8 bytes.
     """
     if meta.readstat_variable_types[name] == "float":
         return FLOAT_LIMITS[4]
     width = meta.variable_storage_width[name]
-    return (
-        2 ** (8 * width - 11)
-        if meta.readstat_variable_types[name] == "double" and 3 <= width < 8
-        else FLOAT64_INTEGER_LIMIT
-    )
+    if meta.readstat_variable_types[name] == "double" and 3 <= width < 8:
+        return 2 ** (8 * width - 11)  # all bits but sign and exponent, and an implicit leading one
+    return FLOAT64_INTEGER_LIMIT
 
 
 def _label(meta: Any, name: str, value: Any) -> Any:
@@ -404,6 +410,7 @@ def _meta_of(path: Path, fields: dict[str, Any]) -> Any:
 
 
 def _values(kind: str, payload: bytes) -> pd.Series:
+    """Return a column that the worker sent; `kind` is `JSON` or the type of its numbers."""
     import pandas as pd
 
     return (
@@ -422,7 +429,10 @@ def _labelled_messages(path: Path, **arguments: Any) -> Generator[Any]:
 
 
 def _missing_options(path: Path) -> dict[str, bool]:
-    """Return the option that reads declared missing values; two readers do not support it."""
+    """Return the option by which pyreadstat returns values that the file declares as missing.
+
+    Empty for .por and .xpt files, whose readers do not have this option.
+    """
     return {} if path.suffix.lower() in (".por", ".xpt") else {"user_missing": True}
 
 
@@ -477,12 +487,12 @@ def sheet_batches(
     all_rows = _rows(path, sheet)
     head = list(map(_column_name, next(all_rows, [])))
     check_columns(head, names, quote=False)
-    places = [head.index(name) for name in names]
+    positions = [head.index(name) for name in names]
     # a row whose cells were deleted may still be in the file
-    filled = ([row[i] for i in places] for row in all_rows if any(value != "" for value in row))
+    records = ([row[i] for i in positions] for row in all_rows if any(value != "" for value in row))
     limits = dict.fromkeys(names, MAX_WORKBOOK_INTEGER)
     return (
-        replace(batch, float_limits=limits) for batch in rows_to_batches(filled, len(names), rows)
+        replace(batch, float_limits=limits) for batch in rows_to_batches(records, len(names), rows)
     )
 
 
@@ -547,6 +557,17 @@ def _sheet_messages(path: Path, sheet: str | None) -> Generator[Any]:
 def _rows(
     path: Path, sheet: str | None, advice: str = "choose one by SheetFile, or save it separately"
 ) -> Iterator[list[Any]]:
+    """Yield the rows of a sheet, the header first; without a name, of the only non-empty sheet.
+
+    Parameters
+    ----------
+    advice : what to do if the workbook has several sheets; last part of the message.
+
+    Raises
+    ------
+    DataError
+        The sheet does not exist, several sheets could be meant, or the sheet has merged cells.
+    """
     what, messages = f"the file {quote_public(path.name)}", _sheet_messages(path, sheet)
     with closing(messages):
         chosen, names = next(messages)

@@ -50,17 +50,21 @@ def _send(value: Any, *payloads: bytes) -> None:
 
 
 def _sheet(path: str, sheet: str | None) -> None:
-    """Send the candidate sheets of a workbook and, if there is only one, its rows.
+    """Send the sheets of a workbook that may be meant and, if there is only one, its rows.
 
-    Without a name, the candidates are the visible non-empty sheets, or else the first sheet.
+    Without a name, those are the visible non-empty sheets, or else the first sheet.
+
+    The messages are: the names of these sheets and of all visible ones; "header" if a range of
+    merged cells starts in the first row, "rows" if all start below, "" without merged cells; lists
+    of rows.
     """
     import python_calamine
 
     book = python_calamine.CalamineWorkbook.from_path(path)
     names = [
-        one.name
-        for one in book.sheets_metadata
-        if one.visible == python_calamine.SheetVisibleEnum.Visible
+        metadata.name
+        for metadata in book.sheets_metadata
+        if metadata.visible == python_calamine.SheetVisibleEnum.Visible
     ]
     if sheet is not None:
         chosen = [name for name in book.sheet_names if name == sheet]
@@ -74,9 +78,12 @@ def _sheet(path: str, sheet: str | None) -> None:
     if len(chosen) != 1:
         return
     page = book.get_sheet_by_name(chosen[0])
-    first = (page.start or (0, 0))[0]
-    tops = [top for (top, _), _ in page.merged_cell_ranges or ()]
-    _send("" if not tops else "header" if min(tops) <= first else "rows")
+    first_row = (page.start or (0, 0))[0]
+    merged_rows = [top for (top, _left), _end in page.merged_cell_ranges or ()]
+    if not merged_rows:
+        _send("")
+    else:
+        _send("header" if min(merged_rows) <= first_row else "rows")
     rows = iter(page.iter_rows())
     while chunk := list(islice(rows, ROWS_PER_MESSAGE)):
         _send(chunk)
@@ -105,14 +112,10 @@ def _labelled(
     )
     for frame, _ in chunks:
         values = [frame[name].to_numpy() for name in used]
-        plain = [column.dtype.kind in "iuf" for column in values]
-        kinds = [
-            column.dtype.str if is_plain else JSON
-            for column, is_plain in zip(values, plain, strict=True)
-        ]
+        kinds = [column.dtype.str if column.dtype.kind in "iuf" else JSON for column in values]
         payloads = [
-            column.tobytes() if is_plain else json.dumps(column.tolist()).encode()
-            for column, is_plain in zip(values, plain, strict=True)
+            json.dumps(column.tolist()).encode() if kind == JSON else column.tobytes()
+            for column, kind in zip(values, kinds, strict=True)
         ]
         _send([len(frame), kinds], *payloads)
 

@@ -52,7 +52,9 @@ def test_code_of_each_value_equals_local_code(rows: Any, kind: str) -> None:
     }
     cells = database_module._fetched(rows.select("row", **codes).order_by("row"))
     for name, encoder in encoders.items():
-        assert cells[name].to_pylist() == encoder.encode_values(VALUES[name].to_pylist()).tolist(), name
+        assert (
+            cells[name].to_pylist() == encoder.encode_values(VALUES[name].to_pylist()).tolist()
+        ), name
 
 
 # a normal run covers every column and every kind of attribute, a full run all pairs

@@ -100,7 +100,9 @@ def test_times_with_a_zone_count_in_utc(spark: Any, monkeypatch: pytest.MonkeyPa
 def test_code_of_each_value_equals_local_code(coded: pa.Table, kind: str) -> None:
     for name in ROWS.column_names:
         _, encoder = ENCODERS[key := f"{name} as {kind}"]
-        assert coded[key].to_pylist() == encoder.encode_values(ROWS[name].to_pylist()).tolist(), name
+        assert coded[key].to_pylist() == encoder.encode_values(ROWS[name].to_pylist()).tolist(), (
+            name
+        )
 
 
 def frame_of(spark: Any, rows: pd.DataFrame | pa.Table) -> Any:

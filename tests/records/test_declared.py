@@ -426,9 +426,9 @@ def test_stata_business_days_are_refused_by_name() -> None:
     assert clock is not None
     with pytest.raises(DataError, match="business"):
         Encoder(attribute=MONTHS).encode_column(pa.array([1.0]), clock)
-    assert Encoder(attribute=Attribute.of_size("x", 3)).encode_column(pa.array([1.0]), clock).tolist() == [
-        1
-    ]
+    assert Encoder(attribute=Attribute.of_size("x", 3)).encode_column(
+        pa.array([1.0]), clock
+    ).tolist() == [1]
 
 
 @pytest.mark.parametrize(

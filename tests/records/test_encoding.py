@@ -172,7 +172,11 @@ def test_mixed_objects_have_codes_of_single_values() -> None:
     for pair in itertools.product(values, repeat=2):
         column = engine.records.readers.array_of(pd.Series(pair, dtype=object))
         for encoder in encoders:
-            codes = encoder.encode_values(column) if isinstance(column, list) else encoder.encode_array(column)
+            codes = (
+                encoder.encode_values(column)
+                if isinstance(column, list)
+                else encoder.encode_array(column)
+            )
             assert codes.tolist() == [encoder.encode(value) for value in pair], (
                 f"{list(map(type, pair))}"
             )

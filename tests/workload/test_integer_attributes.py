@@ -94,7 +94,9 @@ def test_encoder_refuses_fractions_of_integer_attribute() -> None:
 @pytest.mark.parametrize("attribute", [INCOME, CLIPPED])
 def test_encoder_array_agrees_with_single_values(attribute: Attribute, column: pa.Array) -> None:
     encoder = Encoder(attribute=attribute)
-    assert encoder.encode_array(column).tolist() == encoder.encode_values(column.to_pylist()).tolist()
+    assert (
+        encoder.encode_array(column).tolist() == encoder.encode_values(column.to_pylist()).tolist()
+    )
 
 
 def test_count_leaves_out_fractions_of_integer_attribute() -> None:
