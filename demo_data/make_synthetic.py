@@ -17,7 +17,7 @@ import pandas as pd
 
 from demo_data import schemas
 from engine.errors import SchemaError
-from engine.postprocess.synthetic_records import keeping_facts
+from engine.postprocess.synthetic_records import meet_facts
 from engine.workload import Attribute, Schema
 
 CLASSES = 6
@@ -52,9 +52,7 @@ def synthetic(schema: Schema, rows: int, seed: int) -> pd.DataFrame:
         if not schema.invariants:
             columns[attribute.name] = _column(attribute, codes[attribute.name], rng)
     if schema.invariants:
-        codes_kept_facts = keeping_facts(
-            codes, schema, np.random.default_rng([seed, len(schema) + 1])
-        )
+        codes_kept_facts = meet_facts(codes, schema, np.random.default_rng([seed, len(schema) + 1]))
         columns = {
             a.name: _column(a, codes_kept_facts[a.name], np.random.default_rng(seed))
             for a in schema.attributes

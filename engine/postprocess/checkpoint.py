@@ -39,7 +39,7 @@ class Checkpoints:
     Attributes
     ----------
     folder : folder of the files; None disables reading and writing.
-    part : prefix of the file names, which tells the parts of a fit from each other.
+    part : prefix of the file names, different for every part of a fit.
     """
 
     folder: Path | None = None
@@ -68,7 +68,7 @@ class Checkpoints:
             return None
 
     def write(self, name: str, arrays: Mapping[str, AnyArray]) -> None:
-        """Write named arrays of any shape to the file of a checkpoint, in place of earlier ones.
+        """Write named arrays of any shape to the file of a checkpoint, which is overwritten.
 
         Raises: PlanError if the folder is not writable.
         """
@@ -118,7 +118,7 @@ def checkpoints_of(folder: str | os.PathLike[str] | None, inputs: Sequence[Any])
 
 
 def arrays_by_name(arrays: Mapping[Axes, AnyArray], prefix: str = "") -> dict[str, AnyArray]:
-    """Return a mapping from names, such as "error on 0,2", to the arrays of attribute sets.
+    """Return the arrays of attribute sets by name, such as "error on 0,2" with prefix "error".
 
     Inverse of `arrays_by_axes`.
     """
@@ -126,7 +126,9 @@ def arrays_by_name(arrays: Mapping[Axes, AnyArray], prefix: str = "") -> dict[st
 
 
 def arrays_by_axes(arrays: Mapping[str, AnyArray], prefix: str = "") -> dict[Axes, AnyArray]:
-    """Return a mapping from attribute sets to the arrays whose names start with ``prefix``.
+    """Return the arrays whose names start with ``prefix`` by attribute set.
+
+    Inverse of `arrays_by_name`.
 
     >>> arrays_by_axes(arrays_by_name({(): np.ones(()), (0, 2): np.ones((2, 3))})).keys()
     dict_keys([(), (0, 2)])

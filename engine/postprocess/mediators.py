@@ -24,12 +24,12 @@ from engine.residuals import Axes
 
 
 class PairPredictions:
-    """Predictions of two-way tables through third attributes, from fitted smaller and other tables.
+    """Predictions of two-way tables through third attributes.
 
     Parameters
     ----------
-    tables : mapping from attribute sets to fitted tables in counts, of shapes (n_i,) and (n_i, n_j);
-        tables on other numbers of attributes are ignored.
+    tables : mapping from attribute sets to fitted tables in counts, from which other two-way tables
+        are predicted.  Only one-way and two-way tables are used, of shapes (n_i,) and (n_i, n_j).
     """
 
     def __init__(self, tables: Mapping[Axes, Array]) -> None:
@@ -55,10 +55,10 @@ class PairPredictions:
         ]
         if len(path := self._tree_path(i, j)) > 3:
             paths.append(path)
-        return [self._along(path) for path in paths]
+        return [self._predict(path) for path in paths]
 
     def _tree_path(self, i: int, j: int) -> list[int]:
-        """Return the attributes on the path from i to j in the tree; empty if there is no path."""
+        """Return the path from i to j in the tree of mutual information; empty if there is none."""
         ancestors, other_ancestors = self._to_root(i), self._to_root(j)
         if ancestors[-1] != other_ancestors[-1]:
             return []
@@ -76,27 +76,32 @@ class PairPredictions:
             path.append(self.parents[path[-1]])
         return path
 
-    def _along(self, path: list[int]) -> Array:
-        """Return the table on the first and last attribute of a path if it is a Markov chain."""
+    def _predict(self, path: list[int]) -> Array:
+        """Return the table on the first and last attribute of a path, taken as a Markov chain."""
         table = self.pairs[path[0], path[1]]
         for k, successor in itertools.pairwise(path[1:]):
             table = (table * self.inverse[k]) @ self.pairs[k, successor]
         return np.asarray(table)
 
 
-def likelihood_mean(candidates: list[Array], seen: ResidualEstimate) -> Array:
-    """Return the mean of candidate tables, each weighted by the likelihood of the noisy residual.
+def likelihood_mean(candidates: list[Array], estimate: ResidualEstimate) -> Array:
+    """Return the mean of candidate tables, weighted by the likelihood of a noisy residual.
 
-    ``candidates`` and the result have the shape (n_i, n_j) of the table that was measured.
+    The likelihood is that of ``estimate`` if a candidate is the true table.  Candidates and result
+    are in counts and have the shape (n_i, n_j) of the measured table.
 
     >>> from engine.postprocess.residual_estimates import MeasuredProjection
-    >>> lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
-    >>> seen = ResidualEstimate(cells=np.array([[2.0, -2.0], [-2.0, 2.0]]), variance=0.01, rank=1, lens=lens)
-    >>> likelihood_mean([np.full((2, 2), 2.0), np.diag([4.0, 4.0])], seen).tolist()
+    >>> projection = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
+    >>> cells = np.array([[2.0, -2.0], [-2.0, 2.0]])
+    >>> estimate = ResidualEstimate(cells=cells, variance=0.01, rank=1, projection=projection)
+    >>> likelihood_mean([np.full((2, 2), 2.0), np.diag([4.0, 4.0])], estimate).tolist()
     [[4.0, 0.0], [0.0, 4.0]]
     """
     half_distances = np.array(
-        [0.5 * seen.surplus(seen.lens.of(table) - seen.cells)[0] for table in candidates]
+        [
+            0.5 * estimate.surplus(estimate.projection.of(table) - estimate.cells)[0]
+            for table in candidates
+        ]
     )
     weights = np.exp(half_distances.min() - half_distances)
     weights /= weights.sum()

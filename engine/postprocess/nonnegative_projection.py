@@ -53,9 +53,10 @@ from engine.residuals import Axes
 
 AGREEING = "Making all tables agree without negative cells"
 TOTAL_WEIGHT = 1e-3  # g of the empty set
-# mean distance from 0 of the cells with multipliers, over the tolerance for negative cells
+# the search ends only if cells with multipliers are this near to 0: mean distance, weighted by the
+# multipliers, as a multiple of the tolerance for negative cells
 MAX_SLACKNESS = 10.0
-MAX_ROUNDS = 250
+MAX_ROUNDS = 250  # largest number of gradient steps
 ROUNDS_PER_FULL_UPDATE = 8  # every this many rounds, all tables are updated
 SKIP_TOLERANCE = 0.5  # share of the tolerance up to which a table is skipped
 CG_TOLERANCE, MAX_CG_STEPS = 1e-7, 2_000
@@ -107,7 +108,7 @@ class _Multipliers:
         )
 
     def means(self) -> dict[Axes, Array]:
-        """Return a mapping from proper subsets of ``axes`` to means of ``point`` over the other axes."""
+        """Return the means of ``point`` over the other axes, for all proper subsets of ``axes``."""
         out: dict[Axes, Array] = {}
         if not self.cells.size:
             return out
@@ -132,10 +133,10 @@ class _Multipliers:
         return _weight(self.axes)
 
     def lower_contrast(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
-        """Return the terms of the weighted contrast of ``point`` on proper subsets, for `add_lower`.
+        """Return the part of g times the contrast of ``point`` that is constant along some axes.
 
-        A contrast is the alternating sum of a table's means over all subsets of its attributes.
-        The remaining term, of the complete set, is ``point`` itself times the weight.
+        The contrast is ``point`` plus an alternating sum of its ``means`` over other axes.  The
+        result maps the proper subsets of ``axes`` to the terms of this sum, scaled for `add_lower`.
         """
         out = {}
         for inside, values in means.items():
@@ -146,16 +147,19 @@ class _Multipliers:
         return out
 
     def violation(self, table: Array) -> float:
-        """Return the largest violation of the constraints of a cell, in counts, times all cells."""
+        """Return the number of cells times the largest violation of a constraint, in counts.
+
+        Violations are negative cells and counts in impossible cells of ``table``.
+        """
         excess = np.abs(table.reshape(-1)[self.cells[self.equality]]).max(initial=0.0)
         return float(max(-table.min(initial=0.0), excess)) * table.size
 
     def follow(self, table: Array) -> float:
-        """Compute ``new`` by a projected gradient step from ``point``, where the tables are ``table``.
+        """Compute ``new`` by a projected gradient step from ``point``.
 
-        Negative cells of the table get a multiplier.  Returns the inner product of the backward
-        step and the progress since ``values``: if it is positive, momentum and gradient have
-        opposite directions and the momentum must restart.
+        ``table`` is the table at these multipliers.  Its negative cells get a multiplier.  Returns
+        the inner product of ``point - new`` and ``new - values``.  If it is positive, momentum and
+        gradient have opposite directions, and the momentum must restart.
         """
         flat = table.reshape(-1)
         new_cells = np.setdiff1d(np.flatnonzero(flat < 0.0), self.cells, assume_unique=True)
@@ -171,7 +175,10 @@ class _Multipliers:
         return float((self.point - self.new) @ (self.new - self.values))
 
     def extrapolate(self, momentum: float) -> None:
-        """Replace ``values`` by ``new``, extrapolate ``point`` and drop cells with multiplier 0."""
+        """Replace ``values`` by ``new`` and extrapolate ``point`` from their difference.
+
+        Cells whose multiplier is 0 are dropped.
+        """
         retained = (self.new > 0.0) | (self.values > 0.0) | self.equality
         point = self.new + momentum * (self.new - self.values)
         self.cells, self.values, self.point = (
@@ -193,7 +200,7 @@ def project_nonnegative(
     *,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> dict[Axes, Array]:
-    """Return the contrasts of the nearest consistent tables without negative cells.
+    """Return the contrasts of the nearest consistent tables without negative cells, by set.
 
     The arrays of the maximal sets in ``contrasts`` change in place.
 
@@ -251,8 +258,7 @@ def project_nonnegative(
             break
         momentum = 1.0 if opposition > 0.0 else momentum
         previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
-        # skip tables that nearly satisfy their constraints: most tables do so many rounds before the
-        # slowest ones
+        # skip tables that nearly satisfy their constraints, as most do many rounds before the last
         active = list(dual.values()) if updates_all else active
         for block in active:
             skipped = violated and worst[block.axes] <= SKIP_TOLERANCE * tolerance * total
@@ -281,7 +287,7 @@ def _search_state(
     momentum: float,
     active: list[_Multipliers],
 ) -> dict[str, Array]:
-    """Return everything that the search needs to continue at round ``number``, as named arrays."""
+    """Return the state from which the search continues at round ``number``, as named arrays."""
     axes = list(dual)
     out = {
         "number": np.array(number),
@@ -299,8 +305,8 @@ def _restore_search(
 ) -> tuple[int, float, list[_Multipliers]]:
     """Restore a search from the arrays of `_search_state`.
 
-    Changes ``dual`` and ``worst`` in place; returns the round, the momentum and the tables that are
-    updated in this round.
+    Changes ``dual`` and ``worst`` in place.  Returns the number of the round, the momentum and the
+    multipliers of the tables that are updated in this round.
     """
     for k, (axes, block) in enumerate(dual.items()):
         block.cells, block.values, block.point = (
@@ -373,7 +379,7 @@ def zero_impossible_cells(
 def _apply_multipliers(
     contrasts: dict[Axes, Array], dual: Mapping[Axes, _Multipliers], means: _Means
 ) -> None:
-    """Add to each maximal contrast, in place, its weight g times the contrast of its multipliers."""
+    """Add g times the contrast of its multipliers to every contrast of a maximal set, in place."""
     for axes, block in dual.items():
         add_lower(contrasts[axes], axes, block.lower_contrast(means[axes]))
         contrasts[axes].reshape(-1)[block.cells] += block.weight * block.point
@@ -389,43 +395,45 @@ def _multipliers(
     exact: Collection[Axes],
 ) -> dict[Axes, _Multipliers]:
     tables = [axes for axes in tables if axes not in exact]
-    holding: dict[Axes, int] = {}
+    table_counts: dict[Axes, int] = {}
     for axes in tables:
         for inside in proper_subsets(axes):
-            holding[inside] = holding.get(inside, 0) + 1
+            table_counts[inside] = table_counts.get(inside, 0) + 1
     out = {}
     for axes in tables:
         impossible = ~possible[axes].reshape(-1) if axes in possible else None
-        step, shape = _step_size(axes, sizes, holding), contrasts[axes].shape
+        step, shape = _step_size(axes, sizes, table_counts), contrasts[axes].shape
         out[axes] = _Multipliers(
             axes=axes, shape=shape, step=step, exact=exact, impossible=impossible
         )
     return out
 
 
-def _step_size(axes: Axes, sizes: Sequence[int], holding: Mapping[Axes, int]) -> float:
-    """Return a gradient step size small enough for all tables to step simultaneously.
+def _step_size(axes: Axes, sizes: Sequence[int], table_counts: Mapping[Axes, int]) -> float:
+    """Return the step size of the multipliers of one table, if all tables step simultaneously.
 
-    ``holding`` maps attribute sets to the number of maximal sets that contain them.
+    It is the inverse of a bound on the curvature of the dual.  ``table_counts`` maps attribute sets
+    to the number of maximal sets that contain them.
     """
-    steepest = _weight(axes)
+    curvature = _weight(axes)
     for inside in proper_subsets(axes):
-        shares = math.prod(sizes[a] for a in axes if a not in inside)
-        steepest = max(steepest, _weight(inside) * holding[inside] / shares)
-    return 1.0 / steepest
+        summed_cells = math.prod(sizes[a] for a in axes if a not in inside)
+        curvature = max(curvature, _weight(inside) * table_counts[inside] / summed_cells)
+    return 1.0 / curvature
 
 
 def _weight(axes: Axes) -> float:
+    """Return the weight g of the contrast on a set of attributes."""
     return float(4 ** len(axes)) if axes else TOTAL_WEIGHT
 
 
 def _lower_contrasts(
     means: _Means, lower: Mapping[Axes, Array], exact: Collection[Axes]
 ) -> dict[Axes, Array]:
-    """Return the contrasts r_B of all non-maximal sets B at the present multipliers.
+    """Return the contrasts r_B of all sets B that are not maximal, at the present multipliers.
 
-    ``means`` maps maximal sets to the margins of their multipliers, ``lower`` non-maximal sets to
-    their given contrasts t_B.
+    ``means`` maps maximal sets to the means of their multipliers on subsets; ``lower`` maps sets
+    that are not maximal to their given contrasts t_B.
     """
     sums: dict[Axes, Array] = {}
     for margins in means.values():
@@ -449,14 +457,14 @@ def _table_at(
     Parameters
     ----------
     contrast_values : given contrast of the table.
-    moved : contrasts of all non-maximal sets, see `_lower_contrasts`.
-    means : margins of the multipliers of this table.
+    moved : contrasts of all sets that are not maximal, see `_lower_contrasts`.
+    means : means of the multipliers of this table on subsets.
     """
-    table, part = contrast_values.copy(), dual.lower_contrast(means)
+    table, lower = contrast_values.copy(), dual.lower_contrast(means)
     add_lower(
         table,
         dual.axes,
-        {a: moved[a] + part[a] if a in part else moved[a] for a in proper_subsets(dual.axes)},
+        {a: moved[a] + lower[a] if a in lower else moved[a] for a in proper_subsets(dual.axes)},
     )
     table.reshape(-1)[dual.cells] += dual.weight * dual.point
     return table
@@ -469,13 +477,14 @@ def mix_with_uniform(
     uniform: Mapping[Axes, Array],
     exact: Collection[Axes],
 ) -> dict[Axes, Array]:
-    """Replace tables by a mixture with uniform tables of the same total that has no negative cell.
+    """Mix uniform tables of the same total into all tables, so that no cell is negative.
 
     All tables get the same share of uniform tables, the smallest that suffices.  Returns
     ``contrasts``, whose arrays, in the shapes of their tables, change in place.  ``possible``,
     ``uniform`` and ``exact`` are those of `Evidence`.
     """
-    total, worst = float(contrasts[()]), 0.0
+    # number of uniformly distributed records that must be added to remove all negative cells
+    total, added_records = float(contrasts[()]), 0.0
     for axes in (axes for axes in tables if axes not in exact):
         table = assemble_table(contrasts, axes)
         uniform_table = (
@@ -489,9 +498,9 @@ def mix_with_uniform(
             out=np.zeros_like(table),
             where=possible.get(axes, np.array(True)),
         )
-        worst = max(worst, float(needed.max(initial=0.0)))
-    if worst > 0.0:
-        retained_share = max(total, 0.0) / (max(total, 0.0) + worst)
+        added_records = max(added_records, float(needed.max(initial=0.0)))
+    if added_records > 0.0:
+        retained_share = max(total, 0.0) / (max(total, 0.0) + added_records)
         for axes in contrasts:
             if axes and axes not in exact:
                 contrasts[axes] *= retained_share

@@ -40,16 +40,18 @@ from engine.records import count_marginals
 from engine.residuals import Space
 from engine.workload import Schema, Workload, subsets
 
-# shares of the records by which pairs deviate from independence, equally likely
+# equally likely deviations of a pair from independence, as shares of the records
 DEVIATIONS = np.array([0.01, 0.04, 0.1, 0.2, 0.5])
 ORDER_FACTOR = 0.4  # factor of the deviation for every attribute beyond two
 LOG_CELL_SPREAD = 2.25  # standard deviation of the logarithm of cell counts
-CELL_QUANTILES = 15  # cells that represent a table
-MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # of standard normal noise
-MIN_DEVIATION = 0.05  # of tables of a reference, whose noise may hide the deviation
-MIN_WEIGHT_SHARE = 1e-12  # of the largest weight
-MIN_SLOPE = 1e-16  # of the derivative per privacy cost, relative to the largest one
-MAX_STEPS, STEP_TOLERANCE = 200, 1e-4  # tolerance: largest change of the logarithm of a variance
+CELL_QUANTILES = 15  # number of quantiles of cell counts that represent a table
+MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # mean absolute value of standard normal noise
+# smallest deviation of a table of a reference, whose noise may hide its deviation
+MIN_DEVIATION = 0.05
+MIN_WEIGHT_SHARE = 1e-12  # smallest weight, as a share of the largest one
+MIN_SLOPE = 1e-16  # smallest derivative per privacy cost, as a share of the largest one
+# the search ends if no logarithm of a variance changes by more than the tolerance
+MAX_STEPS, STEP_TOLERANCE = 200, 1e-4
 
 
 def publication_weights(
@@ -132,20 +134,30 @@ def _set_weights(
     records: float,
     deviations: Mapping[Space, float] | None,
 ) -> dict[Space, float]:
-    """Return a mapping from attribute sets to the weights of the cells of their tables."""
+    """Return a mapping from attribute sets to the query weight of each cell of their tables.
+
+    Parameters
+    ----------
+    importance : mapping from attribute sets to the importance of their tables.
+    pcost : privacy cost of the release.
+    records : expected number of records.
+    deviations : mapping from attribute sets to the shares of the records by which their tables
+        deviate from smaller ones; None for the prior `DEVIATIONS`.
+    """
     if sum(2 ** len(names) for names in importance) > MAX_SETS:
         raise LimitExceeded(
             f"The groups have more than {MAX_SETS:,} subsets of attributes. Use a workload with fewer"
             " attributes per group."
         )
     inside = {names: list(subsets(names)) for names in importance}
-    spaces = sorted({space for found in inside.values() for space in found}, key=len)
+    spaces = sorted({space for spaces in inside.values() for space in spaces}, key=len)
     index = {space: i for i, space in enumerate(spaces)}
     cells = np.array([float(schema.cells(space)) for space in spaces])
     # number of residual coordinates, and privacy cost at noise variance 1
     coordinates = np.array([math.prod(schema[n].size - 1.0 for n in space) for space in spaces])
     costs = coordinates / cells
-    # dispersion of cells, shape (spaces, deviations, quantiles); infinite if residuals are kept
+    # dispersion of cells, shape (spaces, deviations, quantiles); infinite for single attributes and
+    # the total, whose residuals are not shrunk
     quantiles = scipy.special.ndtri((np.arange(CELL_QUANTILES) + 0.5) / CELL_QUANTILES)
     counts = np.exp(LOG_CELL_SPREAD * quantiles)
     counts /= np.sqrt(counts).mean() ** 2
@@ -157,8 +169,9 @@ def _set_weights(
     dispersions = np.multiply.outer(
         (shares * records / (MEAN_ABSOLUTE * cells[:, None])) ** 2, counts
     )
-    set_index = np.repeat(np.arange(len(importance)), [len(found) for found in inside.values()])
-    space_index = np.array([index[space] for found in inside.values() for space in found])
+    # one entry per pair of a table and a residual space that it contains
+    set_index = np.repeat(np.arange(len(importance)), [len(spaces) for spaces in inside.values()])
+    space_index = np.array([index[space] for spaces in inside.values() for space in spaces])
     set_weights = np.array(list(importance.values())) / sum(importance.values())
     variances = np.full(len(spaces), costs.sum() / pcost)
     factors = MEAN_ABSOLUTE * cells / records
@@ -172,7 +185,7 @@ def _set_weights(
         derivatives = square_slopes * np.bincount(
             space_index, (set_weights / (2.0 * table_errors))[set_index]
         )
-        # residuals that noise hides keep a negligible share of the budget
+        # residuals with much more noise than signal still get a negligible share of the budget
         derivatives = np.maximum(derivatives, MIN_SLOPE * costs * (derivatives / costs).max())
         optimum = np.sqrt(costs / derivatives)
         optimum *= (costs / optimum).sum() / pcost
@@ -192,28 +205,35 @@ def _weights_of_derivatives(
     coordinates: Array,
     cells: Array,
 ) -> dict[Space, float]:
-    """Return weights of cells for which weighted variances have given derivatives.
+    """Return the query weights at which the weighted sum of variances has given derivatives.
 
     The variances of the cells of the table on A sum to sum over B inside A of sigma_B^2 times
-    coordinates_B / cells of A outside B.  If smaller sets would need negative weights, they get
-    small positive ones.
+    coordinates_B / cells of A outside B.  Sets whose weights would be negative get small positive
+    ones.
+
+    Parameters
+    ----------
+    derivatives : with respect to the variances sigma_B^2, shape (spaces,).
+    index : mapping from residual spaces to their positions in the arrays.
+    inside : mapping from the attribute sets of the tables to their subsets.
+    coordinates, cells : numbers of residual coordinates and of cells, shape (spaces,).
     """
     remaining, weights = derivatives.copy(), dict[Space, float]()
     for names in sorted(inside, key=len, reverse=True):
-        at = index[names]
-        weight = max(remaining[at], 0.0) / coordinates[at]
+        table = index[names]
+        weight = max(remaining[table], 0.0) / coordinates[table]
         weights[names] = float(weight)
         for space in inside[names]:
             i = index[space]
-            remaining[i] -= weight * coordinates[i] * cells[i] / cells[at]
+            remaining[i] -= weight * coordinates[i] * cells[i] / cells[table]
     least = MIN_WEIGHT_SHARE * max(weights.values())
     return {names: max(weight, least) for names, weight in weights.items()}
 
 
 def _deviations(reference: Any, workload: Workload, sets: Iterable[Space]) -> dict[Space, float]:
-    """Return the shares of records by which tables of a reference deviate from smaller tables.
+    """Return by which share of the records tables of a reference deviate from smaller tables.
 
-    The mapping has all sets of at least two attributes inside ``sets``.
+    The result maps all subsets of ``sets`` that have at least two attributes to these shares.
     """
     spaces = {space for names in sets for space in subsets(names) if len(space) > 1}
     table = _reference_tables(reference, workload.schema, spaces)
@@ -223,14 +243,17 @@ def _deviations(reference: Any, workload: Workload, sets: Iterable[Space]) -> di
 def _reference_tables(
     reference: Any, schema: Schema, spaces: Iterable[Space]
 ) -> Callable[[Space], Array | None]:
-    """Return a function from attributes to the table of a reference, None if it has no such table."""
+    """Return a function from attributes to their table of a reference, in counts.
+
+    The function returns None if the reference has no such table.
+    """
     if not isinstance(reference, Published):
         counted = count_marginals(reference, schema, [(), *spaces])
         if not counted[()] > 0:
             raise PlanError("The reference has no records. Give a reference with records.")
         return lambda names: counted[names].astype(float)
-    theirs = reference.measurement.plan.schema
-    if any(name not in theirs or theirs[name].size != schema[name].size for name in schema):
+    published = reference.measurement.plan.schema
+    if any(name not in published or published[name].size != schema[name].size for name in schema):
         raise PlanError(
             "The reference has other attributes than the workload. Give tables that were published"
             " with the same schema."
@@ -254,7 +277,7 @@ def _reference_tables(
 def _deviation(table: Array | None) -> float:
     """Return the share of records by which a table deviates from its maximum-entropy reference.
 
-    At least `MIN_DEVIATION`, also for a table that is not there.
+    The result is at least `MIN_DEVIATION`, which is also the deviation of a missing table, None.
     """
     if table is None:
         return MIN_DEVIATION

@@ -41,7 +41,7 @@ from engine.postprocess.residual_estimates import (
     published_sets,
 )
 from engine.postprocess.shrinkage import make_consistent, shrunk_contrasts, shrunk_total
-from engine.postprocess.synthetic_records import keeping_facts, nearest_people, table_of
+from engine.postprocess.synthetic_records import meet_facts, nearest_people, table_of
 from engine.progress import Progress, check_callback, progress_reporter
 from engine.records import MEMORY_LIMIT
 from engine.release import Measurement, apply_group
@@ -58,9 +58,9 @@ CELL_COPIES = 3  # numbers in memory per cell: noisy residual, contrast and mult
 # limits of the share of uniform tables that may be mixed in to remove negative cells: absolute, and
 # as a multiple of the mean noise of a table relative to the number of records
 MAX_UNIFORM_SHARE, UNIFORM_SHARE_PER_NOISE = 5e-4, 5e-3
-MAX_SETS = 1_000_000
-# L1 distance of synthetic records from tables, per record, at which they are near enough: at most
-# MAX_RECORDS_DISTANCE, and NOISE_SHARE of the error that noise leaves in the tables
+MAX_SETS = 1_000_000  # largest number of tables, one per subset of the attributes of a group
+# the search for synthetic records ends when their L1 distance from the tables, per record, is at
+# most MAX_RECORDS_DISTANCE and at most NOISE_SHARE times the error that noise leaves in the tables
 MAX_RECORDS_DISTANCE, NOISE_SHARE = 0.02, 0.18
 MAX_RECORDS = 1_000_000_000
 RECORD_COPIES = 2  # numbers in memory per value of a synthetic record
@@ -125,20 +125,21 @@ class Published:
         return axes
 
     def laid_out(self, table: Array, attributes: Sequence[str]) -> Array:
-        """Return a table on `positions` with one axis per attribute, in the order requested.
+        """Return a table with its axes in the order of ``attributes``, shape (n_1, ..., n_k).
 
-        Shape (n_1, ..., n_k).
+        ``table`` has the axes that `positions` returns; attributes of one cell are added.
         """
         names = self.measurement.plan.schema.named(attributes)
         axes = self._axes(names)
-        wide = [axes.index(self._at[name]) for name in names if name in self._at]
+        wide = [axes.index(self._positions[name]) for name in names if name in self._positions]
         return table.transpose(wide).reshape(self.measurement.plan.schema.sizes(names))
 
     def spread(self, attributes: Sequence[str]) -> Array:
-        """Return a table on any attributes that has the published margins and no other interaction.
+        """Return a table in counts on any attributes, also those that no group contains together.
 
-        Shape (n_1, ..., n_k).  If no group contains all attributes, some cells may be negative: use
-        the table for simulations, do not publish it.
+        It has the published margins and no interaction beyond them, shape (n_1, ..., n_k).  If no
+        group contains all attributes, some cells may be negative: use the table for simulations, do
+        not publish it.
         """
         axes = self._axes(self.measurement.plan.schema.named(attributes))
         if axes in self.contrasts:
@@ -148,9 +149,10 @@ class Published:
         return self.laid_out(table, attributes)
 
     def _axes(self, names: Sequence[str]) -> Axes:
-        return tuple(sorted(self._at[name] for name in names if name in self._at))
+        return tuple(sorted(self._positions[name] for name in names if name in self._positions))
 
     def _raw_table(self, axes: Axes) -> Array:
+        """Return the published table in counts on positions in ``names``, axes in this order."""
         if self.people is not None:
             return table_of(self.people, axes, self._sizes).astype(float)
         if (schema := self.measurement.plan.schema).is_exact(
@@ -171,7 +173,7 @@ class Published:
         return np.asarray(schema.even_share([self.names[a] for a in axes]) == 0.0)
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the published answers to queries ``start:stop`` of a group, in counts, shape (queries,)."""
+        """Return the published answers to queries ``start:stop`` of a group, in counts."""
         queries = self.measurement.plan.workload.groups[group]
         first, last, _ = slice(start, stop).indices(queries.count)
         return apply_group(queries, self.table(queries.attributes), first, max(first, last))
@@ -224,22 +226,19 @@ class Published:
             if n is None
             else check_int("number of records", n, 0, MAX_RECORDS, error=PlanError)
         )
-        codes = self.people if self.people is not None and len(self.people) == people else None
-        codes = (
-            self._generate_records(
-                people, progress, _checkpoints(self.measurement, self.fit, resume)
-            )
-            if codes is None
-            else codes
-        )
+        if self.people is not None and len(self.people) == people:
+            codes = self.people
+        else:
+            checkpoints = _checkpoints(self.measurement, self.fit, resume)
+            codes = self._generate_records(people, progress, checkpoints)
         schema = self.measurement.plan.schema
-        held = {
+        published_names = {
             name for group in self.measurement.plan.workload.groups for name in group.attributes
         }
         columns = {
-            name: codes[:, self._at[name]] if name in self._at else 0
+            name: codes[:, self._positions[name]] if name in self._positions else 0
             for name in schema.names
-            if name in held
+            if name in published_names
         }
         return pd.DataFrame(columns, index=pd.RangeIndex(people))
 
@@ -261,7 +260,6 @@ class Published:
         tell = progress_share(progress)
         generator = np.random.default_rng(seed_of(self.measurement))
         impossible = {axes: mask for axes in sets if (mask := self.impossible(axes)) is not None}
-        part = checkpoints.of_part(f"records {people}")
         records = nearest_people(
             tables,
             self._sizes,
@@ -269,13 +267,13 @@ class Published:
             generator,
             tell,
             impossible,
-            part,
+            checkpoints.of_part(f"records {people}"),
             _records_tolerance(evidence(self.measurement), tables),
         )
-        held = {self.names[a] for axes in self.contrasts for a in axes}
-        columns = {name: records[:, self._at[name]] for name in self.names if name in held}
-        for name, codes in keeping_facts(columns, self.measurement.plan.schema, generator).items():
-            records[:, self._at[name]] = codes
+        positions = sorted({a for axes in self.contrasts for a in axes})
+        columns = {self.names[a]: records[:, a] for a in positions}
+        for name, codes in meet_facts(columns, self.measurement.plan.schema, generator).items():
+            records[:, self._positions[name]] = codes
         return records
 
     def uncertainty(self, **options: Any) -> Any:
@@ -289,7 +287,7 @@ class Published:
         return self.measurement.plan.schema.sizes(self.names)
 
     @cached_property
-    def _at(self) -> dict[str, int]:
+    def _positions(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.names)}
 
 
@@ -374,14 +372,14 @@ def publish(
 def _fitted(
     measurement: Measurement, fit: str, tell: Callable[[float, str], None], checkpoints: Checkpoints
 ) -> dict[Axes, Array]:
-    """Fit the tables; return their contrasts and write them to the last checkpoint."""
+    """Return the contrasts of the fitted tables by attribute set, also written to a checkpoint."""
     estimates = evidence(measurement)
-    pooled_total = (
-        borrowed_total(estimates)
-        if fit == "shrunk"
-        else (estimates.total, estimates.total_variance)
-    )
-    total = estimates.total if fit == "none" else shrunk_total(*pooled_total)
+    if fit == "none":
+        total = estimates.total
+    elif fit == "shrunk":
+        total = shrunk_total(*borrowed_total(estimates))
+    else:
+        total = shrunk_total(estimates.total, estimates.total_variance)
     if total <= 0.0 and fit != "none":
         contrasts = {axes: np.zeros(estimates.shape(axes)) for axes in estimates.sets}
     elif fit == "none":
@@ -391,22 +389,29 @@ def _fitted(
                 contrasts, estimates.tables, estimates.sizes, estimates.possible, estimates.exact
             )
     else:
-        shrunk = shrunk_contrasts(estimates, total, tell, checkpoints) if fit == "shrunk" else None
-        contrasts = _as_measured(estimates, measurement, total) if shrunk is None else shrunk
-        tolerance, later = _tolerance(estimates, total), lambda s, w: tell(0.4 + 0.6 * s, w)
-        # free the residuals, which need as much memory as the tables
-        estimates = replace(estimates, seen={})
-        if fit == "shrunk" and not (estimates.possible or estimates.exact):
-            contrasts = make_consistent(estimates, contrasts, tolerance, later, checkpoints)
+        if fit == "shrunk":
+            contrasts = shrunk_contrasts(estimates, total, tell, checkpoints)
         else:
-            facts = estimates.possible, estimates.uniform, estimates.exact
+            contrasts = _as_measured(estimates, measurement, total)
+        tolerance = _tolerance(estimates, total)
+
+        def tell_rest(share: float, text: str) -> None:
+            tell(0.4 + 0.6 * share, text)
+
+        # free the residuals, which need as much memory as the tables
+        estimates = replace(estimates, residuals={})
+        if fit == "shrunk" and not (estimates.possible or estimates.exact):
+            contrasts = make_consistent(estimates, contrasts, tolerance, tell_rest, checkpoints)
+        else:
             contrasts = project_nonnegative(
                 contrasts,
                 estimates.tables,
                 estimates.sizes,
                 tolerance,
-                later,
-                *facts,
+                tell_rest,
+                estimates.possible,
+                estimates.uniform,
+                estimates.exact,
                 checkpoints=checkpoints,
             )
     checkpoints.write_result("contrasts", arrays_by_name(contrasts))
@@ -414,19 +419,20 @@ def _fitted(
 
 
 def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> float:
-    """Return the L1 distance of synthetic records from tables, per record, that noise hides.
+    """Return the L1 distance from tables, per record, at which a search for records may end.
 
-    It is a share of the error that the noise of the residuals leaves in the tables.  The error of a
-    residual on two or more attributes is at most that of a table whose dispersion is its counts.
+    It is a share of the error that the noise leaves in the tables, so that the additional error is
+    small.  The error of a residual on two or more attributes is at most that of a shrunk residual
+    whose cells have their counts as variances.
     """
     errors = []
     for axes, table in tables.items():
         squares = 0.0
         for inside in subsets(axes):
-            if (seen := estimates.seen.get(inside)) is None:
+            if (estimate := estimates.residuals.get(inside)) is None:
                 continue
             margin = table.sum(axis=tuple(i for i, a in enumerate(axes) if a not in inside))
-            variances = np.full(margin.shape, seen.variance)
+            variances = np.full(margin.shape, estimate.variance)
             if len(inside) > 1:
                 variances = variances * margin / (variances + margin)
             squares += float(np.sqrt(variances).sum()) ** 2
@@ -452,9 +458,10 @@ def progress_share(
 
 
 def seed_of(measurement: Measurement) -> list[int]:
-    """Return a hash of the released numbers, the seed of all random draws of post-processing.
+    """Return the seed of all random draws of post-processing, as integers below 2^32.
 
-    With this seed, random draws are a function of released numbers and cost no privacy.
+    It is a hash of the released numbers, so that random draws depend only on them and cost no
+    privacy.
     """
     digest, integers = hashlib.sha256(measurement.plan.hash.encode()), measurement.answers_on_grid
     # prefer the released integers: estimates differ in their last digits between machines
@@ -468,12 +475,12 @@ def seed_of(measurement: Measurement) -> list[int]:
 def _tolerance(estimates: Evidence, total: float) -> float:
     """Return the largest share of uniform tables that may be mixed in to remove negative cells.
 
-    It is a small fraction of the mean noise of the tables relative to the number of records.
+    The share is small compared with the mean noise of a table relative to the number of records.
     """
     noise = [
-        estimates.cells(a) * np.sqrt(estimates.seen[a].variance) / total
+        estimates.cells(a) * np.sqrt(estimates.residuals[a].variance) / total
         for a in estimates.tables
-        if a in estimates.seen
+        if a in estimates.residuals
     ]
     return (
         min(MAX_UNIFORM_SHARE, UNIFORM_SHARE_PER_NOISE * float(np.mean(noise)))
@@ -483,6 +490,7 @@ def _tolerance(estimates: Evidence, total: float) -> float:
 
 
 def _as_measured(estimates: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
+    """Return the contrasts of the unbiased tables by attribute set, with a given total."""
     answers = measurement.plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # `evidence` checks this
     out = {
@@ -507,9 +515,10 @@ class PublishForecast:
 
     @property
     def seconds(self) -> float:
-        """Expected seconds for tables, errors and files on an idle machine, within a factor of 2.
+        """Expected seconds for tables, their errors and files on an idle machine.
 
-        A power of the number of cells, fitted to the demo data from 160 to 150,000 cells.
+        A power of the number of cells, fitted to the demo data from 160 to 150,000 cells and
+        accurate within a factor of 2.
 
         >>> round(PublishForecast(cells=9_418, bytes_needed=0).seconds)
         11

@@ -53,7 +53,7 @@ def contrast(table: Array) -> Array:
 
 
 def along_axes(values: Array, axes: Axes, all_axes: Axes) -> Array:
-    """Return a table on ``axes`` with length-1 axes inserted, to broadcast with tables on ``all_axes``."""
+    """Return a table on ``axes`` with axes of length 1 inserted for the other ``all_axes``."""
     sizes = dict(zip(axes, values.shape, strict=True))
     return values.reshape([sizes.get(a, 1) for a in all_axes])
 
@@ -91,9 +91,9 @@ def maximal_sets(family: Iterable[Axes]) -> list[Axes]:
 
 
 def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
-    """Add tables on proper subsets to a table in place; each cell is divided evenly.
+    """Add tables on proper subsets of attributes to a table on ``axes``, in place.
 
-    ``lower`` maps proper subsets of ``axes`` to tables; a count in a cell of a subset is divided
+    ``lower`` maps proper subsets of ``axes`` to tables.  A count in one of their cells is divided
     equally between the cells of ``table``, shape (n_1, ..., n_k), that sum to it.
     """
     sizes = dict(zip(axes, table.shape, strict=True))
@@ -111,7 +111,10 @@ def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
 
 
 def assemble_table(contrasts: Mapping[Axes, Array], axes: Axes) -> Array:
-    """Return the table on ``axes`` that belongs to contrasts, shape (n_1, ..., n_k), in counts."""
+    """Return the table on ``axes`` whose contrasts are given, in counts, shape (n_1, ..., n_k).
+
+    ``contrasts`` maps ``axes`` and all its subsets to contrasts, see the module docstring.
+    """
     out = np.array(contrasts[axes], dtype=float)
     add_lower(out, axes, contrasts)
     return out
@@ -122,7 +125,7 @@ EQUAL_VARIANCE_TOLERANCE = 1e-6  # relative difference up to which variances cou
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Metric:
-    """Precision matrix of the noise of a residual table: a Kronecker product times a scale.
+    """Precision matrix of the noise of a residual table, a Kronecker product times a scale.
 
     Attributes
     ----------
@@ -134,14 +137,20 @@ class Metric:
     scale: float
 
     def of(self, gap: Array) -> Array:
-        """Return the precision matrix times a difference of residual tables, in their shape."""
+        """Return the precision matrix times ``gap``, a difference of residual tables.
+
+        Shape (n_1, ..., n_k), as ``gap``; in 1 / counts.
+        """
         out = gap
         for axis, factor in enumerate(self.factors):
             out = np.moveaxis(np.tensordot(factor, out, axes=(1, axis)), 0, axis)
         return np.asarray(self.scale * out)
 
     def squared(self, gap: Array) -> float:
-        """Return the squared norm of a difference, shape (n_1, ..., n_k), in squared standard errors."""
+        """Return the squared norm of ``gap``, a difference of residual tables.
+
+        In squared standard errors.  ``gap`` has the shape (n_1, ..., n_k).
+        """
         return float(np.sum(gap * self.of(gap)))
 
     @cached_property
@@ -161,10 +170,10 @@ class Metric:
 
 
 def metric_of(block: Block, space: Space) -> Metric | None:
-    """Return the precision matrix of the noise of a residual space that a block measures.
+    """Return the precision matrix of the noise of one residual space that a block measures.
 
-    None if all directions have the same variance, or if no Kronecker product with one factor per
-    attribute represents the matrix.
+    None if all directions have the same variance, or if the matrix is not a Kronecker product with
+    one factor per attribute.
     """
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None
@@ -184,17 +193,23 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         return None
     if all(map(_is_scalar, covariances)):
         return None
-    factors, uneven = [], False
+    factors, has_unequal_variances = [], False
     for covariance in covariances:
-        values, vectors = np.linalg.eigh(covariance)
-        uneven |= bool(values[-1] > (1.0 + EQUAL_VARIANCE_TOLERANCE) * values[0])
-        lifted = basis(len(values) + 1) @ vectors
-        factors.append((lifted / values) @ lifted.T)
-    return Metric(factors=tuple(factors), scale=1.0 / block.noise**2) if uneven else None
+        variances, vectors = np.linalg.eigh(covariance)
+        if variances[-1] > (1.0 + EQUAL_VARIANCE_TOLERANCE) * variances[0]:
+            has_unequal_variances = True
+        vectors_of_cells = basis(len(variances) + 1) @ vectors
+        factors.append((vectors_of_cells / variances) @ vectors_of_cells.T)
+    if not has_unequal_variances:
+        return None
+    return Metric(factors=tuple(factors), scale=1.0 / block.noise**2)
 
 
 def _is_scalar(covariance: Array) -> bool:
-    """Return whether Gershgorin's theorem proves that all eigenvalues are equal."""
+    """Return whether a covariance is a multiple of the identity, up to a tolerance.
+
+    By Gershgorin's theorem its eigenvalues are then equal up to `EQUAL_VARIANCE_TOLERANCE`.
+    """
     scale = float(covariance[0, 0])
     radii = np.abs(covariance - scale * np.eye(len(covariance))).sum(axis=1)
     return bool(radii.max() <= 0.4 * EQUAL_VARIANCE_TOLERANCE * scale)
@@ -222,7 +237,7 @@ class MeasuredProjection:
         return not self.span and self.complement is None
 
     def of(self, table: Array) -> Array:
-        """Return the measured part of the residual of a table, in the shape of the table."""
+        """Return the measured part of the residual of a table, in counts, shape of the table."""
         if self.plain:
             out = np.array(table, dtype=float)
             for axis, pi in enumerate(self.centers):
@@ -238,10 +253,10 @@ class MeasuredProjection:
         )
 
     def cells(self, coordinates: Array) -> Array:
-        """Project residual coordinates on the measured subspace and return them as a table of cells.
+        """Return the table of residual coordinates that are projected on the measured subspace.
 
-        ``coordinates`` have the shape (n_1 - 1, ..., n_k - 1), the table (n_1, ..., n_k); it sums to
-        0 along every axis.
+        ``coordinates`` have the shape (n_1 - 1, ..., n_k - 1), the table (n_1, ..., n_k).  The
+        table sums to 0 along every axis.
         """
         out = coordinates
         for axes, columns in self.span:
@@ -259,28 +274,28 @@ class MeasuredProjection:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResidualEstimate:
-    """Noisy estimate of the residual of one residual space.
+    """Noisy estimate of the residual of the true table on one set of attributes.
 
     Attributes
     ----------
     cells : the residual as a table, in counts, one axis per attribute.
-    variance : variance of the noise, as mean of the ``rank`` measured directions, in counts^2.
+    variance : mean variance of the noise over the ``rank`` measured directions, in counts^2.
     rank : dimension of the measured subspace.
-    lens : projection on the measured subspace.
+    projection : projection on the measured subspace.
     metric : precision matrix of the noise; None if all directions have the same variance.
     """
 
     cells: Array = field(repr=False)
     variance: float
     rank: int
-    lens: MeasuredProjection
+    projection: MeasuredProjection
     metric: Metric | None = None
 
     def surplus(self, gap: Array) -> tuple[float, float]:
-        """Return by how much the squared norm of a difference exceeds the expectation of pure noise.
+        """Return by how much the squared norm of ``gap`` exceeds its expectation for pure noise.
 
         The first value is in squared standard errors, the second in standard deviations of the
-        squared norm.  ``gap`` is a table of shape (n_1, ..., n_k).
+        squared norm.  ``gap`` is a difference of residual tables, shape (n_1, ..., n_k).
         """
         squared = (
             float(np.sum(gap**2)) / self.variance
@@ -294,13 +309,15 @@ class ResidualEstimate:
 class Evidence:
     """Noisy residuals and public facts from which tables are fitted.
 
+    Sets of attributes are tuples of positions in ``names``.
+
     Attributes
     ----------
     names, sizes, centers : the attributes with more than one cell, their numbers of cells and their
         centers.
     tables : the maximal sets of attributes whose tables are published.
     total, total_variance : noisy number of records in counts and its variance in counts^2.
-    seen : mapping from attribute sets to their noisy residuals; sets without a measurement are
+    residuals : mapping from attribute sets to their noisy residuals; sets without a measurement are
         absent.
     possible : mapping from attribute sets that have impossible cells to masks of their possible
         cells, shape (n_1, ..., n_k).
@@ -317,7 +334,7 @@ class Evidence:
     tables: tuple[Axes, ...]
     total: float
     total_variance: float
-    seen: Mapping[Axes, ResidualEstimate] = field(repr=False)
+    residuals: Mapping[Axes, ResidualEstimate] = field(repr=False)
     possible: Mapping[Axes, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
     uniform: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
     exact: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
@@ -337,9 +354,10 @@ class Evidence:
 
 
 def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
-    """Return the attributes with more than one cell, and the maximal sets that are published.
+    """Return the attributes with more than one cell, and the sets of them that are published.
 
-    Sets are given by positions in the attributes.
+    The sets are those of the groups of the workload, without sets that are contained in others, as
+    positions in the attributes.
 
     Raises: NotApplicable if the plan measures a separate table per group instead of residual
     spaces.
@@ -371,7 +389,9 @@ def all_sets(tables: tuple[Axes, ...]) -> set[Axes]:
 
 
 def evidence(measurement: Measurement) -> Evidence:
-    """Return the noisy residuals of a measurement, on all attribute subsets of its groups.
+    """Return the noisy residuals of a measurement and the public facts, for `publish`.
+
+    It has one residual per attribute set that is contained in a group and was measured.
 
     Raises
     ------
@@ -383,7 +403,7 @@ def evidence(measurement: Measurement) -> Evidence:
     assert isinstance(answers, SpaceAnswers)  # `published_sets` checks this
     at = {name: i for i, name in enumerate(names)}
     centers = tuple(center(plan.schema[n].size, plan.split.centers.get(n)) for n in names)
-    seen: dict[Axes, ResidualEstimate] = {}
+    residuals: dict[Axes, ResidualEstimate] = {}
     sets = all_sets(tables)
     names_of = {axes: tuple(names[a] for a in axes) for axes in sets}
     exact = {
@@ -403,13 +423,13 @@ def evidence(measurement: Measurement) -> Evidence:
                 plan.split.complement(space),
             )
             if estimate is not None:
-                seen[axes] = estimate
-    if () not in seen and () not in exact:
+                residuals[axes] = estimate
+    if () not in residuals and () not in exact:
         raise NotAnswerable(
             "The number of records was not measured, but consistent tables need it. Add the family"
             " 'total', or a marginal, to the workload."
         )
-    total = seen.pop((), None)
+    total = residuals.pop((), None)
     shares = {
         axes: plan.schema.even_share(attributes)
         for axes, attributes in names_of.items()
@@ -422,7 +442,7 @@ def evidence(measurement: Measurement) -> Evidence:
         tables=tables,
         total=float(exact[()] if total is None else total.cells),
         total_variance=0.0 if total is None else total.variance,
-        seen=seen,
+        residuals=residuals,
         possible={axes: share > 0.0 for axes, share in shares.items() if not share.all()},
         uniform={
             axes: contrast(share)
@@ -440,9 +460,10 @@ def _estimate(
     centers: tuple[Array, ...],
     complement: Complement | None,
 ) -> ResidualEstimate | None:
-    """Return the estimate of one residual space from the block that measures it.
+    """Return the noisy residual of one residual space, from the block that measures it.
 
-    None if the block measures only sums of this space and other residual spaces.
+    None if the block measures the space only in sums with other residual spaces.  ``coordinates``
+    are its noisy residual coordinates, ``centers`` the centers of its attributes.
     """
     span: tuple[tuple[Axes, Array], ...] = ()
     if block.union:
@@ -454,27 +475,32 @@ def _estimate(
         rows = slice(first, first + coordinates.size)
         if not strategy.complete and strategy.leaves_span(np.eye(strategy.dimension)[rows]).any():
             return None
+        # trace of the covariance of the coordinates at noise 1
         trace, rank = float(np.sum(strategy.pinv[rows] ** 2)), coordinates.size
     else:
-        solved = [s.pinv for _, s in block.factors]
+        pinvs = [s.pinv for _, s in block.factors]
         rank = math.prod(s.rank for _, s in block.factors)
         if block.weights is None:
-            trace = math.prod(float(np.sum(p**2)) for p in solved)
+            trace = math.prod(float(np.sum(pinv**2)) for pinv in pinvs)
         else:
-            inverse = 1.0 / block.weights**2
-            for p in solved:
-                inverse = np.tensordot(inverse, np.sum(p**2, axis=0), axes=(0, 0))
-            trace = float(inverse)
+            squares = 1.0 / block.weights**2
+            for pinv in pinvs:
+                squares = np.tensordot(squares, np.sum(pinv**2, axis=0), axes=(0, 0))
+            trace = float(squares)
         if not all(s.complete for _, s in block.factors):
             span = tuple((axes, s.span) for axes, s in block.factors)
-    lens = MeasuredProjection(centers=centers, complement=complement, span=span)
+    projection = MeasuredProjection(centers=centers, complement=complement, span=span)
     variance = block.noise**2 * trace / max(rank, 1)
-    metric = metric_of(block, space) if lens.plain else None
+    metric = metric_of(block, space) if projection.plain else None
     return ResidualEstimate(
-        cells=lens.cells(coordinates), variance=variance, rank=rank, lens=lens, metric=metric
+        cells=projection.cells(coordinates),
+        variance=variance,
+        rank=rank,
+        projection=projection,
+        metric=metric,
     )
 
 
 def spread_along(vector: Array, axis: int, count: int) -> Array:
-    """Return a vector, shape (n,), as a table with ``count`` axes, all but ``axis`` of length 1."""
+    """Return a vector, shape (n,), as axis ``axis`` of ``count`` axes; the others have length 1."""
     return vector.reshape([-1 if a == axis else 1 for a in range(count)])

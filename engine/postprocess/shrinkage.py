@@ -83,26 +83,26 @@ from engine.postprocess.residual_estimates import (
 from engine.progress import Listener
 from engine.residuals import Axes
 
-ENTROPY_SWEEPS = 30
-MAX_STEPS = 200
+ENTROPY_SWEEPS = 30  # largest number of passes over the margins of one table
+MAX_STEPS = 200  # largest number of proximal gradient steps
 STEP_TOLERANCE = 1e-4  # squared length of the last step per direction, in squared standard errors
-# error of margins as a share of the records; the joint projection removes it
+# allowed error of margins as a share of the records; the joint projection removes it
 MARGIN_TOLERANCE = 1e-4
 # the same for pairs, whose margins are replaced by the one-way tables when tables are assembled
 PAIR_TOLERANCE = 1e-7
-# tau is its estimate times one of these factors; large cells dominate the estimate
+# the estimate of tau is multiplied by one of these factors, because large cells dominate it
 TAU_FACTORS = (1.4, 4.0, 12.0)
-UNDERFLOW = 1e-250
 # the same, for tables whose noise has a precision matrix
 TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)
-# deviation from the reference, in standard errors, below which a table keeps its reference: by
-# number of attributes, and for all other numbers
+UNDERFLOW = 1e-250  # sums of derivatives below this are 0 up to underflow
+# a table equals its reference if its noisy residual deviates from it by fewer standard errors than
+# this: by number of attributes, and for all other numbers
 MIN_SIGNAL_SE = {2: 1.0}
 MIN_SIGNAL_SE_DEFAULT = 2.0
 # if fewer pairs than MIN_SIGNAL_SHARE deviate from their references by SIGNIFICANT_SE standard errors,
 # the risk estimate chooses tau only for pairs that deviate by MIN_CHOICE_SE
 MIN_SIGNAL_SHARE, SIGNIFICANT_SE, MIN_CHOICE_SE = 0.25, 2.0, 6.0
-# values with positive prior probability of a squared deviation, as shares of its upper bound
+# values that the prior of a squared deviation is concentrated on, as shares of its upper bound
 DEVIATION_SHARES = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 43)])
 PRIOR_STEPS = 20  # EM steps that estimate the prior
 # expected squared deviation, as a multiple of the variance of one cell, that counts as 0
@@ -171,7 +171,7 @@ def fit_margins(
 
 def shrink_table(
     axes: Axes,
-    seen: ResidualEstimate | None,
+    estimate: ResidualEstimate | None,
     margins: Mapping[Axes, Array],
     total: float,
     possible: Possible = None,
@@ -185,14 +185,14 @@ def shrink_table(
 
     Parameters
     ----------
-    seen : noisy residual; None if the set was not measured.
+    estimate : noisy residual; None if the set was not measured.
     margins : mapping from the subsets of ``axes`` with one attribute fewer to fitted tables, which
         are the margins of the result.
     total : number of records.
     reference : table with these margins, shape (n_1, ..., n_k); by default the maximum-entropy
         table.
     expected_excess : squared deviation from the reference in counts^2, see `expected_deviations`.
-        Without it, that of this table alone is used if it is significant.
+        By default it is estimated from this table alone, and 0 if it is not significant.
     chooses_tau : whether Stein's risk estimate chooses the factor of tau in `TAU_FACTORS`;
         otherwise it is the first one.
     tolerance : error of the margins, as a share of the records; by default rounding only for pairs,
@@ -202,60 +202,64 @@ def shrink_table(
     not measured.  Shape (n_1, ..., n_k).
     """
     table = max_entropy_table(axes, margins, possible) if reference is None else reference
-    if seen is None or seen.rank == 0:
+    if estimate is None or estimate.rank == 0:
         return table
-    gap = seen.cells - seen.lens.of(table)
-    excess, errors = seen.surplus(gap)
+    gap = estimate.cells - estimate.projection.of(table)
+    excess, errors = estimate.surplus(gap)
     if expected_excess is None:
         if errors < MIN_SIGNAL_SE.get(len(axes), MIN_SIGNAL_SE_DEFAULT):
             return table
-    elif expected_excess <= NEGLIGIBLE_EXCESS * seen.variance:
+    elif expected_excess <= NEGLIGIBLE_EXCESS * estimate.variance:
         return table
-    if seen.metric is not None:
-        fit, tau = table, excess / float(np.sum(seen.metric.of_cells * table))
-        # squared distance that linear shrinkage towards the reference would have
-        expected = seen.rank**2 / (seen.rank + excess)
+    if estimate.metric is not None:
+        fit, tau = table, excess / float(np.sum(estimate.metric.of_cells * table))
+        # squared distance from the noisy residual that linear shrinkage to the reference would have
+        expected = estimate.rank**2 / (estimate.rank + excess)
         for factor in TAU_FACTORS_METRIC:
-            fit = _metric_fit(table, fit, seen, seen.metric, factor * tau, axes, margins)
-            if seen.metric.squared(seen.lens.of(fit) - seen.cells) <= expected:
+            fit = _metric_fit(table, fit, estimate, estimate.metric, factor * tau, axes, margins)
+            if estimate.metric.squared(estimate.projection.of(fit) - estimate.cells) <= expected:
                 break
         return fit
-    excess = excess * seen.variance if expected_excess is None else expected_excess
+    excess = excess * estimate.variance if expected_excess is None else expected_excess
     best, least = table, math.inf
     for factor in TAU_FACTORS if chooses_tau else TAU_FACTORS[:1]:
-        s = seen.variance * total / (factor * excess)
+        s = estimate.variance * total / (factor * excess)
         fit = _entropic_fit(table, table + gap, s, axes, margins, tolerance)
-        risk = _risk(fit, table, gap, s, seen, excess / total)
+        risk = _risk(fit, table, gap, s, estimate, excess / total)
         if risk < least:
             best, least = fit, risk
     return best
 
 
 def expected_deviations(
-    seen: Mapping[Axes, ResidualEstimate], references: Mapping[Axes, Array]
+    residuals: Mapping[Axes, ResidualEstimate], references: Mapping[Axes, Array]
 ) -> dict[Axes, float]:
-    """Return a mapping from attribute sets to expected squared deviations from references, in counts^2.
+    """Return expected squared deviations of tables from their references, in counts^2.
 
-    These are posterior means given the noisy residuals ``seen``.  The deviations, as shares of upper
-    bounds, have one prior for all tables, estimated by nonparametric maximum likelihood.
+    These are posterior means given the noisy residuals, by attribute set.  The deviations, as
+    shares of their upper bounds, have the same prior for all tables, estimated by nonparametric
+    maximum likelihood.
 
     >>> from engine.postprocess.residual_estimates import MeasuredProjection
-    >>> lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
+    >>> projection = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
     >>> cells = np.array([[1.0, -1.0], [-1.0, 1.0]])
-    >>> seen = {(0, 1): ResidualEstimate(cells=cells, variance=9.0, rank=1, lens=lens)}
-    >>> expected_deviations(seen, {(0, 1): np.full((2, 2), 25.0)})[0, 1] < 0.1
+    >>> residuals = {(0, 1): ResidualEstimate(cells=cells, variance=9.0, rank=1, projection=projection)}
+    >>> expected_deviations(residuals, {(0, 1): np.full((2, 2), 25.0)})[0, 1] < 0.1
     True
     """
     if not references:
         return {}
     excesses = np.array(
-        [seen[a].surplus(seen[a].cells - seen[a].lens.of(m))[0] for a, m in references.items()]
+        [
+            residuals[a].surplus(residuals[a].cells - residuals[a].projection.of(m))[0]
+            for a, m in references.items()
+        ]
     )
     bounds = np.array(
         [min(float(np.sum(m.sum(axis=k) ** 2)) for k in range(m.ndim)) for m in references.values()]
     )
-    variances = np.array([seen[a].variance for a in references])
-    ranks = np.array([seen[a].rank for a in references], dtype=float)
+    variances = np.array([residuals[a].variance for a in references])
+    ranks = np.array([residuals[a].rank for a in references], dtype=float)
     # squared deviations in squared standard errors, shape (tables, shares)
     means = np.multiply.outer(bounds / variances, DEVIATION_SHARES)
     spreads = 2.0 * ranks[:, None] + 4.0 * means
@@ -272,7 +276,7 @@ def expected_deviations(
 def _metric_fit(
     table: Array,
     start: Array,
-    seen: ResidualEstimate,
+    estimate: ResidualEstimate,
     metric: Metric,
     tau: float,
     axes: Axes,
@@ -290,7 +294,7 @@ def _metric_fit(
     current = point = start
     momentum = 1.0
     for _ in range(MAX_STEPS):
-        slope = metric.of(seen.lens.of(point) - seen.cells)
+        slope = metric.of(estimate.projection.of(point) - estimate.cells)
         proposal = _entropic_fit(
             table, point - step * slope, step / tau, axes, margins, MARGIN_TOLERANCE
         )
@@ -299,24 +303,27 @@ def _metric_fit(
         previous = 1.0 if float(np.sum((point - proposal) * change)) > 0.0 else momentum
         momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
         point, current = proposal + (previous - 1.0) / momentum * change, proposal
-        if metric.squared(change) <= STEP_TOLERANCE * seen.rank:
+        if metric.squared(change) <= STEP_TOLERANCE * estimate.rank:
             break
     return current
 
 
 def _risk(
-    fit: Array, table: Array, gap: Array, s: float, seen: ResidualEstimate, tau: float
+    fit: Array, table: Array, gap: Array, s: float, estimate: ResidualEstimate, tau: float
 ) -> float:
     """Return Stein's unbiased estimate of the weighted squared error of ``fit``, up to a constant.
 
-    ``table`` is the reference, ``gap`` the noisy residual minus that of the reference, ``s`` the
-    variance over tau in the fit.  The weight of a cell m is 1 / (variance + tau m).
+    ``table`` is the reference m, ``gap`` the noisy residual minus that of the reference.  The fit
+    used ``s`` = v / tau, see the module docstring; the weight of a cell is 1 / (v + tau m) with the
+    argument ``tau``.
     """
-    weights = 1.0 / (seen.variance + tau * table)
+    weights = 1.0 / (estimate.variance + tau * table)
     slope = fit / (fit + s)
-    distance = seen.lens.of(fit - table) - gap
+    distance = estimate.projection.of(fit - table) - gap
     return float(
-        np.sum(weights * (distance**2 + 2.0 * seen.variance * slope * seen.rank / table.size))
+        np.sum(
+            weights * (distance**2 + 2.0 * estimate.variance * slope * estimate.rank / table.size)
+        )
     )
 
 
@@ -328,10 +335,11 @@ def _entropic_fit(
     margins: Mapping[Axes, Array],
     tolerance: float | None = None,
 ) -> Array:
-    """Return the shrunk table s omega((noisy - u) / s + log(table / s)), shape (n_1, ..., n_k).
+    """Return the table near noisy cells and a reference that has given margins, (n_1, ..., n_k).
 
-    The multipliers u, one per cell of a margin, are found by Newton steps, one margin after the
-    other, so that the result has the margins ``margins`` up to a share ``tolerance`` of the records.
+    It is s omega((noisy - u) / s + log(table / s)) with the reference ``table`` and the omega
+    function of Wright.  The multipliers u, one per cell of a margin, are found by Newton steps, one
+    margin after the other, until the margins are met up to a share ``tolerance`` of the records.
     """
     with np.errstate(divide="ignore"):
         argument = noisy / s + np.log(table / s)
@@ -353,7 +361,7 @@ def _entropic_fit(
             steps[regular] = (
                 sums[regular] * (np.log(sums[regular]) - np.log(margin[regular])) / slopes[regular]
             )
-            # all cells underflow: shift the largest one to the margin
+            # where all cells of a sum underflow, shift the largest one to the margin
             if (underflowed := (margin > 0.0) & ~regular).any():
                 top = argument.max(axis=summed_axes)
                 underflowed &= np.isfinite(top)
@@ -401,8 +409,8 @@ def shrunk_contrasts(
     """Shrink all tables towards their references, smallest sets first; return their contrasts.
 
     ``total`` is the number of records, above 0.  Overlapping tables agree up to the tolerance of
-    the fits; `make_consistent` removes the remaining differences.  Contrasts have the shapes of
-    their tables.
+    the fits; `make_consistent` removes the remaining differences.  The result maps attribute sets to
+    contrasts, in the shapes of their tables.
     """
     by_order = {
         k: [axes for axes in evidence.sets if len(axes) == k]
@@ -423,7 +431,7 @@ def shrunk_contrasts(
                 done["table"]
                 if done
                 else shrink_table(
-                    axes, evidence.seen.get(axes), margins, total, evidence.possible.get(axes)
+                    axes, evidence.residuals.get(axes), margins, total, evidence.possible.get(axes)
                 )
             )
             if not done:
@@ -443,27 +451,25 @@ def _low_order_tables(
     The noisy residuals of triples improve those of pairs.  ``by_order`` maps a number of attributes
     to the attribute sets of that size.
     """
-    direct = {
-        a: (estimates.seen[a].cells, estimates.seen[a].variance)
+    residuals = {
+        a: (estimates.residuals[a].cells, estimates.residuals[a].variance)
         for a in by_order.get(2, [])
         if _is_plain(estimates, a)
     }
     tables: dict[Axes, Array] = {(): np.array(total)}
-    tables |= _one_and_two_way(estimates, total, tables, by_order, direct)
+    tables |= _one_and_two_way(estimates, total, tables, by_order, residuals)
     triples = [axes for axes in by_order.get(3, []) if _is_plain(estimates, axes)]
     if triples:
-        pooled = direct
         for _ in range(TRIPLE_ROUNDS):
             singles = {a: tables[a] for a in by_order[1]}
             pairs = {a: tables[a] for a in by_order[2]}
-            pooled = better_pairs(estimates, total, singles, pairs, triples)
-            tables |= _two_way(estimates, total, tables, by_order[2], pooled)
+            residuals = better_pairs(estimates, total, singles, pairs, triples)
+            tables |= _two_way(estimates, total, tables, by_order[2], residuals)
             tell(0.1, "Deriving pairs from triples")
-        tables |= _one_and_two_way(estimates, total, tables, by_order, pooled)
-        direct = pooled
-    refitted = [axes for axes in by_order.get(2, []) if axes in direct]
-    mediated = _mediator_references(estimates, tables, refitted, direct)
-    return tables | _two_way(estimates, total, tables, refitted, direct, mediated)
+        tables |= _one_and_two_way(estimates, total, tables, by_order, residuals)
+    refitted = [axes for axes in by_order.get(2, []) if axes in residuals]
+    mediated = _mediator_references(estimates, tables, refitted, residuals)
+    return tables | _two_way(estimates, total, tables, refitted, residuals, mediated)
 
 
 def _mediator_references(
@@ -485,20 +491,20 @@ def _mediator_references(
         if not (candidates := predictions.candidates(*axes)):
             continue
         margins = {subset: tables[subset] for subset in (*largest_subsets(axes), ())}
-        seen = _pooled_estimate(estimates.seen[axes], axes, residuals)
-        mean = likelihood_mean([max_entropy_table(axes, margins), *candidates], seen)
+        estimate = _pooled_estimate(estimates.residuals[axes], axes, residuals)
+        mean = likelihood_mean([max_entropy_table(axes, margins), *candidates], estimate)
         near = partial(_within, allowed=REFERENCE_TOLERANCE * float(tables[()]))
         out[axes] = fit_margins(mean, axes, margins, near)
     return out
 
 
 def _pooled_estimate(
-    seen: ResidualEstimate, axes: Axes, residuals: Mapping[Axes, PooledResidual]
+    estimate: ResidualEstimate, axes: Axes, residuals: Mapping[Axes, PooledResidual]
 ) -> ResidualEstimate:
-    """Return the noisy residual ``seen`` with the pooled cells and variance of ``residuals``, if any."""
+    """Return ``estimate`` with cells and variance replaced by those of ``residuals``, if any."""
     if axes not in residuals:
-        return seen
-    return replace(seen, cells=residuals[axes][0], variance=residuals[axes][1])
+        return estimate
+    return replace(estimate, cells=residuals[axes][0], variance=residuals[axes][1])
 
 
 def make_consistent(
@@ -520,7 +526,7 @@ def make_consistent(
     scaled_sets = [axes for axes in evidence.tables if len(axes) > 2]
     scaled_margins = {subset for axes in scaled_sets for subset in largest_subsets(axes)}
     for number in itertools.count():
-        # the number of rounds is unknown: each round is shown as half of the remaining progress
+        # the number of rounds is unknown, so each round takes half of the remaining progress
         low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)
         projected_sets = maximal_sets([*joint_sets, *scaled_margins])
         before = {axes: contrasts[axes] for axes in all_sets(tuple(projected_sets))}
@@ -571,21 +577,24 @@ def make_consistent(
 
 
 def _part(tell: Listener, low: float, share: float) -> Listener:
-    """Return a listener for a part of the work that takes ``share`` of the progress from ``low``."""
+    """Return a progress listener for a part of the work, from ``low`` to ``low + share``."""
     return lambda done, words: tell(low + share * done, words)
 
 
 def _within(gap: Array, allowed: float) -> bool:
-    """Return whether the largest difference times the number of cells is at most ``allowed``."""
+    """Return whether the largest difference times the number of cells is at most ``allowed``.
+
+    Differences are those of the cells of one margin, in counts.
+    """
     return float(np.abs(gap).max(initial=0.0)) * gap.size <= allowed
 
 
 def _is_plain(estimates: Evidence, axes: Axes) -> bool:
-    """Return whether a set has a complete residual whose directions have equal variances."""
+    """Return whether the complete residual on a set was measured, with noise of equal variances."""
     return (
-        axes in estimates.seen
-        and estimates.seen[axes].lens.plain
-        and estimates.seen[axes].metric is None
+        axes in estimates.residuals
+        and estimates.residuals[axes].projection.plain
+        and estimates.residuals[axes].metric is None
     )
 
 
@@ -596,7 +605,10 @@ def _one_and_two_way(
     by_order: dict[int, list[Axes]],
     residuals: dict[Axes, PooledResidual],
 ) -> dict[Axes, Array]:
-    """Return the fitted one-way and two-way tables, given residuals of pairs."""
+    """Return the fitted one-way and two-way tables, in counts.
+
+    ``residuals`` are those of pairs, which are also used as measurements of single attributes.
+    """
     singles = single_tables(estimates, total, residuals)
     return singles | _two_way(estimates, total, tables | singles, by_order.get(2, []), residuals)
 
@@ -609,7 +621,7 @@ def _two_way(
     residuals: dict[Axes, PooledResidual],
     mediated: Mapping[Axes, Array] | None = None,
 ) -> dict[Axes, Array]:
-    """Return the tables of pairs, each shrunk towards a reference.
+    """Return a mapping from pairs to their tables in counts, each shrunk towards a reference.
 
     Parameters
     ----------
@@ -618,28 +630,33 @@ def _two_way(
     mediated : mapping from pairs to references; other pairs are shrunk towards independence.  None
         for a first fit, in which the risk estimate does not choose tau of pairs in ``residuals``.
     """
-    references, seen = dict(mediated or {}), dict[Axes, ResidualEstimate]()
+    references, pooled = dict(mediated or {}), dict[Axes, ResidualEstimate]()
     out = {axes: estimates.exact[axes] for axes in pairs if axes in estimates.exact}
     fitted = [axes for axes in pairs if axes not in out]
     margins = {
         axes: {subset: tables[subset] for subset in (*largest_subsets(axes), ())} for axes in fitted
     }
     for axes in fitted:
-        if axes in estimates.seen:
-            seen[axes] = _pooled_estimate(estimates.seen[axes], axes, residuals)
+        if axes in estimates.residuals:
+            pooled[axes] = _pooled_estimate(estimates.residuals[axes], axes, residuals)
         if axes not in references:
             possible = estimates.possible.get(axes)
             references[axes] = max_entropy_table(axes, margins[axes], possible)
     plain = {axes: references[axes] for axes in fitted if axes in residuals}
-    excesses = expected_deviations(seen, plain)
-    errors = {a: seen[a].surplus(seen[a].cells - seen[a].lens.of(m))[1] for a, m in plain.items()}
+    excesses = expected_deviations(pooled, plain)
+    errors = {
+        a: pooled[a].surplus(pooled[a].cells - pooled[a].projection.of(m))[1]
+        for a, m in plain.items()
+    }
     significant = sum(e >= SIGNIFICANT_SE for e in errors.values())
-    min_choice = -math.inf if significant >= MIN_SIGNAL_SHARE * len(errors) else MIN_CHOICE_SE
+    choice_threshold = MIN_CHOICE_SE
+    if significant >= MIN_SIGNAL_SHARE * len(errors):
+        choice_threshold = -math.inf
     for axes in fitted:
-        deviates = mediated is not None and errors.get(axes, 0.0) >= min_choice
+        deviates = mediated is not None and errors.get(axes, 0.0) >= choice_threshold
         out[axes] = shrink_table(
             axes,
-            seen.get(axes),
+            pooled.get(axes),
             margins[axes],
             total,
             reference=references[axes],

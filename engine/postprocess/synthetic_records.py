@@ -154,8 +154,9 @@ class _CellRange:
 class _Objective:
     """Weighted squared distance of the counts of records from published tables.
 
-    ``gaps`` are the counts minus the published counts, ``weights`` the weights of their squares, both
-    of the concatenated cells of all tables; ``places`` are the slices of the tables.
+    ``gaps`` are the counts of the records minus the published counts, ``weights`` the weights of
+    their squares.  Both have the concatenated cells of all tables; ``places`` are the slices of the
+    tables in them.
     """
 
     def __init__(
@@ -186,12 +187,12 @@ class _Objective:
         """Sum over all tables of the L1 distance of the counts."""
         return float(np.abs(self.gaps).sum())
 
-    def holding(self, column: int) -> list[_CellRange]:
+    def tables_with(self, column: int) -> list[_CellRange]:
         """Return the tables that contain an attribute."""
         return [place for place in self.places if column in place.axes]
 
     def added(self, place: _CellRange, column: int) -> Array:
-        """Return by how much the objective increases per record that is added to a cell of a table.
+        """Return the increase of the objective if one record is added to each cell of a table.
 
         Shape (cells of the other attributes, n), with n the number of cells of ``column``.
         """
@@ -219,15 +220,16 @@ def _update_column(
 
 
 class _Changes:
-    """Changes of one column of a batch of records.
+    """Changes of one column in a batch of records.
 
-    ``values`` are the present cell codes.  Arrays with one row per table of the column have the
-    position of its cells: ``bases`` the cell of a record with code 0, ``others`` the flat index of
-    its cell in the other attributes, ``strides`` the distance of neighbouring codes.
+    ``values`` are the present cell codes of the column.  Three lists have one entry per table that
+    contains the column: ``bases``, per record, the position of its cell if its code were 0;
+    ``strides``, the distance of the cells of consecutive codes; ``others``, per record, the flat
+    index of its cell in the other attributes of the table.
     """
 
     def __init__(self, objective: _Objective, column: int, rows: Index) -> None:
-        self.objective, self.column, self.places = objective, column, objective.holding(column)
+        self.objective, self.column, self.places = objective, column, objective.tables_with(column)
         self.values = rows[:, column].copy()
         self.strides = [p.strides[p.axes.index(column)] for p in self.places]
         self.bases, self.others = [], []
@@ -239,7 +241,10 @@ class _Changes:
             self.others.append(flat_cells(rows, rest, objective.sizes))
 
     def promising(self, chosen: Index, count: int) -> Index:
-        """Return at most ``count`` of the records, those of the largest upper bound of the gain."""
+        """Return at most ``count`` of the chosen records, by upper bounds of their gains.
+
+        The gain of a record is the decrease of the objective by the best change of its value.
+        """
         bounds = self._removal_gains(chosen)
         for place, others in zip(self.places, self.others, strict=True):
             bounds -= self.objective.added(place, self.column).min(axis=1)[others[chosen]]
@@ -249,7 +254,10 @@ class _Changes:
         return chosen
 
     def apply(self, chosen: Index) -> bool:
-        """Change records for which this is a gain; return whether there was one."""
+        """Change the values of records where this decreases the objective; return whether any did.
+
+        ``chosen`` are the positions of the records that may change.
+        """
         costs = np.zeros((len(chosen), self.objective.sizes[self.column]), np.float32)
         for place, others in zip(self.places, self.others, strict=True):
             costs += self.objective.added(place, self.column)[others[chosen]]
@@ -262,7 +270,7 @@ class _Changes:
         targets = [b[chosen] + best * s for b, s in self._cells()]
         weights, gaps = self.objective.weights, self.objective.gaps
         for cells in (*sources, *targets):
-            # the k-th change of a cell finds its gap changed by k - 1
+            # the k-th change of a cell is made after k - 1 changes of its gap by 1
             gains -= 2.0 * weights[cells] * _ranks(cells)
         applied = gains > MIN_GAIN
         for source, target in zip(sources, targets, strict=True):
@@ -272,10 +280,11 @@ class _Changes:
         return bool(applied.any())
 
     def _cells(self) -> list[tuple[Index, int]]:
+        """Return (bases, stride) for every table that contains the column."""
         return list(zip(self.bases, self.strides, strict=True))
 
     def _removal_gains(self, chosen: Index) -> Array:
-        """Return by how much the objective decreases if single records leave their cells."""
+        """Return the decrease of the objective if a record is removed, for the chosen records."""
         out, weights, gaps = np.zeros(len(chosen)), self.objective.weights, self.objective.gaps
         for bases, stride in self._cells():
             cells = bases[chosen] + self.values[chosen] * stride
@@ -284,7 +293,7 @@ class _Changes:
 
 
 def _ranks(values: Index) -> Index:
-    """Return how many earlier entries equal every entry, shape (n,).
+    """Return, for every entry, the number of earlier entries that are equal to it, shape (n,).
 
     >>> _ranks(np.array([5, 3, 5, 5])).tolist()
     [0, 0, 1, 2]
@@ -299,7 +308,7 @@ def _ranks(values: Index) -> Index:
 
 
 def flat_cells(records: Index, axes: list[int] | Axes, sizes: tuple[int, ...]) -> Index:
-    """Return the flat index of the cell of every record in the table on ``axes``, shape (records,)."""
+    """Return the flat index of every record's cell in the table on ``axes``, shape (records,)."""
     out = np.zeros(len(records), np.int64)
     for a in axes:
         out = out * sizes[a] + records[:, a]
@@ -318,9 +327,10 @@ def _tree_of_people(
     people: int,
     generator: np.random.Generator,
 ) -> Index:
-    """Return records drawn along the tree of largest mutual information.
+    """Return ``people`` random records, shape (people, attributes), that fit some of the tables.
 
-    Their counts of a pair of neighbours in the tree differ from its table by less than one.
+    These are the tables of pairs of attributes that are connected in the tree of largest mutual
+    information; the counts of the records differ from them by less than one.
     """
     singles: dict[int, Array] = {}
     pairs: dict[tuple[int, int], Array] = {}
@@ -336,6 +346,7 @@ def _tree_of_people(
     tree = mutual_information_tree(pairs)
     for child in sorted(singles, key=lambda a: tree.get(a, (0, -1))[0]):
         _, parent = tree.get(child, (0, -1))
+        # (positions of records with equal parent value, counts of the child's values among them)
         if parent < 0:
             groups = [(np.arange(people), singles[child])]
         else:
@@ -343,17 +354,17 @@ def _tree_of_people(
             order = np.argsort(records[:, parent], kind="stable")
             ends = np.cumsum(np.bincount(records[:, parent], minlength=sizes[parent]))
             groups = list(zip(np.split(order, ends[:-1]), both, strict=True))
-        for who, shares in groups:
-            values = np.repeat(np.arange(sizes[child]), _apportion(shares, len(who), generator))
-            records[who, child] = generator.permutation(values)
+        for rows, shares in groups:
+            values = np.repeat(np.arange(sizes[child]), _apportion(shares, len(rows), generator))
+            records[rows, child] = generator.permutation(values)
     return records
 
 
 def mutual_information_tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int, tuple[int, int]]:
     """Return the tree of largest mutual information of all pairs, by the algorithm of Chow and Liu.
 
-    Returns a mapping from every attribute that is not a root to (order in which the tree was grown,
-    parent).
+    The result maps every attribute that is not a root to (k, parent), if it was the k-th attribute
+    that was added to a tree.
     """
     ranked = sorted(pairs, key=lambda pair: (-_mutual_information(pairs[pair]), pair))
     out: dict[int, tuple[int, int]] = {}
@@ -368,7 +379,7 @@ def mutual_information_tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int,
 
 
 def _mutual_information(table: Array) -> float:
-    """Return the mutual information of the two attributes of a table, in nats times records."""
+    """Return the number of records times the mutual information of a two-way table, in nats."""
     independent = np.outer(table.sum(axis=1), table.sum(axis=0)) / max(float(table.sum()), 1e-9)
     positive = (table > 0.0) & (independent > 0.0)
     # differences of logarithms, because quotients of the smallest numbers underflow
@@ -390,26 +401,29 @@ def _apportion(shares: Array, people: int, generator: np.random.Generator) -> In
     return np.diff(np.minimum(cumulative, people), prepend=0.0).astype(np.int64)
 
 
-MAX_PROGRAM_CELLS = 20_000  # cells of an integer program that meets several totals jointly
+MAX_PROGRAM_CELLS = 20_000  # largest number of cells in an integer program for several totals
 
 # pairs (axes that are summed out, counts of the margin)
 _Margins = Sequence[tuple[tuple[int, ...], Index]]
 
 
-def keeping_facts(
+def meet_facts(
     columns: Mapping[str, Index], schema: Schema, generator: np.random.Generator
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Change synthetic records until no record is in an impossible cell and exact totals are met.
+    """Return synthetic records changed so that they satisfy the public facts of a schema.
+
+    No record is then in an impossible cell, and counts equal the public totals.
 
     Parameters
     ----------
     columns : mapping from attributes to cell codes, shape (records,).
-    schema : impossible cells and public totals; attributes without a column are summed over.
+    schema : has the impossible cells and public totals; attributes without a column are summed
+        over.
 
     Returns
     -------
-    Mapping from attributes to cell codes of the same shapes.  Public totals are met only if the
-    number of records is the public one; any other number of records stands for a share of them.
+    Mapping from attributes to cell codes of the same shapes.  If the number of records is not the
+    public one, public totals are not imposed.
 
     Raises
     ------
@@ -449,9 +463,10 @@ def keeping_facts(
 def _move_records(
     records: Index, counts: Index, target: Index, generator: np.random.Generator
 ) -> None:
-    """Change the fewest records, in place, so that their counts become ``target``.
+    """Move the fewest records to other cells, in place, so that their counts become ``target``.
 
-    ``records`` have the shape (people, attributes); ``counts`` are their present counts.
+    ``records`` have the shape (people, attributes); ``counts`` are their present counts, shape
+    (n_1, ..., n_k), as ``target``.
     """
     cells = np.ravel_multi_index(tuple(records.T), counts.shape)
     order = generator.permutation(len(cells))
@@ -487,16 +502,16 @@ def _meet_margins(
             " Publish tables without integer=True."
         )
     index, sums, gaps = np.unravel_index(cells, possible.shape), [], []
-    for out, margin in margins:
-        remaining = [index[a] for a in range(possible.ndim) if a not in out]
-        rows = np.ravel_multi_index(remaining, margin.shape)
+    for summed_axes, margin in margins:
+        margin_index = [index[a] for a in range(possible.ndim) if a not in summed_axes]
+        rows = np.ravel_multi_index(margin_index, margin.shape)
         shape = (margin.size, cells.size)
         sums.append(
             scipy.sparse.csr_array(
                 (np.ones(cells.size), (rows, np.arange(cells.size))), shape=shape
             )
         )
-        gaps.append((margin - counts.sum(axis=out)).ravel())
+        gaps.append((margin - counts.sum(axis=summed_axes)).ravel())
     matrix, gap = scipy.sparse.vstack(sums), np.concatenate(gaps)
     # minimize added plus removed records, x + y, with margins of x - y equal to the gaps
     solution = scipy.optimize.milp(
@@ -520,15 +535,15 @@ def _meet_margins(
 
 
 def _meet_margin(
-    counts: Index, possible: npt.NDArray[np.bool_], out: tuple[int, ...], margin: Index
+    counts: Index, possible: npt.NDArray[np.bool_], summed_axes: tuple[int, ...], margin: Index
 ) -> Index:
-    """Return the nearest integer counts that have one given margin.
+    """Return the nearest integer counts whose sums over ``summed_axes`` are ``margin``.
 
-    Records are added to or removed from the largest cells that sum to a cell of the margin.
+    Records are added to or removed from the largest of the cells that sum to a cell of the margin.
     """
-    remaining = [a for a in range(counts.ndim) if a not in out]
-    rows = counts.transpose([*remaining, *out]).reshape(margin.size, -1).copy()
-    allowed = possible.transpose([*remaining, *out]).reshape(margin.size, -1)
+    axes = [*(a for a in range(counts.ndim) if a not in summed_axes), *summed_axes]
+    rows = counts.transpose(axes).reshape(margin.size, -1).copy()
+    allowed = possible.transpose(axes).reshape(margin.size, -1)
     for row, row_allowed, target in zip(rows, allowed, margin.ravel(), strict=True):
         missing = int(target - row.sum())
         if missing > 0:
@@ -538,5 +553,4 @@ def _meet_margin(
             removed = min(-missing, int(row[largest]))
             row[largest] -= removed
             missing += removed
-    order = np.argsort([*remaining, *out])
-    return np.asarray(rows.reshape([counts.shape[a] for a in (*remaining, *out)]).transpose(order))
+    return np.asarray(rows.reshape([counts.shape[a] for a in axes]).transpose(np.argsort(axes)))

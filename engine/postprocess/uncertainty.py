@@ -71,11 +71,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# support of the prior of s; it has no smaller shares, because tables without visible signal often
-# are dependent, and noise does not tell these from independent ones
+# values of s (see the module docstring) that its prior is concentrated on; there are no smaller ones,
+# because the attributes of a table without visible signal often are dependent, and noise does not
+# distinguish them from independent ones
 SHARES = np.geomspace(5e-3, 1.0, 24)
 ZERO_CELL_SHARE = 1e-9  # share of the largest cell below which a cell counts as 0
-EM_STEPS = 30
+EM_STEPS = 30  # steps of expectation and maximization that estimate the prior of s
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,9 +100,9 @@ class ResidualPosterior:
     probabilities: Array = field(repr=False)
 
     def draw_cell_variances(self, generator: np.random.Generator) -> Array:
-        """Draw a dispersion; return the posterior variances of the true cells, in counts^2.
+        """Return posterior variances of the true cells for a randomly drawn dispersion.
 
-        Shape (n_1, ..., n_k).
+        In counts^2, shape (n_1, ..., n_k).
         """
         share = float(generator.choice(SHARES, p=self.probabilities))
         # per direction: the residual has the rank instead of the number of cells as dimension
@@ -113,10 +114,12 @@ class ResidualPosterior:
 def residual_posteriors(
     estimates: Evidence, contrasts: Mapping[Axes, Array]
 ) -> dict[Axes, ResidualPosterior]:
-    """Return a mapping from attribute sets to the posterior dispersion of their true tables.
+    """Return the posterior distributions of the dispersions of true tables, by attribute set.
 
-    It has all measured sets of at least two attributes.
+    The result has the measured sets of at least two attributes.  ``contrasts`` are those of the
+    published tables.
     """
+    # (reference, excess of the squared distance, upper bound of the squared distance)
     bounds: dict[Axes, tuple[Array, float, float]] = {}
     for axes, reference, excess, margins in _excess_dispersions(estimates, contrasts):
         bound = min(float(np.sum(m**2)) for m in margins) - float(np.sum(reference**2))
@@ -126,8 +129,8 @@ def residual_posteriors(
     for order in {len(axes) for axes in bounds}:
         members = [axes for axes in bounds if len(axes) == order]
         squares = np.array([bounds[axes][2] for axes in members])[:, None] * SHARES
-        variances = np.array([estimates.seen[axes].variance for axes in members])[:, None]
-        ranks = np.array([estimates.seen[axes].rank for axes in members])[:, None]
+        variances = np.array([estimates.residuals[axes].variance for axes in members])[:, None]
+        ranks = np.array([estimates.residuals[axes].rank for axes in members])[:, None]
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
         log_likelihood = -0.5 * (
             (np.array([bounds[axes][1] for axes in members])[:, None] - squares) ** 2 / spread
@@ -144,8 +147,8 @@ def residual_posteriors(
             reference, _, bound = bounds[axes]
             out[axes] = ResidualPosterior(
                 reference=reference,
-                variance=estimates.seen[axes].variance,
-                rank=estimates.seen[axes].rank,
+                variance=estimates.residuals[axes].variance,
+                rank=estimates.residuals[axes].rank,
                 bound=bound,
                 probabilities=row,
             )
@@ -155,38 +158,41 @@ def residual_posteriors(
 def _excess_dispersions(
     estimates: Evidence, contrasts: Mapping[Axes, Array]
 ) -> Iterator[tuple[Axes, Array, float, list[Array]]]:
-    """Yield one tuple per measured table of at least two attributes.
+    """Yield (axes, reference, excess, margins) for every measured set of at least two attributes.
 
-    It contains the attribute set, the reference, the squared distance of the noisy residual from
-    the reference beyond its noise, in counts^2, and the margins.
+    The reference is the maximum-entropy table of the published margins, in counts; the excess is
+    the squared distance of the noisy residual from it beyond the noise, in counts^2.
     """
     tables: dict[Axes, Array] = {}
     for axes in estimates.sets:
         tables[axes] = np.maximum(assemble_table(contrasts, axes), 0.0)
-        seen = estimates.seen.get(axes)
-        if len(axes) < 2 or seen is None or seen.rank == 0:
+        estimate = estimates.residuals.get(axes)
+        if len(axes) < 2 or estimate is None or estimate.rank == 0:
             continue
         reference = max_entropy_table(
             axes,
             {f: tables[f] for f in (*largest_subsets(axes), axes[:-2])},
             estimates.possible.get(axes),
         )
-        excess, _ = dispersion(seen.cells - seen.lens.of(reference), seen.variance, seen.rank)
+        excess, _ = dispersion(
+            estimate.cells - estimate.projection.of(reference), estimate.variance, estimate.rank
+        )
         yield axes, reference, excess, [tables[f] for f in largest_subsets(axes)]
 
 
 def share_of_signal(estimates: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Array]:
-    """Return, for every measured set of at least two attributes, how much of each cell was measured.
+    """Return which share of every published cell was measured, by attribute set.
 
     The share is tau m / (v + tau m), the weight of the noisy answer in the published residual; the
-    reference, which follows from smaller tables, has the remaining weight.  Shapes (n_1, ..., n_k).
+    reference, which follows from smaller tables, has the remaining weight.  The result has the
+    measured sets of at least two attributes; shares are from 0 to 1, shapes (n_1, ..., n_k).
     """
     out = {}
     for axes, reference, excess, _ in _excess_dispersions(estimates, contrasts):
-        seen = estimates.seen[axes]
-        scale = reference.size / seen.rank
+        estimate = estimates.residuals[axes]
+        scale = reference.size / estimate.rank
         prior = scale * max(0.0, excess) / float(contrasts[()]) * reference
-        out[axes] = prior / (seen.variance + prior)
+        out[axes] = prior / (estimate.variance + prior)
     return out
 
 
@@ -195,16 +201,17 @@ def draw_truth(
     posteriors: Mapping[Axes, ResidualPosterior],
     generator: np.random.Generator,
 ) -> dict[Axes, Array]:
-    """Draw tables that may be the true ones, given the published tables; return their contrasts.
+    """Return the contrasts of randomly drawn tables that may be the true ones, by attribute set.
 
-    ``contrasts`` are those of the published tables, with the shapes (n_1, ..., n_k) of the tables.
+    ``contrasts`` are those of the published tables, in the shapes (n_1, ..., n_k) of the tables,
+    ``posteriors`` the dispersions from `residual_posteriors`.
     """
     out = dict(contrasts)
     for axes, posterior in posteriors.items():
         variance = posterior.draw_cell_variances(generator)
         table = np.maximum(assemble_table(contrasts, axes), 0.0)
         spread = np.zeros_like(table)
-        # machines round differently near 0; the tolerance makes all of them draw for the same cells
+        # rounding near 0 differs between machines; with a tolerance all draw for the same cells
         positive = (table > ZERO_CELL_SHARE * table.max()) & (
             variance > ZERO_CELL_SHARE * variance.max()
         )
@@ -219,9 +226,10 @@ def simulate_measurement(
 ) -> Measurement:
     """Return a simulated measurement of a plan on public or hypothetical tables.
 
-    ``table`` returns the table on given attributes, in counts, shape (n_1, ..., n_k).  The noise has
-    the distribution and the standard deviations of the plan, but comes from a statistical random
-    generator: the result is no private release and does not protect the records behind ``table``.
+    ``table`` is a function from attributes to their table in counts, shape (n_1, ..., n_k).  The
+    noise has the distribution and the standard deviations of the plan, but comes from a statistical
+    random generator: the result is no private release and does not protect the records behind
+    ``table``.
     """
     answers = {}
     for key, block in plan.blocks.items():
@@ -286,7 +294,7 @@ class QualityRule:
             )
 
     def describe(self) -> str:
-        """Return which numbers are suppressed and which are doubtful, as text.
+        """Return a text that says which numbers are suppressed and which are doubtful.
 
         >>> QualityRule(least_count=5).describe()
         'Suppressed: counts below 5, and counts with a CV above 30%. Doubtful: a CV above 15%.'
@@ -306,8 +314,9 @@ class QualityRule:
         """Return the flags and the reason codes, keys of `REASONS`, of published numbers.
 
         ``values`` are the numbers and ``errors`` their root mean squared errors, in counts;
-        ``signal`` are the shares of them that were measured, from 0 to 1.  All arrays have the shape
-        (queries,).  If several thresholds are violated, the reason is that of the most severe flag.
+        ``signal`` are the shares of the numbers that were measured, from 0 to 1.  All arrays have
+        the shape (queries,).  If several thresholds are violated, the reason is that of the most
+        severe flag.
         """
         # products instead of ratios: a 0 with an error of 0 is publishable, any other 0 is not
         above_suppressed = errors > self.suppressed_cv * values
@@ -339,8 +348,8 @@ class Uncertainty:
     ----------
     published : the tables.
     errors : one mapping per draw, from attribute sets, as positions in ``published.names``, to the
-        contrasts of the errors.
-    truths : the same for the true tables of the draws.
+        contrasts of the errors of their tables.
+    truths : contrasts of the true tables of the draws, in the same form.
     signal : mapping from measured sets to the share of every cell that was measured, see
         `share_of_signal`.
 
@@ -356,40 +365,42 @@ class Uncertainty:
 
     def table_errors(self, attributes: Sequence[str]) -> Array:
         """Return the root mean squared errors of a table, in counts; shape (n_1, ..., n_k)."""
-        squares = np.mean([self._laid(e, attributes) ** 2 for e in self.errors], axis=0)
+        squares = np.mean([self._assembled(e, attributes) ** 2 for e in self.errors], axis=0)
         return np.asarray(np.sqrt(squares + self._rounding(attributes) ** 2))
 
     def reach(self, confidence: float = 0.95) -> float:
-        """Return the half-width of an interval as a multiple of the error.
+        """Return the half-width of a confidence interval as a multiple of the estimated error.
 
-        This is a quantile of Student's distribution, because few draws estimate the error.
+        It is a quantile of Student's distribution, because the error is estimated from few draws.
         """
         share = check_positive("confidence", confidence, below=1, error=PlanError)
         return float(scipy.special.stdtrit(len(self.errors), 0.5 + share / 2))
 
     def bias(self, attributes: Sequence[str]) -> pd.DataFrame:
-        """Return bias and absolute error of a table by size of the true cells.
+        """Return the bias and the absolute error of the cells of a table, by their true counts.
 
-        Columns: true (range of the true counts), cells (mean number of cells per draw), bias (mean
-        error, counts) and error (mean absolute error, counts).
+        Truths and errors are those of the draws.  Columns: true (range of the true counts), cells
+        (mean number of cells per draw), bias (mean error, counts) and error (mean absolute error,
+        counts).
         """
         import pandas as pd
 
-        truth = np.array([self._laid(t, attributes) for t in self.truths])
-        errors = np.array([self._laid(e, attributes) for e in self.errors])
+        truth = np.array([self._assembled(t, attributes) for t in self.truths])
+        errors = np.array([self._assembled(e, attributes) for e in self.errors])
         rows = []
         for low, high in COUNT_RANGES:
             inside = (truth < high) & ((truth >= low) | (low == 0.0))
             cell_errors = errors[inside]
-            words = f"{low:g} or more" if high == np.inf else f"{low:g} to {high:g}"
-            mean, size = (
-                (float(cell_errors.mean()), float(np.abs(cell_errors).mean()))
-                if cell_errors.size
-                else (0.0, 0.0)
-            )
-            rows.append(
-                {"true": words, "cells": inside.sum() / len(truth), "bias": mean, "error": size}
-            )
+            row = {
+                "true": f"{low:g} or more" if high == np.inf else f"{low:g} to {high:g}",
+                "cells": inside.sum() / len(truth),
+                "bias": 0.0,
+                "error": 0.0,
+            }
+            if cell_errors.size:
+                row["bias"] = float(cell_errors.mean())
+                row["error"] = float(np.abs(cell_errors).mean())
+            rows.append(row)
         return pd.DataFrame(rows)
 
     def answers(
@@ -402,10 +413,11 @@ class Uncertainty:
     ) -> pd.DataFrame:
         """Return published and unbiased answers to queries ``start:stop`` of a group, in counts.
 
-        Columns: query, published, error, published_low, published_high, flag, reason, measured (how
-        much of the number was measured, from 0 to 1; the rest follows from smaller tables); then, of
-        the unbiased answer: answer, std, low, high.  A suppressed number and its interval are NaN; sums
-        still include it.
+        Columns of published numbers: query, published, error (root mean squared error),
+        published_low, published_high, flag, reason, measured (share of the number that was
+        measured, from 0 to 1; the rest follows from smaller tables).  Columns of unbiased answers:
+        answer, std, low, high.  A suppressed number and its interval are NaN; sums still include
+        it.
         """
         answers = self.published.answers(group, start, stop, confidence)
         values = answers["published"].to_numpy()
@@ -413,18 +425,22 @@ class Uncertainty:
         first, last, _ = slice(start, stop).indices(queries.count)
         names, last = queries.attributes, max(first, last)
         squares = np.mean(
-            [apply_group(queries, self._laid(e, names), first, last) ** 2 for e in self.errors],
+            [
+                apply_group(queries, self._assembled(e, names), first, last) ** 2
+                for e in self.errors
+            ],
             axis=0,
         )
         squares += apply_group(queries, self._rounding(names), first, last) ** 2
         error = np.sqrt(squares)
         half = self.reach(confidence) * error
-        measured = self._shares(group, first, last, values)
+        low = values - half if self.published.fit == "none" else np.maximum(values - half, 0.0)
+        measured = self._measured_shares(group, first, last, values)
         flags, reasons = (rule or QualityRule()).flags(values, error, measured)
         shown = flags != SUPPRESSED
         columns = {
             "error": error,
-            "published_low": self._low(values - half),
+            "published_low": low,
             "published_high": values + half,
         }
         answers["published"] = np.where(shown, values, np.nan)
@@ -458,16 +474,16 @@ class Uncertainty:
             row |= {"published there": float(values[negative].mean()) if negative.any() else np.nan}
             measured = answers["measured"].to_numpy()
             share = float(np.sum(measured * values)) / max(float(values.sum()), 1e-9)
-            # sums differ in their last digits from run to run
+            # rounded, because the last digits of sums differ from run to run
             row |= {"measured": round(share, 6)}
             rows.append(row | {flag: float((answers["flag"] == flag).mean()) for flag in FLAGS})
         return pd.DataFrame(rows)
 
-    def _low(self, ends: Array) -> Array:
-        return ends if self.published.fit == "none" else np.maximum(ends, 0.0)
+    def _measured_shares(self, group: int, first: int, last: int, values: Array) -> Array:
+        """Return the measured share of queries, the mean over their cells weighted by counts.
 
-    def _shares(self, group: int, first: int, last: int, values: Array) -> Array:
-        """Return the measured share of queries: the mean over their cells, weighted by counts."""
+        ``values`` are the published answers to queries ``first:last``; shape (queries,).
+        """
         queries = self.published.measurement.plan.workload.groups[group]
         axes = self.published.positions(queries.attributes)
         if self.published.measurement.plan.schema.is_exact(queries.attributes):
@@ -483,7 +499,8 @@ class Uncertainty:
         )
         return np.divide(measured, values, out=np.zeros_like(values), where=np.abs(values) > 1e-9)
 
-    def _laid(self, contrasts: Mapping[Axes, Array], attributes: Sequence[str]) -> Array:
+    def _assembled(self, contrasts: Mapping[Axes, Array], attributes: Sequence[str]) -> Array:
+        """Return the table of contrasts, such as those of errors, on ``attributes``, in counts."""
         axes = self.published.positions(attributes)
         table = assemble_table(contrasts, axes)
         if (impossible := self.published.impossible(axes)) is not None:
@@ -492,12 +509,12 @@ class Uncertainty:
         return self.published.laid_out(table, attributes)
 
     def _rounding(self, attributes: Sequence[str]) -> Array:
-        """Return an integer table minus the real-valued table that it approximates; 0 if not integer."""
+        """Return the integer table minus the fitted table that it rounds; 0 if it is not integer."""
         integer_table = self.published.table(attributes)
         if self.published.people is None:
             return np.zeros_like(integer_table)
         return np.asarray(
-            integer_table - np.maximum(self._laid(self.published.contrasts, attributes), 0.0)
+            integer_table - np.maximum(self._assembled(self.published.contrasts, attributes), 0.0)
         )
 
 

@@ -111,16 +111,20 @@ def acceptance(
 
 
 def _contradiction(counts: Array, answers: pd.DataFrame) -> float:
-    """Return the root mean square of counts minus unbiased answers, in standard errors."""
+    """Return the root mean square of (count - unbiased answer) / standard error.
+
+    ``counts`` are those of the synthetic records for the queries of ``answers``, shape (queries,).
+    """
     std = answers["std"].to_numpy()
     ratios = (counts - answers["answer"].to_numpy())[std > 0.0] / std[std > 0.0]
     return float(np.sqrt(np.mean(ratios**2))) if ratios.size else 0.0
 
 
 def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) -> dict[str, float]:
-    """Return the observed values of one group: distance, inside (as a number of answers), contradiction.
+    """Return the observed values of the criteria of `AcceptanceRule` for group ``number``.
 
-    ``scale`` is the total of the tables over the number of records.
+    The value of ``inside`` is a number of answers, not a share.  ``records`` are cell codes, shape
+    (records, attributes); ``scale`` is the total of the tables divided by the number of records.
     """
     published = errors.published
     group, schema = (

@@ -52,16 +52,19 @@ def test_better_pairs_without_three_way_interaction_are_exact():
         counts += np.expand_dims(between, k) * p[k].reshape([-1 if a == k else 1 for a in range(3)])
     centers = tuple(np.full(n, 1.0 / n) for n in sizes)
     three = ResidualEstimate(
-        cells=contrast(counts), variance=1e-3, rank=24, lens=MeasuredProjection(centers=centers)
+        cells=contrast(counts),
+        variance=1e-3,
+        rank=24,
+        projection=MeasuredProjection(centers=centers),
     )
     seen, tables = {(0, 1, 2): three}, {}
     for axes in [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]:
         tables[axes] = counts.sum(axis=tuple(a for a in range(3) if a not in axes))
-        lens = MeasuredProjection(centers=tuple(centers[a] for a in axes))
+        projection = MeasuredProjection(centers=tuple(centers[a] for a in axes))
         # the variance is so large that the pairs carry no information
         if len(axes) == 2:
             seen[axes] = ResidualEstimate(
-                cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, lens=lens
+                cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, projection=projection
             )
     estimates = Evidence(
         names=("a", "b", "c"),
@@ -70,7 +73,7 @@ def test_better_pairs_without_three_way_interaction_are_exact():
         tables=((0, 1, 2),),
         total=100.0,
         total_variance=1.0,
-        seen=seen,
+        residuals=seen,
     )
     singles, pairs = ({a: t for a, t in tables.items() if len(a) == k} for k in (1, 2))
     for axes, (cells, variance) in better_pairs(
@@ -118,12 +121,12 @@ def test_shrink_table_follows_residual_only_if_significant():
         (1,): np.array([40.0, 50.0, 10.0]),
         (): np.array(100.0),
     }
-    lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(3, 1 / 3)))
+    projection = MeasuredProjection(centers=(np.full(2, 0.5), np.full(3, 1 / 3)))
     product = np.outer(margins[0,], margins[1,]) / 100
     deviation = contrast(np.array([[15.0, -10.0, 0.0], [0.0, 0.0, 0.0]]))
     for variance, near in ((1e4, product), (1e-4, product + deviation)):
         seen = ResidualEstimate(
-            cells=contrast(product) + deviation, variance=variance, rank=2, lens=lens
+            cells=contrast(product) + deviation, variance=variance, rank=2, projection=projection
         )
         table = shrink_table((0, 1), seen, margins, 100.0)
         np.testing.assert_allclose(table, near, atol=0.05)
@@ -133,11 +136,14 @@ def test_shrink_table_follows_residual_only_if_significant():
 
 def test_shrink_table_with_very_negative_row_keeps_margins():
     margins = {(0,): np.array([1.0, 99.0]), (1,): np.array([60.0, 40.0]), (): np.array(100.0)}
-    lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
+    projection = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
     for size in (1e2, 1e3):
         cells = contrast(np.array([[-size, size / 2], [size, -size]]))
         table = shrink_table(
-            (0, 1), ResidualEstimate(cells=cells, variance=1.0, rank=1, lens=lens), margins, 100.0
+            (0, 1),
+            ResidualEstimate(cells=cells, variance=1.0, rank=1, projection=projection),
+            margins,
+            100.0,
         )
         np.testing.assert_allclose(table.sum(axis=1), margins[0,], atol=1e-6)
         np.testing.assert_allclose(table.sum(axis=0), margins[1,], atol=1e-6)
@@ -231,7 +237,7 @@ def test_make_consistent_projects_only_contradictory_tables_jointly(monkeypatch)
         "total": 80.0,
         "total_variance": 1.0,
     }
-    estimates = Evidence(**fields, tables=tuple(triples), seen={})
+    estimates = Evidence(**fields, tables=tuple(triples), residuals={})
     assert min(assemble_table(start, axes).min() for axes in triples[1:]) < -1.0
     projected_sets, project = [], shrunk.project_nonnegative
     monkeypatch.setattr(
@@ -263,12 +269,12 @@ def test_make_consistent_projects_only_contradictory_tables_jointly(monkeypatch)
 
 def test_expected_deviations_share_strength_between_tables():
     rng = np.random.default_rng(3)
-    lens = MeasuredProjection(centers=(np.full(4, 0.25), np.full(5, 0.2)))
+    projection = MeasuredProjection(centers=(np.full(4, 0.25), np.full(5, 0.2)))
     reference = np.full((4, 5), 50.0)
     noise = {(0, j): contrast(10.0 * rng.normal(size=(4, 5))) for j in range(1, 30)}
     signal = contrast(100.0 * rng.normal(size=(4, 5)))
     seen = {
-        axes: ResidualEstimate(cells=cells, variance=100.0, rank=12, lens=lens)
+        axes: ResidualEstimate(cells=cells, variance=100.0, rank=12, projection=projection)
         for axes, cells in {**noise, (0, 30): signal}.items()
     }
     excesses = shrunk.expected_deviations(seen, dict.fromkeys(seen, reference))

@@ -64,12 +64,12 @@ def test_metric_equals_squared_norm_of_strategy_answers(mechanism, options):
     measurement, _ = measured_on(PAIRS, mechanism=mechanism, **options)
     estimates, rng, compared = evidence(measurement), np.random.default_rng(1), 0
     for space, block in measurement.plan.blocks.items():
-        seen = estimates.seen.get(tuple(estimates.names.index(name) for name in space))
+        seen = estimates.residuals.get(tuple(estimates.names.index(name) for name in space))
         if not space or block.union or seen.metric is None:
             continue
         gap = rng.normal(size=seen.cells.shape)
         strategy_answers = apply_factors(block, gap, lambda s: s.rows) / block.noise
-        assert seen.metric.squared(seen.lens.of(gap)) == pytest.approx(
+        assert seen.metric.squared(seen.projection.of(gap)) == pytest.approx(
             float(np.sum(strategy_answers**2)), rel=1e-8
         )
         compared += 1
@@ -81,20 +81,20 @@ def test_nearest_single_matches_nonnegative_least_squares():
         PAIRS, Budget(pcost=0.005), mechanism="residualplanner+", records=400
     )
     estimates = evidence(measurement)
-    seen, center, total = estimates.seen[0,], estimates.centers[0], 400.0
+    seen, center, total = estimates.residuals[0,], estimates.centers[0], 400.0
     table = nearest_single(seen, total, center)
     assert table.min() == 0.0
     assert table.sum() == pytest.approx(total)
     values, vectors = np.linalg.eigh(seen.metric.factors[0] * seen.metric.scale)
     half = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ np.array(
-        [seen.lens.of(e) for e in np.eye(30)]
+        [seen.projection.of(e) for e in np.eye(30)]
     ).T
     target = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ seen.cells
     heavy = 1e4 * half.max()
     best, _ = scipy.optimize.nnls(
         np.vstack([half, np.full(30, heavy)]), np.append(target, heavy * total)
     )
-    ours, theirs = (seen.metric.squared(seen.lens.of(t) - seen.cells) for t in (table, best))
+    ours, theirs = (seen.metric.squared(seen.projection.of(t) - seen.cells) for t in (table, best))
     assert ours == pytest.approx(theirs, rel=1e-4)
     np.testing.assert_allclose(table, best, atol=0.05)
 
@@ -104,7 +104,7 @@ def test_shrink_table_weights_directions_by_their_precision():
         PAIRS, Budget(pcost=5.0), mechanism="residualplanner+", records=20_000
     )
     estimates = evidence(measurement)
-    seen, tables = estimates.seen[0, 1], {}
+    seen, tables = estimates.residuals[0, 1], {}
     for axes in ((0,), (1,), ()):
         tables[axes] = measurement.marginal([estimates.names[a] for a in axes]).clip(1.0)
     total = float(tables[0,].sum())
@@ -112,7 +112,7 @@ def test_shrink_table_weights_directions_by_their_precision():
     tables[()] = np.array(total)
     before, after = max_entropy_table((0, 1), tables), shrink_table((0, 1), seen, tables, total)
     np.testing.assert_allclose(after.sum(axis=1), tables[0,], rtol=1e-2, atol=5.0)
-    far, near = (seen.metric.squared(seen.lens.of(t) - seen.cells) for t in (before, after))
+    far, near = (seen.metric.squared(seen.projection.of(t) - seen.cells) for t in (before, after))
     assert near < 0.05 * far
     assert near < 2.0 * seen.rank
     assert after.min() >= 0.0
