@@ -38,14 +38,15 @@ from engine.residuals.strategy_search import Search
 VARIABLE = "DP_WORKBENCH_CACHE"
 FORMAT = "weights/1"
 SUFFIX = ".weights"
+# default limits in bytes: solutions in memory, initial weights in memory, and the folder
 MEMORY_BYTES = 192 * 2**20
 HINT_BYTES = 32 * 2**20
 DISK_BYTES = 256 * 2**20
-# square of the number of residual coordinates below which a search is quicker than opening a file
+# a search of fewer residual coordinates, squared, takes less time than a file access
 MIN_CACHED_COORDINATES_SQUARED = 2_000
-# initial weights that are stored for searches of one shape (equal sizes, centers and method)
+# largest number of initial weights stored for searches of one shape (equal sizes, centers, method)
 MAX_HINTS_PER_SHAPE = 8
-# part of the status of a search that a time limit ended
+# text in the status of a search that a time limit ended
 TIME_LIMIT_STATUS = "time limit"
 # shape of a search -> (fingerprint of its Gram, dual weights) of earlier searches of that shape
 Hints = Mapping[str, tuple[tuple[Array, Array], ...]]
@@ -72,8 +73,8 @@ class LruCache(Generic[_Value]):
     def put(self, key: str, value: _Value, size: int | Mapping[Any, int]) -> None:
         """Store a value of ``size`` bytes, unless it alone exceeds the limit.
 
-        Values may share parts: ``size`` is then a mapping from parts to their bytes.  A part that
-        several values share counts once towards the limit.
+        If values share parts, ``size`` maps the identifiers of the parts to their bytes.  A part of
+        several stored values counts once towards the limit.
         """
         parts: Mapping[Hashable, int] = (
             size if isinstance(size, Mapping) else {("unshared", key): size}
@@ -105,7 +106,7 @@ class LruCache(Generic[_Value]):
 
 
 class SolveCache:
-    """Solutions of strategy searches by the hash of all that determines them.
+    """Store of the results of strategy searches, by the hash of all inputs of a search.
 
     Parameters
     ----------
@@ -124,13 +125,13 @@ class SolveCache:
         self._lock = threading.Lock()
 
     def recall(self, search: Search) -> Solution | None:
-        """Return the solution of an equal search of this process, or None."""
+        """Return the solution of a search with the same key from memory, or None."""
         return self._solutions.get(search.key)
 
     def weights(self, search: Search) -> Array | None:
-        """Return the dual weights of an equal search from its file, shape (orbits,), or None.
+        """Return the dual weights of a search with the same key from a file, or None.
 
-        They are not validated.
+        They should have shape (orbits,), but are not validated.
         """
         return self._read(search.key) if _worth_a_file(search) else None
 
@@ -149,27 +150,26 @@ class SolveCache:
             return None
 
     def numbers(self, key: str) -> tuple[Array | None, bool]:
-        """Return the parameters of a tuned split, or None, and whether this process computed them.
+        """Return the numbers stored by `keep_numbers` under a key, or None if there are none.
 
-        ``key`` is that of `keep_numbers`; numbers from a file are not validated.
+        The second result tells whether this process stored them; numbers from a file are not
+        validated.
         """
         values = self._numbers.get(key)
         return (values, True) if values is not None else (self._read(key), False)
 
     def keep_numbers(self, key: str, values: Array) -> None:
-        """Store the parameters of a tuned split, an array of any shape, under a key."""
+        """Store the parameters of tuned centers or complements under a key, in memory and a file."""
         self._numbers.put(key, values, values.nbytes)
         self._save(key, values)
 
     def hints(self) -> Hints:
-        """Return the stored initial weights of all shapes of searches, for `most_similar`."""
+        """Return the initial weights stored by `suggest`, by shape of search, for `most_similar`."""
         return self._hints.snapshot()
 
     def keep(self, search: Search, solution: Solution) -> None:
-        """Store a solution, unless a time limit ended its search."""
-        if (
-            TIME_LIMIT_STATUS in solution.status or search.method == "fourier"
-        ):  # Fourier strategies are a closed form
+        """Store a solution, unless a time limit ended its search or it has a closed form."""
+        if TIME_LIMIT_STATUS in solution.status or search.method == "fourier":
             return
         self._solutions.put(search.key, solution, _solution_bytes(solution))
         if _worth_a_file(search):
@@ -198,7 +198,8 @@ class SolveCache:
         with self._lock:
             first = self._written == 0
             self._written += len(body)
-            # the folder is measured at the first write, and after every eighth of the limit
+            # the size of the folder is computed at the first write of the process, and whenever an
+            # eighth of the limit has been written since
             due = first or self._written > self.disk // 8
             if due:
                 self._written = 1
@@ -225,7 +226,7 @@ class SolveCache:
 def most_similar(hints: Hints, search: Search) -> Array | None:
     """Return the dual weights of the stored search with the most similar Gram, or None.
 
-    Only searches of the same shape are compared, by the shares of the diagonal of the Gram.
+    Searches of the same shape are compared by the diagonal of the Gram divided by its trace.
     """
     candidates = hints.get(search.shape, ())
     if not candidates:
@@ -234,15 +235,16 @@ def most_similar(hints: Hints, search: Search) -> Array | None:
 
 
 def default_folder() -> Path | None:
-    """Return the folder named by the environment, the user's cache folder, or None for "off"."""
+    """Return the folder that DP_WORKBENCH_CACHE names, by default one in the user's cache folder.
+
+    None if the value is "off".
+    """
     setting = os.environ.get(VARIABLE, "").strip()
     if setting.lower() == "off":
         return None
-    return (
-        Path(setting).expanduser()
-        if setting
-        else platformdirs.user_cache_path("dp-query-workbench") / "searches"
-    )
+    if setting:
+        return Path(setting).expanduser()
+    return platformdirs.user_cache_path("dp-query-workbench") / "searches"
 
 
 @lru_cache(maxsize=4)
@@ -251,7 +253,7 @@ def _cache(folder: Path | None) -> SolveCache:
 
 
 def default_cache() -> SolveCache:
-    """Return the cache of `plan`: one per process and folder, shared by all threads."""
+    """Return the cache that `plan` uses by default: one per process, shared by all threads."""
     return _cache(default_folder())
 
 
@@ -265,5 +267,5 @@ def _worth_a_file(search: Search) -> bool:
 
 
 def _solution_bytes(solution: Solution) -> int:
-    # a strategy whose variances are computed also stores its span, of the size of ``pinv``
+    # a strategy that has computed variances also stores an array of the size of ``pinv``
     return solution.strategy.rows.nbytes + 2 * solution.strategy.pinv.nbytes + solution.dual.nbytes

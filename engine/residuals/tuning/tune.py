@@ -14,20 +14,20 @@ squared error on the residual space B at privacy cost 1, the RMSE of the plan is
 pi_i = 1 / n_i is the published choice.  Here S is minimised: first along a family with one scalar
 c, pi_i in proportion to V_i^-1 1 with V_i optimal for G_i + c 1 1^T (for a workload on one
 attribute some c gives the best matrix mechanism), then by L-BFGS on all centers with the gradient
-of the envelope theorem.  If no other centers are better, the initial ones are returned, so a tuned
-plan is never worse than one with uniform centers.
+from the envelope theorem.  The best centers evaluated are returned, uniform ones among them, so a
+tuned plan is never worse than one with uniform centers.
 
 Proof that such a c exists for one attribute: let V be the optimal privacy cost matrix on the cells
 of one attribute, c = 1 / (1^T V^-1 1) and pi = c V^-1 1.  Then V pi = c 1 and pi^T V pi = c, so P^T
 V P = V - c 1 1^T: the total at precision c and the block P^T V P have exactly the privacy cost
 matrix V, and mechanisms with equal privacy cost matrices have the same accuracy.
 
-**Separable workloads.**  A workload is separable here if each attribute occurs with one family
-only, in products with those of other attributes. Then every space has one term, a product of L of
-its attributes (inside) and a sum of products of totals (outside), and S follows from a few numbers
-per attribute, whatever the number of spaces.  The family above contains the best centers, and c
-follows from the derivatives of S: a few rounds of a fixed-point iteration (`CenterBalance`) replace
-the search.
+**Separable workloads.**  A workload is separable if each attribute occurs with one family only, in
+product groups.  Then L_B is a product of two factors: the product of the errors L of the attributes
+inside B, and a sum of products of scalars of the attributes outside B.  S follows from a few
+numbers per attribute, whatever the number of spaces.  The family above contains the best centers,
+and c follows from the derivatives of S: a few rounds of a fixed-point iteration (`CenterBalance`)
+replace the search.
 
 Attributes of the same role in the workload share a center.  Where the Gram of an attribute is
 invariant under a cyclic shift of its cells (marginals, circular ranges, totals), the uniform center
@@ -76,12 +76,12 @@ from engine.workload import Workload
 
 
 class CenterBalance:
-    """S of a separable workload, and the best center of every role with all other centers fixed.
+    """Objective S of a separable workload, with the best center of each role for fixed others.
 
     Parameters
     ----------
-    problem : objective of the workload, in which every space's Gram has one term.
-    tuned_pieces : for every tuned role the numbers of its pieces inside and outside, from
+    problem : objective of the workload; the Gram of every space has one term.
+    tuned_pieces : mapping from tuned roles to the numbers of their two pieces, see
         `separable_pieces`.
     """
 
@@ -90,36 +90,35 @@ class CenterBalance:
     ) -> None:
         self.problem, self.tuned_pieces = problem, tuned_pieces
         terms = [(k, *term) for k, kind in enumerate(problem.kinds) for term in kind.terms.items()]
-        sums = [
+        monomials = [
             (k, numbers, weight)
-            for k, _, monomials in terms
-            for numbers, weight in monomials.items()
+            for k, _, coefficient in terms
+            for numbers, weight in coefficient.items()
         ]
-        padding = len(problem.pieces)  # index of a padding entry with value 1
+        # short rows of numbers of pieces end in the number of an additional entry with value 1
+        padding = len(problem.pieces)
         self._inside = _padded(
             [[number for _, number in factors] for _, factors, _ in terms], padding
         )
-        self._outside = _padded([numbers for _, numbers, _ in sums], padding)
-        self._kind = np.array([k for k, *_ in sums], dtype=np.int64)
-        self._weights = np.array([weight for *_, weight in sums])
+        self._outside = _padded([numbers for _, numbers, _ in monomials], padding)
+        self._kind = np.array([k for k, *_ in monomials], dtype=np.int64)
+        self._weights = np.array([weight for *_, weight in monomials])
         self._counts = np.array([kind.count for kind in problem.kinds], dtype=float)
-        # optimal value L of the pieces whose centers are not tuned
+        # number of a piece whose centers are not tuned -> its smallest error L
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return S, and a mapping from roles to the number c that gives their best center.
+        """Return S, and a mapping from roles to the number c of their best center.
 
-        The center is `CenterProblem.optimal_center` for c.
-
-        The best center of a role is the one at which S is smallest with all other centers fixed.
-
-        ``centers`` have shape (n,).
+        The best center minimises S while all other centers are fixed, and is
+        `CenterProblem.optimal_center` for c.  ``centers`` maps roles to vectors of shape (n,).
 
         Notes
         -----
-        With L of the attribute's piece inside and s of its total, S changes by a dL + b ds.  The
-        center of the optimal strategy on all cells for G + c 1 1^T minimises sqrt(L) + sqrt(s + c),
-        and therefore a L + b s where b / a = sqrt(L / (s + c)).
+        L denotes the smallest error of the role's piece inside, and s the scalar of its piece
+        outside.  At fixed other centers dS = a dL + b ds.  The center of the optimal strategy on
+        all cells for G + c 1 1^T minimises sqrt(L) + sqrt(s + c).  It therefore minimises a L + b s
+        if b / a = sqrt(L / (s + c)), which is solved for c.
         """
         state = Evaluation(problem=self.problem, centers=centers)
         padding = len(self.problem.pieces)
@@ -129,28 +128,30 @@ class CenterBalance:
         for number in np.unique(self._outside[self._outside < padding]).tolist():
             scalars[number] = state.scalar(number)
         inside, outside = values[self._inside], scalars[self._outside]
+        # per class of spaces: L = product of values * sum of products of scalars
         product = inside.prod(axis=1)
         total = np.bincount(self._kind, self._weights * outside.prod(axis=1), len(product))
         roots = np.sqrt(product * total)
-        outer = np.divide(0.5 * self._counts, roots, out=np.zeros_like(roots), where=roots > 0.0)
+        # derivatives of S by L of every class, by the values, and by the scalars
+        by_L = np.divide(0.5 * self._counts, roots, out=np.zeros_like(roots), where=roots > 0.0)
         by_value = _sums_by_piece(
-            self._inside, (outer * total)[:, None] * _products_of_others(inside), padding
+            self._inside, (by_L * total)[:, None] * _products_of_others(inside), padding
         )
         by_scalar = _sums_by_piece(
             self._outside,
-            ((outer * product)[self._kind] * self._weights)[:, None] * _products_of_others(outside),
+            ((by_L * product)[self._kind] * self._weights)[:, None] * _products_of_others(outside),
             padding,
         )
-        out = {}
+        offsets = {}
         for role, (inside_piece, outside_piece) in self.tuned_pieces.items():
             a, b = float(by_value[inside_piece]), float(by_scalar[outside_piece])
             if a > 0.0 and b > 0.0:
-                out[role] = float(values[inside_piece]) * (a / b) ** 2 - float(
-                    scalars[outside_piece]
-                )
-        return float(self._counts @ roots), out
+                L, s = float(values[inside_piece]), float(scalars[outside_piece])
+                offsets[role] = L * (a / b) ** 2 - s
+        return float(self._counts @ roots), offsets
 
     def _value(self, state: Evaluation, number: int) -> float:
+        """Return the smallest error of a piece inside, 0 if its Gram is zero."""
         if number in self._fixed_values:
             return self._fixed_values[number]
         value = state.optimum(number)[0] if state.is_nonzero(number) else 0.0
@@ -160,34 +161,29 @@ class CenterBalance:
 
 
 def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
-    """Return a mapping from tuned roles to the numbers of their two pieces; empty if not separable.
+    """Return a mapping from tuned roles to the numbers of their pieces, (inside, outside).
 
-    The first piece is that with the role's attribute inside the space, the second that with the
-    attribute outside.
-
-    The workload is separable if every tuned role has one family, in product groups only, and every
-    space has one term.
+    The first piece has the role's attribute inside the residual space, the second outside.  The
+    mapping is empty if the workload is not separable: if a tuned role has several families, or is
+    in a part on several attributes, or if the Gram of some space has several terms.
     """
     if any(len(kind.terms) > 1 for kind in problem.kinds):
         return {}
-    places: dict[Role, list[int]] = {role: [] for role in problem.tuned}
+    numbers_of: dict[Role, list[int]] = {role: [] for role in problem.tuned}
     for number, piece in enumerate(problem.pieces):
         for role in piece.roles:
-            places.get(role, []).append(number)
-    out = {}
-    for role, numbers in places.items():
+            numbers_of.get(role, []).append(number)
+    pairs = {}
+    for role, numbers in numbers_of.items():
         if len(numbers) != 2 or any(len(problem.pieces[k].roles) > 1 for k in numbers):
             return {}
-        out[role] = (
-            (numbers[0], numbers[1])
-            if problem.pieces[numbers[0]].inside
-            else (numbers[1], numbers[0])
-        )
-    return out
+        first, second = numbers
+        pairs[role] = (first, second) if problem.pieces[first].inside else (second, first)
+    return pairs
 
 
 def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
-    """Return rows of numbers as an array, shape (rows, longest), short ones end in ``filling``."""
+    """Return rows of numbers as an array, shape (rows, longest); short rows end in ``filling``."""
     longest = max(map(len, rows), default=0)
     out = np.full((len(rows), longest), filling, dtype=np.int64)
     for padded_row, row in zip(out, rows, strict=True):
@@ -197,18 +193,18 @@ def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
 
 def _products_of_others(values: Array) -> Array:
     """Return for every entry the product of the other entries in its row."""
-    columns = range(values.shape[1])
-    return (
-        np.column_stack([np.delete(values, k, axis=1).prod(axis=1) for k in columns])
-        if columns
-        else values
+    if not values.shape[1]:
+        return values
+    return np.column_stack(
+        [np.delete(values, k, axis=1).prod(axis=1) for k in range(values.shape[1])]
     )
 
 
 def _sums_by_piece(numbers: Index, shares: Array, padding: int) -> Array:
-    """Return for every piece the sum of the shares at its number, shape (pieces + 1,).
+    """Return for every piece the sum of the ``shares`` at its number, shape (pieces + 1,).
 
-    ``numbers`` and ``shares`` have the same shape; ``padding`` is the number of unused entries.
+    ``numbers`` and ``shares`` have the same shape.  ``padding`` is the number of pieces, and the
+    number at unused entries.
     """
     return np.bincount(numbers.ravel(), shares.ravel(), padding + 1).astype(float)
 
@@ -219,9 +215,9 @@ BALANCE_OPTIONS = Options(gap=1e-5, evaluations=100)
 # largest number of steps of L-BFGS, and of rounds of the fixed-point iteration
 LBFGS_STEPS = 60
 MAX_BALANCE_ROUNDS = 12
-# predicted gain of a round, as a share of S, below which the iteration ends
+# the iteration ends if a round is predicted to lower S by less than this share
 MIN_RELATIVE_GAIN = 1e-6
-# values of c in the family of centers with one scalar from which L-BFGS may start
+# L-BFGS starts at the best center in proportion to V^-1 1 (see above) among those with these c
 INITIAL_SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
@@ -231,25 +227,24 @@ def tuned_centers(
     start: Mapping[str, Array] | None = None,
     allowance: Allowance | None = None,
 ) -> dict[str, Array]:
-    """Return a mapping from attributes to centers, shape (n_i,), that lower S.
+    """Return a mapping from attributes to centers, shape (n_i,), at which S is small.
 
     Attributes with uniform centers are absent.
 
-    Guarantee: S at the result is at most S at uniform centers, up to the gap of the strategy
-    searches, over the groups that fit into the allowance.  At the time limit the best centers so
-    far are returned.
+    Guarantee: S is at most that of uniform centers, up to the gap of the strategy searches.  Only
+    groups that fit into the allowance count.  At the time limit the best centers so far are
+    returned.
 
     Parameters
     ----------
     workload : the queries.
     watch : called with the fraction completed and a text; may raise to cancel.
-    start : centers of a similar workload, from which the search starts if they are better than
-        uniform ones.
+    start : centers of a similar workload: initial values, if better than uniform ones.
     allowance : limits of memory and time.
     """
     problem = CenterProblem(workload, watch, allowance)
     if not separable_pieces(problem):
-        # wide attributes with interval queries are tuned by fixed points only
+        # a wide attribute with interval queries has no matrix for the gradient search
         structured = problem.structured_roles
         problem.tuned = [role for role in problem.tuned if role not in structured]
     if not problem.tuned or any(g.query_weights is not None for g in workload.groups):
@@ -263,7 +258,7 @@ def tuned_centers(
 
 
 class _Search:
-    """Search for the centers with the smallest S; ``best`` holds the best ones evaluated so far."""
+    """Search for centers with small S; ``best`` holds the best ones so far, by role."""
 
     def __init__(self, problem: CenterProblem) -> None:
         self.problem = problem
@@ -271,7 +266,7 @@ class _Search:
         self.lowest, self.done = math.inf, 0
 
     def evaluate(self, centers: dict[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return S and its derivatives by role, and store the centers if S is the smallest."""
+        """Return S and its derivatives by the centers; store the centers if S is the smallest."""
         S, by_role = self.problem.evaluate(centers)
         if self.lowest > S:
             self.lowest, self.best = S, centers
@@ -280,8 +275,8 @@ class _Search:
     def run(self, initial: Mapping[Role, Array]) -> None:
         """Run the fixed-point iteration for a separable workload, otherwise gradient search.
 
-        The gradient search starts at the best of the initial centers, the uniform ones and the
-        family of centers with one scalar.
+        The gradient search starts at ``initial`` if better than uniform centers, otherwise at the
+        best of uniform centers and those with one scalar c.
         """
         start = {role: pi for role, pi in initial.items() if role in self.problem.tuned}
         if pieces := separable_pieces(self.problem):
@@ -296,7 +291,7 @@ class _Search:
                     {role: self.problem.scalar_center(role, c) for role in self.problem.tuned}
                 )
                 self.problem.watch(0.1, f"Tuning centers with c = {c:g}")
-        # S of the coarse strategy searches is not comparable with S of the fine ones
+        # from here on S has a smaller gap, so that it cannot be compared with earlier values
         self.problem.options, self.lowest = FINE_OPTIONS, math.inf
         self._descend(self.best)
 
@@ -314,10 +309,9 @@ class _Search:
             gain = self.lowest - S
             if gain > 0.0:
                 self.lowest, self.best = S, centers
-            # gains shrink by about the same factor every round, which predicts the gain of the next
-            # round
-            shrinks = min(1.0, gain / previous_gain) if math.isfinite(previous_gain) else 1.0
-            if gain * shrinks < MIN_RELATIVE_GAIN * S or not offsets:
+            # the gain of the next round is predicted from the ratio of the last two
+            ratio = min(1.0, gain / previous_gain) if math.isfinite(previous_gain) else 1.0
+            if gain * ratio < MIN_RELATIVE_GAIN * S or not offsets:
                 return
             previous_gain = gain
             self.problem.watch(
@@ -340,6 +334,7 @@ class _Search:
         cuts = np.cumsum([n - 1 for n in sizes])[:-1]
 
         def log_value(x: Array) -> tuple[float, Array]:
+            """Return log S and its gradient by the residual coordinates of all centers."""
             blocks = zip(self.problem.tuned, sizes, np.split(x, cuts), strict=True)
             S, by_role = self.evaluate({r: 1.0 / n + basis(n) @ part for r, n, part in blocks})
             self.done += 1
@@ -365,28 +360,27 @@ class _Search:
         )
 
 
-# part of every key
+# version of the cached numbers, part of every cache key
 FORMAT = "split/2"
-# expected seconds and steps of the search for centers, per residual space whose Gram is not one
-# product of factors on single attributes
+# expected time in seconds and number of steps of the search for centers, per residual space whose
+# Gram is not one product of factors on single attributes
 MIXED_SPACE_SECONDS, MIXED_SPACE_STEPS = 0.2, 60
-# additional seconds per residual space with a factor on several attributes, whose rows every step
-# recomputes
+# additional time in seconds per residual space with a factor on several attributes, whose rows are
+# computed again in every step
 JOINT_ROWS_SECONDS = 0.4
-# expected steps of the same search for workloads whose complements cannot be tuned within the
-# limits
+# expected number of steps per such space if complements of pairs exceed the limits
 UNTUNED_PAIR_STEPS = 2_500
-# expected steps of the search for the center of an attribute of a separable workload
+# expected number of steps for the center of an attribute of a separable workload
 SEPARABLE_STEPS = 40
 
 
 class SplitMemory:
-    """Cached tuned splits of one workload, and of workloads on the same attributes.
+    """Tuned centers and complements of one workload, from a cache or from a new search.
 
     Parameters
     ----------
     workload : the workload.
-    cache : storage of the splits, None for no storage.
+    cache : storage of the tuned numbers, None for no storage.
     allowance : limits of memory and time of a search.
     """
 
@@ -408,9 +402,9 @@ class SplitMemory:
         )
 
     def centers(self, watch: Listener) -> Split:
-        """Return the split of tuned centers; see `engine.residuals.tuning.tune`."""
+        """Return the split with tuned centers and no complements."""
         if cyclic(self.workload):
-            # hashing a hundred thousand groups for the cache takes longer than planning
+            # before the cache key, because hashing 100,000 groups takes longer than planning
             return UNIFORM
         cuts = np.cumsum(self.sizes)
         cached_values, is_exact = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
@@ -432,7 +426,7 @@ class SplitMemory:
         return Split(centers=tuned)
 
     def complements(self, watch: Listener) -> Split:
-        """Return the split of `engine.residuals.tuning.complements`."""
+        """Return the split with tuned complements, see `engine.residuals.tuning.complements`."""
         cached_values, is_exact = self._recall(None, "complements")
         if is_exact and cached_values is not None:
             if not cached_values.any():
@@ -441,6 +435,7 @@ class SplitMemory:
             return Split(centers=centers, complements=complements)
 
         def start(length: int) -> Array | None:
+            """Return the cached numbers as initial values, if there are ``length`` finite ones."""
             fits = (
                 cached_values is not None
                 and len(cached_values) == length
@@ -453,37 +448,37 @@ class SplitMemory:
         return Split(centers=centers, complements=complements)
 
     def _recall(self, length: int | None, kind: str) -> tuple[Array | None, bool]:
-        """Return cached parameters of a split, or None, and whether they need no further search.
+        """Return cached numbers of a split, or None, and whether they are used without a search.
 
-        They are those of this workload, or else of another one on the same attributes.  They need
-        no search if this process computed them for this workload.
+        They are those of this workload, or else of another one on the same attributes.  They are
+        used without a search if this process computed them for this workload.
 
         Parameters
         ----------
-        length : required number of parameters; None for any.
+        length : required length of the numbers; None for any.
         kind : "centers" or "complements".
         """
         if self.cache is None:
             return None, False
         for key, is_same_workload in ((self.exact, True), (self.similar, False)):
             values, is_from_process = self.cache.numbers(key + kind)
-            # numbers from a file or of a similar workload are initial values; only this process's
-            # result needs no search
             if values is not None and (length is None or len(values) == length):
                 return values, is_from_process and is_same_workload
         return None, False
 
     def _store(self, values: Array, kind: str) -> None:
-        # a result that a limit cut short must not replace a search with more time
+        # the result of a search that the time limit ended is not stored, because a later call may
+        # have more time
         if self.cache is not None and not self.allowance.stopped:
             self.cache.keep_numbers(self.exact + kind, values)
             self.cache.keep_numbers(self.similar + kind, values)
 
 
 def ways_to_split(workload: Workload, allowance: Allowance) -> tuple[bool, bool]:
-    """Return whether complements are tuned within the limits, and whether centers are tuned.
+    """Return whether complements of pairs are tuned, and whether centers are.
 
-    Both are tuned if complements can be, but some pair has product groups only.
+    Complements are tuned if the limits allow it.  Centers are tuned if complements are not, or if
+    some pair has product groups only, for which tuned centers may be more accurate.
     """
     tunes_complements = can_tune(workload) and affordable(workload, allowance)
     return tunes_complements, not tunes_complements or has_product_only_pair(workload)
@@ -499,7 +494,9 @@ def split_seconds(
     tunes_complements, tunes_centers = ways_to_split(workload, allowance)
     seconds = complement_seconds(workload) if tunes_complements else 0.0
     has_untuned_pairs = not tunes_complements and can_tune(workload)
-    for sub in subs if tunes_centers else ():
+    if not tunes_centers:
+        return seconds
+    for sub in subs:
         has_joint_factor = any(len(axes) > 1 for term in sub.terms for axes, _ in term.factors)
         if sub.mixed:
             seconds += MIXED_SPACE_SECONDS + (JOINT_ROWS_SECONDS if has_joint_factor else 0.0)
@@ -518,10 +515,10 @@ def split_seconds(
 
 
 def _step(sub: Subworkload, factors: Sequence[Factor]) -> float:
-    """Return the expected time of one evaluation of a residual space's dual, in seconds.
+    """Return the expected time of one evaluation of the dual of a subworkload, in seconds.
 
-    A product is solved factor by factor; a sum of products takes one matrix, of the number of rows
-    if all factors are stored as few rows.
+    A product is solved factor by factor.  A sum of products takes one matrix, whose order is the
+    number of rows if all factors are stored as rows.
     """
     used = [(axes, factors[k]) for term in sub.terms for axes, k in term.factors]
     if len(sub.terms) == 1:

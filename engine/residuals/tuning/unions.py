@@ -3,13 +3,13 @@
 The strategy of a union is on the table of all attributes of its spaces.  Separate strategies at
 their optimal shares of the budget are one such strategy, so a union is never less accurate,
 whatever the centers.  Every space still belongs to one block, so blocks stay linearly independent:
-answers are unbiased, costs add up and all tables agree.  In a union of all spaces of a pair, its
-queries are not split at all, and a union of all spaces of the workload is the best of all matrix
-mechanisms.  A union measures the span of its queries only: a query outside that span is refused,
-even where separate spaces would measure each of its pieces.
+answers are unbiased, costs add up and all tables agree.  A union of all spaces of a pair answers
+the queries on the pair without splitting them, and a union of all spaces of the workload is the
+best of all matrix mechanisms.  A union measures the span of its queries only: a query outside that
+span is refused, even where separate spaces would measure its component in each of them.
 
-Unions are limited by computation: the Gram of a union is neither small nor a Kronecker product.  A
-union therefore takes as many spaces as one dense solve can afford.
+Unions are limited by computing time: the Gram of a union is neither small nor a Kronecker product.
+A union therefore has as many spaces as one dense search can solve within the limits.
 
 The Gram of a union is R^T R for rows R with the coefficients of queries on its spaces.
 """
@@ -46,33 +46,35 @@ MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
 # largest number of cells of a union of all spaces that needs more than MAX_STEP_MULTIPLICATIONS:
 # searches on few rows of many cells converge slowly
 MAX_LOW_RANK_CELLS = 4_096
-# seconds that a union of all spaces may take even if tuning separate spaces takes less time; it
-# allows 690 cells
+# time in seconds that a union of all spaces may take even if tuning separate spaces takes less; it
+# suffices for 690 cells
 MAX_FULL_DOMAIN_S = 1.4
-# largest seconds for the variances of all queries on a single attribute if its spaces form a union
+# largest time in seconds for the variances of all queries on a single attribute, to form a union
 MAX_SINGLE_ATTRIBUTE_S = 0.3
-# largest number of cells of a union's table, because every cell is counted and has a dual weight
+# largest number of cells of a union's table, which is counted and has a dual weight per cell
 MAX_CELLS = 100_000
-# largest number of entries of all query rows of the groups inside a union
+# largest number of entries of all query rows of the groups with attributes in a union
 MAX_ROW_ENTRIES = 2e8
 # largest number of cells of a product group whose variances in a union of all spaces are computed
-# without one row per query
+# from its factors, without one row per query
 MAX_PRODUCT_CELLS = 4_096
-# measured steps of the search for a union's strategy: with a Gram of full rank, and otherwise
+# measured number of steps of the search for a union's strategy: for a Gram of full rank, and for
+# other Grams
 FULL_RANK_STEPS, LOW_RANK_STEPS = 12, 60
-# smallest seconds of the search for a union's strategy
+# shortest time of the search for a union's strategy, in seconds
 MIN_SEARCH_S = 0.01
-# seconds to compute one entry of a query row and split it into pieces
+# time to compute one entry of a query row and split it between residual spaces, in seconds
 SECONDS_PER_ENTRY = 3e-8
-# multiplications that take as long as SECONDS_PER_ENTRY
+# number of multiplications in SECONDS_PER_ENTRY
 MULTIPLICATIONS_PER_ENTRY = 600
-# entries with the computing time of one query's variance without its row
+# number of entries that take as long as the variance of one query from the factors of its group
 ENTRIES_PER_VARIANCE = 10
 # number of residual spaces above which unions of some of them gain little
 MAX_SPACES = 60
-# difference between Grams, as a share of the largest entry, up to which they count as equal
+# Grams count as equal if their entries differ by at most this share of the largest entry
 GRAM_TOLERANCE = 1e-12
-# ratio of query weights above which the queries of small weight would be lost in rounding
+# ratio of query weights above which rounding errors of queries with a large weight would exceed
+# queries with a small one
 MAX_WEIGHT_RATIO = 1e9
 
 
@@ -81,22 +83,18 @@ def unite(
 ) -> Decomposition:
     """Return the decomposition with the residual spaces of each union replaced by one subworkload.
 
-    The unions are those of the split; the new subworkload is on the table of all their attributes.
-
-    Guarantee: the Gram of a union includes the products of pieces on different spaces of it.
+    The unions are those of the split.  A new subworkload is on the table of all attributes of its
+    union, and its Gram includes the products of components in different spaces.
 
     Raises
     ------
-    ValueError : the unions do not belong to this decomposition, or are too large; those of
-        `choose_unions` are neither.
+    ValueError : the unions are too large or do not fit the decomposition; does not happen with
+        those of `choose_unions`.
     """
     if not split.unions:
         return parts
-    factors, subworkloads, spaces = (
-        list(parts.factors),
-        list(parts.subworkloads),
-        dict(parts.spaces),
-    )
+    factors, subworkloads = list(parts.factors), list(parts.subworkloads)
+    spaces = dict(parts.spaces)
     by_signature: dict[Hashable, list[tuple[Array, int]]] = {}
     for attributes, union in split.unions.items():
         for space in union:
@@ -124,17 +122,14 @@ def unite(
                 " `choose_unions` returns for this workload."
             )
         space_axes = tuple(tuple(attributes.index(name) for name in space) for space in union)
-        factor, axes = (
-            union_factor(workload, attributes, space_axes, split),
-            tuple(range(len(sizes))),
-        )
+        factor = union_factor(workload, attributes, space_axes, split)
+        axes = tuple(range(len(sizes)))
         centers, complements = tuple(split.centers_of(attributes)), split.inside(attributes)
         stored_grams = by_signature.setdefault(
             (sizes, space_axes, _split_signature(centers, complements)), []
         )
         gram = factor.dense()
-        # many pairs have the same Gram up to rounding, from different orders of rows: their unions
-        # are searched once
+        # unions of many pairs have the same Gram up to rounding errors: they share a subworkload
         matches = [
             number
             for other, number in stored_grams
@@ -190,28 +185,28 @@ def union_factor(
         if group.weight > 0.0:
             inside, rows = group_rows(workload, group, attributes, split)
             stacks.setdefault(inside, []).append(math.sqrt(group.weight) * rows)
-    out = []
+    row_blocks = []
     for inside, stack in stacks.items():
         rows = reduce_rows(np.concatenate(stack))
         table = np.zeros((len(rows), *sizes))
-        # attributes outside the groups have index 0: they are in none of the groups' spaces
+        # index 0 of an attribute holds the coefficients on spaces without it, see `pieces`
         cells = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
         table[(slice(None), *cells)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
-        out.append(table.reshape(len(rows), -1)[:, coordinates])
-    joined = np.concatenate(out)
-    # fewer rows than coordinates are stored as rows, because their Gram is larger and has no higher
-    # rank
-    low = len(joined) < len(coordinates)
-    return Factor(sizes=sizes, matrix=joined if low else joined.T @ joined, low_rank=low)
+        row_blocks.append(table.reshape(len(rows), -1)[:, coordinates])
+    all_rows = np.concatenate(row_blocks)
+    if len(all_rows) < len(coordinates):
+        return Factor(sizes=sizes, matrix=all_rows, low_rank=True)
+    return Factor(sizes=sizes, matrix=all_rows.T @ all_rows)
 
 
 def group_rows(
     workload: Workload, group: Group, attributes: Space, split: Split
 ) -> tuple[Axes, Array]:
-    """Return rows with the Gram of a group's pieces on the residual spaces inside ``attributes``.
+    """Return the coefficients of a group's queries on all residual spaces inside ``attributes``.
 
-    The first result holds the positions in ``attributes`` of those that the group has; the rows
-    have shape (rows, cells of these attributes).
+    The first result holds the positions in ``attributes`` of the attributes that the group has.
+    The second has shape (rows, cells of these attributes), with coefficients in place of cells, see
+    `pieces`; its rows have the same Gram as those of the queries, but are at most as many as cells.
     """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
@@ -221,28 +216,27 @@ def group_rows(
         len(parts) > 1 and split.inside(ranked(group.attributes))
     ):
         parts = (joint_part(group),)
-    out, placed = np.ones((1, 1)), list[str]()
+    product, product_names = np.ones((1, 1)), list[str]()
     for part in parts:
         attributes_of_part = group.named(part.axes)
         names = ranked(attributes_of_part)
         rows = part_rows(part, group.query_weights).reshape(-1, *part.sizes)
         rows = rows.transpose(0, *(1 + attributes_of_part.index(name) for name in names))
-        tuned = split.inside(names)
-        part_pieces = pieces(
-            rows.reshape(len(rows), -1), rows.shape[1:], split.centers_of(names), tuned
-        )
-        coordinates_inside = tuple(slice(None) if name in attributes else 0 for name in names)
-        part_pieces = reduce_rows(
-            part_pieces.reshape(rows.shape)[(slice(None), *coordinates_inside)].reshape(
-                len(rows), -1
-            )
-        )
-        out = np.asarray(np.kron(out, part_pieces), dtype=float)
-        placed += [name for name in names if name in attributes]
-    inside = ranked(placed)
-    table = out.reshape(len(out), *workload.schema.sizes(placed))
-    table = table.transpose(0, *(1 + placed.index(name) for name in inside))
-    return tuple(attributes.index(name) for name in inside), table.reshape(len(out), -1)
+        coefficients = pieces(
+            rows.reshape(len(rows), -1),
+            rows.shape[1:],
+            split.centers_of(names),
+            split.inside(names),
+        ).reshape(rows.shape)
+        # index 0 of an attribute holds the coefficients on spaces without it
+        inside_index = tuple(slice(None) if name in attributes else 0 for name in names)
+        coefficients = coefficients[(slice(None), *inside_index)].reshape(len(rows), -1)
+        product = np.asarray(np.kron(product, reduce_rows(coefficients)), dtype=float)
+        product_names += [name for name in names if name in attributes]
+    inside = ranked(product_names)
+    table = product.reshape(len(product), *workload.schema.sizes(product_names))
+    table = table.transpose(0, *(1 + product_names.index(name) for name in inside))
+    return tuple(attributes.index(name) for name in inside), table.reshape(len(product), -1)
 
 
 def choose_unions(
@@ -252,27 +246,25 @@ def choose_unions(
     separate_error: Callable[[], float] = lambda: 0.0,
     left: float = math.inf,
 ) -> dict[Space, tuple[Space, ...]]:
-    """Choose which residual spaces of the workload are measured jointly, within limits of work.
+    """Choose which residual spaces of the workload are measured jointly.
 
-    The result maps the attributes of every union to its residual spaces.  If possible there is one
-    union of all spaces.  Otherwise the largest spaces are collected into
-    clusters of overlapping attributes as long as the work allows, and every space belongs to the
+    The result maps the attributes of every union to its residual spaces.  If computing time and
+    memory allow it, there is one union of all spaces.  Otherwise spaces are collected into clusters
+    of overlapping attributes, the spaces with most attributes first, and every space belongs to the
     first cluster that contains its attributes.  A union answers the span of its queries only, so
-    workloads with queries of zero weight get no unions.
+    workloads with queries of zero weight have no unions.
 
     Parameters
     ----------
     workload : queries with their weights.
     spaces : residual spaces of the decomposition.
-    memory_limit : bytes of one search at most.
-    separate_error : returns the expected time of tuning without unions, in seconds.  A union of all
-        spaces, which is the best of all matrix mechanisms and needs no tuning, may take as long, or
-        `MAX_FULL_DOMAIN_S` if that is more.
-    left : seconds until the time limit, which a union of all spaces must not exceed.
+    memory_limit : largest memory of one search, in bytes.
+    separate_error : function that returns the expected time of tuning without unions, in seconds.
+        A union of all spaces, which is the best of all matrix mechanisms and needs no tuning, may
+        take as long, or `MAX_FULL_DOMAIN_S` if that is more.
+    left : time until the time limit, in seconds, which a union of all spaces must not exceed.
     """
     everything = workload.schema.ranked(set().union(*spaces))
-    # too large for a union of all spaces, and with so many spaces unions of some of them gain
-    # little
     if not everything or (
         len(spaces) > MAX_SPACES and workload.schema.cells(everything) > MAX_CELLS
     ):
@@ -284,28 +276,28 @@ def choose_unions(
     weights_of_queries = np.concatenate(
         [w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0]
     )
-    # one strategy would answer the queries of small weight too inaccurately
     if weights_of_queries.max() > MAX_WEIGHT_RATIO * weights_of_queries.min():
         return {}
 
     def work(attributes: Space) -> float:
+        """Return the multiplications per step of a union on some attributes; infinite if too large."""
         if workload.schema.cells(attributes) > MAX_CELLS:
             return math.inf
         spaces_inside = _inside(spaces, attributes)
         dimension = dimension_of(workload, spaces_inside)
-        # the variances of a union may need every query of the groups inside
-        formed = _has_closed_form_variances(workload, attributes, spaces_inside)
-        entries = [_entries(g, dimension, formed) for g in _groups_touching(workload, attributes)]
-        affordable = (
-            sum(entries) <= MAX_ROW_ENTRIES
-            and rows_of_union(workload, attributes, spaces_inside) <= memory_limit
-        )
-        return (
-            work_of(workload, attributes, spaces_inside, memory_limit) if affordable else math.inf
-        )
+        closed_form = _has_closed_form_variances(workload, attributes, spaces_inside)
+        entries = [
+            _entries(g, dimension, closed_form) for g in _groups_touching(workload, attributes)
+        ]
+        if (
+            sum(entries) > MAX_ROW_ENTRIES
+            or rows_of_union(workload, attributes, spaces_inside) > memory_limit
+        ):
+            return math.inf
+        return work_of(workload, attributes, spaces_inside, memory_limit)
 
-    # on one attribute, the total and a residual space with the optimal center are as accurate as a
-    # union, and quicker
+    # on one attribute, separate strategies of the total and of the residual space with the optimal
+    # center are as accurate as a union, and take less time
     if (
         len(everything) == 1
         and union_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
@@ -327,26 +319,24 @@ def choose_unions(
     if len(spaces) > MAX_SPACES:
         return {}
     if math.fsum(map(_entries, workload.groups)) > MAX_ROW_ENTRIES:
-        # every query has a piece in the total, and complements, which are tuned later, may couple
-        # the total to all queries
+        # the total stays outside the unions: every query has a component in it, and complements,
+        # which are tuned later, may couple it to all queries
         spaces = [space for space in spaces if space]
     clusters: dict[Space, float] = {}
     for space in sorted(spaces, key=len, reverse=True):
         if len(space) < 2 or any(set(space) <= set(cluster) for cluster in clusters):
             continue
-        # the cluster that shares most attributes first; a new cluster if none has room for the
-        # space
-        for near in (*sorted(clusters, key=lambda c: -len(set(c) & set(space))), ()):
-            if near and not set(near) & set(space):
+        # extend the cluster that shares most attributes with the space, or start a new one if every
+        # extended cluster would exceed the limit of multiplications
+        for cluster in (*sorted(clusters, key=lambda c: -len(set(c) & set(space))), ()):
+            if cluster and not set(cluster) & set(space):
                 continue
-            grown = workload.schema.ranked({*near, *space})
-            needed = work(grown)
-            if (
-                sum(clusters.values()) - clusters.get(near, 0.0) + needed
-                <= MAX_STEP_MULTIPLICATIONS
-            ):
-                clusters.pop(near, None)
-                clusters[grown] = needed
+            extended = workload.schema.ranked({*cluster, *space})
+            needed = work(extended)
+            other_clusters = sum(clusters.values()) - clusters.get(cluster, 0.0)
+            if other_clusters + needed <= MAX_STEP_MULTIPLICATIONS:
+                clusters.pop(cluster, None)
+                clusters[extended] = needed
                 break
     return _assign_spaces(list(clusters), spaces)
 
@@ -356,35 +346,37 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
 
 
 def _entries(
-    group: Group, least: int = 0, formed: bool = False, parts: Sequence[Part] | None = None
+    group: Group, least: int = 0, closed_form: bool = False, parts: Sequence[Part] | None = None
 ) -> float:
-    """Return the number of entries of a group's query rows.
+    """Return the number of entries of a group's query rows, a measure of the time of its variances.
 
-    Each row counts at least ``least`` entries.  ``formed`` says whether variances need no row per
-    query; the result then is the number of entries that would take as long.  Only the ``parts`` are
-    counted; None for all.
+    Parameters
+    ----------
+    least : number of entries that each row counts at least.
+    closed_form : whether variances are computed from the factors of product groups; the result is
+        then the number of entries that would take as long.
+    parts : parts of the group whose rows are counted; None for all.
     """
     parts = group.parts if parts is None else parts
     cells, counts = math.prod(part.cells for part in parts), [part.count for part in parts]
-    listed = float(math.prod(counts) * max(cells, least)) if group.weight > 0.0 else 0.0
-    if formed and len(counts) > 1 and cells <= MAX_PRODUCT_CELLS and group.query_weights is None:
-        return min(
-            listed,
-            float(
-                ENTRIES_PER_VARIANCE * math.prod(counts)
-                + min(counts) * cells**2 // MULTIPLICATIONS_PER_ENTRY
-            ),
+    entries = float(math.prod(counts) * max(cells, least)) if group.weight > 0.0 else 0.0
+    is_product = len(counts) > 1 and group.query_weights is None
+    if closed_form and is_product and cells <= MAX_PRODUCT_CELLS:
+        equivalent = (
+            ENTRIES_PER_VARIANCE * math.prod(counts)
+            + min(counts) * cells**2 // MULTIPLICATIONS_PER_ENTRY
         )
-    return listed
+        return min(entries, float(equivalent))
+    return entries
 
 
 def _has_closed_form_variances(
     workload: Workload, attributes: Space, spaces: Collection[Space]
 ) -> bool:
-    """Return whether variances of product groups need no row per query.
+    """Return whether variances of product groups are computed from factors, not from query rows.
 
-    They need none if the union contains all weighted groups and measures all residual coordinates
-    of its spaces.
+    They are if the union contains the attributes of all weighted groups and measures all residual
+    coordinates of its spaces.
     """
     inside = all(set(g.attributes) <= set(attributes) for g in workload.groups if g.weight > 0.0)
     return inside and rank_of(workload, attributes, spaces) == dimension_of(workload, spaces)
@@ -421,28 +413,29 @@ def _assign_spaces(
 def work_of(
     workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float
 ) -> float:
-    """Return the multiplications per step of the search for a union's strategy.
+    """Return the number of multiplications per step of the search for a union's strategy.
 
     Infinite if the union exceeds the limits of cells, of entries of query rows, or of memory.
+
+    Parameters
+    ----------
+    attributes, spaces : attributes of the union and its residual spaces.
+    memory_limit : largest memory of the search, in bytes.
     """
     cells = workload.schema.cells(attributes)
     if cells > MAX_CELLS:
         return math.inf
-    dimension, formed = (
-        dimension_of(workload, spaces),
-        _has_closed_form_variances(workload, attributes, spaces),
-    )
+    dimension = dimension_of(workload, spaces)
+    closed_form = _has_closed_form_variances(workload, attributes, spaces)
     if any(
-        _entries(g, dimension, formed) > MAX_ROW_ENTRIES
+        _entries(g, dimension, closed_form) > MAX_ROW_ENTRIES
         for g in _groups_touching(workload, attributes)
     ):
         return math.inf
     rank = rank_of(workload, attributes, spaces)
-    return (
-        rank * rank * (cells + 6.0 * rank)
-        if dense_bytes(rank, dimension, cells) <= memory_limit
-        else math.inf
-    )
+    if dense_bytes(rank, dimension, cells) > memory_limit:
+        return math.inf
+    return rank * rank * (cells + 6.0 * rank)
 
 
 def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
@@ -450,11 +443,8 @@ def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) ->
     rows = 0
     for group in workload.groups:
         inside = [name for name in group.attributes if name in attributes]
-        rows += (
-            math.prod(min(p.count, _cells_inside(group, p, inside)) for p in group.parts)
-            if inside
-            else 0
-        )
+        if inside:
+            rows += math.prod(min(p.count, _cells_inside(group, p, inside)) for p in group.parts)
     return min(rows + 1, sum(_rank_in(workload, space) for space in spaces))
 
 
@@ -500,58 +490,50 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
 def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected memory of the search for a union's strategy, in bytes."""
     cells, rank = workload.schema.cells(attributes), rank_of(workload, attributes, spaces)
-    rows = 0.5 * rows_of_union(
-        workload, attributes, spaces
-    )  # about half of that bound is in use at once
-    return max(dense_bytes(rank, dimension_of(workload, spaces), cells), rows)
+    # about half of the upper bound is in use at once
+    row_bytes = 0.5 * rows_of_union(workload, attributes, spaces)
+    return max(dense_bytes(rank, dimension_of(workload, spaces), cells), row_bytes)
 
 
 def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected time of the search for a union's strategy, in seconds on one idle core."""
     is_full_rank = rank_of(workload, attributes, spaces) == workload.schema.cells(attributes)
-    return (
-        MIN_SEARCH_S
-        + (FULL_RANK_STEPS if is_full_rank else LOW_RANK_STEPS)
-        * work_of(workload, attributes, spaces, math.inf)
-        / PRODUCT_FLOPS
-    )
+    steps = FULL_RANK_STEPS if is_full_rank else LOW_RANK_STEPS
+    return MIN_SEARCH_S + steps * work_of(workload, attributes, spaces, math.inf) / PRODUCT_FLOPS
 
 
 def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected time for the variances of a union's queries, in seconds on one core.
 
     They are computed query by query, unless the union covers all spaces and the queries are
-    products.  Parts of a group without attributes of the union's spaces contribute a factor only,
-    and equal parts are computed once.
+    products.  Parts of a group without attributes of the union's spaces only multiply all variances
+    by a number, and groups with equal parts on the same spaces are computed once.
     """
-    through = dimension_of(workload, spaces) * rank_of(workload, attributes, spaces)
-    formed = _has_closed_form_variances(workload, attributes, spaces)
-    # complements, which belong to pairs with a joint part, pass pieces down that are not products
+    multiplications_per_query = dimension_of(workload, spaces) * rank_of(
+        workload, attributes, spaces
+    )
+    closed_form = _has_closed_form_variances(workload, attributes, spaces)
+    # a complement, which only pairs with a joint part have, couples the spaces inside its pair, so
+    # that queries on them are not products
     pairs = {
         frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2
     }
+    # (spaces, parts) -> entries of the query rows, and cells per row
     entries: dict[Any, tuple[float, int]] = {}
     for group in workload.groups:
-        spaces_inside, names = (
-            [space for space in spaces if set(space) <= set(group.attributes)],
-            set(group.attributes),
-        )
-        touched = set().union(
-            *spaces_inside,
-            *(
-                pair
-                for pair in pairs
-                if pair <= names and any(set(s) < pair for s in spaces_inside)
-            ),
-        )
+        names = set(group.attributes)
+        spaces_inside = [space for space in spaces if set(space) <= names]
+        coupled_pairs = [
+            pair for pair in pairs if pair <= names and any(set(s) < pair for s in spaces_inside)
+        ]
+        touched = set().union(*spaces_inside, *coupled_pairs)
         parts = [part for part in group.parts if touched & set(group.named(part.axes))]
         if spaces_inside and group.weight > 0.0:
-            cells = math.prod(part.cells for part in parts)
             entries[(*spaces_inside, *(part.key for part in parts))] = (
-                _entries(group, formed=formed, parts=parts),
-                cells,
+                _entries(group, closed_form=closed_form, parts=parts),
+                math.prod(part.cells for part in parts),
             )
     return math.fsum(
-        listed * (SECONDS_PER_ENTRY + 2.0 * through / (cells * PRODUCT_FLOPS))
-        for listed, cells in entries.values()
+        count * (SECONDS_PER_ENTRY + 2.0 * multiplications_per_query / (cells * PRODUCT_FLOPS))
+        for count, cells in entries.values()
     )
