@@ -530,7 +530,7 @@ class ResidualMechanism(Mechanism):
 
     def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         check_request(workload, budget)
-        self.check_memory(workload, 4e9)
+        self.check_memory(workload, Limits().memory_limit)
         goal, labels, tradeoff = self.goal(workload), self.axis_labels(workload), solved.tradeoff
         limits = Limits(memory_limit=solved.memory_limit)
         recorded = list(zip(solved.duals, solved.endings, strict=True))
@@ -549,8 +549,7 @@ class ResidualMechanism(Mechanism):
                 workload, goal, solved.split, labels, tradeoff, recorded
             )
         else:
-            # the search for another objective stored query weights; their weighted sum has the same
-            # strategies
+            # the strategies are optimal for the weighted sum with the stored query weights
             weighted = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
             parts, solutions, _ = self._solve(
                 weighted, solved.split, labels, limits, math.inf, recorded=recorded
@@ -558,14 +557,11 @@ class ResidualMechanism(Mechanism):
             if constraints is None:
                 bound = norm_bound(workload, goal, tradeoff.emphasis, parts, solutions)
             else:
-                weights = np.array(
-                    [
-                        tradeoff.emphasis.weights[k] if k >= 0 else 0.0
-                        for k in tradeoff.emphasis.class_of_group
-                    ]
-                )
                 bound = constrained_bound(
-                    workload, weights, constraints, separate_bound(parts, solutions)
+                    workload,
+                    tradeoff.emphasis.group_weights,
+                    constraints,
+                    separate_bound(parts, solutions),
                 )
             # the best bound may come from other query weights than the best plan
             if tradeoff.witness is not None:
@@ -578,7 +574,7 @@ class ResidualMechanism(Mechanism):
                 )
         if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
             raise ValueError("the stored noises do not fit the residual spaces")
-        # the searches of this request remove all stored weights of its own file from the list
+        # `_solve` removes the weights that it uses from the list
         if recorded:
             raise ValueError("more dual weights are stored than searches need")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
@@ -656,10 +652,7 @@ class ResidualMechanism(Mechanism):
             return total
         if tradeoff.limits is None:
             return total / dual_norm(workload, self.goal(workload), emphasis)[0]
-        weights = np.array(
-            [emphasis.weights[k] if k >= 0 else 0.0 for k in emphasis.class_of_group]
-        )
-        return constrained_bound(workload, weights, tradeoff.limits, total)
+        return constrained_bound(workload, emphasis.group_weights, tradeoff.limits, total)
 
     def _calibrate(
         self,

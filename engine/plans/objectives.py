@@ -192,24 +192,27 @@ def symmetry(
     # pairs with equal queries may have different complements, so the initial colours of groups and
     # spaces include the keys of the complements
     complement_keys = {space: c.key for space, c in split.complements.items()}
-    touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
-    inside: dict[int, list[tuple[int, Space]]] = {}
-    numbers: dict[Any, int] = {}
+    # for every space its (group, role) pairs, and for every group its (role, space) pairs; a role
+    # is a number for the parts and positions of the attributes of the space in the group
+    groups_of_space: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
+    spaces_of_group: dict[int, list[tuple[int, Space]]] = {}
+    role_numbers: dict[Any, int] = {}
     for i, group in enumerate(workload.groups):
         if group.is_weighted:
             roles = _roles(group)
             named = [(axes, group.named(axes)) for axes in group.spaces(workload.schema)]
-            space_roles = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in touching]
+            space_roles = [
+                (tuple(roles[a] for a in axes), s) for axes, s in named if s in groups_of_space
+            ]
             if not space_roles and workload.schema.invariants:
                 continue  # answered from public tables
-            space_roles = (
-                space_roles
-                if ordered
-                else [(tuple(sorted(role, key=repr)), s) for role, s in space_roles]
-            )
-            inside[i] = [(numbers.setdefault(role, len(numbers)), s) for role, s in space_roles]
-            for role, space in inside[i]:
-                touching[space].append((i, role))
+            if not ordered:
+                space_roles = [(tuple(sorted(role, key=repr)), s) for role, s in space_roles]
+            spaces_of_group[i] = [
+                (role_numbers.setdefault(role, len(role_numbers)), s) for role, s in space_roles
+            ]
+            for role, space in spaces_of_group[i]:
+                groups_of_space[space].append((i, role))
     group_classes = _class_numbers(
         {
             i: (
@@ -218,7 +221,7 @@ def symmetry(
                 goal.target(i),
                 tuned_key(i, workload, complement_keys),
             )
-            for i in inside
+            for i in spaces_of_group
         }
     )
     signatures = {
@@ -238,16 +241,16 @@ def symmetry(
             {
                 i: (
                     group_classes[i],
-                    tuple(sorted((role, space_classes[s]) for role, s in inside[i])),
+                    tuple(sorted((role, space_classes[s]) for role, s in spaces_of_group[i])),
                 )
-                for i in inside
+                for i in spaces_of_group
             }
         )
         split_spaces = _class_numbers(
             {
                 s: (
                     space_classes[s],
-                    tuple(sorted((split_groups[i], role) for i, role in touching[s])),
+                    tuple(sorted((split_groups[i], role) for i, role in groups_of_space[s])),
                 )
                 for s in spaces
             }
@@ -523,6 +526,11 @@ class Emphasis:
             vectors=tuple(vectors),
         )
 
+    @property
+    def group_weights(self) -> Array:
+        """Weight of every group, 0 for groups without weighted queries, shape (groups,)."""
+        return np.array([self.weights[k] if k >= 0 else 0.0 for k in self.class_of_group])
+
     def apply(self, workload: Workload) -> Workload:
         """Return the workload with these query weights in place of its own."""
         groups, weighted_parts = [], dict[tuple[Any, int], Part]()
@@ -686,7 +694,10 @@ def _by_space_class(group_class: ClassQueries, gradient: Array, spaces: int) -> 
 def _shares_for_max(
     classes: Sequence[ClassQueries], counts: Array, start: Array, gap: float
 ) -> Shares:
-    """Return the allocation that minimizes the largest ratio of variance to target."""
+    """Return the allocation that minimizes the largest ratio of variance to target.
+
+    The arguments are those of `best_shares`.
+    """
     spaces = len(counts)
     # constraints rows @ s <= 1 on the squared noises s, one per query: its variance is at most its
     # target; and the class of groups of each query
@@ -863,7 +874,10 @@ def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch
 def _shares_for_power(
     classes: Sequence[ClassQueries], counts: Array, p: float, start: Array, gap: float
 ) -> Shares:
-    """Return the allocation that minimizes the p-norm of the weighted variances."""
+    """Return the allocation that minimizes the p-norm of the weighted variances.
+
+    The other arguments are those of `best_shares`.
+    """
     import scipy.optimize
 
     spaces = len(counts)
@@ -909,7 +923,8 @@ def _shares_for_power(
         power_sums, space_slopes = sums(s)
         multipliers = weights * power_sums
         total = float(multipliers.sum())
-        # u = w (Var / scale)^(p - 1) has dual norm total^(1 - 1/p)
+        # The smallest sum of variances for query weights u, divided by their dual norm, is a lower
+        # bound.  The weights u = w (Var / scale)^(p - 1) have the dual norm total^(1 - 1/p).
         bound = float(np.sum(np.sqrt(counts * space_slopes))) ** 2 / total ** (1.0 - 1.0 / p)
         value = scale * total ** (1.0 / p)
         if value < best.value:

@@ -837,8 +837,10 @@ class VarianceBuilder:
         ranks = tuple(a for a in group.ranks(self.schema) if a in axes_of_parts)
         names, sizes = group.named(ranks), tuple(group.sizes[a] for a in ranks)
         centers, complements = self.split.centers_of(names), self.split.inside(names)
+        # positions of the coordinates of the spaces: among those of all spaces on the attributes of
+        # the parts, and among the columns of the strategy
         columns = positions(sizes, [tuple(map(ranks.index, axes)) for axes in spaces])
-        rows_in_block = np.concatenate(
+        columns_in_block = np.concatenate(
             self._windows(block, [group.named(axes) for axes in spaces])
             or [np.arange(len(columns))]
         )
@@ -847,11 +849,19 @@ class VarianceBuilder:
         key = (
             tuple((tuple(map(ranks.index, part.axes)), part.key) for part in parts),
             (tuple(map(digest, centers)), tuple((pair, c.key) for pair, c in complements.items())),
-            (columns.tobytes(), rows_in_block.tobytes(), block is None, strategy, digest(weights)),
+            (
+                columns.tobytes(),
+                columns_in_block.tobytes(),
+                block is None,
+                strategy,
+                digest(weights),
+            ),
         )
         if key in self._arrays:
             return self._arrays[key]
-        reconstruction = np.eye(len(columns)) if strategy is None else strategy.pinv[rows_in_block]
+        reconstruction = (
+            np.eye(len(columns)) if strategy is None else strategy.pinv[columns_in_block]
+        )
         reconstruction = reconstruction if weights is None else reconstruction / weights
         shape, marks = tuple(part.count for part in parts), list[Array]()
         complete = block is not None and (strategy is None or strategy.complete)
@@ -861,14 +871,14 @@ class VarianceBuilder:
             and not complements
             and prefers_forms([(p.count, p.cells) for p in parts], reconstruction.shape[1])
         ):
-            # Pad the reconstruction with zeros for components outside the block: only on all
-            # components are the query rows Kronecker products.
-            by_cell = np.zeros((reconstruction.shape[1], math.prod(sizes)))
-            by_cell[:, columns] = reconstruction.T
-            by_cell = group_axes(
-                by_cell.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1
-            )
-            by_cell, part_rows = by_cell.reshape(reconstruction.shape[1], -1), []
+            # Pad the reconstruction with zeros for the coordinates of spaces outside the block: only
+            # on the coordinates of all spaces are the query rows Kronecker products.
+            padded = np.zeros((reconstruction.shape[1], math.prod(sizes)))
+            padded[:, columns] = reconstruction.T
+            padded = group_axes(
+                padded.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1
+            ).reshape(len(padded), -1)
+            part_rows = []
             for part in parts:
                 part_centers = self.split.centers_of(group.named(part.axes))
                 chunks = part.family.chunks(part.sizes)
@@ -877,7 +887,7 @@ class VarianceBuilder:
                         [pieces(chunk, part.sizes, part_centers, {}) for _, chunk in chunks]
                     )
                 )
-            values = [np.maximum(quadratic_forms(part_rows, by_cell.T @ by_cell), 0.0).ravel()]
+            values = [np.maximum(quadratic_forms(part_rows, padded.T @ padded), 0.0).ravel()]
         else:
             values, joint_group = [], joint_part(replace(group, parts=parts))
             for _, chunk in joint_group.family.chunks(joint_group.sizes):
@@ -889,14 +899,14 @@ class VarianceBuilder:
                 ]
                 values.append(np.sum((rows @ reconstruction) ** 2, axis=1))
                 if not complete:
-                    present = np.linalg.norm(rows, axis=1) > ROUNDING * np.linalg.norm(
+                    is_unmeasured = np.linalg.norm(rows, axis=1) > ROUNDING * np.linalg.norm(
                         chunk, axis=1
                     )
                     if strategy is not None:
-                        filled = np.zeros((len(rows), strategy.dimension))
-                        filled[:, rows_in_block] = rows
-                        present &= strategy.leaves_span(filled)
-                    marks.append(present)
+                        rows_on_block = np.zeros((len(rows), strategy.dimension))
+                        rows_on_block[:, columns_in_block] = rows
+                        is_unmeasured &= strategy.leaves_span(rows_on_block)
+                    marks.append(is_unmeasured)
         variances = np.concatenate(values).reshape(shape)
         unmeasured = np.concatenate(marks).reshape(shape) if marks else np.zeros(shape)
         self._arrays[key] = np.stack([variances, unmeasured])
