@@ -101,21 +101,21 @@ def records_fit(
     )
     columns = column_names(data)
     names = [name for name in schema if not columns or name in columns]
-    strict_encoders = [Encoder(attribute=_strict(schema[name])) for name in names]
+    strict_encoders = [Encoder(attribute=_without_collecting_cells(schema[name])) for name in names]
     column_counts = (
         fit_in_database(data, strict_encoders, MAX_SHOWN_VALUES, report_progress)
         if is_table(data)
         else None
     )
     if column_counts is None:
-        column_counts = _fit_here(data, names, strict_encoders, report_progress)
+        column_counts = _fit_batches(data, names, strict_encoders, report_progress)
     fits = {
         name: _fit(schema[name], *counts) for name, counts in zip(names, column_counts, strict=True)
     }
     return tuple(fits.get(name) or ColumnFit(column=name, there=False) for name in schema)
 
 
-def _strict(attribute: Attribute) -> Attribute:
+def _without_collecting_cells(attribute: Attribute) -> Attribute:
     """Return the attribute without its cells for missing, unlisted and out-of-range values.
 
     Its encoder then gives such values a negative code instead of the cell that collects them.
@@ -156,7 +156,7 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
     )
 
 
-def _fit_here(
+def _fit_batches(
     data: Any, names: list[str], encoders: list[Encoder], report_progress: Any
 ) -> list[tuple[Any, Any]]:
     """Read the records once; return for each column its rows by code, and by unknown value."""
@@ -173,7 +173,7 @@ def _fit_here(
                 -np.minimum(codes, 0).astype(np.int64), minlength=1 + len(REASONS)
             )
             row_counts.update({-code: int(n) for code, n in enumerate(rows_by_code) if n})
-            unknown_values.update(_unknown(column, codes < MISSING))
+            unknown_values.update(_count_selected(column, codes < MISSING))
             if len(unknown_values) > MAX_UNKNOWN_VALUES:
                 values[i] = Counter(dict(unknown_values.most_common(MAX_UNKNOWN_VALUES // 2)))
         read += batch.rows
@@ -185,7 +185,7 @@ def _fit_here(
     return list(zip(rows, values, strict=True))
 
 
-def _unknown(column: Any, selection: np.ndarray) -> dict[Any, int]:
+def _count_selected(column: Any, selection: np.ndarray) -> dict[Any, int]:
     """Return a mapping from the text of each selected value of a column to its number of rows.
 
     ``selection`` is a mask of rows, shape (rows,).
@@ -402,7 +402,7 @@ def fingerprint_of(
     The report has a warning for every release of the same records under another dataset name.
     """
     records = fingerprint(counts, sets, book.secret("records"))
-    warnings = [_warning(row) for row in book.same_records(records, dataset=dataset)]
+    warnings = [_same_records_warning(row) for row in book.same_records(records, dataset=dataset)]
     if intake is not None:
         intake(Intake.of(counts, warnings))
     return records
@@ -435,7 +435,7 @@ def check_repeat(
         intake(Intake.of(counts, []))
 
 
-def _warning(row: Row) -> str:
+def _same_records_warning(row: Row) -> str:
     """Return a warning that the ledger has ``row`` for the same records."""
     if row.kind == REHEARSAL_NOTE_KIND:
         return (
@@ -485,7 +485,9 @@ def check_records(
         )
     if ledger is not None:
         records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
-        warnings += [_warning(row) for row in ledger.same_records(records, dataset=dataset)]
+        warnings += [
+            _same_records_warning(row) for row in ledger.same_records(records, dataset=dataset)
+        ]
     return Intake.of(counts, warnings)
 
 
@@ -570,7 +572,8 @@ def count(
     Raises
     ------
     DataError
-        The records cannot be read, or have no cap on rows per person where the schema allows more.
+        The records cannot be read; or the schema allows more rows per person than the budget
+        protects, and the rows of each person are not limited.
     LimitExceeded
         A table is larger than a release can hold.
     """
@@ -595,15 +598,16 @@ def count(
                 f" column {quote_public(part.schema.person)}. Count the records again with this"
                 " schema."
             )
-        capped = data.cap is not None
+        is_capped = data.cap is not None
     else:
-        capped = part.schema.person_column(options.person) is not None
-    if not capped and rows_per_person < (part.schema.rows_per_person or 1):
+        is_capped = part.schema.person_column(options.person) is not None
+    if not is_capped and rows_per_person < (part.schema.rows_per_person or 1):
         raise DataError(part.schema.other_rows(rows_per_person))
     sets = [*maximal_sets(part), *also]
     if not isinstance(data, Counts):
         sets += [(name,) for name in checked]
     report_progress = status_reporter(options.progress)
+    # counting is the first 80% of a release, and drawing noise the rest
     progress = lambda fraction, text: report_progress(0.8 * fraction, text)  # noqa: E731
     options = replace(options, rows_per_person=rows_per_person, progress=progress)
     return count_tables(data, part.schema, sets, options)

@@ -163,12 +163,14 @@ def measure(
     sets = maximal_sets(plan)
 
     def check(is_paid: bool) -> None:
+        """Raise an error if the dataset cannot pay for the release."""
         book.status(dataset).definition.check_unit(plan.budget)
         if not is_paid:
             book.afford(**cost)
             check_curve(book, dataset, [plan.blocks], plan.pcost)
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
+        """Return the function that writes the spend for the counted records to the ledger."""
         check_invariants(counts, plan.schema)
         records = fingerprint_of(book, dataset, counts, sets, intake)
         return lambda: _spend(book, plan, key=key, records=records, **cost)
@@ -198,10 +200,10 @@ class Release:
     ledger, key : ledger on which the release spends, and key of its spend and of its result file.
     sets : attribute sets of the tables in the digest of the records; None if no records are read.
     remedy : returns what to do if the records are not those of the stored result.
-    check : function of whether the release is already paid; raises an error, before records are
-        read, if the release is not allowed.
+    check : called before records are read, with whether the release is paid already; raises an
+        error if the release is not allowed.
     count : counts the records.
-    accept : function of the counts; raises an error if they are not allowed, and returns the
+    accept : called with the counts; raises an error if they are not allowed, and returns the
         function that spends.
     write : writes the result file; receives the answers block by block.
     load : returns the stored result.
@@ -309,10 +311,10 @@ def refuse_ledger(dataset: str, ledger: object) -> None:
 def check_curve(
     ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float
 ) -> None:
-    """Raise LedgerError if the dataset's total is in mu or epsilon and the noise grid is too coarse.
+    """Raise LedgerError if the total is in mu or epsilon and the noise grid is too coarse.
 
-    Such a total limits the privacy curve by that of Gaussian noise.  With a coarse grid, the privacy
-    curve of a release can exceed the Gaussian one of cost ``pcost``.
+    Such a total limits the privacy curve by that of Gaussian noise.  With a coarse grid, the
+    privacy curve of a release can exceed the Gaussian one of cost ``pcost``.
     """
     if ledger.status(dataset).definition.kind == "gdp" and not is_on_curve(parts, pcost):
         raise LedgerError(
@@ -427,8 +429,8 @@ def spend_draw_save(
             return False
         # the journal holder owns the spend and reproduces the same noise from its seed
         receipt = replace(receipt, fresh=True)
-        # no callback, cancellation or Ctrl-C may interrupt before the result is saved; `save_result`
-        # may call ``content`` twice, and both calls draw the same noise
+        # no callback, cancellation or Ctrl-C may interrupt before the result is saved; every call
+        # of ``bits`` starts the same random bits, so every write of the file draws the same noise
         bits = partial(own_journal.bits, receipt.hash)
         drawn = partial(draw, part, counts, _silent)
         ledger.save_result(
@@ -580,7 +582,7 @@ def measurement_of(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BlockEstimates(Mapping[Space, Array]):
-    """The estimates that follow from released answers of blocks, each computed on access."""
+    """Mapping from residual space to the estimate from its released answers, computed on access."""
 
     blocks: Mapping[Space, Block]
     answers: Mapping[Space, npt.NDArray[np.int64]]

@@ -558,6 +558,7 @@ class Archive:
     def _array(
         self, folder: str, space: Space, dtype: Any, shape: Iterable[int]
     ) -> npt.NDArray[Any]:
+        """Return the array of a space; raise ValueError if its type or shape is another one."""
         name = _member(folder, space)
         array = self._window(name)
         if array.dtype != dtype or array.shape != tuple(shape):

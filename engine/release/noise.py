@@ -170,12 +170,12 @@ def _checked_size(size: object) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Envelope:
-    """Histogram above height exp(-rate m^power) for m = 0, 1, 2, ...
+    """Histogram that bounds the density height exp(-gamma(m)), m = 0, 1, 2, ..., from above.
 
     Attributes
     ----------
     power, rate : exponent and factor of gamma(m) = rate m^power.
-    height : factor of the density, so that the bins fill the table.
+    height : factor of the density, chosen so that the bins fill the table.
     width_bits : b; every bin has 2^b integers.
     counts : number of table entries of each bin, shape (bins,); at least the density at the first
         integer of the bin.
@@ -208,10 +208,10 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     # 16 bins are wider than the scale, so after the bins the density halves at least every 16 bins
     width_bits = max(0, floor_scale.bit_length() - 4)
     starts = np.arange(256, dtype=np.int64) << width_bits
-    at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
-    height = int((TABLE_ENTRIES - 1 - len(starts)) / at_starts.sum())
+    densities_at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
+    height = int((TABLE_ENTRIES - 1 - len(starts)) / densities_at_starts.sum())
     # the factor 1 + MARGIN makes these upper bounds in spite of float errors
-    upper = height * at_starts * (1 + MARGIN)
+    upper = height * densities_at_starts * (1 + MARGIN)
     bins = int(np.count_nonzero(upper > 2.0**-5))
     counts = np.ceil(upper[:bins]).astype(np.int64)
     counts[0] += TABLE_ENTRIES - 1 - counts.sum()
@@ -256,8 +256,8 @@ def _propose(
     values = (bin_ << width_bits) | ((signed >> (ENTRY_BITS + 1)) & ((1 << width_bits) - 1))
     head = (words >> np.uint64(64 - head_bits)).view(np.int64)
 
-    # ``gap`` is 2^head_bits times (acceptance probability minus the known bits of u); this factor is
-    # a power of two, so it adds no rounding error
+    # ``gap`` is 2^head_bits times (acceptance probability minus the known bits of u); this factor
+    # is a power of two, so it adds no rounding error
     ratio = np.append(envelope.height / envelope.counts, 0.0) * 2.0**head_bits
     gap = (
         ratio[bin_] * np.exp(-float(envelope.rate) * values.astype(float) ** envelope.power) - head

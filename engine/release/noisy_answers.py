@@ -32,8 +32,8 @@ MOST_BITS = 62
 # Limit of the bits of the noise scale in grid steps, so that noise of 2^22 times its scale fits in
 # int64.
 MOST_NOISE_BITS = 36
-# If the tables on all residual spaces have at most this many cells in total, all of them are held in
-# memory; otherwise one at a time.
+# If the tables on all residual spaces have at most this many cells in total, all of them are held
+# in memory; otherwise one at a time.
 MAX_TABLE_CELLS = 1 << 20
 
 
@@ -65,7 +65,7 @@ def check_blocks(part: Measurable) -> None:
             _check_grid(block)
             _check_on_zeros(block, sizes, estimated=isinstance(part, Plan))
             if not block.column_norm * part.max_records / block.grid < 2.0**MOST_BITS:
-                raise PlanError(_refused(block, "has answers too large for its grid"))
+                raise PlanError(_refusal_text(block, "has answers too large for its grid"))
     if isinstance(part, Plan):
         try:
             # a broadcast array of zeros takes no memory, whatever its shape
@@ -73,23 +73,23 @@ def check_blocks(part: Measurable) -> None:
                 {key: np.broadcast_to(0.0, b.coordinates) for key, b in part.blocks.items()}
             )
         except Exception:
-            raise PlanError(_refused(None, "does not determine the answers")) from None
+            raise PlanError(_refusal_text(None, "does not determine the answers")) from None
 
 
 def _check_grid(block: Block) -> None:
     """Raise PlanError unless the noise of a block can be drawn exactly and fits into 64 bits."""
     if block.law not in STD_PER_SCALE:
-        raise PlanError(_refused(block, "has an unknown noise distribution"))
+        raise PlanError(_refusal_text(block, "has an unknown noise distribution"))
     if not 0.0 < block.grid < math.inf or math.frexp(block.grid)[0] != 0.5:
-        raise PlanError(_refused(block, "has a grid that is not a power of two"))
+        raise PlanError(_refusal_text(block, "has a grid that is not a power of two"))
     if not 0.0 < block.noise < math.inf or not 1 <= block.grid_noise < 1 << MOST_NOISE_BITS:
-        raise PlanError(_refused(block, "has noise that does not fit its grid"))
+        raise PlanError(_refusal_text(block, "has noise that does not fit its grid"))
     if not math.isclose(
         block.grid_noise * block.grid * STD_PER_SCALE[block.law], block.noise, rel_tol=1e-12
     ):
-        raise PlanError(_refused(block, "has noise that is not a multiple of its grid"))
+        raise PlanError(_refusal_text(block, "has noise that is not a multiple of its grid"))
     if not 0 <= block.measurements < MAX_DRAWS:
-        raise PlanError(_refused(block, "has too many measurements"))
+        raise PlanError(_refusal_text(block, "has too many measurements"))
 
 
 def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) -> None:
@@ -122,10 +122,10 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
     except Exception:
         is_valid = False
     if not is_valid:
-        raise PlanError(_refused(block, "cannot be measured"))
+        raise PlanError(_refusal_text(block, "cannot be measured"))
 
 
-def _refused(block: Block | None, reason: str) -> str:
+def _refusal_text(block: Block | None, reason: str) -> str:
     """Return the message of a refused plan: "The plan is refused: {subject} {reason}. ..."
 
     The subject is the block, or the strategy of the plan if ``block`` is None.
@@ -143,8 +143,12 @@ def draw(
     """Yield every residual space with its noisy answers z = rint(B x / grid) + discrete noise.
 
     The answers have shape (measurements,), in grid steps, and are drawn when they are requested, so
-    that memory holds those of one block.  ``part`` is the plan or residual to measure; ``report_progress``
-    receives the share of the release that is done, and a text.
+    that memory holds those of one block.
+
+    Parameters
+    ----------
+    part : the plan or residual to measure.
+    report_progress : receives the share of the release that is done, and a text.
     """
     spaces = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
     fit_together = sum(map(part.schema.cells, spaces)) <= MAX_TABLE_CELLS
@@ -179,10 +183,10 @@ def _on_grid(
 
     Parameters
     ----------
-    within_max_records : whether there are at most ``max_records`` records.  The privacy cost includes the
-        rounding errors of floating point only up to that number.  With more records, B x is
-        computed exactly in integers and clipped to 62 bits; clipping never increases the difference
-        between the answers of neighbours.
+    within_max_records : whether there are at most ``max_records`` records.  The privacy cost
+        includes the rounding errors of floating point only up to that number.  With more records,
+        B x is computed exactly in integers and clipped to 62 bits; clipping never increases the
+        difference between the answers of neighbours.
     """
     if within_max_records:
         exact = strategy_answers(block, table).ravel()

@@ -97,13 +97,14 @@ def public_tables(text: str, schema: Schema) -> list[PublicTable]:
             " give smaller tables"
         )
     return [
-        public_table(_columns(block), schema)
+        public_table(_parse_table(block), schema)
         for block in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n").replace("\r", "\n").strip())
         if block
     ]
 
 
-def _columns(block: str) -> pa.Table:
+def _parse_table(block: str) -> pa.Table:
+    """Return the columns of a CSV text with a header, as texts."""
     text, delimiter = csv_start(block)
     rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
     header = [cell.strip() for cell in rows[0]]
@@ -135,23 +136,25 @@ def public_text(schema: Schema) -> str:
             if name not in schema
         )
         writer.writerow([*invariant.attributes, counts])
-        cells = itertools.product(*(_values(schema[name]) for name in invariant.attributes))
+        cells = itertools.product(
+            *(_values_in_cells(schema[name]) for name in invariant.attributes)
+        )
         writer.writerows(
             [*cell, count] for cell, count in zip(cells, invariant.values, strict=True)
         )
     return text.getvalue()
 
 
-def _values(attribute: Attribute) -> Sequence[str]:
+def _values_in_cells(attribute: Attribute) -> Sequence[str]:
     """Return for every cell one value that records in this cell may have."""
     if attribute.labels is not None:
         return attribute.labels
     if attribute.edges is not None:
-        return [_written(edge, attribute) for edge in attribute.edges[:-1]]
+        return [_number_text(edge, attribute) for edge in attribute.edges[:-1]]
     return [attribute.label(i) for i in range(attribute.size)]
 
 
-def _written(number: float, attribute: Attribute) -> str:
+def _number_text(number: float, attribute: Attribute) -> str:
     """Return a number as text, with the decimal sign of the attribute."""
     return shortest_text(number).replace(".", attribute.decimal or ".")
 
@@ -235,7 +238,7 @@ def draft_of_public(data: Any) -> DraftSchema:
     names = [name for name in columns if name not in reasons]
     if isinstance(data, (str, Path)):
         reasons |= column_problems(Path(data))
-    reasons = _unreadable(data, names) | reasons
+    reasons = _read_errors(data, names) | reasons
     names = [name for name in names if name not in reasons]
     summaries = {name: _Summary() for name in names}
     for batch in read_batches(data, names):
@@ -247,7 +250,7 @@ def draft_of_public(data: Any) -> DraftSchema:
             attributes[name] = summary.attribute(name)
         except SchemaError as error:
             reasons[name] = str(error)
-    reasons |= _misfits(data, list(attributes.values()))
+    reasons |= _values_outside(data, list(attributes.values()))
     drafted = [attribute for name, attribute in attributes.items() if name not in reasons]
     if not drafted:
         raise no_attribute("these records", reasons)
@@ -263,7 +266,7 @@ def draft_of_public(data: Any) -> DraftSchema:
     )
 
 
-def _unreadable(data: Any, names: Sequence[str]) -> dict[str, str]:
+def _read_errors(data: Any, names: Sequence[str]) -> dict[str, str]:
     """Return a mapping from each column that cannot be read to the reason, by bisection.
 
     Raises
@@ -337,9 +340,9 @@ class _Summary:
             self.reason = reason if column.null_count < len(column) else ""
             return
         if not isinstance(column, list) and _is_dated(column.type):
-            self._take_days(column)
+            self._add_days(column)
             return
-        for value in _distinct(column):
+        for value in _distinct_values(column):
             try:
                 value = scalar(value)
             except TypeError:
@@ -349,9 +352,9 @@ class _Summary:
                 )
                 return
             if value is not None:
-                self._take(value)
+                self._add_value(value)
 
-    def _take_days(self, column: pa.Array) -> None:
+    def _add_days(self, column: pa.Array) -> None:
         """Add the first and last date of a batch to the summary."""
         import pyarrow.compute as pc
 
@@ -360,20 +363,22 @@ class _Summary:
         self.kinds["date"] += 1
         extent = pc.min_max(days_of(column))
         try:
-            self._extend(
+            self._extend_days(
                 *(_EPOCH + datetime.timedelta(extent[end].as_py()) for end in ("min", "max"))
             )
         except OverflowError:
             self.reason = "it contains dates outside the years 1 to 9999. Correct them"
 
-    def _extend(self, *days: datetime.date) -> None:
+    def _extend_days(self, *days: datetime.date) -> None:
+        """Extend the range from first to last date by ``days``."""
         self.days = (
             {min(*self.days, *days), max(*self.days, *days)}
             if self.days
             else {min(days), max(days)}
         )
 
-    def _take(self, value: Any) -> None:
+    def _add_value(self, value: Any) -> None:
+        """Add one value, which is not null, to the summary, unless its text was added before."""
         text, is_text = text_of(value), isinstance(value, str)
         if text in self.labels:
             return
@@ -401,7 +406,7 @@ class _Summary:
             if period is None or period.unit != "day":
                 self.only_iso_dates = False
             else:
-                self._extend(period.day)
+                self._extend_days(period.day)
         self.has_outer_blanks |= text != text.strip()
         if number is None:
             return
@@ -423,14 +428,14 @@ class _Summary:
         if kinds <= {"date", "missing"} and "date" in kinds:
             return self._dates(name)
         if kinds <= {"number", "missing", "grouped"} and "grouped" in kinds:
-            raise SchemaError(SEPARATORS_REASON.format(self._listed("grouped")))
+            raise SchemaError(SEPARATORS_REASON.format(self._quoted_examples("grouped")))
         # a text such as 1.234 may mean 1234 unless another text has a point that must be decimal
         if (
             self.has_grouping_points
             and not self.has_decimal_points
             and kinds <= {"number", "missing"}
         ):
-            raise SchemaError(SEPARATORS_REASON.format(self._listed("number")))
+            raise SchemaError(SEPARATORS_REASON.format(self._quoted_examples("number")))
         if (
             "number" in kinds <= {"number", "missing"}
             and self.only_usual_missing
@@ -438,7 +443,7 @@ class _Summary:
         ):
             return self._numeric(name)
         if "missing" in kinds and kinds <= {"number", "missing"}:
-            raise SchemaError(UNCLEAR_MISSING_REASON.format(self._listed("missing")))
+            raise SchemaError(UNCLEAR_MISSING_REASON.format(self._quoted_examples("missing")))
         return self._categorical(name, list(self.labels))
 
     def _dates(self, name: str) -> Attribute:
@@ -446,7 +451,7 @@ class _Summary:
         if not self.only_iso_dates:
             raise SchemaError(DATES)
         if not self.only_usual_missing:
-            raise SchemaError(UNCLEAR_MISSING_REASON.format(self._listed("missing")))
+            raise SchemaError(UNCLEAR_MISSING_REASON.format(self._quoted_examples("missing")))
         first, last = min(self.days), max(self.days)
         if first == last:
             raise SchemaError("it has one date only")
@@ -508,14 +513,14 @@ class _Summary:
             raise SchemaError(
                 "some values differ only in leading or trailing blanks. Make them equal"
             )
-        return Attribute.categorical(name, sorted(labels, key=self._order))
+        return Attribute.categorical(name, sorted(labels, key=self._sort_key))
 
-    def _order(self, text: str) -> tuple[bool, Any, str]:
+    def _sort_key(self, text: str) -> tuple[bool, Any, str]:
         """Return the sort key of a label: numbers in increasing order before other texts."""
         number = self.labels[text]
         return (True, 0, text) if number is None else (False, number, text)
 
-    def _listed(self, kind: str) -> str:
+    def _quoted_examples(self, kind: str) -> str:
         """Return the example texts of a kind, quoted and separated by commas."""
         return ", ".join(map(quote_public, self.examples[kind]))
 
@@ -537,10 +542,11 @@ class _Summary:
             )
 
 
-def _distinct(column: pa.Array | list[Any]) -> Iterable[Any]:
+def _distinct_values(column: pa.Array | list[Any]) -> Iterable[Any]:
+    """Return the values of a column, each once if Arrow can compare them."""
     if isinstance(column, list):
         return column
-    # Arrow has no `unique` for some types, so equal values then remain
+    # Arrow has no `unique` for some types; then equal values occur repeatedly
     with suppress(pa.ArrowException):
         column = column.unique()
     values: list[Any] = column.to_pylist()
@@ -588,7 +594,7 @@ def _kind(text: str, number: Any) -> str:
     return "grouped" if _GROUPED.fullmatch(stripped) else "text"
 
 
-def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
+def _values_outside(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
     """Return a mapping from column to reason, for columns whose attribute lacks some of its values.
 
     All rows are encoded with the drafted attributes; missing values are allowed.
@@ -604,7 +610,7 @@ def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
             )
     return {
         name: (
-            "the draft does not take "
+            "the drafted attribute has no cell for "
             + ", ".join(
                 f"{pluralize(rows, 'value')} {REASONS[-1 - code]}" for code, rows in counts.items()
             )
