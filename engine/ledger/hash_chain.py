@@ -136,6 +136,12 @@ def transaction(
 ) -> Iterator[sqlite3.Connection]:
     """Yield a connection inside one transaction, committed at the end or rolled back on exceptions.
 
+    Parameters
+    ----------
+    write : whether the transaction takes the write lock before it reads.
+    wait : seconds to wait for the lock.
+    new : whether the file is empty, so that it has no format yet.
+
     Raises
     ------
     LedgerError
@@ -154,6 +160,7 @@ def transaction(
         with closing(
             sqlite3.connect(uri, uri=True, timeout=wait, isolation_level=None)
         ) as connection:
+            # no text of a damaged or forged file may take more than 1 MiB of memory
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 20)
             # EXTRA also syncs the folder, so that a committed row survives a power cut
             for setting in (
@@ -192,7 +199,7 @@ def append(connection: sqlite3.Connection, head: Row | None, **content: Any) -> 
     """
     now = utc_now()
     previous, seq = (head.hash, head.seq + 1) if head else (_NO_HASH, 1)
-    # a clock that was set back is recorded and not refused, because refusing would stop all releases
+    # a clock that was set back is recorded and not refused, because that would stop all releases
     if head and now < head.utc and content["kind"] != "clock":
         note = (
             f"the clock reads earlier than in row {head.seq}; rows are ordered by number, not by"

@@ -928,7 +928,7 @@ def verify_ledger(
     """Return a description of every problem of a ledger, empty if it is valid.
 
     Detects a damaged file, altered triggers, rows that were edited, removed, added or reordered, a
-    truncated end, violated budget schema_version, and results without a spend. It also reads files that
+    truncated end, violated budget rules, and results without a spend. It also reads files that
     `Ledger` refuses to open.
 
     Parameters

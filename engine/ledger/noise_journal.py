@@ -138,7 +138,7 @@ def journal(
                 # would replace the file of the other
                 os.link(draft.path, place)
             except FileExistsError:
-                raise _busy(place) from None
+                raise _locked_error(place) from None
             draft.path.unlink()
             sync_folder(place.parent)
         yield new, False
@@ -182,7 +182,7 @@ def _open_locked(place: Path, locks: ExitStack) -> BinaryIO | None:
             return None
         file = locks.enter_context(os.fdopen(handle, "r+b"))
         if not locked(file):
-            raise _busy(place)
+            raise _locked_error(place)
         # the run that had the lock before may have deleted the file after it was opened here
         with suppress(FileNotFoundError):
             if os.fstat(file.fileno()).st_ino == os.stat(place).st_ino:
@@ -200,7 +200,7 @@ def _read(file: BinaryIO, place: Path) -> Journal | None:
         return None
 
 
-def _busy(place: Path) -> LedgerError:
+def _locked_error(place: Path) -> LedgerError:
     return LedgerError(
         f"Another run of this release is active and has locked {place.name}. This run spent"
         " nothing. Wait until the other run ends, then repeat the same attempt: it returns the"

@@ -696,7 +696,7 @@ BUGS = (
     Bug(
         name="live release treated as crashed",
         file="engine/ledger/noise_journal.py",
-        old="        if not locked(file):\n            raise _busy(place)\n",
+        old="        if not locked(file):\n            raise _locked_error(place)\n",
         new="",
         tests=("tests/crashes/test_journal.py::test_journal_of_running_release_blocks_second_run",),
     ),
@@ -720,7 +720,7 @@ BUGS = (
     Bug(
         name="both stages exceed the plan's cost",
         file="engine/common_mechanism/common_plan.py",
-        old="        if max(costs) <= 1.0:\n",
+        old="        if max(relative_costs) <= 1.0:\n",
         new="        if max(costs) <= 2.0:\n",
         tests=(
             "tests/common_mechanism/test_common_plan.py::test_spends_sum_to_plan_cost_and_cover_release",
@@ -730,7 +730,7 @@ BUGS = (
     Bug(
         name="both stages exceed the plan's cost by 0.1%",
         file="engine/common_mechanism/common_plan.py",
-        old="        if max(costs) <= 1.0:\n",
+        old="        if max(relative_costs) <= 1.0:\n",
         new="        if max(costs) <= 1.001:\n",
         tests=("tests/common_mechanism/test_spends.py::test_stretch_covers_joint_cost_of_parts",),
     ),
