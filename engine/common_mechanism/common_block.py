@@ -195,7 +195,10 @@ def block_residual(
     are_products = block.weights is None and _are_aligned(look, block)
     if look.weights is None and are_products:
         # equal factors: both precisions are multiples of the identity in these coordinates
-        if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)):
+        if all(
+            _have_equal_rows(s, t)
+            for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
+        ):
             coordinates = tuple(
                 Coordinates(axes=a, rows=_residual_rows(s), right_inverse=s.pinv)
                 for a, s in block.factors
@@ -211,13 +214,14 @@ def block_residual(
         # per factor, the matrices P and T, the right inverse of T, and the relative precision g of
         # the look, as in `_relative_rows`
         factor_results = [
-            _relative(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
+            _relative_precision(s, t)
+            for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
         ]
         coordinates = tuple(
             Coordinates(axes=a, rows=t, right_inverse=b)
             for (a, _), (_, t, b, _) in zip(block.factors, factor_results, strict=True)
         )
-        look_precision = _outer([g for *_, g in factor_results]) / look.noise**2
+        look_precision = _outer_product([g for *_, g in factor_results]) / look.noise**2
         return _residual(
             max_records,
             block,
@@ -239,7 +243,7 @@ def block_residual(
                 Coordinates(axes=a, rows=_residual_rows(s), right_inverse=b)
                 for (a, s), b in zip(look.factors, inverses, strict=True)
             )
-            plan_precision = _outer([np.diag(g) for g in grams]) * precision
+            plan_precision = _outer_product([np.diag(g) for g in grams]) * precision
             return _residual(
                 max_records,
                 look,
@@ -375,11 +379,11 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
         return math.inf
     ratio = (upper.noise / lower.noise) ** 2
     for (_, s), (_, t) in zip(lower.factors, upper.factors, strict=True):
-        if not _same(s, t):
+        if not _have_equal_rows(s, t):
             # K_s <= t K_t requires that the row space of s lies in that of t; the least t is then
             # the largest relative precision
-            *_, ratios = _relative(s, t)
-            if not _inside(s, t):
+            *_, ratios = _relative_precision(s, t)
+            if not _is_in_row_space(s, t):
                 return math.inf
             # the largest eigenvalue of a Kronecker product is the product of the largest ones
             ratio *= float(ratios.max(initial=0.0))
@@ -395,9 +399,9 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
         return None
     factors, ratios = [], []
     for (axes, s), (_, t) in zip(one.factors, other.factors, strict=True):
-        if not (_inside(s, t) and _inside(t, s)):
+        if not (_is_in_row_space(s, t) and _is_in_row_space(t, s)):
             return None
-        P, _, right_inverse, ratio = _relative(s, t)
+        P, _, right_inverse, ratio = _relative_precision(s, t)
         factors.append(
             (
                 axes,
@@ -407,7 +411,7 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
         ratios.append(ratio)
     # both precisions are diagonal in these coordinates, so the largest precision that is at most
     # both is their minimum in every coordinate (definition 3.9)
-    precision = np.minimum(_outer(ratios) / one.noise**2, 1.0 / other.noise**2)
+    precision = np.minimum(_outer_product(ratios) / one.noise**2, 1.0 / other.noise**2)
     noise = 1.0 / math.sqrt(float(precision.max()))
     weights = np.sqrt(precision) * noise
     if len(factors) == 1:
@@ -469,11 +473,11 @@ def _are_aligned(one: Block, other: Block) -> bool:
     return [a for a, _ in one.factors] == [a for a, _ in other.factors]
 
 
-def _same(one: Strategy, other: Strategy) -> bool:
+def _have_equal_rows(one: Strategy, other: Strategy) -> bool:
     return one is other or np.array_equal(one.rows, other.rows)
 
 
-def _inside(part: Strategy, outer: Strategy) -> bool:
+def _is_in_row_space(part: Strategy, outer: Strategy) -> bool:
     """Return whether the row space of ``part`` lies in that of ``outer``, in residual coordinates."""
     if outer.complete:
         return True
@@ -482,7 +486,7 @@ def _inside(part: Strategy, outer: Strategy) -> bool:
     return float(np.linalg.norm(outside)) <= SPAN_TOLERANCE * float(np.linalg.norm(rows))
 
 
-def _relative(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array, Array]:
+def _relative_precision(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array, Array]:
     """Return P, T, right inverse and g of `_relative_rows` for two strategies of one factor."""
     return _relative_rows(_residual_rows(part), _residual_rows(reference))
 
@@ -530,7 +534,7 @@ def _kronecker(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) ->
     return flat if block.weights is None else flat * block.weights.reshape(-1, 1)
 
 
-def _outer(vectors: Sequence[Array]) -> Array:
+def _outer_product(vectors: Sequence[Array]) -> Array:
     """Return the outer product of vectors, with one axis per vector."""
     out = np.ones(())
     for v in vectors:

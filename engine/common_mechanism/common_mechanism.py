@@ -100,7 +100,7 @@ class LinearMechanism:
                 " covariance matrix."
             )
         Sigma = (Sigma + Sigma.T) / 2
-        if _is_full(Sigma) and not _is_positive(
+        if _has_correlations(Sigma) and not _is_positive(
             _correlation(Sigma) - 8 * EPS * len(B) * np.eye(len(B))
         ):
             raise PlanError(
@@ -153,7 +153,7 @@ class LinearMechanism:
         >>> identity.answers(total), total.answers(identity)
         (True, False)
         """
-        _same_cells(self, other)
+        _check_same_cells(self, other)
         if self._outside(other.row_space).max(initial=0.0) > self.angle_tolerance(other):
             return False
         # K_other <= K_self, in coordinates where K_self is the identity, so that every direction
@@ -199,7 +199,7 @@ class LinearMechanism:
         return np.asarray(H @ H.T)
 
     @cached_property
-    def _directions(self) -> tuple[Array, float]:
+    def _row_space_and_pivot(self) -> tuple[Array, float]:
         """Orthonormal basis of the row space, and the smallest pivot of the scaled query rows."""
         lengths = np.linalg.norm(self.B, axis=1)
         unit = self.B[lengths > 0] / lengths[lengths > 0, None]
@@ -216,13 +216,17 @@ class LinearMechanism:
     @property
     def row_space(self) -> Array:
         """Orthonormal basis of the span of the query rows, shape (rank, cells)."""
-        return self._directions[0]
+        return self._row_space_and_pivot[0]
 
     @cached_property
     def _factors(self) -> tuple[Array, Array]:
         """Matrices U, with orthonormal columns, and T with L^-1 B = U T R; R is `row_space`."""
         F = self.whiten(self.B) @ self.row_space.T
-        U, T = np.linalg.qr(F) if len(F) > self.rank or _is_full(F) else (np.eye(self.rank), F)
+        U, T = (
+            np.linalg.qr(F)
+            if len(F) > self.rank or _has_correlations(F)
+            else (np.eye(self.rank), F)
+        )
         return U, T
 
     @cached_property
@@ -247,7 +251,7 @@ class LinearMechanism:
         scale = np.sqrt(np.diag(self.Sigma))
         return (
             scale[:, None] * np.linalg.cholesky(_correlation(self.Sigma))
-            if _is_full(self.Sigma)
+            if _has_correlations(self.Sigma)
             else scale
         )
 
@@ -262,13 +266,13 @@ class LinearMechanism:
         return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
 
     def angle_tolerance(self, other: LinearMechanism) -> float:
-        """Return the largest sine of the angle between a row and the row space of `other` at which
-        the row counts as inside.
+        """Return the largest sine of an angle that counts as 0 between a row and a row space.
 
-        It bounds the rounding errors of both row spaces.
+        The row is one of this mechanism, the row space that of `other`; the sine bounds the
+        rounding errors of both.
         """
         return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (
-            1 / self._directions[1] + 1 / other._directions[1]
+            1 / self._row_space_and_pivot[1] + 1 / other._row_space_and_pivot[1]
         )
 
     def _outside(self, rows: Array) -> Array:
@@ -376,7 +380,7 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
     array([[0.33333333, 0.33333333, 0.33333333]])
     """
     for part in parts:
-        _same_cells(mechanism, part)
+        _check_same_cells(mechanism, part)
     whitened = [part.whiten(part.B) for part in parts]
     part_rows = np.vstack([np.zeros((0, mechanism.cells)), *whitened]) @ mechanism.right_inverse
     gram = part_rows.T @ part_rows
@@ -425,6 +429,7 @@ def round_up(cost: float) -> float:
 
 
 def _matrix(name: str, values: npt.ArrayLike) -> Array:
+    """Return ``values`` as a matrix; raise PlanError, which contains ``name``, if they are none."""
     try:
         matrix = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -448,8 +453,8 @@ def _is_positive(matrix: Array) -> bool:
     return True
 
 
-def _is_full(Sigma: Array) -> bool:
-    """Return whether a covariance matrix is not diagonal."""
+def _has_correlations(Sigma: Array) -> bool:
+    """Return whether a covariance matrix has entries off its diagonal."""
     return bool(np.count_nonzero(Sigma) > np.count_nonzero(np.diag(Sigma)))
 
 
@@ -458,7 +463,7 @@ def _correlation(Sigma: Array) -> Array:
     return Sigma / scale[:, None] / scale[None, :]
 
 
-def _same_cells(one: LinearMechanism, other: LinearMechanism) -> None:
+def _check_same_cells(one: LinearMechanism, other: LinearMechanism) -> None:
     if one.cells != other.cells:
         raise PlanError(
             f"The mechanisms have {one.cells} and {other.cells} cells. Define both on the same"
@@ -691,7 +696,7 @@ def _maximal_indices(C: Sequence[Array]) -> list[int]:
 
 
 def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
-    """Return eigenvalues and eigenvectors of the least-trace matrix Sigma with Sigma >= C_i for all i.
+    """Return eigenvalues and eigenvectors of the least-trace Sigma with Sigma >= C_i for all i.
 
     ``C`` has symmetric matrices of shape (k, k).
 

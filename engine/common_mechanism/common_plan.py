@@ -486,20 +486,20 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             _residual_blocks(p, plan_block_residuals, max_records, stretch)
             for p, plan_block_residuals in zip(options, block_residuals, strict=True)
         ]
-        costs = [
+        relative_costs = [
             unit.of_person(_joint_cost([look, plan_blocks], max_records, p.joint)) / option_cost(p)
             for plan_blocks, p in zip(residual_blocks, options, strict=True)
         ]
-        if max(costs) <= 1.0:
+        if max(relative_costs) <= 1.0:
             break
-        # costs are inversely proportional to the squared noise; the last factor allows for rounding
-        # of the noise to its grid
-        stretch *= math.sqrt(max(costs)) * (1.0 + 2.0**-GRID_BITS)
+        # the costs are inversely proportional to the squared noise; the last factor allows for
+        # rounding of the noise to its grid
+        stretch *= math.sqrt(max(relative_costs)) * (1.0 + 2.0**-GRID_BITS)
     else:
         raise PlanError(
-            f"Look and residual together would cost {max(costs)} times as much as a plan alone,"
-            " because answers are rounded twice. Plan with a smaller max_records, or with fewer"
-            " queries."
+            f"Look and residual together would cost {max(relative_costs)} times as much as a plan"
+            " alone, because answers are rounded twice. Plan with a smaller max_records, or with"
+            " fewer queries."
         )
     # The cost of the look is the same for all options, because it is spent before the choice: the
     # joint cost, if an option charges it and it is smaller than the sum of the costs.
@@ -651,8 +651,8 @@ def _residual_blocks(
     """Return a mapping from residual space to the block that remains to be measured for an option.
 
     For a residual space that the look measures, it is the block in ``block_residuals``, and the
-    space is absent if nothing remains.  For other spaces it is the block of the plan, with its noise
-    multiplied by ``stretch``.
+    space is absent if nothing remains.  For other spaces it is the block of the plan, with its
+    noise multiplied by ``stretch``.
     """
     blocks = {}
     for space, block in option.blocks.items():

@@ -353,11 +353,17 @@ def finish(
         """Raise an error if this stage cannot be paid."""
         check_choice("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
         _check_remaining_budget(book, dataset, 0 if is_paid else cost)
-        if not is_paid:
-            parts = [common.look.blocks, residual.blocks] if attempt == 1 else [residual.blocks]
-            check_curve(
-                book, dataset, parts, option_cost(common.options[i]) if attempt == 1 else cost
+        if is_paid:
+            return
+        # look and first attempt together have the cost of the plan; a later attempt has its own
+        if attempt == 1:
+            parts, parts_cost = (
+                [common.look.blocks, residual.blocks],
+                option_cost(common.options[i]),
             )
+        else:
+            parts, parts_cost = [residual.blocks], cost
+        check_curve(book, dataset, parts, parts_cost)
 
     def count() -> Counts:
         return (
@@ -385,10 +391,8 @@ def finish(
         if changed and on_changed == "refuse":
             raise DataError(
                 f"{changed} The cost of both steps together holds only for the same records."
-                " Nothing was spent. Give "
-                'the records of the look, or use on_changed="charge", which spends'
-                f" {max(cost, residual.pcost)!r} "
-                f"instead of {cost!r}."
+                ' Nothing was spent. Give the records of the look, or use on_changed="charge",'
+                f" which spends {max(cost, residual.pcost)!r} instead of {cost!r}."
             )
         report_intake = report_separate_charges(intake, changed, residual.pcost)
         records = fingerprint_of(book, dataset, counts, sets, report_intake)
