@@ -122,21 +122,22 @@ def coverage_check(
         ]
         errors.append((np.concatenate(answers) - exact_answers) / scale)
         report(len(errors) / rehearsals, f"Rehearsal {len(errors):,}")
-    scores = np.array(errors)
+    # errors in standard errors, shape (rehearsals, queries)
+    z_scores = np.array(errors)
     noise = plan.budget.law
     rows = []
     for level in CONFIDENCE_LEVELS:
-        is_covered = np.abs(scores) <= quantile(level, noise)
+        is_covered = np.abs(z_scores) <= quantile(level, noise)
         # The queries of one rehearsal share their noise, so the sampling error comes from the
         # standard deviation between rehearsals.
-        chance_margin = 2.0 * float(is_covered.mean(axis=1).std(ddof=1)) / math.sqrt(len(scores))
+        chance_margin = 2.0 * float(is_covered.mean(axis=1).std(ddof=1)) / math.sqrt(len(z_scores))
         rows.append((level, float(is_covered.mean()), chance_margin))
     return Coverage(
-        rehearsals=len(scores),
-        queries=scores.shape[1],
+        rehearsals=len(z_scores),
+        queries=z_scores.shape[1],
         table=pd.DataFrame(rows, columns=["promised", "found", "by chance"]),
-        bias=float(np.abs(scores.mean(axis=0)).max() * math.sqrt(len(scores))),
-        spread=float(np.mean(scores**2)),
+        bias=float(np.abs(z_scores.mean(axis=0)).max() * math.sqrt(len(z_scores))),
+        spread=float(np.mean(z_scores**2)),
     )
 
 

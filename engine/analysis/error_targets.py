@@ -446,7 +446,7 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return a sentence with the excess of a plan over the lower bound for all matrix mechanisms."""
+    """Return a sentence with a plan's excess over the lower bound for all matrix mechanisms."""
     bound_rmse, above = bound.rmse(plan), above_best(plan, bound)
     if not above:
         return "No lower bound above 0 was found for all matrix mechanisms."

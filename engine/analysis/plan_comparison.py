@@ -304,15 +304,21 @@ def _setting_rows(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
     """Return the settings of two plans as rows of name, first value and second value."""
     out = [
         ("mechanism", first.mechanism, second.mechanism),
-        ("budget", _budget(first), _budget(second)),
+        ("budget", _budget_text(first), _budget_text(second)),
         ("cap on records", f"{first.max_records:,}", f"{second.max_records:,}"),
     ]
     for name in sorted({*first.options, *second.options}):
-        out.append((f"option {name}", _option(first.options, name), _option(second.options, name)))
+        out.append(
+            (
+                f"option {name}",
+                _option_text(first.options, name),
+                _option_text(second.options, name),
+            )
+        )
     return out
 
 
-def _budget(plan: Plan) -> str:
+def _budget_text(plan: Plan) -> str:
     pure = plan.budget.pure_epsilon
     return (
         f"pcost {plan.budget.pcost!r}".removesuffix(".0")
@@ -321,7 +327,7 @@ def _budget(plan: Plan) -> str:
     )
 
 
-def _option(options: Mapping[str, Any], name: str) -> str:
+def _option_text(options: Mapping[str, Any], name: str) -> str:
     return str(options[name]) if name in options else ABSENT
 
 
