@@ -229,8 +229,8 @@ def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
         return Budget.approx(args.epsilon, args.delta, **unit)
     if args.mu is None:
         raise BudgetError(
-            "There is no budget. Give one of --pcost, --rho, --mu, --pure-epsilon, or --epsilon with"
-            " --delta."
+            "There is no budget. Give one of --pcost, --rho, --mu, --pure-epsilon, or --epsilon"
+            " with --delta."
         )
     return Budget.gdp(args.mu, **unit)
 
@@ -490,7 +490,10 @@ def head_of(measurement: Measurement) -> str:
 
 
 def release_data(measurement: Measurement) -> dict[str, Any]:
-    """Return dataset, key and time of a release for ``--json``, with the keys `RELEASE_KEYS`."""
+    """Return dataset, key and time of a release, and whether it is a rehearsal, for ``--json``.
+
+    The keys are `RELEASE_KEYS`.
+    """
     identity = {
         "dataset": measurement.dataset or None,
         "key": measurement.key or None,

@@ -89,6 +89,7 @@ def add_ledger_commands(commands: Commands) -> None:
 
 
 def _create(args: argparse.Namespace) -> Reply:
+    """Run ``budget create``: create a ledger and its key."""
     Ledger.create(args.ledger)
     key = Ledger(args.ledger).sign(b"")[0]
     return Reply(
@@ -98,6 +99,7 @@ def _create(args: argparse.Namespace) -> Reply:
 
 
 def _add(args: argparse.Namespace) -> Reply:
+    """Run ``budget add``: add a dataset with its total budget."""
     ledger, total = Ledger(args.ledger), budget_of(args)
     # totals in mu, or in epsilon with delta, are points on the privacy curve of Gaussian noise
     kind = "gdp" if args.mu is not None or args.epsilon is not None else None
@@ -114,6 +116,7 @@ def _add(args: argparse.Namespace) -> Reply:
 
 
 def _change(args: argparse.Namespace) -> Reply:
+    """Run ``budget change``: change the total budget of a dataset."""
     ledger, total = Ledger(args.ledger), budget_of(args)
     ledger.change_total(args.dataset, total=total, by=args.by, reason=args.reason)
     status = ledger.status(args.dataset)
@@ -153,6 +156,7 @@ def _status_data(status: DatasetStatus) -> dict[str, object]:
 
 
 def _status(args: argparse.Namespace) -> Reply:
+    """Run ``budget status``: list the budgets of all datasets."""
     datasets = Ledger(args.ledger).datasets()
     lines = []
     for row in datasets:
@@ -164,6 +168,7 @@ def _status(args: argparse.Namespace) -> Reply:
 
 
 def _verify(args: argparse.Namespace) -> Reply:
+    """Run ``verify``: report all problems of a ledger, a release package, or both."""
     if args.ledger is None and args.package is None:
         raise LedgerError("There is nothing to verify. Give --ledger, --package, or both.")
     problems: list[str] = []

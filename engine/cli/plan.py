@@ -118,6 +118,7 @@ def add_plan_commands(commands: Commands) -> None:
 
 
 def _plan(args: argparse.Namespace) -> Reply:
+    """Run ``plan``: fit a mechanism to a workload and write the plan."""
     options = mechanism_options(args)
     workload = workload_of(args)
     if args.reference is not None and args.expected_records is None:
@@ -186,6 +187,7 @@ def _holds_plan(candidate: Plan, path: Path) -> bool:
 
 
 def _forecast(args: argparse.Namespace) -> Reply:
+    """Run ``forecast``: predict time and memory of planning."""
     options, workload = mechanism_options(args), workload_of(args)
     defaults = default_options(workload, args.mechanism, options)
     estimate = forecast(workload, args.mechanism, **defaults.options)
@@ -205,6 +207,7 @@ def _forecast(args: argparse.Namespace) -> Reply:
 
 
 def _compare(args: argparse.Namespace) -> Reply:
+    """Run ``compare``: plan with several mechanisms and rank them by RMSE."""
     mechanisms, limits = mechanisms_of(args)
     workload = workload_of(args)
     ranking = comparison(
@@ -263,6 +266,7 @@ def _plan_summary(fitted_plan: Plan) -> Reply:
 
 
 def _show(args: argparse.Namespace) -> Reply:
+    """Run ``show``: print the guarantees of a plan and the error of each group."""
     fitted_plan = read_plan(args.plan)
     summary, groups = _plan_summary(fitted_plan), fitted_plan.by_group()
     named = groups.assign(attributes=[set_name(names) for names in groups["attributes"]])
@@ -351,6 +355,7 @@ def add_prediction_commands(commands: Commands) -> None:
 
 
 def _coarse_or_fine(args: argparse.Namespace) -> Reply:
+    """Run ``coarse-or-fine``: predict the choice of the rule and its cost for each analysis."""
     common = _common_plan(args)
     primary = 0 if args.primary is None else args.primary
     rule = NestedPlanRule(

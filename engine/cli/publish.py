@@ -118,6 +118,7 @@ def add_publish_commands(commands: Commands) -> None:
 
 
 def _publish(args: argparse.Namespace) -> Reply:
+    """Run ``publish``: write consistent tables, and simulated records, from a measurement."""
     file_format = form_of(args.out, args.format, TABLE_FORMATS)
     records_format = None if args.records is None else form_of(args.records, None, FORMATS)
     if records_format is None and args.people is not None:
@@ -132,10 +133,10 @@ def _publish(args: argparse.Namespace) -> Reply:
     if records_format is not None:
         check_target(args.records, keep=[*sources, args.out], overwrite=args.overwrite)
     measurement = release_of(args)
-    work: dict[str, Any] = {"progress": args.progress, "resume": args.resume}
-    tables = publish(measurement, args.fit, integer=args.whole, **work)
-    errors = uncertainty(tables, draws=args.draws, **work)
-    records = None if records_format is None else tables.records(args.people, **work)
+    run_options: dict[str, Any] = {"progress": args.progress, "resume": args.resume}
+    tables = publish(measurement, args.fit, integer=args.whole, **run_options)
+    errors = uncertainty(tables, draws=args.draws, **run_options)
+    records = None if records_format is None else tables.records(args.people, **run_options)
     settings: dict[str, Any] = {
         "rule": rule,
         "confidence": args.confidence,
@@ -215,6 +216,7 @@ def add_query_commands(commands: Commands) -> None:
 
 
 def _ask(args: argparse.Namespace) -> Reply:
+    """Run ``ask``: answer further queries from a measurement."""
     if args.times is not None and args.where is None:
         raise PlanError(
             "--times gives factors for the counts of conditions, and there are no conditions. Give"

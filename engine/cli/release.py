@@ -141,6 +141,7 @@ def add_release_commands(commands: Commands) -> None:
 
 
 def _check(args: argparse.Namespace) -> Reply:
+    """Run ``check``: report the rows that a release would drop."""
     print("Confidential: these exact numbers depend on single records.", file=sys.stderr)
     ledger = None if args.ledger is None else Ledger(args.ledger)
     arguments = {"dataset": args.dataset, "ledger": ledger} | named_columns(args)
@@ -163,6 +164,7 @@ def _check(args: argparse.Namespace) -> Reply:
 
 
 def _release(args: argparse.Namespace) -> Reply:
+    """Run ``release`` or ``rehearse``: measure a plan and write the answers."""
     if not args.rehearsal:
         refuse_seed_option(args)
     sources = [path for path in (args.plan, args.data, args.ledger) if path is not None]
@@ -300,6 +302,7 @@ def add_count_commands(commands: Commands) -> None:
 
 
 def _count(args: argparse.Namespace) -> Reply:
+    """Run ``count``: write the exact counts of one part of the records."""
     _check_counts_path(args.out)
     plans = [read_plan(path) for path in args.plan]
     if args.schema is not None and (schema := schema_of(args.schema)) != plans[0].schema:
@@ -317,6 +320,7 @@ def _count(args: argparse.Namespace) -> Reply:
 
 
 def _merge(args: argparse.Namespace) -> Reply:
+    """Run ``counts merge``: write the sum of several files of counts."""
     _check_counts_path(args.out)
     return _save(
         Counts.sum(map(Counts.load, args.parts), split_by_person=args.split_by_person), args.out

@@ -124,6 +124,7 @@ def add_step_commands(commands: Commands) -> None:
 
 
 def _look(args: argparse.Namespace) -> Reply:
+    """Run ``look``: measure the common part of the plans and write its answers."""
     refuse_seed_option(args)
     form_of(args.out, None, FORMATS)
     check_target(args.out, keep=[*args.plans, *filter(None, (args.data, args.ledger))])
@@ -148,6 +149,7 @@ def _look(args: argparse.Namespace) -> Reply:
 
 
 def _decide(args: argparse.Namespace) -> Reply:
+    """Run ``decide``: record the choice of a person or a rule on the ledger."""
     steps = stepwise.resume(args.ledger, args.look)
     verdict: Decision | None = None
     rule: Mapping[str, Any] = {}
@@ -174,6 +176,7 @@ def _decide(args: argparse.Namespace) -> Reply:
 
 
 def _finish(args: argparse.Namespace) -> Reply:
+    """Run ``finish``: measure what remains of the chosen plan and write its answers."""
     refuse_seed_option(args)
     form_of(args.out, None, FORMATS)
     check_target(args.out, keep=[*filter(None, (args.data, args.ledger))])
