@@ -198,15 +198,11 @@ def format_number(value: float) -> str:
     if not math.isfinite(value):
         return "unbounded" if value > 0 else "none"
     size = abs(value)
-    return (
-        f"{value:,.0f}"
-        if size >= 1000
-        else f"{value:.1f}"
-        if size >= 100
-        else f"{value:.2f}"
-        if size >= 1
-        else f"{value:.3g}"
-    )
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
 
 
 def cost(value: float) -> str:
@@ -369,8 +365,8 @@ def latex_text(table: Frame) -> str:
 
 def _latex(value: Any) -> str:
     if isinstance(value, float):
-        return (
-            "" if math.isnan(value) else r"$\infty$" if math.isinf(value) else format_number(value)
-        )
+        if math.isnan(value):
+            return ""
+        return r"$\infty$" if math.isinf(value) else format_number(value)
     text = number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return "".join(LATEX.get(mark, mark) for mark in " ".join(text.split()))

@@ -55,13 +55,12 @@ def check_positive(
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if is_number and 0 < value < below and value <= most:
         return float(value)
-    upper = (
-        f"below {below:g}"
-        if below < math.inf
-        else f"at most {most:g}"
-        if most < math.inf
-        else "finite"
-    )
+    if below < math.inf:
+        upper = f"below {below:g}"
+    elif most < math.inf:
+        upper = f"at most {most:g}"
+    else:
+        upper = "finite"
     raise error(f"The {word} was {_shown_value(value)}. Give a number above 0 and {upper}.")
 
 

@@ -98,13 +98,14 @@ _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = (_QUADRATURE_NODES + 1) / 2, _QUADRATURE_WEIGHTS / 2
 # added to log(delta), whose error is about 1e-12, so that it is an upper bound; 1.5e-11
 _LOG_DELTA_MARGIN = 2.0**-36
-# largest sum over released coordinates of 1 / (scale in grid units)^2, per privacy cost
+# limits of noise that is fine enough for the theorem, with scales s in units of the grid:
+# largest sum of 1 / s^2 over all released numbers, divided by the privacy cost
 MAX_GRID_LOAD = 2.0**-24
-# largest 1 / (scale in grid units)^2, relative to max(1, privacy cost)
+# largest 1 / s^2 of a released number, divided by max(1, privacy cost)
 MAX_GRID_STEP = 2.0**-54
-# the tail term e^-y of the theorem is e^-30 times delta
+# the theorem is applied with the y for which the term e^(eps - y) is e^-30 times delta(eps)
 _TAIL_EXPONENT = 30.0
-# below the logarithm of every positive double
+# less than the logarithm of every positive double
 _MIN_LOG_DOUBLE = -800.0
 
 
@@ -146,7 +147,7 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
 def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: float) -> float:
     """Return an upper bound on log delta(epsilon) for discrete Gaussian noise.
 
-    It is the smaller of the two bounds of the theorem in this module.
+    It is the smallest of 0 and the two bounds of the theorem in the notes of this module.
 
     Parameters
     ----------
@@ -158,15 +159,16 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
     continuous = gaussian_log_delta(epsilon, mu)
     bounds = [0.0]
     # floating-point errors are below 1e-12, and _LOG_DELTA_MARGIN covers ten times that
-    tail = max(continuous, _MIN_LOG_DOUBLE) - _TAIL_EXPONENT
-    shifted = epsilon - (load / 8 + (epsilon - tail) * inverse_square / 5)
+    log_tail = max(continuous, _MIN_LOG_DOUBLE) - _TAIL_EXPONENT
+    # first bound: the curve at a smaller epsilon, and the tail e^(eps - y) with y = eps - log_tail
+    shifted = epsilon - (load / 8 + (epsilon - log_tail) * inverse_square / 5)
     if inverse_square <= 1 and shifted >= 0:
-        bounds.append(load / 23 + float(np.logaddexp(gaussian_log_delta(shifted, mu), tail)))
-    variation = load / 24
-    if inverse_square <= 1 and 0 < variation < 0.5:
-        bounds.append(
-            float(np.logaddexp(continuous, epsilon + math.log(variation))) - math.log1p(-variation)
-        )
+        bounds.append(load / 23 + float(np.logaddexp(gaussian_log_delta(shifted, mu), log_tail)))
+    # second bound: T is at least the total variation between discrete and rounded noise
+    total_variation = load / 24
+    if inverse_square <= 1 and 0 < total_variation < 0.5:
+        log_numerator = float(np.logaddexp(continuous, epsilon + math.log(total_variation)))
+        bounds.append(log_numerator - math.log1p(-total_variation))
     return min(bounds)
 
 
@@ -204,10 +206,12 @@ def mu_of_guess(percent: float) -> float:
             f"The guessing risk was given as {percent!r} percent. Give a number above 50, which is"
             " a coin flip, and below 100, such as 60."
         )
-    mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11))
-    # discrete instead of continuous noise adds at most this to the success rate
+    # with continuous noise the success rate is Phi(mu / 2); 1e-11 covers floating-point errors
+    success_rate = percent / 100.0 - 1e-11
+    mu = 2.0 * float(scipy.special.ndtri(success_rate))
+    # by the theorem discrete noise adds at most T / (1 - T) <= 1.001 T, with T = L / 24
     added = 1.001 * MAX_GRID_LOAD * mu**2 / 24
-    mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11 - added))
+    mu = 2.0 * float(scipy.special.ndtri(success_rate - added))
     if mu > 0.0:
         return mu
     raise BudgetError(
@@ -332,6 +336,7 @@ class Budget:
             lambda pcost: pcost > 0 and released_log_delta(epsilon, pcost, _root(pcost)) > log_delta
         )
         pcost = math.nextafter(too_costly, 0.0)
+        # `delta` and `epsilon` round up, so pcost is reduced, by doubling shares, until both hold
         shrink = 2.0**-46
         while pcost > 0:
             budget = cls(
@@ -487,14 +492,17 @@ class Budget:
         def bound(log_t: float) -> float:
             t = math.exp(log_t)
             terms = (rho, rho * t, log_t, -math.log1p(t), log_inverse / t, -math.log1p(t) / t)
+            # the second sum exceeds the rounding errors
             return sum(terms) + 2.0**-49 * sum(abs(term) for term in terms)
 
-        edges = sorted(((math.log(log_inverse) - math.log(rho)) / 2, math.log(log_inverse)))
-        grid = np.clip(np.linspace(edges[0] - 5, edges[1] + 5, 400), -690, 690)
-        best = int(np.argmin([bound(x) for x in grid]))
+        # at the minimum rho t^2 = log(1/delta) - log(1 + t), so t <= sqrt(log(1/delta) / rho);
+        # exp(690) is a finite double
+        ends = sorted(((math.log(log_inverse) - math.log(rho)) / 2, math.log(log_inverse)))
+        grid = np.clip(np.linspace(ends[0] - 5, ends[1] + 5, 400), -690, 690)
+        best = int(np.argmin([bound(log_t) for log_t in grid]))
         bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-        polished = minimize_scalar(bound, bounds=bracket, method="bounded", options={"xatol": 1e-9})
-        epsilon = max(min(bound(grid[best]), bound(float(polished.x))), 0.0)
+        minimum = minimize_scalar(bound, bounds=bracket, method="bounded", options={"xatol": 1e-9})
+        epsilon = max(min(bound(grid[best]), bound(float(minimum.x))), 0.0)
         return epsilon if self.pure_epsilon is None else min(epsilon, self.pure_epsilon)
 
     @property
@@ -522,7 +530,7 @@ class Budget:
         The guesser knows the rows of all other persons.
         """
         # the optimal test is right with probability (1 + total variation) / 2, and the total
-        # variation is delta at epsilon 0
+        # variation is delta at epsilon 0; the result is rounded up to a tenth of a percent
         return min(math.ceil(500 * (1.0 + self.delta(0.0)) + 1e-9) / 10, 100.0)
 
     @property
@@ -548,15 +556,11 @@ class Budget:
             f"whoever knows everybody else guesses right whether {self.protects} at most"
             f" {self.guess:g}% of the time"
         )
-        cost, parameters = (
-            f"Privacy cost {rounded_up(self.pcost)}",
-            self.numbers(delta, curve=curve),
-        )
+        cost = f"Privacy cost {rounded_up(self.pcost)}"
+        parameters = self.numbers(delta, curve=curve)
         if self.pure_epsilon is not None:
-            cost, parameters = (
-                f"Pure epsilon {rounded_up(self.pure_epsilon)}",
-                f"Where zCDP is counted it costs {parameters}",
-            )
+            cost = f"Pure epsilon {rounded_up(self.pure_epsilon)}"
+            parameters = f"Where zCDP is counted it costs {parameters}"
         return f"{cost}: {risk} (a coin flip: 50%). {parameters}."
 
     def numbers(self, delta: float | None = None, *, curve: bool = True) -> str:
@@ -625,9 +629,10 @@ def delta_text(delta: float) -> str:
 
 
 def _first_double(holds: Callable[[float], bool]) -> float:
-    """Return the smallest double >= 0 for which a predicate holds, which also holds above it.
+    """Return the smallest double >= 0 for which a predicate holds.
 
-    Non-negative doubles are ordered like their bit patterns, so the bisection takes 63 steps.
+    If the predicate holds for a number, it must also hold for all larger ones. Non-negative doubles
+    are ordered like their bit patterns, so bisection takes 63 steps.
     """
     low, high = -1, 0x7FEFFFFFFFFFFFFF
     while high - low > 1:
@@ -694,11 +699,10 @@ def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
         raise BudgetError(f"{name} was given as {type(value).__name__}. {advice}.")
     number: Any = value
     try:
-        finite = math.isfinite(number)
-    # an integer or a fraction above every double
-    except OverflowError:
-        finite, number = False, math.inf if number > 0 else -math.inf
-    if not finite or number <= 0:
+        is_finite = math.isfinite(number)
+    except OverflowError:  # an integer or a fraction beyond every double
+        is_finite, number = False, (math.inf if number > 0 else -math.inf)
+    if not is_finite or number <= 0:
         raise BudgetError(f"{name} was given as {number}. {advice}.")
     exact = (
         Fraction(int(number))

@@ -127,9 +127,12 @@ def _period(parts: dict[str, str | None]) -> Period | None:
     ``parts`` maps Y, m, d, H, M, S, q (quarter) and zone to texts; None stands for an absent part.
     """
     year, month, day = (int(parts.get(key) or 1) for key in "Ymd")
-    unit = "day" if parts.get("d") else "month" if parts.get("m") else "year"
     if quarter := parts.get("q"):
         month, unit = 3 * int(quarter) - 2, "quarter"
+    elif parts.get("d"):
+        unit = "day"
+    else:
+        unit = "month" if parts.get("m") else "year"
     try:
         hour, minute, second = (int(parts.get(key) or 0) for key in "HMS")
         moment = datetime.datetime(year, month, day, hour, minute, second)

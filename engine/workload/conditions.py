@@ -173,29 +173,28 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
     if inside.all() or not inside.any():
         return str(bool(inside.all()))
     name, outside = word(attribute.name), ~inside
-    (starts, stops), (gap_starts, gap_ends) = _consecutive_runs(inside), _consecutive_runs(outside)
-    has_codes = attribute.edges is None
-    is_list = has_codes and len(starts) > 1 and (stops - starts == 1).all()
-    is_list_of_exceptions = (
-        has_codes and len(gap_starts) < len(starts) and (gap_ends - gap_starts == 1).all()
-    )
-    if attribute.kind == "categorical" or is_list or is_list_of_exceptions:
-        list_inside = (
-            not is_list_of_exceptions
-            if attribute.kind == "numeric"
-            else inside.sum() <= outside.sum()
-        )
+    starts, ends = _consecutive_runs(inside)
+    gap_starts, gap_ends = _consecutive_runs(outside)
+    has_fewer_gaps = len(gap_starts) < len(starts)
+    is_categorical = attribute.kind == "categorical"
+    # numeric cells without bins are listed if all runs, or all gaps, are single cells
+    has_values = attribute.edges is None
+    is_list = has_values and len(starts) > 1 and (ends - starts == 1).all()
+    is_list_of_gaps = has_values and has_fewer_gaps and (gap_ends - gap_starts == 1).all()
+    if is_categorical or is_list or is_list_of_gaps:
+        lists_gaps = outside.sum() < inside.sum() if is_categorical else is_list_of_gaps
         values = [
-            _literal(attribute, int(i)) for i in np.flatnonzero(inside if list_inside else outside)
+            _literal(attribute, int(i)) for i in np.flatnonzero(outside if lists_gaps else inside)
         ]
         if len(values) == 1:
-            return f"{name} {'==' if list_inside else '!='} {values[0]}"
-        return f"{name} {'in' if list_inside else 'not in'} [{', '.join(values)}]"
-    if len(gap_starts) < len(starts):
+            return f"{name} {'!=' if lists_gaps else '=='} {values[0]}"
+        return f"{name} {'not in' if lists_gaps else 'in'} [{', '.join(values)}]"
+    if has_fewer_gaps:
         complement = cells_text(attribute, outside)
         return f"not {parenthesize(complement)}"
     return " or ".join(
-        _run_predicate(attribute, int(a), int(b)) for a, b in zip(starts, stops, strict=True)
+        _run_predicate(attribute, int(start), int(end))
+        for start, end in zip(starts, ends, strict=True)
     )
 
 
@@ -258,28 +257,19 @@ def _run_predicate(attribute: Attribute, first: int, end: int) -> str:
     if attribute.is_dated:
         # the cell for missing values is not ordered relative to the dates
         if end > attribute.date_cells:
-            missing = f"{name} == {_literal(attribute, n - 1)}"
-            return (
-                missing
-                if first == n - 1
-                else f"{_run_predicate(attribute, first, n - 1)} or {missing}"
-            )
+            is_missing = f"{name} == {_literal(attribute, n - 1)}"
+            if first == n - 1:
+                return is_missing
+            return f"{_run_predicate(attribute, first, n - 1)} or {is_missing}"
         n = attribute.date_cells
-        if end - first == 1:
-            return f"{name} == {_literal(attribute, first)}"
-        low, high = f"{_literal(attribute, first)} <= ", f" <= {_literal(attribute, end - 1)}"
-        lower_bound = f"{name} >= {_literal(attribute, first)}"
-    elif edges is None:
-        if end - first == 1:
-            return f"{name} == {first}"
-        low, high = f"{first} <= ", f" <= {end - 1}"
-        lower_bound = f"{name} >= {first}"
+    if edges is not None:
+        low = shortest_text(edges[first])
+        upper_bound = f"< {shortest_text(edges[end])}"
     else:
-        low, high = (
-            f"{shortest_text(edges[first])} <= ",
-            f" < {shortest_text(edges[end])}" if end < n else "",
-        )
-        lower_bound = f"{name} >= {shortest_text(edges[first])}"
+        low, high = _literal(attribute, first), _literal(attribute, end - 1)
+        if end - first == 1:
+            return f"{name} == {low}"
+        upper_bound = f"<= {high}"
     if end == n:
-        return lower_bound
-    return f"{name}{high}" if first == 0 else f"{low}{name}{high}"
+        return f"{name} >= {low}"
+    return f"{name} {upper_bound}" if first == 0 else f"{low} <= {name} {upper_bound}"

@@ -141,7 +141,7 @@ class Family(ABC):
         return (self.name,)
 
 
-def dense_limit(name: str, queries: int, cells: int) -> None:
+def check_dense_size(name: str, queries: int, cells: int) -> None:
     """Raise WorkloadError if a matrix of queries x cells would exceed `MAX_DENSE_ENTRIES`."""
     if queries * cells > MAX_DENSE_ENTRIES:
         raise WorkloadError(
@@ -178,14 +178,15 @@ class Intervals(Family):
     def gram(self, sizes: Sequence[int], weights: Array | None = None) -> Array:
         (n,) = sizes
         first, end = self.bounds(n)
-        corner = np.zeros((n, 2 * n + 1))
-        np.add.at(corner, (first, end), 1.0 if weights is None else weights)
+        weights_by_bounds = np.zeros((n, 2 * n + 1))
+        np.add.at(weights_by_bounds, (first, end), 1.0 if weights is None else weights)
         # covers[a, b] is the weight of the intervals with first <= a and end >= b
-        covers = np.cumsum(np.cumsum(corner, axis=0)[:, ::-1], axis=1)[:, ::-1]
-        i, j = (
-            np.minimum.outer(np.arange(n), np.arange(n)),
-            np.maximum.outer(np.arange(n), np.arange(n)),
-        )
+        covers = np.cumsum(np.cumsum(weights_by_bounds, axis=0)[:, ::-1], axis=1)[:, ::-1]
+        # smaller and larger cell of each pair
+        i = np.minimum.outer(np.arange(n), np.arange(n))
+        j = np.maximum.outer(np.arange(n), np.arange(n))
+        # a circular interval contains both cells if it includes i .. j, or j .. i + n, or ends
+        # after j + n, where i + n and j + n are the cells i and j again
         return np.asarray(covers[i, j + 1] + covers[j, i + n + 1] + covers[n - 1, j + n + 1])
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
@@ -237,21 +238,22 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
 
 
 def _missing_text(attribute: Attribute, first: int, last: int | None = None) -> str:
-    """Return the text of the cells first .. last of dates if missing values are among them.
+    """Return the condition of the cells first .. last of dates, the last for missing values.
 
-    Empty if they are not, or if the attribute has no dates. The cell for missing values has no
-    place in the order of the dates, so the text names it separately: "day >= 2024-03 or day = NA".
+    The cell for missing values has no place in the order of the dates, so the condition names it
+    separately: "day >= 2024-03 or day = NA". Empty if the attribute has no dates, or if the cells
+    do not include the cell for missing values.
     """
-    missing = attribute.date_cells
+    missing_cell = attribute.date_cells
     last = attribute.size - 1 if last is None else last
-    if not attribute.is_dated or last < missing:
+    if not attribute.is_dated or last < missing_cell:
         return ""
-    alone = f"{attribute.name} = {attribute.label(missing)}"
-    if first == missing:
-        return alone
-    low, high = attribute.label(first), attribute.label(missing - 1)
+    is_missing = f"{attribute.name} = {attribute.label(missing_cell)}"
+    if first == missing_cell:
+        return is_missing
+    low, high = attribute.label(first), attribute.label(missing_cell - 1)
     dates = f"{attribute.name} <= {high}" if first == 0 else f"{attribute.name} >= {low}"
-    return f"{dates} or {alone}"
+    return f"{dates} or {is_missing}"
 
 
 @dataclass(frozen=True)
@@ -512,7 +514,7 @@ class Random(Family):
 
     def bind(self, attributes: Sequence[Attribute]) -> Family:
         sizes = [a.size for a in attributes]
-        dense_limit(self.name, self.count(sizes), math.prod(sizes))
+        check_dense_size(self.name, self.count(sizes), math.prod(sizes))
         return self
 
     def count(self, sizes: Sequence[int]) -> int:
@@ -572,21 +574,19 @@ class Custom(Family):
             raise WorkloadError(
                 "Custom queries take either a matrix or predicates. Give exactly one of the two."
             )
-        if predicates is not None and not isinstance(predicates, Sequence):
-            raise WorkloadError(
-                'Predicates must be a list of at least one text such as "age >= 30".'
-            )
-        self.predicates = tuple(predicates) if predicates is not None else None
+        self.predicates: tuple[str, ...] | None = None
         self.matrix: Array | None = None
         if predicates is not None:
             if (
                 isinstance(predicates, str)
-                or not self.predicates
-                or not all(isinstance(p, str) for p in self.predicates)
+                or not isinstance(predicates, Sequence)
+                or not len(predicates)
+                or not all(isinstance(predicate, str) for predicate in predicates)
             ):
                 raise WorkloadError(
                     'Predicates must be a list of at least one text such as "age >= 30".'
                 )
+            self.predicates = tuple(predicates)
             self.labels: tuple[str, ...] | None = self.predicates
             return
         try:
@@ -612,7 +612,7 @@ class Custom(Family):
 
     def bind(self, attributes: Sequence[Attribute]) -> Family:
         cells = math.prod(a.size for a in attributes)
-        dense_limit(self.name, len(self.predicates or self._rows), cells)
+        check_dense_size(self.name, len(self.predicates or self._rows), cells)
         if self.predicates is not None and self.matrix is None:
             from engine.workload.predicates import evaluate
 
@@ -660,7 +660,7 @@ class Custom(Family):
             return cls(predicates=data["predicates"])
         try:
             queries, cells = (int(k) for k in data["shape"])
-            dense_limit(cls.name, queries, cells)
+            check_dense_size(cls.name, queries, cells)
             unpacker = zlib.decompressobj()
             raw = unpacker.decompress(
                 base64.b64decode(data["matrix"], validate=True), 8 * queries * cells + 1

@@ -92,7 +92,7 @@ def compared_dates(
 
 
 def cut_text(attribute: Attribute, i: int) -> str:
-    """Return the description of cell i for the error that a comparison holds for some of its days."""
+    """Return the end of a message that a comparison holds for only some of the days of cell i."""
     first, last = attribute.days(i)
     return (
         f"the cell {attribute.label(i)} of '{attribute.name}', which contains {first} to {last};"
@@ -197,9 +197,11 @@ def _placeholders(attributes: Sequence[Attribute]) -> list[str]:
 
 
 def _display_name(attribute: Attribute) -> str:
-    """Return the form of an attribute name in messages: plain, in backticks, or as `word`."""
+    """Return an attribute name as a predicate can contain it, for messages."""
     name = attribute.name
-    return name if word(name) == name else word(name) if "`" in name else f"`{name}`"
+    if word(name) == name or "`" in name:
+        return word(name)
+    return f"`{name}`"
 
 
 def word(name: str) -> str:
@@ -349,8 +351,11 @@ class _Evaluator:
     ) -> Any:
         """Return in which cells the comparison of an attribute with a constant is true.
 
-        ``flipped`` states that the constant is on the left side. A comparison that is true for
-        only some values of a cell is refused.
+        A comparison that is true for only some values of a cell is refused.
+
+        Parameters
+        ----------
+        flipped : whether the constant is on the left side.
         """
         axis, a = self.named(name)
 
@@ -373,14 +378,16 @@ class _Evaluator:
             return self.along(axis, holds(np.arange(a.size)))
         edges = np.array(a.edges)
         low, high = edges[:-1], edges[1:]
-        # the largest float below 0 is subnormal
+        # largest value below the upper edge; the largest float below 0 is subnormal
         with np.errstate(under="ignore"):
-            before = np.maximum(low, high - 1) if a.integer else np.nextafter(high, low)
-        end = np.where(np.arange(a.size) == a.size - 1, high, before)
+            below_high = np.maximum(low, high - 1) if a.integer else np.nextafter(high, low)
+        # largest value in the bin; only the last bin includes its upper edge
+        largest = np.where(np.arange(a.size) == a.size - 1, high, below_high)
+        # the constant if it is inside the bin, because == differs there from the ends
         middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
         if a.integer:
-            middle = np.minimum(np.floor(middle), end)
-        verdicts = [np.asarray(holds(values)) for values in (low, middle, before, end)]
+            middle = np.minimum(np.floor(middle), largest)
+        verdicts = [np.asarray(holds(values)) for values in (low, middle, below_high, largest)]
         cut = np.flatnonzero(np.any(verdicts, axis=0) & ~np.all(verdicts, axis=0))
         if len(cut):
             raise self.refuse(

@@ -397,9 +397,9 @@ class Schema:
         return self.person if column is None else column
 
     def other_rows(self, rows: int) -> str:
-        """Return as text what follows if a budget protects ``rows`` rows per person.
+        """Return a warning if a budget protects another number of rows per person than declared.
 
-        Empty if the schema declares the same number, or none.
+        ``rows`` is the number of the budget. Empty if the schema declares the same number, or none.
 
         >>> schema = Schema([Attribute.of_size("age", 4)], person="pid", rows_per_person=3)
         >>> schema.other_rows(1)  # doctest: +NORMALIZE_WHITESPACE
@@ -490,14 +490,14 @@ class Schema:
         if self.person is not None or self.rows_per_person is not None:
             rows.append({"name": self.person, "kind": PERSON_KIND, "size": self.rows_per_person})
         rows += [{"name": rule, "kind": RULE_KIND} for rule in self.impossible]
-        for one in self.invariants:
-            cells: dict[str, Any] = {
-                "labels": list(one.attributes),
-                "edges": list(map(str, one.values)),
+        for invariant in self.invariants:
+            row: dict[str, Any] = {
+                "name": f"totals on {set_name(invariant.attributes)}",
+                "kind": EXACT_KIND,
+                "labels": list(invariant.attributes),
+                "edges": list(map(str, invariant.values)),
             }
-            rows.append(
-                {"name": f"totals on {set_name(one.attributes)}", "kind": EXACT_KIND} | cells
-            )
+            rows.append(row)
         return write_csv(rows)
 
     @classmethod
@@ -511,9 +511,9 @@ class Schema:
         SchemaError : if the text is not a schema.
         """
         attributes: list[Attribute] = []
-        unit: dict[str, Any] = {}
+        person_fields: dict[str, Any] = {}
         rules: list[str] = []
-        exact: list[tuple[Any, Any]] = []
+        invariants: list[tuple[Any, Any]] = []
         for line, document in read_csv(text):
             try:
                 if document.get("kind") == RULE_KIND:
@@ -523,18 +523,21 @@ class Schema:
                         )
                     rules.append(document["name"])
                 elif document.get("kind") == EXACT_KIND:
-                    exact.append((document.get("labels", []), document.get("edges")))
+                    invariants.append((document.get("labels", []), document.get("edges")))
                 elif document.get("kind") != PERSON_KIND:
                     attributes.append(Attribute.from_dict(document))
-                elif unit or not {"kind"} < document.keys() <= {"name", "kind", "size"}:
+                elif person_fields or not {"kind"} < document.keys() <= {"name", "kind", "size"}:
                     raise SchemaError(
                         "one row of the kind person is allowed, with a name, a size, or both"
                     )
                 else:
-                    unit = {"person": document.get("name"), "rows_per_person": document.get("size")}
+                    person_fields = {
+                        "person": document.get("name"),
+                        "rows_per_person": document.get("size"),
+                    }
             except SchemaError as error:
                 raise SchemaError(f"line {line}: {error}") from None
-        return cls(attributes, **unit, impossible=rules, invariants=exact)
+        return cls(attributes, **person_fields, impossible=rules, invariants=invariants)
 
 
 def _with_missing(attribute: Attribute, texts: Sequence[str]) -> Attribute:

@@ -76,11 +76,15 @@ def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
 
 
 def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> Attribute:
-    """Return a numeric attribute for an integer range.
+    """Return a numeric attribute for the integers ``low`` .. ``high``.
 
-    It has one cell per integer, or about 50 bins of equal width for more than 200 integers. With
-    ``integer`` the attribute declares that all values are integers, and ``high + 1`` is outside
-    its domain; integers that floats cannot represent exactly are not declared.
+    It has one cell per integer, or about 50 bins of equal width for more than 200 integers.
+
+    Parameters
+    ----------
+    integer : whether the attribute declares that all values are integers. Its last cell then ends
+        at ``high``, otherwise it is half-open like the others. Ignored if ``low`` or ``high`` is
+        beyond the integers that floats represent exactly.
 
     >>> integer_range("age", 0, 99).size, integer_range("income", 0, 99_999).size
     (100, 50)
@@ -375,10 +379,15 @@ class _Column:
         ]
 
     def attribute(self, name: str, hold: str) -> Attribute:
-        """Return the attribute of these values; raise SchemaError with the line of the problem."""
+        """Return the attribute of these values; raise SchemaError with the line of the problem.
+
+        Parameters
+        ----------
+        hold : content of the records for values with a code and a label: "labels" or "codes".
+        """
         if self.reason:
             raise SchemaError(self.reason)
-        ranges = [span for _, code, _ in self.values if (span := _RANGE.fullmatch(code))]
+        ranges = [match for _, code, _ in self.values if (match := _RANGE.fullmatch(code))]
         others = [value for value in self.values if not _RANGE.fullmatch(value[1])]
         if len(ranges) == 1 and all(_INTEGER.fullmatch(code) for _, code, _ in others):
             return self._range(name, ranges[0], others)
@@ -389,7 +398,8 @@ class _Column:
                 f"line {line}: {code} is an open range. Write its last value, as in 0-85, or bins"
                 " by hand"
             )
-        # A file of records can have the header of a dictionary; its columns have one value per line.
+        # also raised for a file of records whose header looks like that of a dictionary, because
+        # each of its lines is read as a column with one value
         if len(self.values) < 2:
             raise SchemaError(
                 f"line {line}: fewer than two values. Write them all, or a range as 0-99"
@@ -407,8 +417,8 @@ class _Column:
     ) -> Attribute:
         """Return the numeric attribute of a range such as 0-99.
 
-        ``others`` are further values, (line, code, meaning); those outside the range must denote
-        missing values. They get no cell, and a note.
+        ``others`` are further values, (line, code, meaning), which must be outside the range and
+        denote missing values. They get no cell, and a note says so.
         """
         line = next(line for line, code, _ in self.values if code == match[0])
         texts = [text.replace(",", "") for text in match.groups()]

@@ -133,7 +133,7 @@ def sql_text(node: exp.Expr | None, limit: int = 80) -> str:
 
 
 def extra_clauses(node: exp.Expr, *allowed: str) -> list[str]:
-    """Return the names of the clauses that a node of the syntax tree has and ``allowed`` has not."""
+    """Return the names of the clauses of a node of the syntax tree, except for ``allowed``."""
     return [key for key, value in node.args.items() if value and key not in allowed]
 
 
@@ -317,16 +317,18 @@ def _binned(
     if integer:
         high = np.where(is_open, high - 1, high)
         is_open = np.zeros(a.size, dtype=bool)
+    # bins in which all values, and bins in which no values, satisfy =, < or <=
     if sign in ("=", "<>"):
-        yes, no = (low == c) & (high == c), (c < low) | (high < c) | (is_open & (high == c))
-        no |= integer and not c.is_integer()
+        all_satisfy = (low == c) & (high == c)
+        none_satisfy = (c < low) | (high < c) | (is_open & (high == c))
+        none_satisfy |= integer and not c.is_integer()
     elif sign in ("<", ">="):
-        yes, no = (high < c) | (is_open & (high == c)), low >= c
+        all_satisfy, none_satisfy = (high < c) | (is_open & (high == c)), low >= c
     else:
-        yes, no = high <= c, low > c
-    # <>, > and >= are the negations of =, <= and <, so they hold in the bins `no`
-    inside = no if sign in ("<>", ">", ">=") else yes
-    return inside, np.flatnonzero(~(yes | no))
+        all_satisfy, none_satisfy = high <= c, low > c
+    is_negated = sign in ("<>", ">", ">=")  # the negations of =, <= and <
+    inside = none_satisfy if is_negated else all_satisfy
+    return inside, np.flatnonzero(~(all_satisfy | none_satisfy))
 
 
 def _cut_error(
@@ -338,38 +340,38 @@ def _cut_error(
     to declare in the schema that the values are integers, which makes the comparison exact.
     """
     assert a.edges is not None
-    low, high, first, last = (
-        shortest_text(a.edges[i]),
-        shortest_text(a.edges[i + 1]),
-        i == 0,
-        i == a.size - 1,
-    )
-    below = [] if first else [f"{a.name} < {low}"]
-    up_to = [f"{a.name} < {high}"] if not last else [] if a.clip else [f"{a.name} <= {high}"]
-    above = [] if first and a.clip else [f"{a.name} >= {low}"]
-    advice = (
-        " AND ".join([] if first else above)
-        + (" AND " if not (first or last) else "")
-        + "".join(up_to[: not last])
-    )
+    name, low, high = a.name, shortest_text(a.edges[i]), shortest_text(a.edges[i + 1])
+    is_first, is_last = i == 0, i == a.size - 1
+    # comparisons that are exact on the bins and satisfied by some records but not by all
     if sign in ("<", "<="):
-        advice = " or ".join(below + up_to)
+        exact = [] if is_first else [f"{name} < {low}"]
+        if not is_last:
+            exact.append(f"{name} < {high}")
+        elif not a.clip:
+            exact.append(f"{name} <= {high}")
+        condition = " or ".join(exact)
     elif sign in (">", ">="):
-        advice = " or ".join(above + ([] if last else [f"{a.name} >= {high}"]))
-    advice = (
-        f"write {f'NOT ({advice})' if sign == '<>' else advice}"
-        if advice
-        else "remove the condition"
-    )
-    clipped = ", which also has the numbers outside," if a.clip and (first or last) else ""
+        exact = [] if is_first and a.clip else [f"{name} >= {low}"]
+        if not is_last:
+            exact.append(f"{name} >= {high}")
+        condition = " or ".join(exact)
+    else:
+        exact = [] if is_first else [f"{name} >= {low}"]
+        if not is_last:
+            exact.append(f"{name} < {high}")
+        condition = " AND ".join(exact)
+        if sign == "<>" and condition:
+            condition = f"NOT ({condition})"
+    advice = f"write {condition}" if condition else "remove the condition"
+    clipped = ", which also has the numbers outside," if a.clip and (is_first or is_last) else ""
     hint = (
-        f", or declare in the schema that the values of {a.name} are integers"
+        f", or declare in the schema that the values of {name} are integers"
         if exact_for_integers
         else ""
     )
     return WorkloadError(
-        f"{a.name} {sign} {shortest_text(c)} cuts through the bin {a.label(i)}{clipped} of"
-        f" '{a.name}'. The nearest edges are {low} and {high}: {advice}{hint}."
+        f"{name} {sign} {shortest_text(c)} cuts through the bin {a.label(i)}{clipped} of"
+        f" '{name}'. The nearest edges are {low} and {high}: {advice}{hint}."
     )
 
 
@@ -403,9 +405,10 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
 def _sum(
     node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth: int
 ) -> tuple[str, float]:
-    """Return the predicate text of a sum of coded attributes and a bound on its absolute value.
+    """Return the predicate text of a sum of coded attributes, and a bound on its absolute value.
 
-    The attributes in the sum are added to ``operands``.
+    The bound shows that floats compute the sum exactly. The attributes in the sum are added to
+    ``operands``; ``depth`` is the number of operators around the node.
     """
     if depth > MAX_DEPTH:
         raise WorkloadError(
@@ -417,7 +420,12 @@ def _sum(
     if isinstance(node, exp.Column):
         a = columns.find(node)
         if not a.is_coded:
-            what = "labels" if a.labels is not None else "bins" if a.edges is not None else "dates"
+            if a.labels is not None:
+                what = "labels"
+            elif a.edges is not None:
+                what = "bins"
+            else:
+                what = "dates"
             raise WorkloadError(
                 f"'{a.name}' has {what} instead of codes, so it cannot be in a sum or be compared"
                 " with another attribute. Compare it with constants; write texts in single quotes."
@@ -444,10 +452,10 @@ def _sum(
             f"{sql_text(node)} is not supported in a comparison. {_ALLOWED_TEXT}; or compare sums"
             " and ABS of coded attributes."
         )
-    (left, one), (right, two) = (
-        _sum(side, columns, operands, depth + 1) for side in (node.this, node.expression)
-    )
-    bound = one * two if isinstance(node, exp.Mul) else one + two
+    left, left_bound = _sum(node.this, columns, operands, depth + 1)
+    right, right_bound = _sum(node.expression, columns, operands, depth + 1)
+    is_product = isinstance(node, exp.Mul)
+    bound = left_bound * right_bound if is_product else left_bound + right_bound
     if bound > MAX_NUMBER:
         raise WorkloadError(
             f"{sql_text(node)} can be larger than {MAX_NUMBER:,}, above which numbers are not exact."
@@ -503,7 +511,7 @@ class Grouping:
             )
         combinations: list[tuple[str, ...]] = [()]
         for item in group.expressions:
-            choices = self._sets(item)
+            choices = self._sets_of_item(item)
             if len(combinations) * len(choices) > MAX_SETS:
                 raise WorkloadError(
                     f"GROUP BY makes more than {MAX_SETS:,} sets of attributes. Use several"
@@ -521,13 +529,13 @@ class Grouping:
         name = self.columns.find(item).name
         return name in grouped and not self.cases.get(name)
 
-    def _sets(self, node: exp.Expr) -> list[tuple[str, ...]]:
+    def _sets_of_item(self, node: exp.Expr) -> list[tuple[str, ...]]:
         """Return the attribute sets of one item of GROUP BY."""
         if isinstance(node, exp.GroupingSets):
-            return [one for part in node.expressions for one in self._sets(part)]
+            return [one for part in node.expressions for one in self._sets_of_item(part)]
         if not isinstance(node, (exp.Cube, exp.Rollup)):
-            return [self._set(node)]
-        parts = [self._set(part) for part in node.expressions]
+            return [self._attributes_of_item(node)]
+        parts = [self._attributes_of_item(part) for part in node.expressions]
         if not parts:
             raise WorkloadError(
                 "CUBE and ROLLUP need their attributes in brackets. Write GROUP BY CUBE (a, b)."
@@ -544,7 +552,7 @@ class Grouping:
             )
         return [tuple(itertools.chain(*some)) for some in chosen]
 
-    def _set(self, node: exp.Expr) -> tuple[str, ...]:
+    def _attributes_of_item(self, node: exp.Expr) -> tuple[str, ...]:
         """Return the attributes of an item of GROUP BY.
 
         An item is an expression, the number of an expression of SELECT, an alias, or several of
@@ -552,7 +560,9 @@ class Grouping:
         """
         node = node.unnest()
         if isinstance(node, exp.Tuple):
-            return tuple(name for part in node.expressions for name in self._set(part))
+            return tuple(
+                name for part in node.expressions for name in self._attributes_of_item(part)
+            )
         if (
             isinstance(node, exp.Literal)
             and not node.is_string
@@ -602,7 +612,7 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
             " END."
         )
     tests = [(when.this, when.args.get("true")) for when in case.args["ifs"]]
-    if case.this is not None:
+    if case.this is not None:  # CASE age WHEN 18 is CASE WHEN age = 18
         tests = [
             (exp.EQ(this=case.this.copy(), expression=test.copy()), result)
             for test, result in tests
@@ -672,7 +682,12 @@ _REFUSED_CLAUSES = {
 
 
 def statements(text: str) -> Iterator[tuple[list[Token], str]]:
-    """Yield the tokens and the source text of each statement; check limits on size and nesting."""
+    """Yield the tokens of each statement, and ``text``, in which the tokens have their positions.
+
+    Raises
+    ------
+    WorkloadError : if the text is too long or not valid, or has too many tokens or nested brackets.
+    """
     if not isinstance(text, str):
         raise WorkloadError(f"The SQL is of type {type(text).__name__}. Give a text.")
     if len(text) > MAX_TEXT:
@@ -691,14 +706,12 @@ def statements(text: str) -> Iterator[tuple[list[Token], str]]:
             f"The SQL has {len(tokens):,} words and signs; at most {MAX_TOKENS:,} are allowed."
             " Split it into several texts."
         )
-    depth, opened, closing = (
-        0,
-        (TokenType.L_PAREN, TokenType.L_BRACKET),
-        (TokenType.R_PAREN, TokenType.R_BRACKET),
-    )
+    opening = (TokenType.L_PAREN, TokenType.L_BRACKET)
+    closing = (TokenType.R_PAREN, TokenType.R_BRACKET)
+    depth = 0
     statement: list[Token] = []
     for token in tokens:
-        depth += (token.token_type in opened) - (token.token_type in closing)
+        depth += (token.token_type in opening) - (token.token_type in closing)
         if depth > MAX_NESTING:
             raise WorkloadError(
                 f"The SQL has more than {MAX_NESTING} nested brackets. Use fewer brackets."
@@ -746,8 +759,11 @@ def parse_select(tokens: list[Token], source: str) -> exp.Select:
 def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> str:
     """Return the name of the table; raise WorkloadError for unsupported clauses or another table.
 
-    ``table`` is the required name, None for any. ``strict`` states that the caller requires it;
-    otherwise it is the name in earlier statements. The message depends on it.
+    Parameters
+    ----------
+    table : required name of the table, None for any.
+    strict : whether the user of the program requires this name, or else an earlier statement used
+        it; the message says which.
     """
     for key in extra_clauses(statement, "expressions", "from_", "where", "group"):
         name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Remove it"))
@@ -794,9 +810,11 @@ def example(schema: Schema) -> str:
         bound = shortest_text(a.edges[a.size // 2]) if a.edges is not None else str(a.size // 2)
         if a.is_dated:
             bound = f"DATE '{a.days(a.date_cells // 2)[0]}'"
-        by = next(name for name, one in zip(names, schema.attributes, strict=True) if one is not a)
-        at = names[schema.order[a.name]]
-        lines.append(f"SELECT {by}, COUNT(*) FROM records WHERE {at} >= {bound} GROUP BY {by}")
+        compared = names[schema.order[a.name]]
+        by = next(name for name in names if name != compared)
+        lines.append(
+            f"SELECT {by}, COUNT(*) FROM records WHERE {compared} >= {bound} GROUP BY {by}"
+        )
     return ";\n".join(lines)
 
 
@@ -1038,8 +1056,11 @@ def _joint_group(
     _check_size(1, math.prod(sizes))
     masks_by_attribute = [_allowed_masks(schema, name, bands, condition) for name in grouped]
     _check_size(math.prod(map(len, masks_by_attribute)), 1)
+    # 1 for each combination of cells of the grouped attributes that the condition allows for some
+    # cells of the other attributes
     possible = evaluate(conditions.text(condition), [schema[name] for name in names])
     possible = possible.reshape(*sizes[: len(grouped)], -1).max(axis=-1)
+    # the same for combinations of bands
     for axis, masks in enumerate(masks_by_attribute):
         possible = np.stack([possible.compress(mask, axis).max(axis) for mask in masks], axis)
     positions = np.argwhere(possible)

@@ -81,42 +81,35 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     ----------
     order : position of each attribute in the schema.
     """
-    flat = [part for group in groups for part in group.parts]
-    # an id identifies a part, because the groups hold references to all parts
-    distinct_parts = {id(part): part for part in flat}
-    key_numbers: dict[Any, int] = {}
+    all_parts = [part for group in groups for part in group.parts]
+    # The key of a part is slow to compute, and many groups share a part, so each part is looked up
+    # by its id. No id is used twice, because the groups hold references to all parts.
+    distinct_parts = {id(part): part for part in all_parts}
+    key_numbers: dict[Any, int] = {}  # key of a part or of query weights -> consecutive number
     part_numbers = {
         i: key_numbers.setdefault((part.axes, part.key), len(key_numbers))
         for i, part in distinct_parts.items()
     }
-    parts = np.fromiter(map(part_numbers.__getitem__, map(id, flat)), np.int64, len(flat))
+    parts = np.fromiter(map(part_numbers.__getitem__, map(id, all_parts)), np.int64, len(all_parts))
     names = itertools.chain.from_iterable([group.attributes for group in groups])
     attribute_positions = np.fromiter(map(order.__getitem__, names), np.int64)
-    weight_numbers = {
-        i: key_numbers.setdefault(g.key, len(key_numbers))
-        for i, g in enumerate(groups)
-        if g.query_weights is not None
-    }
-    # entry 0 for groups without query weights, and 1 + number of the key for groups with them
-    weights = np.array(
-        (
-            [1 + weight_numbers.get(i, -1) for i in range(len(groups))]
-            if weight_numbers
-            else [0] * len(groups)
-        ),
-        dtype=np.int64,
-    )
-    shapes = np.array([(len(g.attributes), len(g.parts)) for g in groups], dtype=np.int64).reshape(
-        -1, 2
-    )
+    weights = np.zeros(len(groups), dtype=np.int64)  # 0 for groups without query weights
+    for i, group in enumerate(groups):
+        if group.query_weights is not None:
+            weights[i] = 1 + key_numbers.setdefault(group.key, len(key_numbers))
+    # numbers of attributes and of parts of each group; groups with equal numbers are compared as
+    # rows of arrays
+    shapes = np.array(
+        [(len(group.attributes), len(group.parts)) for group in groups], dtype=np.int64
+    ).reshape(-1, 2)
     first_position, first_part = (np.cumsum(shapes, axis=0) - shapes).T
     classes = []
-    first, shape = unique_rows(shapes)
-    for s, (k, count) in enumerate(shapes[first].tolist()):
-        members = np.flatnonzero(shape == s)
-        positions = attribute_positions[first_position[members, None] + np.arange(k)]
+    shape_examples, shape_numbers = unique_rows(shapes)
+    for shape_number, (n_attributes, n_parts) in enumerate(shapes[shape_examples].tolist()):
+        members = np.flatnonzero(shape_numbers == shape_number)
+        positions = attribute_positions[first_position[members, None] + np.arange(n_attributes)]
         ranks = np.argsort(positions, axis=1, kind="stable")
-        group_parts = parts[first_part[members, None] + np.arange(count)]
+        group_parts = parts[first_part[members, None] + np.arange(n_parts)]
         examples, class_numbers = unique_rows(
             np.column_stack([group_parts, ranks, weights[members]])
         )
@@ -146,9 +139,8 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
     positions of these groups in the workload, increasing, shape (groups,).
     """
     outside_groups: list[Index] = [np.zeros(0, dtype=np.int64)]
-    for size in range(
-        1 + max((len(group_class.ranks) for group_class in group_classes), default=0)
-    ):
+    largest = max((len(group_class.ranks) for group_class in group_classes), default=0)
+    for size in range(1 + largest):
         spaces_of_size = [space for space in spaces if len(space) == size]
         listed = np.array(spaces_of_size, dtype=np.int64).reshape(len(spaces_of_size), size)
         subsets_of_groups = [
@@ -156,6 +148,7 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
             for group_class in group_classes
             for positions in itertools.combinations(range(len(group_class.ranks)), size)
         ]
+        # equal sets get equal numbers: first those of `spaces`, then the subsets of all groups
         _, set_numbers = unique_rows(
             np.concatenate([listed, *(places for _, places in subsets_of_groups)])
         )
@@ -591,13 +584,10 @@ def make_group(
             )
         parts = []
     else:
-        joint_family = family(spec)
-        sets = (
-            [(axis,) for axis in range(len(names))]
-            if joint_family.arity == 1
-            else [tuple(range(len(names)))]
-        )
-        parts = [_part(axes, joint_family, columns) for axes in sets]
+        named_family = family(spec)
+        axes = tuple(range(len(names)))
+        axes_of_parts = [(axis,) for axis in axes] if named_family.arity == 1 else [axes]
+        parts = [_part(axes_of_part, named_family, columns) for axes_of_part in axes_of_parts]
     _check_weight(weight)
     group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
     if query_weights is None:

@@ -309,8 +309,8 @@ BUGS = (
     Bug(
         name="discrete noise treated as rounded Gaussian noise",
         file="engine/privacy/budget.py",
-        old="    variation = load / 24\n",
-        new="    variation = load / 2400\n",
+        old="    total_variation = load / 24\n",
+        new="    total_variation = load / 2400\n",
         tests=("tests/test_discrete_curve.py",),
     ),
     Bug(
