@@ -321,22 +321,22 @@ def bars(
     return set_margins(go.Figure([bar], layout))
 
 
+MAX_LINE_MARKERS = 60  # largest number of points of a line that are drawn as markers, too
+
+
 def line(
     values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, *, connected: bool
 ) -> go.Figure:
     """Return a figure with one point per label; ``axes`` are the titles of the x and y axes."""
     texts = axis_labels(labels)
+    mode = "markers"
+    if connected:
+        mode = "lines+markers" if len(texts) <= MAX_LINE_MARKERS else "lines"
     trace = {
         "type": "scatter",
         "x": texts,
         "y": values,
-        "mode": (
-            "lines+markers"
-            if connected and len(texts) <= 60
-            else "lines"
-            if connected
-            else "markers"
-        ),
+        "mode": mode,
         "marker": {"color": BLUE, "size": 8},
         "line": {"color": BLUE},
         "hovertemplate": f"{hover}<extra></extra>",

@@ -173,12 +173,13 @@ def tied_mechanisms(comparison: Comparison) -> list[str]:
 
 
 def all_tied(comparison: Comparison) -> bool:
-    """Return whether there are several mechanisms to draw, with equal errors for every table."""
+    """Return whether several mechanisms are drawn, all with equal errors for every table."""
     relative = _gaps(comparison)
     return len(relative.drawn) == 1 and len(relative.labels) > 1
 
 
 def _gaps(comparison: Comparison) -> _Gaps:
+    """Return the errors of all mechanisms with a result, relative to the bound or the best."""
     successful = comparison.frame[comparison.frame["status"] == "ok"]
     labels = [str(label) for label in successful["mechanism"]]
     bound_gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
@@ -268,7 +269,10 @@ def ranking_picture(comparison: Comparison) -> Picture:
 
 
 def _verdict(relative: _Gaps, best: str) -> str:
-    """Return the beginning of a sentence about the most accurate mechanism, or about ties."""
+    """Return the first words of a sentence about the most accurate mechanism or mechanisms.
+
+    ``best`` is the label of one of them.
+    """
     limit = (1.0 + relative.gaps[best]) * (1.0 + EQUAL_ERROR_TOLERANCE) - 1.0
     tied = [label for label in relative.errors if relative.gaps[label] <= limit]
     number = pluralize(len(relative.errors), "mechanism")

@@ -216,6 +216,7 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
 def _coefficient_map(
     grid: Array, labels: Sequence[Sequence[str]], axes: Sequence[str], **style: Any
 ) -> go.Figure:
+    """Return a heat map of how often queries count cells; ``style`` are plotly properties."""
     color_range = {"zmin": min(0.0, float(grid.min())), "zmax": max(1.0, float(grid.max()))}
     return heat_map(
         grid,
@@ -229,7 +230,10 @@ def _coefficient_map(
 
 
 def _coefficients(group: Group, query: int) -> Array:
-    """Return the coefficients of one query of a group on two attributes, shape (n_1, n_2)."""
+    """Return the coefficients of one query on two attributes, shape (n_1, n_2).
+
+    ``query`` is its number in the group.
+    """
     rows = []
     for part in reversed(group.parts):
         query, row = divmod(query, part.count)
@@ -238,7 +242,10 @@ def _coefficients(group: Group, query: int) -> Array:
 
 
 def _cell_range(corners: Sequence[float], size: int) -> CellRange:
-    """Return the cells, below ``size``, with centers between two coordinates of a drawn box."""
+    """Return the first and the last cell whose centers lie between two coordinates of a drawn box.
+
+    ``size`` is the number of cells of the attribute.
+    """
     finite_corners = [float(c) for c in corners if isinstance(c, (int, float)) and math.isfinite(c)]
     low, high = (min(finite_corners), max(finite_corners)) if finite_corners else (0.0, size - 1.0)
     first, last = math.ceil(low), math.floor(high)

@@ -218,9 +218,10 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
 
 
 def spread_axes(log_range: tuple[float, float] | None) -> dict[str, Any]:
-    """Return the plotly axes of a cumulative distribution of standard errors.
+    """Return the plotly axes of a figure of the cumulative distribution of standard errors.
 
-    The x axis is logarithmic with this range, in counts, or linear if the range is None.
+    The x axis is logarithmic from the first to the second value of ``log_range``, in counts, or
+    linear if it is None.
     """
     kind = log_axis(*log_range) if log_range else {"type": "linear", "rangemode": "tozero"}
     return {
@@ -359,9 +360,10 @@ def _range_grid(
     cells = evenly_spaced(n, MAX_SIDE)
     first, second = np.meshgrid(cells, cells, indexing="ij")
     is_query = np.ones(first.shape, bool) if circular else first <= second
-    query = (
-        first * n + second if circular else first * n - first * (first - 1) // 2 + second - first
-    )
+    # queries are ordered by first cell, then by number of cells or last cell
+    query = first * n + second
+    if not circular:
+        query -= first * (first - 1) // 2 + first
     labels = tuple(workload.schema[name].label(int(i)) for i in cells)
     return Grid(
         group=group,
@@ -380,9 +382,10 @@ def _range_grid(
 def _part_positions(
     fixed_queries: Sequence[int], positions_by_part: dict[int, Positions]
 ) -> tuple[Positions, ...]:
-    """Return one array of query positions per part; parts without positions repeat a fixed query.
+    """Return the positions of the drawn queries in every part of a group, one array per part.
 
-    ``positions_by_part`` maps the number of a part to its positions.
+    ``positions_by_part`` maps the numbers of the drawn parts to their positions, shape (queries,).
+    In all other parts the position is constant, that in ``fixed_queries``.
     """
     size = len(next(iter(positions_by_part.values())))
     return tuple(

@@ -172,7 +172,10 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
 
 
 def least_total(common: CommonPlan) -> float:
-    """Return the smallest total pcost of an option, which must be available before the look."""
+    """Return the pcost of the cheapest option, the look included.
+
+    A dataset must have at least this budget left before the look.
+    """
     return min(option_cost(p) for p in common.options)
 
 
@@ -329,7 +332,7 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
         figure=figure,
         table=table.rename(columns={"stands_out": "reliable"}),
         alt=(
-            f"{_prefix(look)}{n_above:,} of {pluralize(len(table), 'cell')} of {where}"
+            f"{_rehearsal_prefix(look)}{n_above:,} of {pluralize(len(table), 'cell')} of {where}"
             f" {'is' if n_above == 1 else 'are'} reliable in {name} (ratio above {rule.snr:g})."
         ),
         note=f"From the look alone. {note}".strip(),
@@ -408,8 +411,8 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
         figure=figure,
         table=table,
         alt=(
-            f"{_prefix(look)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)};"
-            f" required: {rule.share:.0%}."
+            f"{_rehearsal_prefix(look)}Share of cells with a ratio above {rule.snr:g}:"
+            f" {', '.join(texts)}; required: {rule.share:.0%}."
         ),
         note=(
             "Thick: estimates. Thin: confidence bounds of the look. Dotted: the required ratio"
@@ -418,8 +421,8 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
     )
 
 
-def _prefix(look: Measurement) -> str:
-    """Return the beginning of an alternative text: empty for a release."""
+def _rehearsal_prefix(look: Measurement) -> str:
+    """Return the words that mark an alternative text as a rehearsal; empty for a release."""
     return "Rehearsal on simulated records: " if look.rehearsal else ""
 
 

@@ -517,7 +517,7 @@ class QueryDecomposition:
     pieces: tuple[QueryPiece, ...]
 
     def added(self, count: int | None = None) -> Array:
-        """Return the sum of the first ``count`` pieces, by default of all."""
+        """Return the sum of the first ``count`` components (by default all), (n_1, ..., n_k)."""
         return np.asarray(
             np.sum([np.zeros_like(self.query), *(p.spread for p in self.pieces[:count])], axis=0)
         )
@@ -570,7 +570,7 @@ class TwoAnalyses:
 
     @property
     def separate(self) -> float:
-        """Privacy cost of a separate first measurement, as accurate as the shared one."""
+        """Pcost of a separate first measurement that is as accurate as the shared one."""
         return self.shared.common.pcost
 
     def spends(self) -> pd.DataFrame:
@@ -797,10 +797,10 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
 
 def _factor_text(epsilon: float) -> str:
     """Return exp(epsilon) as text."""
-    factor = math.exp(min(epsilon, 700.0))
-    return (
-        f"{factor:,.2f}" if factor < 10 else f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
-    )
+    factor = math.exp(min(epsilon, 700.0))  # larger exponents overflow
+    if factor < 10:
+        return f"{factor:,.2f}"
+    return f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
 
 
 # Confidential reply of every person, 1 for yes.

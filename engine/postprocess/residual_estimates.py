@@ -3,23 +3,19 @@
 The residual of a space, as a table of cells, is t = N S y, where y are its residual coordinates, N
 is the basis of the residual space and S the projector on the measured subspace.  The noise of
 marginals has the same variance in all directions.  Prefix, range and other query families measure
-some directions more precisely than others, which is stored as a precision matrix, see
-`engine.postprocess.residual_estimates`.  For spaces that are measured jointly, the mean variance is
-an approximation.
+some directions more precisely than others, which is stored as a precision matrix.  For spaces that
+are measured jointly, the mean variance is an approximation.
 
-Precision matrices of the noise of residual tables.
-
-The noise of a prefix strategy has smaller variance in sums over many cells than in single cells.
-With D a difference of residual tables and C_i the covariance of the residual coordinates along axis
-i (N_i their basis), the squared distance in standard errors is
+**Precision matrices.**  The noise of a prefix strategy has smaller variance in sums over many cells
+than in single cells.  With D a difference of residual tables and C_i the covariance of the residual
+coordinates along axis i (N_i their basis), the squared distance in standard errors is
 
     sum of D * (K_1 (x) K_2 (x) ...) D / sigma^2,     K_i = N_i C_i^-1 N_i^T.
 
-Contrasts: decomposition of consistent tables with one component per set of attributes.
-
-The table on a set A is the sum over B inside A of r_B / (number of cells summed out), where r_B has
-the sum 0 along each of its axes.  Tables that are assembled from the same contrasts r_B agree on
-their common attributes.  The contrast of the empty set is the number of records.
+**Contrasts** decompose consistent tables into one component per set of attributes.  The table on a
+set A is the sum over B inside A of r_B / (number of cells summed out), where r_B has the sum 0
+along each of its axes.  Tables that are assembled from the same contrasts r_B agree on their common
+attributes.  The contrast of the empty set is the number of records.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from engine.figures import Picture
 
 
-MAX_FOOTER = 1_000_000  # bytes of a parquet footer; one more byte is allowed per row
+MAX_FOOTER = 1_000_000  # largest parquet footer in bytes, to which one byte per row is added
 # field types of the compact protocol of Thrift
 STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = (
     0,
@@ -165,7 +165,7 @@ class _Reader:
     place: int
 
     def struct(self, depth: int = 0) -> dict[int, int]:
-        """Read a struct; return a mapping from the numbers of its integer fields to their values."""
+        """Read a struct; return the values of its integer fields by field number."""
         if depth > MAX_NESTING:
             raise ValueError("a page header is nested too deeply")
         integers, number = dict[int, int](), 0
@@ -179,6 +179,7 @@ class _Reader:
         return integers
 
     def _skip(self, kind: int, depth: int) -> None:
+        """Move the position past a value of field type ``kind``."""
         if kind in INTEGERS:
             self._integer()
         elif kind in (BYTE, *BOOLEANS):
@@ -215,6 +216,7 @@ class _Reader:
         return value | byte << shift
 
     def _integer(self) -> int:
+        """Read a signed integer in zigzag encoding."""
         value = self._varint()
         return value >> 1 ^ -(value & 1)
 
@@ -374,6 +376,10 @@ def _label_bytes(attribute: Attribute) -> int:
 
 
 def _text_bytes(group: Group, labels: Mapping[str, int]) -> int:
+    """Return an upper bound of the bytes of the texts about one query of a group.
+
+    ``labels`` maps attributes to their `_label_bytes`.
+    """
     label_lengths = [
         max(map(len, words), default=0)
         for p in group.parts
@@ -392,6 +398,7 @@ def _name_bytes(names: Iterable[str]) -> int:
 
 
 def _array_bytes(blocks: Iterable[Block]) -> int:
+    """Return an upper bound of the bytes of measurements.npz."""
     total, rows = 0, dict[object, int]()
     for block in blocks:
         total += (
@@ -402,7 +409,8 @@ def _array_bytes(blocks: Iterable[Block]) -> int:
         total += 8 * math.prod(block.coordinates)
         # rows that are too large for a matrix are stored as a few numbers
         rows |= {s: min(s.rows.nbytes, int(MAX_DENSE_BYTES)) for _, s in block.factors}
-    # factor 4: strategies that are shared here may differ slightly on other machines
+    # factor 4, because blocks that share a strategy here may have had several, slightly different
+    # strategies on the machine that measured
     return total + 4 * sum(rows.values())
 
 
@@ -426,7 +434,7 @@ def open_answers(path: Path, rows: int, max_bytes: int) -> pq.ParquetFile:
 
 
 MEASUREMENTS_FORMAT = "measurements/1"
-# text in measurements.json: verification compares it, so that it must not change
+# text in measurements.json; it must not change, because verification compares it
 MEASUREMENTS_MEANING = (
     "The released whole numbers with all that is needed to compute from them, in NumPy's own "
     "file format. `measurements.json` says for every block what was measured; the arrays it "
@@ -440,7 +448,8 @@ MEASUREMENTS_MEANING = (
     "other rows."
 )
 NAMES = ("measurements.json", "measurements.npz")
-# rows of wide attributes that a few numbers determine, in measurements.json and in its key "forms"
+# forms of strategy rows of wide attributes that a few numbers determine, with their descriptions in
+# measurements.json under the key "forms"
 ROW_FORMS = {
     "identity": "one row per cell: the number of the array `rows` on that cell, and 0 elsewhere",
     "reflection": (
@@ -452,13 +461,16 @@ ROW_FORMS = {
 
 
 def rows_symbol(strategy: Strategy) -> ReflectedRows | ScaledIdentity | None:
-    """Return the rows of a wide attribute if a few numbers determine them, else None."""
+    """Return the rows of a strategy if a few numbers determine them, see `ROW_FORMS`, else None."""
     rows: object = strategy.rows
     return rows if isinstance(rows, ReflectedRows | ScaledIdentity) else None
 
 
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
-    """Write the released integers of all blocks and their equations; return the files."""
+    """Write the released integers of all blocks and their equations; return the paths of the files.
+
+    If the integers alone do not determine the estimates, the estimates are written instead.
+    """
     if not in_one_step(measurement):
         return _write_estimates(measurement, folder)
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -492,10 +504,11 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
 
 
 def in_one_step(measurement: Measurement) -> bool:
-    """Return whether the released integers alone determine the estimates of the plan.
+    """Return whether the released integers and the plan alone determine the estimates.
 
-    They do not in the second stage of a two-stage release, nor if this machine computes rotated
-    strategy rows, because its eigenvectors differ from those of the machine that measured.
+    They do not in the second stage of a two-stage release.  Nor do they if this machine computes
+    other strategy rows from the plan, rotated by different eigenvectors, than the machine that
+    measured.
     """
     plan, integers = measurement.plan, measurement.answers_on_grid
     if any(s not in integers or integers[s].size != b.measurements for s, b in plan.blocks.items()):
@@ -607,7 +620,7 @@ def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, 
 
 
 def _check_block(block: Block, entry: Any) -> None:
-    """Raise PlanError unless a block's description has all fields, with values of the right types."""
+    """Raise PlanError unless a description of a block has all fields, of the right types."""
     texts = ("law", "integers") if block.weights is None else ("law", "integers", "weights")
     if (
         not isinstance(entry, dict)
@@ -856,9 +869,9 @@ def write_package(
         files[-1].write_text(
             report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8"
         )
-        seal = certificate(measurement, receipt, confidence)
-        seal["files"] = {file.name: _digest(file) for file in files}
-        text = json.dumps(seal, indent=2, sort_keys=True, ensure_ascii=False).encode()
+        fields = certificate(measurement, receipt, confidence)
+        fields["files"] = {file.name: _digest(file) for file in files}
+        text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False).encode()
         files.append(folder / CERTIFICATE)
         files[-1].write_bytes(text)
         if ledger is not None and not measurement.rehearsal:
@@ -887,7 +900,7 @@ def certificate(
     With a receipt, it also has the row and the hash of the spend in the ledger.
     """
     plan, budget = measurement.plan, measurement.plan.budget
-    seal = plan.certificate
+    optimality = plan.certificate
     out: dict[str, Any] = {
         "format": PACKAGE_FORMAT,
         "status": REHEARSAL_MARK if measurement.rehearsal else "release",
@@ -907,12 +920,12 @@ def certificate(
         "queries": plan.workload.queries,
         "rmse_counts": plan.rmse,
         "confidence": confidence,
-        "global_bound_counts": seal.global_bound,
-        "global_gap": seal.global_gap if math.isfinite(seal.global_gap) else None,
+        "global_bound_counts": optimality.global_bound,
+        "global_gap": optimality.global_gap if math.isfinite(optimality.global_gap) else None,
         "claim": claim_text(plan),
-        "lower_bound_counts": seal.lower_bound,
-        "gap": seal.gap,
-        "bound": seal.statement,
+        "lower_bound_counts": optimality.lower_bound,
+        "gap": optimality.gap,
+        "bound": optimality.statement,
     }
     out["promise"] = plan.schema.promise(budget)
     if (keep := plan.options.get("keep")) is not None:
@@ -932,11 +945,15 @@ def certificate(
 
 
 def _keep_text(plan: Plan, keep: float | Mapping[int, float]) -> str:
-    """Return a text with the limits on the errors of groups that the option ``keep`` set."""
+    """Return a text with the limits on the errors of groups that the option ``keep`` sets.
+
+    ``keep`` is the largest relative excess over the error with uniform centers, for all groups or
+    by number of the group.
+    """
     shares = keep.items() if isinstance(keep, Mapping) else [(None, keep)]
     limits = []
-    for at, share in shares:
-        group = None if at is None else plan.workload.groups[at]
+    for number, share in shares:
+        group = None if number is None else plan.workload.groups[number]
         name = (
             "every group"
             if group is None
@@ -953,7 +970,7 @@ def report_html(
     """Return a readable report as one HTML page without external resources."""
     from engine.figures import answers_picture, budget_picture, spread_picture
 
-    plan, seal = measurement.plan, certificate(measurement, receipt, confidence)
+    plan, fields = measurement.plan, certificate(measurement, receipt, confidence)
     title = "Rehearsal report" if measurement.rehearsal else f"Release of {measurement.dataset}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
     if measurement.rehearsal:
@@ -967,10 +984,10 @@ def report_html(
         "<p><b>To the people in these records:</b>"
         f" {html.escape(plan.schema.promise(plan.budget))}</p>"
     )
-    parts += ["<h2>Privacy</h2>", promise, f"<p>{html.escape(plan.meaning)}</p>", _facts(seal)]
+    parts += ["<h2>Privacy</h2>", promise, f"<p>{html.escape(plan.meaning)}</p>", _facts(fields)]
     claim = claim_text(plan)
-    if seal["bound"] not in claim:
-        claim = f"{claim} {seal['bound']}"
+    if fields["bound"] not in claim:
+        claim = f"{claim} {fields['bound']}"
     parts += [
         "<h2>How exact</h2>",
         f"<p>{html.escape(claim)}</p>",
@@ -1062,13 +1079,13 @@ _FACTS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def _facts(seal: dict[str, Any]) -> str:
+def _facts(fields: dict[str, Any]) -> str:
     import pandas as pd
 
     rows = [
-        (label, text(seal[key]))
+        (label, text(fields[key]))
         for key, (label, text) in _FACTS.items()
-        if seal.get(key) not in ("", None)
+        if fields.get(key) not in ("", None)
     ]
     return _table(pd.DataFrame(rows, columns=["Property", "Value"]))
 

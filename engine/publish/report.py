@@ -156,7 +156,7 @@ def answer_batches(
 
 
 def _spans(measurement: Measurement) -> Iterator[tuple[int, Group, int, int]]:
-    """Yield tuples (group number, group, start, stop): ranges of answers that are computed at once."""
+    """Yield (group number, group, start, stop) for ranges of queries that are computed at once."""
     for number, group in enumerate(measurement.plan.workload.groups):
         for first in range(0, group.count, ANSWERS_PER_TABLE):
             yield number, group, first, min(group.count, first + ANSWERS_PER_TABLE)

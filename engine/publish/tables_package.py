@@ -27,10 +27,11 @@ Sheets follow the accessibility rules of statistical offices: one table per shee
 first cell, no merged cells and no information by color only.  Texts are written as strings, so that
 no label becomes a formula or a link.
 
-Export of released integers as CSV, with an R script that recomputes all answers.
+The released integers are exported as CSV in one of two forms, each with an R script that recomputes
+all answers.
 
-Open form, for plans whose blocks are products of single attributes.  With sums over the residual
-spaces B inside A, the table on attributes A is
+**Open form**, for plans whose blocks are products of single attributes.  With sums over the
+residual spaces B inside A, the table on attributes A is
 
     sum over B of  (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the attributes of A outside B,
 
@@ -43,11 +44,11 @@ where z_B are the integers of a residual space, in the order in which its last a
 fastest, and L_i is the matrix from strategy answers to cells of attribute i.  A residual space with
 a public table has the cells of this table as integers, grid 1 and noise 0.
 
-Linear form, for plans that measure attributes jointly.  With z the integers, g their grids, s the
-standard deviations of their noise, all in counts, and W_t the weights of a table, one row per query
-and one column per integer, the answers of a table are W_t (g z), and the covariance of two answers
-is that of independent noise, W_t diag(s^2) W_t'^T.  If there are exact totals, the last integer is
-1, with grid 1 and noise 0, and its weights are the exact part of the answers.
+**Linear form**, for plans that measure attributes jointly.  With z the integers, g their grids, s
+the standard deviations of their noise, both in counts, and W_t the weights of a table, one row per
+query and one column per integer, the answers of a table are W_t (g z), and the covariance of two
+answers is that of independent noise, W_t diag(s^2) W_t'^T.  If there are exact totals, the last
+integer is 1, with grid 1 and noise 0, and its weights are the exact part of the answers.
 """
 
 from __future__ import annotations
@@ -182,7 +183,11 @@ if (sys.nframe() == 0) {
 
 
 def is_open(measurement: Measurement) -> bool:
-    """Return whether the open form applies: all blocks are products of single attributes."""
+    """Return whether the released integers can be exported in the open form.
+
+    This needs a release in one step and a plan whose blocks are products of single attributes, see
+    the module docstring.
+    """
     plan = measurement.plan
     return (
         in_one_step(measurement)
@@ -200,9 +205,10 @@ def is_open(measurement: Measurement) -> bool:
 def write_open_form(
     measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]
 ) -> list[Path]:
-    """Write the released integers in the open form; return the CSV files and the R script.
+    """Write the released integers in the open form; return the paths of the files.
 
-    ``tables`` are pairs (name of a table, its attributes) that the script recomputes.
+    These are the R script and its CSV files, see the module docstring.  ``tables`` are the tables
+    that the script recomputes, as pairs (name, attributes).
     """
     plan = measurement.plan
     ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
@@ -214,13 +220,14 @@ def write_open_form(
         with open(files[-1], "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([head, *rows] if head else rows)
 
-    # shape and values of a matrix -> its name
+    # names of the files of matrices, by shape and values of the matrix
     names_by_content: dict[bytes, str] = {}
     space_rows = []
     exact = plan.schema.exact_spaces
     centers = {n: center(plan.schema[n].size, plan.split.centers.get(n)) for n in plan.schema.names}
 
     def matrix_names(matrices: Iterable[Array]) -> str:
+        """Return the names of matrices, separated by blanks; write each different one to a file."""
         names = []
         for matrix in matrices:
             content = repr(matrix.shape).encode() + matrix.tobytes()
@@ -291,11 +298,14 @@ def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
 
 
 def _cell_matrices(block: Block) -> list[Array]:
-    """Return the matrix from strategy answers to cells of every attribute, shape (n, rows)."""
+    """Return, for every attribute of a block, the matrix from its strategy answers to its cells.
+
+    Shapes (n, rows).
+    """
     return [np.asarray(basis(s.sizes[0]) @ s.pinv) for _, s in block.factors]
 
 
-# limits of the linear form
+# largest numbers of integers and of weights in the linear form
 MAX_INTEGERS, MAX_WEIGHTS = 2_000, 2_000_000
 LINEAR_CODE = (
     r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
@@ -340,9 +350,10 @@ if (sys.nframe() == 0) {
 
 
 def is_linear(measurement: Measurement) -> bool:
-    """Return whether integers and weights of the linear form are within the limits.
+    """Return whether the released integers can be exported in the linear form.
 
-    It also needs a release in one stage in which every query has an answer.
+    This needs a release in one step in which every query has an answer, and numbers of integers and
+    weights within `MAX_INTEGERS` and `MAX_WEIGHTS`; see the module docstring for the form.
     """
     plan = measurement.plan
     rows = sum(block.measurements for block in plan.blocks.values())
@@ -382,9 +393,10 @@ def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> li
 
 
 def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[str]) -> list[Path]:
-    """Write the released integers in the linear form; return the CSV files and the R script.
+    """Write the released integers in the linear form; return the paths of the files.
 
-    ``names`` are the names of the tables, one per group.
+    These are the R script and its CSV files, see the module docstring.  ``names`` are the names of
+    the tables, one per group.
     """
     plan, files = measurement.plan, [folder / "recompute.R"]
     files[0].write_text(LINEAR_CODE, encoding="utf-8")
@@ -408,7 +420,8 @@ def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[st
     }
     exact_part, columns = _answers(plan, zeros), list[Array]()
     for space, block in plan.blocks.items():
-        # weights are differences of answers; steps as large as the answers avoid cancellation
+        # a weight is the change of the answers, per count, if one integer increases by ``step``;
+        # a step as large as the answers avoids rounding errors in this difference
         step = 2 ** max(
             0, math.ceil(math.log2(max(np.abs(exact_part).max(), block.grid) / block.grid))
         )
@@ -446,7 +459,10 @@ def _query(group: Group, index: int) -> Array:
 
 
 def _answers(plan: Plan, integers: Mapping[Space, Index]) -> Array:
-    """Return the answers to all queries, shape (queries,), if ``integers`` were released."""
+    """Return the answers to all queries that follow from released ``integers``, in counts.
+
+    ``integers`` maps the blocks of the plan to their integers; shape (queries,).
+    """
     measurement = measurement_of(plan, integers, dataset="", key="", utc="", rehearsal=True)
     answers = plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # published tables need residual spaces
@@ -506,9 +522,12 @@ COLUMNS = {
 
 
 def columns_of(format_name: str) -> dict[str, tuple[str, str]]:
-    """Return the columns of tables in a format: name -> (data type, description)."""
-    later = set() if format_name == TABLES_FORMAT else {"measured"}
-    return {name: column for name, column in COLUMNS.items() if name not in later}
+    """Return a mapping from the columns of tables to (data type, description).
+
+    ``format_name`` is the format of the package; earlier formats have fewer columns.
+    """
+    missing = set() if format_name == TABLES_FORMAT else {"measured"}
+    return {name: column for name, column in COLUMNS.items() if name not in missing}
 
 
 def write_tables(
@@ -1061,7 +1080,7 @@ class _WorkbookWriter:
         self.book.close()
 
     def _sheet(self, name: str, lines: Sequence[str]) -> tuple[Any, int]:
-        """Add a sheet that begins with ``lines``, a title and notes; return it and the next free row."""
+        """Add a sheet that begins with ``lines`` of text; return it and its first free row."""
         sheet, mark = (
             self.book.add_worksheet(name),
             [REHEARSAL_MARK] if self.measurement.rehearsal else [],
@@ -1117,10 +1136,10 @@ class _WorkbookWriter:
                 sheet.write_number(row, column, share[word], self.percent_format)
 
     def table(self, number: int, first: int) -> None:
-        """Write the sheet of one group, and a second one with rows and columns if it has two attributes.
+        """Write the sheet of group ``number``, with one row per query.
 
-        The second sheet is written only if the queries are cells.  ``first`` is the number of the
-        group's first query in the release.
+        If the queries are the cells of two attributes, a second sheet has their counts as rows and
+        columns.  ``first`` is the number of the group's first query in the release.
         """
         group = self.measurement.plan.workload.groups[number]
         frame = labelled_rows(self.errors, number, first, self.rule, self.confidence)
@@ -1174,7 +1193,9 @@ class _WorkbookWriter:
         sheet.set_row(row, LINE_POINTS * min(lines, MAX_HEAD_LINES))
         for column, (name, width, text) in enumerate(zip(names, widths, texts, strict=True)):
             sheet.set_column(column, column, width)
-            style = self.head_right if not text else self.head_indented if column else self.head
+            style = self.head_indented if column else self.head
+            if not text:
+                style = self.head_right
             sheet.write_string(row, column, name[:MAX_CELL_CHARS], style)
         sheet.freeze_panes(row + 1, 0)
         sheet.repeat_rows(row)
@@ -1198,14 +1219,14 @@ class _WorkbookWriter:
         ]
         self._heads(sheet, row, names, widths, texts)
         integer = self.errors.published.people is not None
-        formats = [
-            self.percent_format
-            if name == "measured" and name not in counts
-            else self.integer_format
-            if integer and name in counts
-            else self.decimal_format
-            for name in map(str, frame)
-        ]
+        formats = []
+        for name in map(str, frame):
+            if name == "measured" and name not in counts:
+                formats.append(self.percent_format)
+            elif integer and name in counts:
+                formats.append(self.integer_format)
+            else:
+                formats.append(self.decimal_format)
         for number, values in enumerate(
             zip(*(column.tolist() for column in columns), strict=True), row + 1
         ):
@@ -1239,6 +1260,7 @@ def _heading(number: int, group: Group, confidence: float) -> list[str]:
 
 
 def _notes(measurement: Measurement, confidence: float) -> list[str]:
+    """Return the paragraphs of the cover: the guarantee and the use of the numbers."""
     plan = measurement.plan
     return [
         plan.schema.promise(plan.budget),
@@ -1262,6 +1284,7 @@ def _notes(measurement: Measurement, confidence: float) -> list[str]:
 
 
 def _columns(attributes: Sequence[str]) -> list[str]:
+    """Return the paragraphs of the cover that describe the columns of the tables."""
     words = {name: description for name, (_, description) in COLUMNS.items()} | {
         "reason": "why it is not publishable"
     }

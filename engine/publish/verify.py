@@ -110,7 +110,7 @@ def table_problems(
             f"{name} is not a file of a tables package"
             for name in sorted(present - expected.keys())
         ]
-        # the arrays were read above, and their bytes may differ
+        # measurements.npz was checked above; equal arrays may have different bytes in such a file
         for name in sorted((expected.keys() & present) - {NAMES[1]}):
             files.digest(name, 2 * expected[name].stat().st_size + MAX_SMALL)
             try:
@@ -124,7 +124,7 @@ def table_problems(
 
 
 def _options(text: bytes) -> dict[str, Any]:
-    """Return the content of how.json; raise PlanError if an option is missing or has a wrong type."""
+    """Return the content of how.json; raise PlanError if an option is missing or malformed."""
     how, formats = parse_json(text), (NUMBERED_FORMAT, UNMEASURED_FORMAT, TABLES_FORMAT)
     if not isinstance(how, dict) or how.get("format") not in formats:
         format_name = how.get("format") if isinstance(how, dict) else None
@@ -230,8 +230,8 @@ SPEND_TYPES: dict[str, tuple[type, ...]] = {
 DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
 Near = tuple[float, float]  # relative and absolute tolerance
 SUM_TOLERANCE: Near = (1e-9, 1e-12)  # sums depend on the order of additions
-# strategies are computed from eigenvalues, and some bounds by searches with a time limit, which
-# differ between machines
+# strategies are computed from eigenvalues, which differ slightly between machines; some bounds are
+# computed by searches with a time limit, which differ more
 SOLVER_TOLERANCE, SEARCH_TOLERANCE = (1e-5, 1e-5), (0.01, 0.01)
 FIELD_TOLERANCES: dict[str, Near] = {
     **dict.fromkeys(("rmse_counts", "lower_bound_counts", "gap"), SOLVER_TOLERANCE),
@@ -275,21 +275,20 @@ def verify_package(
         return (str(error),)
     except Exception as error:
         # untrusted files may raise any exception, which is a problem of the package
-        invalid = isinstance(error, json.JSONDecodeError)
-        words = (
-            "a file is not valid JSON"
-            if invalid
-            else str(error)
-            if type(error) is ValueError
-            else "it is damaged"
-        )
-        return (f"{place.name} is not a complete package: {words}.",)
+        if isinstance(error, json.JSONDecodeError):
+            reason = "a file is not valid JSON"
+        elif type(error) is ValueError:
+            reason = str(error)
+        else:
+            reason = "it is damaged"
+        return (f"{place.name} is not a complete package: {reason}.",)
 
 
 def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | None) -> list[str]:
+    """Return one message per problem of a release package; empty if it is valid."""
     text = files.read(CERTIFICATE, MAX_CERTIFICATE)
-    seal = _certificate(text)
-    digests = seal.pop("files")
+    fields_read = _certificate(text)
+    digests = fields_read.pop("files")
     problems = [
         f"{name} is missing from the certificate" for name in sorted(REQUIRED_FILES - set(digests))
     ]
@@ -301,7 +300,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     listed = {*digests, CERTIFICATE, SIGNATURE}
     problems += [f"{name} is not in the certificate" for name in files.names if name not in listed]
     problems += _signature_problems(files, text, public_key)
-    # check the plan first: it bounds the sizes of the other files
+    # check the plan first, because it determines the largest sizes of the other files
     if not problems and files.digest(PLAN, MAX_PLAN) != digests[PLAN]:
         problems.append(f"{PLAN} was changed")
     if problems:
@@ -315,8 +314,8 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     ]
     if problems:
         return problems
-    rehearsal, spent = seal.get("status") == REHEARSAL_MARK, seal.get("ledger")
-    words = {name: str(seal.get(name)) for name in ("dataset", "key", "utc")}
+    rehearsal, spent = fields_read.get("status") == REHEARSAL_MARK, fields_read.get("ledger")
+    words = {name: str(fields_read.get(name)) for name in ("dataset", "key", "utc")}
     measurement = read_measurements(
         plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **words
     )
@@ -330,17 +329,17 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
             key=words["key"],
             **spent,
         )
-    expected = json.loads(json.dumps(certificate(measurement, receipt, seal["confidence"])))
+    expected = json.loads(json.dumps(certificate(measurement, receipt, fields_read["confidence"])))
     text_tolerances = dict.fromkeys(
-        TEXT_FIELDS, _text_tolerance(expected.get("global_gap"), seal.get("global_gap"))
+        TEXT_FIELDS, _text_tolerance(expected.get("global_gap"), fields_read.get("global_gap"))
     )
-    for name in sorted(expected.keys() | seal.keys()):
-        one, other = expected.get(name), seal.get(name)
-        if not (
-            _same_words(one, other, text_tolerances[name])
-            if name in text_tolerances
-            else _same_fields(one, other, FIELD_TOLERANCES.get(name, SUM_TOLERANCE))
-        ):
+    for name in sorted(expected.keys() | fields_read.keys()):
+        one, other = expected.get(name), fields_read.get(name)
+        if name in text_tolerances:
+            same = _same_words(one, other, text_tolerances[name])
+        else:
+            same = _same_fields(one, other, FIELD_TOLERANCES.get(name, SUM_TOLERANCE))
+        if not same:
             problems.append(f"{name} in the certificate differs from what plan and integers imply")
     if (
         receipt is not None
@@ -351,10 +350,10 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     if receipt is not None and receipt.utc != measurement.utc:
         problems.append("the certificate states two different times of the spend")
     problems += _answer_problems(
-        measurement, seal["confidence"], files, limits, "answers.csv" in digests
+        measurement, fields_read["confidence"], files, limits, "answers.csv" in digests
     )
     if README in digests:
-        expected_text = readme(measurement, seal["confidence"]).encode()
+        expected_text = readme(measurement, fields_read["confidence"]).encode()
         if files.path(README).read_bytes() != expected_text:
             problems.append(f"{README} differs from what plan and integers imply")
     if ledger is not None:
@@ -368,15 +367,17 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
 def _certificate(text: bytes) -> dict[str, Any]:
     """Return the content of a certificate; raise PlanError unless its fields have valid types."""
     # the gap of a plan without a bound is infinite, which Python writes as the constant Infinity
-    seal = parse_json(text, max_memory=MAX_JSON_MEMORY, constants=True)
-    if not isinstance(seal, dict) or not _is_map(seal.get("files"), {"": (str,)}):
+    fields_read = parse_json(text, max_memory=MAX_JSON_MEMORY, constants=True)
+    if not isinstance(fields_read, dict) or not _is_map(fields_read.get("files"), {"": (str,)}):
         raise PlanError("The certificate lists no files. Give the package as it was published.")
-    if not all(is_plain_name(name) and len(digest) == 64 for name, digest in seal["files"].items()):
+    if not all(
+        is_plain_name(name) and len(digest) == 64 for name, digest in fields_read["files"].items()
+    ):
         raise PlanError(
             "The certificate lists files whose names are paths, or digests that are not SHA-256. Give"
             " the package as it was published."
         )
-    spent = seal.get("ledger")
+    spent = fields_read.get("ledger")
     if spent is not None and (
         not _is_map(spent, SPEND_TYPES) or spent.keys() != SPEND_TYPES.keys()
     ):
@@ -385,9 +386,9 @@ def _certificate(text: bytes) -> dict[str, Any]:
             " published."
         )
     check_positive(
-        "confidence in the certificate", seal.get("confidence"), below=1, error=PlanError
+        "confidence in the certificate", fields_read.get("confidence"), below=1, error=PlanError
     )
-    return seal
+    return fields_read
 
 
 def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
@@ -401,6 +402,7 @@ def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
 
 
 def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None) -> list[str]:
+    """Return a message if the signature of the certificate ``text`` is missing or wrong, else []."""
     if SIGNATURE not in files.names:
         return ["the package is not signed"] if public_key else []
     signature = parse_json(files.read(SIGNATURE, MAX_SMALL))
@@ -461,7 +463,7 @@ def _answer_problems(
 
 
 class _Rows:
-    """Reader of any number of rows at a time from a sequence of record batches."""
+    """Reader of chosen numbers of rows from a sequence of record batches."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches, self._rest = batches, list[pa.RecordBatch]()
@@ -517,10 +519,10 @@ def _same_texts(texts: pa.ChunkedArray, expected: pa.ChunkedArray) -> bool:
 
 
 def _same_numbers(one: Any, other: Any, std: Any) -> bool:
-    """Return whether two columns of numbers are equal up to rounding and differences of solvers.
+    """Return whether two columns of numbers are equal up to a tolerance.
 
-    The tolerance of rounding is relative to the largest number, that of solvers to the standard
-    errors ``std``.
+    It allows for rounding, relative to the largest number, and for solvers that differ between
+    machines, relative to the standard errors ``std``.
     """
     if not pa.types.is_floating(one.type) and not pa.types.is_integer(one.type):
         return False
@@ -543,10 +545,10 @@ def _same_fields(one: Any, other: Any, near: Near) -> bool:
 
 
 def _text_tolerance(one: Any, other: Any) -> Near:
-    """Return the tolerance for percentages in sentences about the gap of a plan.
+    """Return the relative and the absolute tolerance for percentages in sentences about a gap.
 
-    The absolute one is the difference of two values of the gap, in percent, plus the rounding to one
-    decimal.
+    ``one`` and ``other`` are the recomputed gap and that of the certificate, as shares.  The
+    percentages may differ as the gaps do, and by their rounding to one decimal.
     """
     difference = abs(one - other) if isinstance(one, float) and isinstance(other, float) else 0.0
     return difference + 1e-3, 100.0 * difference + 0.1 + 1e-9
