@@ -3,10 +3,12 @@
 The objective is S, the sum of sqrt(L_B) over the residual spaces B, as a function of the centers.
 L_B is the smallest weighted squared error on B at privacy cost 1; see
 `engine.residuals.tuning.tune`. Residual spaces that are equal up to attribute names form one class
-(`SpaceKind`).  The Gram of a class is a formula in scalars (from the attributes of a part outside
-the space, quadratic in the centers) and in factors (from the attributes inside).  Derivatives are
-computed in reverse mode: from S to the L_B, from these to scalars and factors, and from these to
-the centers.
+(`SpaceKind`).  A part of a group together with the attributes of the part that are in a space is
+called a piece (`Piece`).  It contributes a factor, a residual Gram, to the Gram of the space; if
+none of its attributes are in the space, it contributes a scalar, which is quadratic in the centers.
+The Gram of a class of spaces is a sum of products of scalars and factors.  Derivatives are computed
+in reverse mode: from S to the L_B, from these to scalars and factors, and from these to the
+centers.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
 
 MEMORY, TIME, WORK = "memory", "time", "work"
-# largest expected seconds of one step of a search without a time limit
+# largest expected time of one step of a search without a time limit, in seconds
 MAX_STEP_S = 0.25
 
 
@@ -74,7 +76,7 @@ class Allowance:
     ----------
     memory : largest memory in bytes.
     deadline : time limit on the clock of `planning_time`.
-    stopped : those of the limits "memory", "time" and "work" that were exceeded.
+    stopped : names of the exceeded limits; "work" is that of one step without a time limit.
     """
 
     memory: float = math.inf
@@ -82,15 +84,15 @@ class Allowance:
     stopped: set[str] = field(default_factory=set)
 
     def fits(self, needed: int) -> bool:
-        """Return whether ``needed`` bytes are within the memory limit; record if they are not."""
+        """Return whether ``needed`` bytes are within the memory limit; if not, record "memory"."""
         if needed > self.memory:
             self.stopped.add(MEMORY)
         return needed <= self.memory
 
     def is_short(self, seconds: float) -> bool:
-        """Return whether steps of so many seconds are short enough for a search without time limit.
+        """Return whether steps that take ``seconds`` are allowed; if not, record "work".
 
-        If not, the limit "work" is recorded.  With a time limit all steps are short enough.
+        Without a time limit a step may take `MAX_STEP_S` seconds, with one any time.
         """
         if math.isinf(self.deadline) and seconds > MAX_STEP_S:
             self.stopped.add(WORK)
@@ -98,14 +100,14 @@ class Allowance:
         return True
 
     def has_time(self, seconds: float) -> bool:
-        """Return whether so many seconds remain before the deadline; record if they do not."""
+        """Return whether ``seconds`` remain before the deadline; if not, record "time"."""
         if math.isinf(self.deadline) or seconds <= self.deadline - planning_time():
             return True
         self.stopped.add(TIME)
         return False
 
     def check(self) -> None:
-        """Raise TimeoutError after the deadline."""
+        """Raise TimeoutError after the deadline, and record "time"."""
         if planning_time() > self.deadline:
             self.stopped.add(TIME)
             raise TimeoutError
@@ -113,15 +115,15 @@ class Allowance:
 
 @dataclass(kw_only=True, eq=False)
 class Evaluation:
-    """S and its derivatives at some centers, from the scalars, factors and optimal errors there.
+    """Intermediate values and derivatives of one evaluation of S at some centers.
 
     Attributes
     ----------
-    problem : the workload.
+    problem : the objective.
     centers : mapping from roles to centers, shape (n,); centers of other roles are uniform.
     scalars, by_scalar : number of a piece -> its scalar, and the derivative of S by it.
     factors, by_factor : number of a piece -> its residual Gram, and the derivative of S by it.
-    nonzero : number of a piece -> whether its residual Gram is more than rounding.
+    nonzero : number of a piece -> result of `is_nonzero`.
     by_role : role -> derivative of S by N^T pi, shape (n - 1,).
     solved : number of a piece -> result of `optimum`.
     """
@@ -158,12 +160,15 @@ class Evaluation:
         return self.scalars[number]
 
     def _contracted(self, piece: Piece, keep: Axes) -> Array:
-        """Return a joint part's queries, summed out by centers along all axes except ``keep``."""
+        """Return the query rows of a part, multiplied by the centers of all axes except ``keep``.
+
+        The result has shape (rows, *sizes of the axes ``keep``).
+        """
         vectors = [None if i in keep else self.center(role) for i, role in enumerate(piece.roles)]
         return contract(self.problem.rows(piece.part), vectors, 1)
 
     def factor(self, number: int) -> Factor:
-        """Return the residual Gram of a piece on the attributes inside a space."""
+        """Return the residual Gram of a piece, on its attributes inside the space."""
         if number not in self.factors:
             piece = self.problem.pieces[number]
             sizes = tuple(piece.part.sizes[i] for i in piece.inside)
@@ -177,17 +182,19 @@ class Evaluation:
                 rows = residual_rows(
                     self._flat(piece.part), piece.part.sizes, piece.inside, centers
                 )
-                low = len(rows) < rows.shape[1]
+                has_few_rows = len(rows) < rows.shape[1]
                 residual_gram = Factor(
-                    sizes=sizes, matrix=rows if low else rows.T @ rows, low_rank=low
+                    sizes=sizes,
+                    matrix=rows if has_few_rows else rows.T @ rows,
+                    low_rank=has_few_rows,
                 )
             self.factors[number] = residual_gram
         return self.factors[number]
 
     def space(self, kind: SpaceKind) -> float:
-        """Return sqrt(L) of the spaces of one class, and add the derivatives of their sum.
+        """Return sqrt(L) of one space of a class, L being its smallest error.
 
-        L is the smallest error on one of them; the sum over the class has ``count`` such terms.
+        The derivatives of the sum of sqrt(L) over the class are added to those of S.
         """
         coefficients = {
             factors: math.fsum(
@@ -202,47 +209,43 @@ class Evaluation:
         ]
         if not used:
             return 0.0
-        # the optimum of a Kronecker product is the product of its factors' optima, so each factor
-        # is solved once for all spaces
+        # the smallest error of a Kronecker product is the product of those of its factors
         if len(used) == 1 or kind.separate:
             by_coefficient = {
                 f: math.prod(self.optimum(number)[0] for _, number in f) for f in used
             }
             value = math.fsum(coefficients[f] * optimum for f, optimum in by_coefficient.items())
-            outer = 0.5 * kind.count / math.sqrt(value)
+            by_L = 0.5 * kind.count / math.sqrt(value)
             for f in used:
                 for axes, number in f:
                     optimum, by_gram, by_center = self.optimum(number)
-                    share = outer * coefficients[f] * by_coefficient[f] / optimum
-                    self._collect([kind.roles[a] for a in axes], by_center, share)
-                    self._collect_factor(number, share * by_gram)
+                    by_optimum = by_L * coefficients[f] * by_coefficient[f] / optimum
+                    self._add_by_centers([kind.roles[a] for a in axes], by_center, by_optimum)
+                    self._add_by_factor(number, by_optimum * by_gram)
         else:
-            sizes, axes = (
-                tuple(self.problem.sizes[r] for r in kind.roles),
-                tuple(range(len(kind.roles))),
-            )
-            single = {
+            sizes = tuple(self.problem.sizes[r] for r in kind.roles)
+            axes = tuple(range(len(kind.roles)))
+            products = {
                 f: assemble([(1.0, tuple((a, self.factor(k)) for a, k in f))], axes, sizes)
                 for f in used
             }
-            gram = add_factors([(coefficients[f], single[f]) for f in used], sizes)
+            gram = add_factors([(coefficients[f], products[f]) for f in used], sizes)
             centers = [self.centers.get(r) for r in kind.roles]
             value, by_gram, by_center = self.problem.dual(kind, gram, centers)
-            outer = 0.5 * kind.count / math.sqrt(value)
-            # d L / d coefficient at fixed weights (envelope theorem): the derivative by the Gram
-            # along the term
-            by_coefficient = {f: float(np.sum(single[f].dense() * by_gram)) for f in used}
-            self._collect(kind.roles, by_center, outer)
+            by_L = 0.5 * kind.count / math.sqrt(value)
+            # derivative of L by a coefficient, at fixed dual weights (envelope theorem)
+            by_coefficient = {f: float(np.sum(products[f].dense() * by_gram)) for f in used}
+            self._add_by_centers(kind.roles, by_center, by_L)
             for f in used:
                 if len(f) == 1:
-                    self._collect_factor(f[0][1], outer * coefficients[f] * by_gram)
+                    self._add_by_factor(f[0][1], by_L * coefficients[f] * by_gram)
         for factors in used:
             for numbers, w in kind.terms[factors].items():
                 for k in set(numbers):
                     other_scalars = math.prod(self.scalar(x) for x in numbers if x != k)
                     power = numbers.count(k)
                     change = (
-                        outer
+                        by_L
                         * by_coefficient[factors]
                         * w
                         * power
@@ -257,7 +260,7 @@ class Evaluation:
         return rows.reshape(len(rows), -1)
 
     def is_nonzero(self, number: int) -> bool:
-        """Return whether the residual Gram of a piece is more than the rounding of zero."""
+        """Return whether the residual Gram of a piece is more than rounding errors of zero."""
         if number not in self.nonzero:
             query_trace = self.problem.gram_trace(self.problem.pieces[number].part)
             self.nonzero[number] = self.factor(number).trace > MIN_TRACE_SHARE * query_trace
@@ -272,8 +275,8 @@ class Evaluation:
         if number not in self.solved:
             piece = self.problem.pieces[number]
             if self.problem.interval_gram(piece) is not None:
-                # centers of wide attributes are uniform or follow from a fixed-point iteration, which
-                # needs no derivatives
+                # the derivatives are not needed: wide attributes have uniform centers, or centers
+                # from a fixed-point iteration
                 value = self.problem.interval_value(number, self.centers.get(piece.roles[0]))
                 self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
                 return self.solved[number]
@@ -281,11 +284,15 @@ class Evaluation:
             self.solved[number] = self.problem.dual(number, self.factor(number), centers)
         return self.solved[number]
 
-    def _collect(self, roles: Sequence[Role], by_center: Sequence[Array], share: float) -> None:
+    def _add_by_centers(
+        self, roles: Sequence[Role], by_center: Sequence[Array], weight: float
+    ) -> None:
+        """Add ``weight`` times derivatives by the centers of some roles to ``by_role``."""
         for role, gradient in zip(roles, by_center, strict=True):
-            self._add(role, share * gradient)
+            self._add(role, weight * gradient)
 
-    def _collect_factor(self, number: int, by_gram: Array) -> None:
+    def _add_by_factor(self, number: int, by_gram: Array) -> None:
+        """Add a derivative to ``by_factor`` if the residual Gram depends on centers."""
         if len(self.problem.pieces[number].inside) < len(self.problem.pieces[number].roles):
             self.by_factor[number] = self.by_factor.get(number, 0.0) + by_gram
 
@@ -306,8 +313,7 @@ class Evaluation:
                 gradient = 2.0 * self.problem.gram(piece.part) @ self.center(role)
                 self._add(role, change * basis(self.problem.sizes[role]).T @ gradient)
                 continue
-            # the scalar is the squared norm of rows with all centers applied, and each center is
-            # linear in them
+            # the scalar is the squared norm of the answers, which are linear in every center
             answers = self._contracted(piece, ())
             for position, role in enumerate(piece.roles):
                 gradient = 2.0 * answers @ self._contracted(piece, (position,))
@@ -320,11 +326,11 @@ class Evaluation:
         """Add to ``by_role`` the derivatives of S through the residual Gram of a joint part.
 
         The Gram depends on the centers of those attributes of the part that are outside the space.
-        ``by_gram`` is the derivative of S by the Gram."""
+        ``by_gram`` is the derivative of S by the Gram.
+        """
         centers = [self.center(r) for r in piece.roles]
-        # G = R^T R, and R is linear in every center outside the space: dG = 2 R^T dR against a
-        # symmetric derivative
-        weights = (
+        # derivative of S by the rows R, where G = R^T R; R is linear in every center outside
+        by_rows = (
             2.0
             * residual_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
             @ by_gram
@@ -334,40 +340,42 @@ class Evaluation:
                 continue
             keep = tuple(sorted((*piece.inside, position)))
             bases = [None if i == position else basis(piece.part.sizes[i]) for i in keep]
-            out = contract(
-                self._contracted(piece, keep), bases, 1
-            )  # (rows, residual coordinates and one axis of cells)
-            at = keep.index(position)
-            out = group_axes(out, [tuple(i for i in range(len(keep)) if i != at), (at,)], 1)
-            gradient = np.einsum("qm,qmn->n", weights, out)
+            rows = contract(self._contracted(piece, keep), bases, 1)
+            axis = keep.index(position)
+            # shape (rows, residual coordinates, cells of the attribute)
+            rows = group_axes(rows, [tuple(i for i in range(len(keep)) if i != axis), (axis,)], 1)
+            gradient = np.einsum("qm,qmn->n", by_rows, rows)
             self._add(role, basis(self.problem.sizes[role]).T @ gradient)
 
 
-# a sum below this share of the sum of absolute values is the rounding of zero
+# a sum below this share of the sum of absolute values counts as zero
 ROUNDING = 1e-9
 # largest number of entries of the rows of a part on several attributes; groups with larger parts
 # are left out
 MAX_JOINT_ENTRIES = 40_000_000
-# expected evaluations of the dual in one strategy search, for forecasts
+# expected number of evaluations of the dual in one strategy search, for forecasts
 FORECAST_EVALUATIONS = 30
-# expected solver steps of a joint part in one evaluation, with a warm start
+# expected number of evaluations of the dual of a joint part per evaluation of S, from the weights
+# of the previous evaluation
 FORECAST_JOINT_STEPS = 20
-# seconds of one evaluation above which the terms of a space's Gram are solved separately
+# time of one evaluation of the dual, in seconds, above which the terms of a space's Gram are solved
+# separately
 MAX_SPACE_STEP_S = 2.0
-# expected seconds of one evaluation of interval queries on a wide attribute, per cell
+# expected time of one evaluation of the dual of interval queries, in seconds per cell
 INTERVAL_SECONDS_PER_CELL = 3e-6
+# stopping rule of strategy searches until `CenterProblem.options` is replaced
 COARSE_OPTIONS = Options(gap=1e-4, evaluations=60)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One part of a group, and which of its attributes a residual space contains.
+    """Part of a group, with the part's attributes that are in a residual space.
 
     Attributes
     ----------
     part : queries of one family on some attributes.
     roles : roles of the part's attributes.
-    inside : positions of those of the part's attributes that are in the residual space.
+    inside : positions, within the part, of the attributes in the residual space.
     """
 
     part: Part
@@ -382,12 +390,12 @@ class SpaceKind:
     Attributes
     ----------
     count : number of spaces in the class.
-    roles : roles of their attributes.
-    terms : the Gram as a sum of Kronecker products: (axes, number) of the factor matrices ->
-        coefficient.  The coefficient is a sum of monomials, each a weight times the product of the
-        scalars with the numbers in its key.
-    separate : whether the smallest error for the Gram is replaced by the sum of the smallest errors
-        for its terms, a lower bound.
+    roles : roles of the attributes of one space.
+    terms : the Gram as a sum of Kronecker products.  A key lists the factors of a product, each by
+        its axes and the number of its piece; the value is the product's coefficient: a mapping from
+        numbers of pieces, whose scalars are multiplied, to the weight of this monomial.
+    separate : whether the smallest error for the Gram is replaced by a lower bound, the sum of the
+        smallest errors for its terms.
     """
 
     count: int
@@ -397,7 +405,7 @@ class SpaceKind:
 
 
 def roles_of(workload: Workload) -> dict[str, Role]:
-    """Number the attributes by role.
+    """Return the role of every attribute, numbered from 0.
 
     Attributes have the same role if they have the same size and occur equally often, with the same
     weights, at the same places of the same parts.
@@ -434,7 +442,7 @@ def roles_of(workload: Workload) -> dict[str, Role]:
 
 
 def too_slow(sizes: Sequence[int]) -> bool:
-    """Return whether one evaluation of a space that is not a product takes too long.
+    """Return whether the terms of a space's Gram are solved separately to save time.
 
     ``sizes`` are the domain sizes of the space's attributes.
     """
@@ -469,8 +477,8 @@ class CenterProblem:
         candidates = self._classes_of_groups()
         fits = self._fitting([group for group, *_ in candidates])
         self._group_classes = list(itertools.compress(candidates, fits))
-        # Groups that exceed the allowance do not influence the centers. The plan answers them
-        # nevertheless, so the caller keeps the plan with uniform centers if that is more accurate.
+        # The centers do not depend on groups that exceed the allowance, but the plan answers these,
+        # so the caller keeps the plan with uniform centers if that is more accurate.
         roles_present = {
             role
             for _, groups, _ in self._group_classes
@@ -485,34 +493,35 @@ class CenterProblem:
         self.options = COARSE_OPTIONS
 
     def _classes_of_groups(self) -> list[tuple[Group, GroupClass, Array]]:
-        """Return the groups by class: a representative, the members, and the members' weights.
+        """Return for every class of groups its first group, its members, and their weights.
 
         Groups of one class have the same queries on attributes of equal roles.  Groups of zero
         weight are left out.
         """
-        weights, out = np.array([group.weight for group in self.workload.groups]), []
+        weights = np.array([group.weight for group in self.workload.groups])
+        classes = []
         for group_class in self.workload.group_classes:
             _, role_class = unique_rows(self._roles[group_class.places])
             for k in range(int(role_class.max()) + 1):
                 members = (role_class == k) & (weights[group_class.numbers] > 0.0)
                 if members.any():
-                    selection = replace(
+                    member_class = replace(
                         group_class,
                         numbers=group_class.numbers[members],
                         places=group_class.places[members],
                     )
-                    first = self.workload.groups[selection.numbers[0]]
-                    out.append((first, selection, weights[selection.numbers]))
-        return sorted(out, key=lambda entry: int(entry[1].numbers[0]))
+                    first = self.workload.groups[member_class.numbers[0]]
+                    classes.append((first, member_class, weights[member_class.numbers]))
+        return sorted(classes, key=lambda entry: int(entry[1].numbers[0]))
 
     def _fitting(self, firsts: Sequence[Group]) -> list[bool]:
         """Return for each class of groups whether memory and time suffice for its parts.
 
-        ``firsts`` are the representatives of the classes.  Memory and time are reserved class by
-        class, from the one with the smallest table to that with the largest.
+        ``firsts`` are the first groups of the classes.  Memory and time are reserved for parts in
+        increasing order of the largest part of their group.
         """
         fitting: dict[Any, bool] = {}
-        # intervals on a wide attribute need matrices only if its other queries do
+        # a role's interval queries on a wide attribute need a matrix only if its other queries do
         dense = {
             self.roles[group.attributes[a]]
             for group in firsts
@@ -523,18 +532,18 @@ class CenterProblem:
         self._dense_roles = dense
         for group in sorted(firsts, key=lambda g: max((p.cells for p in g.parts), default=0)):
             for part in group.parts:
-                key, n, rank = self._part_key(group, part), part.cells, min(part.count, part.cells)
+                key, n = self._part_key(group, part), part.cells
+                rank = min(part.count, n)
                 if key not in fitting and wide_interval_gram(part) and key[1][0] not in dense:
                     fitting[key] = self._reserve(0, 0, INTERVAL_SECONDS_PER_CELL * n)
                 elif key not in fitting:
                     peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
                     step = step_seconds(rank, n)
-                    joint = len(part.sizes) > 1
-                    large = joint and (
+                    is_too_large = len(part.sizes) > 1 and (
                         part.count * n > MAX_JOINT_ENTRIES
                         or not self.allowance.is_short(FORECAST_JOINT_STEPS * step)
                     )
-                    fitting[key] = not large and self._reserve(32 * n * n, peak, step)
+                    fitting[key] = not is_too_large and self._reserve(32 * n * n, peak, step)
         return [
             all(fitting[self._part_key(first, part)] for part in first.parts) for first in firsts
         ]
@@ -547,8 +556,9 @@ class CenterProblem:
 
         Parameters
         ----------
-        retained, peak : bytes during the whole search, and additional bytes at times.
-        step : seconds per evaluation.
+        retained : memory during the whole search, in bytes.
+        peak : additional memory during one step, in bytes.
+        step : time of one evaluation of the dual, in seconds.
         """
         seconds = self._seconds + FORECAST_EVALUATIONS * step
         if not (
@@ -559,85 +569,84 @@ class CenterProblem:
         return True
 
     def _kinds(self) -> list[SpaceKind]:
+        """Return the classes of residual spaces, in the order of the first groups on them."""
         # (factors, scalars) of a product -> its number
         products: dict[Any, int] = {}
-        spreading = []
+        contributions = []
         for group, groups, weights in self._group_classes:
             pattern = [
                 (positions, products.setdefault((factors, scalars), len(products)), 1.0)
                 for positions, factors, scalars in self._pattern(group, groups.ranks)
             ]
-            spreading.append(
+            contributions.append(
                 GroupContribution(
                     numbers=groups.numbers, places=groups.places, weights=weights, pattern=pattern
                 )
             )
-        monomials, ranked = list(products), list[tuple[int, SpaceKind]]()
-        for spaces in queried_spaces(spreading, self._roles, self.workload.schema.exact_places):
+        product_list, ordered = list(products), list[tuple[int, SpaceKind]]()
+        for spaces in queried_spaces(contributions, self._roles, self.workload.schema.exact_places):
             counts = np.bincount(spaces.kinds).tolist()
             _, examples = np.unique(spaces.kinds, return_index=True)
             for k, coefficients in enumerate(spaces.coefficients):
                 terms: dict[Any, dict[tuple[int, ...], float]] = {}
                 for number, weight in coefficients.items():
-                    factors, scalars = monomials[number]
+                    factors, scalars = product_list[number]
                     terms.setdefault(factors, {})[scalars] = weight
                 roles = tuple(self._roles[spaces.places[examples[k]]].tolist())
-                ranked.append(
+                ordered.append(
                     (int(spaces.reached[k]), SpaceKind(count=counts[k], roles=roles, terms=terms))
                 )
-        # sorted by the order in which the groups reach them, because the last digits of sums depend
-        # on it
-        kinds = [kind for _, kind in sorted(ranked, key=lambda groups: groups[0])]
-        for space_kind in sorted(kinds, key=lambda k: math.prod(self.sizes[r] for r in k.roles)):
-            if len(space_kind.terms) > 1:
-                sizes = [self.sizes[r] for r in space_kind.roles]
+        # a fixed order, because the last digits of sums depend on it
+        kinds = [kind for _, kind in sorted(ordered, key=lambda entry: entry[0])]
+        for kind in sorted(kinds, key=lambda k: math.prod(self.sizes[r] for r in k.roles)):
+            if len(kind.terms) > 1:
+                sizes = [self.sizes[r] for r in kind.roles]
                 d, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
-                peak = dense_bytes(d, d, cells) + 8 * d * (
-                    (len(space_kind.terms) + 4) * d + 3 * cells
-                )
-                slow = too_slow(sizes)
-                wide = any(
-                    is_wide(self.sizes[r]) for r in space_kind.roles if self._is_structured(r)
-                )
-                space_kind.separate = (
-                    wide or not self._reserve(0, peak, step_seconds(d, cells)) or slow
+                peak = dense_bytes(d, d, cells) + 8 * d * ((len(kind.terms) + 4) * d + 3 * cells)
+                has_structured_role = any(self._is_structured(r) for r in kind.roles)
+                kind.separate = (
+                    has_structured_role
+                    or not self._reserve(0, peak, step_seconds(d, cells))
+                    or too_slow(sizes)
                 )
         return kinds
 
     def _pattern(self, group: Group, ranks: Sequence[int]) -> list[Any]:
+        """Return for every residual space of a group the positions, the factors, and the scalars.
+
+        Positions are those of the space's attributes in the group.  Factors are (axes in the space,
+        number of a piece) pairs, and scalars numbers of pieces.  ``ranks`` lists the axes of the
+        group in schema order.
+        """
         position = {axis: p for p, axis in enumerate(ranks)}
-        choices = []
+        choices = []  # for every part, its pieces
         for part in group.parts:
             roles = tuple(self.roles[group.attributes[a]] for a in part.axes)
-            options = []
-            for inside in subsets(range(len(part.axes))):
-                options.append(
+            choices.append(
+                [
                     (
                         tuple(position[part.axes[i]] for i in inside),
                         self._number(part, roles, inside),
                     )
-                )
-            choices.append(options)
-        out = []
+                    for inside in subsets(range(len(part.axes)))
+                ]
+            )
+        pattern = []
         for combination in itertools.product(*choices):
-            touched = [(axes, number) for axes, number in combination if axes]
-            if any(self._is_zero(number) for _, number in touched):
+            pieces_inside = [(axes, number) for axes, number in combination if axes]
+            if any(self._is_zero(number) for _, number in pieces_inside):
                 continue
-            positions = tuple(sorted(a for axes, _ in touched for a in axes))
+            positions = tuple(sorted(a for axes, _ in pieces_inside for a in axes))
             index = {p: i for i, p in enumerate(positions)}
             factors = tuple(
-                sorted((tuple(index[a] for a in axes), number) for axes, number in touched)
+                sorted((tuple(index[a] for a in axes), number) for axes, number in pieces_inside)
             )
-            out.append(
-                (
-                    positions,
-                    factors,
-                    tuple(sorted(number for axes, number in combination if not axes)),
-                )
-            )
-        return out
+            scalars = tuple(sorted(number for axes, number in combination if not axes))
+            pattern.append((positions, factors, scalars))
+        return pattern
 
     def _number(self, part: Part, roles: tuple[Role, ...], inside: Axes) -> int:
+        """Return the number of a piece in ``pieces``, to which it is added if new."""
         key = (part.key, roles, inside)
         if key not in self._numbers:
             self._numbers[key] = len(self.pieces)
@@ -677,6 +686,7 @@ class CenterProblem:
         return True
 
     def _is_structured(self, role: Role) -> bool:
+        """Return whether a role has a wide attribute with interval queries only."""
         return is_wide(self.sizes[role]) and role not in self._dense_roles
 
     @property
@@ -685,10 +695,10 @@ class CenterProblem:
         return {role for role in self.tuned if self._is_structured(role)}
 
     def interval_gram(self, piece: Piece) -> IntervalGram | None:
-        """Return the Gram of a piece on a wide attribute that needs no matrix, or None.
+        """Return the Gram of a piece on a wide attribute if it is solved without a matrix.
 
-        These are marginals with the uniform center, and pieces of attributes with interval queries
-        only.
+        It is so for marginals with uniform centers, and for attributes with interval queries only;
+        the result is None for all other pieces.
         """
         role, gram = piece.roles[0], wide_interval_gram(piece.part)
         if gram is None or (gram.is_marginal and role not in self.tuned):
@@ -696,9 +706,9 @@ class CenterProblem:
         return gram if self._is_structured(role) else None
 
     def interval_value(self, number: int, pi: Array | None) -> float:
-        """Return the smallest error for a piece of interval queries at a center, shape (n,).
+        """Return the smallest error for a piece of interval queries, in counts^2.
 
-        None is the uniform center.
+        ``pi`` is the center, shape (n,), None for uniform.
         """
         gram = self.interval_gram(self.pieces[number])
         assert gram is not None
@@ -707,6 +717,7 @@ class CenterProblem:
         return self._solve_interval(number, IntervalSpace(gram=gram, center=pi)).bound
 
     def _solve_interval(self, key: Any, space: IntervalSpace) -> IntervalSolution:
+        """Return the solution for interval queries; initial weights are the last ones of ``key``."""
         self.allowance.check()
         solution = solve(
             space,
@@ -726,12 +737,12 @@ class CenterProblem:
         return self._rows[part.key]
 
     def gram_trace(self, part: Part) -> float:
-        """Return the trace of the Gram of a part, the reference for rounding."""
+        """Return the trace of the Gram of a part, to which rounding errors are compared."""
         if (gram := wide_interval_gram(part)) is not None:
             return float(IntervalSpace(gram=gram, whole=True).cell_traces().sum())
-        return float(
-            np.trace(self.gram(part)) if len(part.sizes) == 1 else np.sum(self.rows(part) ** 2)
-        )
+        if len(part.sizes) == 1:
+            return float(np.trace(self.gram(part)))
+        return float(np.sum(self.rows(part) ** 2))
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:
         """Return S and its derivatives by N^T pi, shape (n - 1,) for each tuned role.
@@ -749,16 +760,16 @@ class CenterProblem:
         return total, state.finish()
 
     def optimal_center(self, role: Role, inside: int, c: float) -> Array:
-        """Return Sigma 1 / (1^T Sigma 1), shape (n,).
+        """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
-        Sigma is the covariance of the optimal strategy on all cells for the Gram G + c 1 1^T.
-
-        ``inside`` is the number of the piece with the Gram G.
+        Sigma is the covariance of the optimal strategy on all cells for the Gram G + c 1 1^T, where
+        G is the Gram of the piece with the number ``inside``.
         """
         self.allowance.check()
         n = self.sizes[role]
         if (gram := self.interval_gram(self.pieces[inside])) is not None:
-            # a lower bound on the eigenvalues of the Gram in difference coordinates
+            # the total's weight may be negative, but the Gram must remain positive definite: a lower
+            # bound on its eigenvalues in difference coordinates
             floor = gram.prefix + gram.ranges + gram.suffix / (2.0 * n)
             whole = IntervalSpace(gram=replace(gram, total=max(c, -0.9 * floor)), whole=True)
             covariances = self._solve_interval(("whole", role), whole).total_covariances()
@@ -769,7 +780,7 @@ class CenterProblem:
             options = replace(self.options, deadline=self.allowance.deadline)
             mass, status = problem.maximise(options, self._starts.get(("whole", role)))
             self._starts["whole", role] = 0.99 * mass + 0.01 / n
-            self._starts[inside] = mass  # a good start without the total, too
+            self._starts[inside] = mass  # also near the optimum for G alone
             pi = problem.solution(mass, status).strategy.covariance.sum(axis=1)
         return np.asarray(pi / pi.sum())
 
@@ -778,8 +789,8 @@ class CenterProblem:
     ) -> tuple[float, Array, list[Array]]:
         """Return the smallest error for a residual Gram, and its derivatives by Gram and centers.
 
-        The search starts from the weights of the last search with the same ``key``; derivatives are
-        those of `DualProblem.sensitivities`.
+        Derivatives are those of `DualProblem.sensitivities`.  Initial weights are those of the last
+        search with the same ``key``.
         """
         self.allowance.check()
         with threads_for(factor.rank):
@@ -797,18 +808,18 @@ class CenterProblem:
             return problem.sensitivities(mass)
 
     def gram(self, part: Part) -> Array:
-        """Return the Gram of a part on one attribute. Shape (n, n)."""
+        """Return the Gram of a part on one attribute, shape (n, n)."""
         if part.key not in self._grams:
             self._grams[part.key] = part.family.gram(part.sizes)
         return self._grams[part.key]
 
     def scalar_center(self, role: Role, c: float) -> Array:
-        """Return Sigma 1 / (1^T Sigma 1), shape (n,).
+        """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
         Sigma is the covariance of the optimal strategy on all cells for the Gram
-        G + c mean(G) 1 1^T.  G is the sum over the pieces in which only this attribute is inside
-        the space; the Gram of every piece is divided by its trace.  The center is uniform if no
-        query depends on the total.
+        G + c mean(G) 1 1^T.  G is the sum of the Grams, divided by their traces, of the pieces with
+        only this attribute inside the space.  The center is uniform if no query depends on the
+        total.
         """
         n = self.sizes[role]
         gram = np.zeros((n, n))
@@ -825,11 +836,11 @@ class CenterProblem:
             pi = problem.solution(*problem.maximise(COARSE_OPTIONS)).strategy.covariance @ np.ones(
                 n
             )
-        mass = float(pi.sum())
-        if abs(mass) <= ROUNDING * float(np.abs(pi).sum()):
+        total_variance = float(pi.sum())
+        if abs(total_variance) <= ROUNDING * float(np.abs(pi).sum()):
             # no query depends on the total, so every center is equally good
             return np.full(n, 1.0 / n)
-        return pi / mass
+        return pi / total_variance
 
     def _averaged_gram(self, part: Part, position: int) -> Array:
         """Return the Gram of a part on one attribute, averaged over its other attributes."""

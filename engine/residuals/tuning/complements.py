@@ -1,8 +1,9 @@
 """Tuned complements of pairs of attributes, optimised jointly with the strategies.
 
-A query on a pair of attributes is split into pieces on the pair, on its two attributes and on the
-total.  Products of the attributes' centers are one way to split it; a complement of the pair is the
-general form.  In residual coordinates a query q on the pair (i, j) has the pieces
+A query on a pair of attributes is split between the residual spaces of the pair, of its two
+attributes and of the total.  Products of the attributes' centers are one way to split it; a
+complement of the pair is the general form.  In residual coordinates a query q on the pair (i, j)
+has the coefficients
 
     c    on the pair,   c = q (N_i (x) N_j)
     a_i  on i,          a_i = q (N_i (x) pi_j) + c D_i         (likewise j)
@@ -13,14 +14,14 @@ residual coordinates with the lift
 
     L_B = L_i (x) L_j - D_i (L_i (x) 1^T) - D_j (1^T (x) L_j) - D_0 (1^T (x) 1^T).
 
-The estimates of the pieces still add up to the query, so a release is unbiased; every block is
-measured independently, so costs add up and the optimal shares of the budget keep their closed
+The estimates on the four spaces still add up to the query, so a release is unbiased; every block
+is measured independently, so costs add up and the optimal shares of the budget keep their closed
 form.  D = 0 is the split by products of centers.
 
-Tuning works in coordinates relative to uniform centers.  There the parameters are Z_i, Z_j and z_0
-of a pair, in place of D, and zeta = N^T pi of an attribute.  Z only occurs in its products with the
-coefficients c of queries, so Z = V Y with an orthonormal basis V of these c; Y and zeta are
-optimised.
+Tuning works in coordinates relative to uniform centers.  There Z_i, Z_j and z_0 of a pair take the
+place of D_i, D_j and D_0, and an attribute has the parameter zeta = N^T pi.  Z only occurs in
+products with the coefficients c of queries, so Z = V Y with an orthonormal basis V of these c.  Y
+(Y_i, Y_j and y_0) and zeta are optimised.
 
 The objective is S, the sum over spaces of sqrt(L_B).  With rows R in residual coordinates a space
 of Gram G and lift M has the weighted squared error and the sensitivity
@@ -36,6 +37,7 @@ search for the optimal strategies of every split on the way would take ten times
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -54,8 +56,8 @@ from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 
-# smallest root of an eigenvalue of the Gram, as a share of the largest, in an initial strategy;
-# smaller roots are raised to it
+# square roots of the Gram's eigenvalues below this share of the largest are raised to it in an initial
+# strategy, which must be regular
 MIN_ROOT_SHARE = 1e-4
 
 
@@ -90,12 +92,12 @@ def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
     rows = strategy @ lift
     norms = np.einsum("rc,rc->c", rows, rows)
     largest = float(norms.max())
-    # relative to the largest, so that high powers may underflow but never overflow
-    tail = (norms / largest) ** (power - 1.0)
-    total = float(tail @ norms) / largest
+    # divided by the largest, so that high powers may underflow but never overflow
+    powers = (norms / largest) ** (power - 1.0)
+    total = float(powers @ norms) / largest
     f, d = float(np.trace(error_matrix)), largest * total ** (1.0 / power)
     value = math.sqrt(f * d)
-    by_rows = rows * (tail * total ** (1.0 / power - 1.0) * value / d)
+    by_rows = rows * (powers * total ** (1.0 / power - 1.0) * value / d)
     return Noise(
         value=value,
         by_strategy=by_rows @ lift.T - (value / f) * error_matrix @ inverse.T,
@@ -105,9 +107,9 @@ def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
 
 
 def first_strategy(gram: Array) -> Array:
-    """Return the fourth root of a Gram, scaled to norm 1 and made regular, shape (r, r).
+    """Return an initial strategy for a Gram: its fourth root, scaled to norm 1, shape (r, r).
 
-    It is the optimal strategy if all cells have equal sensitivity.
+    It is the optimal strategy, up to scale, if all cells then have equal column norms.
     """
     eigenvalues, U = np.linalg.eigh(gram)
     root = np.sqrt(np.maximum(eigenvalues, MIN_ROOT_SHARE**2 * eigenvalues[-1]))
@@ -119,17 +121,17 @@ MAX_CELLS = 2_600
 # largest number of entries of all query rows of a pair, because the variances of a plan with
 # complements are computed query by query
 MAX_QUERY_ENTRIES = 1e9
-# memory of L-BFGS, in vectors with one entry per parameter
+# memory of L-BFGS as a number of vectors with one entry per parameter
 OPTIMISER_VECTORS = 60
-# fewest evaluations for which the search is worthwhile
+# smallest number of evaluations that must fit into the time limit for a search
 MIN_EVALUATIONS = 200
-# measured seconds of preparation and evaluations of the search per class of pairs, for forecasts
+# for forecasts, per class of pairs: measured time of preparation in seconds, and number of evaluations
 PAIR_CLASS_SECONDS, FORECAST_EVALUATIONS = 0.8, 900
-# families that are invariant under a cyclic shift of the cells
+# names of the families that are invariant under a cyclic shift of the cells
 CYCLIC = ("marginal", "circular", "total")
-# singular values of the residual rows below this share of the largest are rounding
+# singular values of the residual rows below this share of the largest count as zero
 MIN_SINGULAR_SHARE = 1e-6
-# the groups on a pair, each with whether its attributes are in reverse schema order
+# the groups on a pair; True for a group whose attributes are in reverse schema order
 PairGroups = list[tuple[Group, bool]]
 
 
@@ -137,8 +139,8 @@ def can_tune(workload: Workload) -> bool:
     """Return whether complements of this workload can be tuned.
 
     They can if all groups have at most two attributes, some pair has a group that is not a product,
-    and every pair is within the limits of size.  For workloads with groups on three attributes,
-    whose pieces would be moved by several complements at once, centers are tuned instead.
+    and every pair is within the limits of cells and query entries.  For groups on three attributes,
+    which would depend on the complements of several pairs, centers are tuned instead.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
@@ -147,9 +149,8 @@ def can_tune(workload: Workload) -> bool:
         any(workload.groups[i].weight > 0 for i in group_class.numbers)
         for group_class in workload.group_classes
     ]
-    pairs = [
-        g for g, counts in zip(firsts, has_weight, strict=True) if counts and len(g.attributes) == 2
-    ]
+    # the first group of every class of weighted groups on a pair
+    pairs = [g for g in itertools.compress(firsts, has_weight) if len(g.attributes) == 2]
     if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
         return False
     if any(g.count * math.prod(g.sizes) > MAX_QUERY_ENTRIES for g in pairs):
@@ -169,12 +170,9 @@ def cyclic(workload: Workload) -> bool:
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
     """Return whether the search for complements is expected to fit into the limits."""
-    parameters, retained, peak, seconds = (
-        sum(a.size**2 for a in workload.schema.attributes),
-        0,
-        0,
-        0.0,
-    )
+    # number of parameters; bytes during the whole search, and at times; time per evaluation
+    parameters = sum(a.size**2 for a in workload.schema.attributes)
+    retained, peak, seconds = 0, 0, 0.0
     for sizes, groups in _class_representatives(workload):
         cells, d = math.prod(sizes), math.prod(n - 1 for n in sizes)
         rows = _row_counts(groups)
@@ -182,32 +180,31 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
         rank = min(row_count, d)
         parameters += rank * (rank + sum(sizes))
         retained += 8 * (row_count * (rank + sum(sizes)) + 2 * rank * cells + 3 * d * sum(sizes))
-        building = max(sum(map(rows_bytes, g.parts)) for g, _ in groups) + 40 * sum(rows) * cells
-        peak = max(peak, building + 24 * rank * (row_count + d), 8 * rank * (8 * cells + 10 * rank))
+        row_bytes = max(sum(map(rows_bytes, g.parts)) for g, _ in groups) + 40 * sum(rows) * cells
+        preparation = row_bytes + 24 * rank * (row_count + d)
+        peak = max(peak, preparation, 8 * rank * (8 * cells + 10 * rank))
         seconds += step_seconds(rank, cells)
     fits = allowance.fits(8 * OPTIMISER_VECTORS * parameters + retained + peak)
     return fits and allowance.is_short(seconds) and allowance.has_time(MIN_EVALUATIONS * seconds)
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
-    """Return a mapping from classes of pairs to their pairs with the groups on each.
+    """Return a mapping from classes of pairs to the pairs in them, and from these to their groups.
 
     Pairs of one class have equal sizes and equal groups; the key of a class is (sizes, groups).
-    Attributes of a pair are in schema order.
+    Attributes of a pair are in schema order.  Groups of zero weight are left out.
     """
     on_pair: dict[Space, PairGroups] = {}
     for group in workload.groups:
         if group.weight > 0.0 and len(group.attributes) == 2:
             pair = workload.schema.ranked(group.attributes)
             on_pair.setdefault(pair, []).append((group, group.attributes != pair))
-    out: dict[Any, dict[Space, PairGroups]] = {}
+    classes: dict[Any, dict[Space, PairGroups]] = {}
     for pair, pair_groups in on_pair.items():
-        key = (
-            workload.schema.sizes(pair),
-            frozenset(Counter((g.key, g.weight, t) for g, t in pair_groups).items()),
-        )
-        out.setdefault(key, {})[pair] = pair_groups
-    return out
+        group_counts = Counter((g.key, g.weight, is_reversed) for g, is_reversed in pair_groups)
+        key = (workload.schema.sizes(pair), frozenset(group_counts.items()))
+        classes.setdefault(key, {})[pair] = pair_groups
+    return classes
 
 
 def complement_seconds(workload: Workload) -> float:
@@ -225,6 +222,7 @@ def _class_representatives(workload: Workload) -> list[tuple[tuple[int, int], Pa
 
 
 def _row_counts(groups: PairGroups) -> list[int]:
+    """Return the number of rows of `product_rows` for each group."""
     return [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in groups]
 
 
@@ -243,19 +241,19 @@ def has_product_only_pair(workload: Workload) -> bool:
 
 @dataclass(kw_only=True, eq=False)
 class PairKind:
-    """Equivalence class of pairs, with the pieces of their queries at uniform centers.
+    """Equivalence class of pairs, with the coefficients of their queries at uniform centers.
 
     Attributes
     ----------
     sizes : sizes of the two attributes.
     query_rows : coefficients of the queries on the residual space of the pair, in the basis V;
         shape (queries, r).
-    across : the orthonormal basis V of these coefficients, shape (residual coordinates, r).
+    across : the basis V: orthonormal columns, shape (residual coordinates, r).
     A : coefficients of the queries on the residual spaces of the two attributes, shapes (queries,
         n_i - 1).
     a0 : coefficients of the queries on the total, shape (queries,).
-    swaps : whether the Gram is invariant under swapping the attributes; then Y_j is Y_i with
-        swapped coordinates.
+    swaps : whether the Gram is invariant under swapping the attributes; Y_j is then determined by
+        Y_i.
     count : number of pairs in the class.
     """
 
@@ -279,12 +277,15 @@ class PairKind:
 
     @cached_property
     def turn(self) -> Array:
-        """Matrix of swapping the attributes, in the coordinates of V, shape (r, r)."""
+        """Matrix that swaps the two attributes, in the coordinates of V, shape (r, r)."""
         return self.across.T @ swap_pair(self.across, *(n - 1 for n in self.sizes))
 
 
 def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
-    """Return the class of a pair with these groups, its queries replaced by few with equal Gram."""
+    """Return the class of pairs with these groups, and its count still 0.
+
+    The queries are replaced by at most as many rows as cells, with the same Gram.
+    """
     blocks = []
     for group, is_reversed in groups:
         rows = math.sqrt(group.weight) * product_rows(group)
@@ -301,15 +302,15 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
         swapped_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
         swaps = bool(np.allclose(image, swapped_image, rtol=0, atol=1e-9 * np.abs(image).max()))
     total, *axes, C = (residual_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
-    U, lengths, Vt = thin_svd(C)
-    significant = lengths > max(
-        MIN_SINGULAR_SHARE * lengths.max(initial=0.0),
+    U, singular_values, Vt = thin_svd(C)
+    is_nonzero = singular_values > max(
+        MIN_SINGULAR_SHARE * singular_values.max(initial=0.0),
         math.sqrt(MIN_TRACE_SHARE * np.sum(stacked**2)),
     )
     return PairKind(
         sizes=(sizes[0], sizes[1]),
-        query_rows=U[:, significant] * lengths[significant],
-        across=Vt[significant].T,
+        query_rows=U[:, is_nonzero] * singular_values[is_nonzero],
+        across=Vt[is_nonzero].T,
         A=(axes[0], axes[1]),
         a0=total[:, 0],
         swaps=swaps,
@@ -318,23 +319,24 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
 
 # power p of the norm over cells -> largest number of steps of L-BFGS with it
 STEPS_BY_POWER = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}
-# decrease of log S in one step below which the search at a power ends
+# the search with a power ends if a step lowers log S by less than this
 MIN_DECREASE = 1e-8
-# if a step takes less than QUICK_STEP_S seconds, the numbers of steps are multiplied by the ratio,
-# up to MAX_STEP_FACTOR
+# steps that take less than QUICK_STEP_S seconds are so many times more numerous, at most
+# MAX_STEP_FACTOR times
 MAX_STEP_FACTOR, QUICK_STEP_S = 6.0, 3e-4
 
 
 @dataclass(kw_only=True, eq=False)
 class SingleKind:
-    """Equivalence class of attributes, with the pieces of the queries on single attributes.
+    """Equivalence class of attributes, with the coefficients of the queries on the attribute alone.
 
     Attributes
     ----------
-    n : size of the attribute.
+    n : domain size of the attribute.
     query_rows : coefficients of the queries on the residual space, shape (queries, n - 1).
     total : coefficients of the queries on the total, shape (queries,).
-    pairs : (class of pairs, position of the attribute in them) -> number of such pairs.
+    pairs : (number of a class of pairs, position of the attribute in them) -> number of such pairs
+        with the attribute.
     count : number of attributes in the class.
     """
 
@@ -351,6 +353,10 @@ class ComplementProblem:
     The parameters of the split are Y and y_0 of every class of pairs and zeta of every class of
     attributes.  A strategy is (1 + E) times its initial value, with parameters E.  If all
     parameters are 0, the centers are uniform and there are no complements.
+
+    Parameters are named ("pair", p) and ("single", s) for E, ("Y", p, slot) with slot 0 for Y_i and
+    1 for Y_j, ("y", p) for y_0, and ("zeta", s), with the numbers p of a class of pairs and s of a
+    class of attributes.
     """
 
     def __init__(
@@ -370,6 +376,7 @@ class ComplementProblem:
         self._layout()
 
     def _find_kinds(self) -> None:
+        """Set ``pairs`` and ``singles``, the classes, and the class of every pair and attribute."""
         on_one: dict[str, list[Group]] = {}
         for group in self.workload.groups:
             if group.weight > 0.0 and len(group.attributes) == 1:
@@ -389,7 +396,7 @@ class ComplementProblem:
                 continue
             pair_counts = inside.get(name, Counter())
             n = self.workload.schema[name].size
-            # attributes of one class share their parameters, which keeps the search small
+            # attributes of one class share their parameters, so that there are few
             attribute_class = (
                 n,
                 frozenset(Counter((g.key, g.weight) for g in single_groups).items()),
@@ -413,6 +420,7 @@ class ComplementProblem:
             self.singles[kinds[attribute_class]].count += 1
 
     def _layout(self) -> None:
+        """Set names and shapes of all parameters, and the initial strategies by name."""
         self.shapes: list[tuple[Any, tuple[int, ...]]] = []
         self.first: dict[Any, Array] = {}
         for p, kind in enumerate(self.pairs):
@@ -432,42 +440,42 @@ class ComplementProblem:
             self.shapes.append((("zeta", s), (single.n - 1,)))
         self.length = sum(math.prod(shape) for _, shape in self.shapes)
 
-    def _add_strategy(self, space: Any, gram: Array) -> None:
-        self.first[space] = first_strategy(gram)
-        self.shapes.append((space, gram.shape))
+    def _add_strategy(self, name: Any, gram: Array) -> None:
+        self.first[name] = first_strategy(gram)
+        self.shapes.append((name, gram.shape))
 
     @staticmethod
     def _gram_on_attribute(kind: SingleKind, passed: Mapping[Any, Array]) -> Array:
         """Return the Gram on the residual space of an attribute, shape (n - 1, n - 1).
 
-        It is the sum of those of the groups on the attribute and of the groups on its pairs, whose
-        coefficients on the attribute are ``passed``.
+        It is a sum over the groups on the attribute and those on its pairs.  ``passed`` maps the
+        keys of ``kind.pairs`` to the coefficients of the pairs' queries on the attribute.
         """
         gram = kind.query_rows.T @ kind.query_rows
-        for key, number in kind.pairs.items():
-            gram = gram + number * passed[key].T @ passed[key]
+        for key, count in kind.pairs.items():
+            gram = gram + count * passed[key].T @ passed[key]
         return gram
 
     def parameters(self, x: Array) -> dict[Any, Array]:
-        """Return the parameters by name from one vector of all, shape (length,).
+        """Return a mapping from names of parameters to values, from one vector of shape (length,).
 
-        The shapes are those in ``shapes``.  For pairs that are invariant under swapping, Y_j is not
-        in the vector but follows from Y_i.
+        The shapes of the values are those in ``shapes``.  For pairs that are invariant under
+        swapping, Y_j is not in the vector but computed from Y_i.
         """
-        out, at = {}, 0
+        values, start = {}, 0
         for name, shape in self.shapes:
-            out[name] = x[at : at + math.prod(shape)].reshape(shape)
-            at += math.prod(shape)
+            values[name] = x[start : start + math.prod(shape)].reshape(shape)
+            start += math.prod(shape)
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
-                out["Y", p, 1] = kind.turn @ out["Y", p, 0]
-                out["y", p] = (out["y", p] + kind.turn @ out["y", p]) / 2.0
-        return out
+                values["Y", p, 1] = kind.turn @ values["Y", p, 0]
+                values["y", p] = (values["y", p] + kind.turn @ values["y", p]) / 2.0
+        return values
 
     def vector(self, gradient: dict[Any, Array]) -> Array:
-        """Return the derivatives by all parameters as one vector, shape (length,).
+        """Return the derivatives by the vector of all parameters, shape (length,).
 
-        ``gradient`` maps names of parameters to derivatives; this is the transpose of `parameters`.
+        ``gradient`` maps names of parameters to derivatives, as from the values of `parameters`.
         """
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
@@ -476,136 +484,147 @@ class ComplementProblem:
         return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
 
     def reversible(self, x: Array) -> Array:
-        """Return the parameters with the part removed that changes sign if attributes are reversed.
+        """Return the parameters made invariant under reversal of all attributes.
 
-        Parameters have shape (length,).
+        The part of every parameter of the split that changes sign under reversal becomes 0.
+        Vectors have shape (length,).
         """
-        at = {name: value.copy() for name, value in self.parameters(x).items()}
-        for name in at:
+        values = {name: value.copy() for name, value in self.parameters(x).items()}
+        for name in values:
             if name[0] == "zeta":
-                at[name][::2] = 0.0  # cosines from 1 on, so that the first is odd
+                values[name][::2] = 0.0  # entry 0 is cosine 1, which is odd
             elif name[0] in "Yy":
                 kind = self.pairs[name[1]]
-                odd = np.add.outer(*(np.arange(1, n) % 2 for n in kind.sizes)).ravel() % 2 == 1
-                Z = (kind.across @ at[name]).reshape(len(odd), -1)
+                is_odd = np.add.outer(*(np.arange(1, n) % 2 for n in kind.sizes)).ravel() % 2 == 1
+                Z = (kind.across @ values[name]).reshape(len(is_odd), -1)
                 if name[0] == "Y":
-                    passed = np.arange(1, kind.sizes[name[2]]) % 2 == 1
-                    Z[odd[:, None] != passed] = 0.0
+                    is_odd_on_attribute = np.arange(1, kind.sizes[name[2]]) % 2 == 1
+                    Z[is_odd[:, None] != is_odd_on_attribute] = 0.0
                 else:
-                    Z[odd] = 0.0
-                at[name] = kind.across.T @ Z.reshape(len(odd), *at[name].shape[1:])
-        return np.concatenate([at[name].ravel() for name, _ in self.shapes])
+                    Z[is_odd] = 0.0
+                values[name] = kind.across.T @ Z.reshape(len(is_odd), *values[name].shape[1:])
+        return np.concatenate([values[name].ravel() for name, _ in self.shapes])
 
     def evaluate(self, x: Array) -> tuple[float, Array]:
-        """Return S at the current power and its gradient. ``x`` and gradient have shape (length,).
+        """Return S with the p-norm of the current ``power``, and its gradient.
+
+        The parameters ``x`` and the gradient have shape (length,).
 
         Raises
         ------
         TimeoutError : the time limit is over.
         LinAlgError : a strategy is singular.
         """
-        at = self.parameters(x)
-        gradient = {name: np.zeros_like(value) for name, value in at.items()}
+        values = self.parameters(x)
+        gradient = {name: np.zeros_like(value) for name, value in values.items()}
+        # coefficients of the queries of every class of pairs on their two attributes
         passed = {
-            (p, slot): kind.A[slot] + kind.query_rows @ at["Y", p, slot]
+            (p, slot): kind.A[slot] + kind.query_rows @ values["Y", p, slot]
             for p, kind in enumerate(self.pairs)
             for slot in (0, 1)
         }
-        S = math.fsum(self._pair(p, kind, at, gradient) for p, kind in enumerate(self.pairs))
-        S += math.fsum(
-            self._single(s, kind, at, passed, gradient) for s, kind in enumerate(self.singles)
+        S = math.fsum(
+            self._pair_term(p, kind, values, gradient) for p, kind in enumerate(self.pairs)
         )
-        S += self._total_term(at, passed, gradient)
+        S += math.fsum(
+            self._single_term(s, kind, values, passed, gradient)
+            for s, kind in enumerate(self.singles)
+        )
+        S += self._total_term(values, passed, gradient)
         return S, self.vector(gradient)
 
     def _noise(
         self,
-        space: Any,
+        name: Any,
         count: int,
         gram: Array,
         lift: Array,
-        at: Mapping[Any, Array],
+        values: Mapping[Any, Array],
         gradient: dict[Any, Array],
     ) -> Noise:
+        """Return the RMSE of the strategy with the parameter ``name``, with its derivatives.
+
+        ``count`` times the derivative by this parameter is added to ``gradient``.
+        """
         self.allowance.check()
-        first = self.first[space]
+        first = self.first[name]
         with threads_for(len(gram)):
-            result = noise(gram, first + at[space] @ first, lift, self.power)
-            gradient[space] += count * result.by_strategy @ first.T
+            result = noise(gram, first + values[name] @ first, lift, self.power)
+            gradient[name] += count * result.by_strategy @ first.T
         return result
 
-    def _pair(
-        self, p: int, kind: PairKind, at: Mapping[Any, Array], gradient: dict[Any, Array]
+    def _pair_term(
+        self, p: int, kind: PairKind, values: Mapping[Any, Array], gradient: dict[Any, Array]
     ) -> float:
+        """Return the term of a class of pairs in S, and add its derivatives to ``gradient``."""
         if ("pair", p) not in self.first:
             return 0.0
         N = [basis(n) for n in kind.sizes]
-        lift = (
-            kind.lift - (at["Y", p, 0] @ N[0].T)[:, :, None] - (at["Y", p, 1] @ N[1].T)[:, None, :]
-        )
-        lift -= at["y", p][:, None, None]
+        lift = kind.lift - (values["Y", p, 0] @ N[0].T)[:, :, None]
+        lift -= (values["Y", p, 1] @ N[1].T)[:, None, :]
+        lift -= values["y", p][:, None, None]
         result = self._noise(
-            ("pair", p), kind.count, kind.gram, lift.reshape(len(lift), -1), at, gradient
+            ("pair", p), kind.count, kind.gram, lift.reshape(len(lift), -1), values, gradient
         )
-        cells = kind.count * result.by_lift.reshape(lift.shape)
+        by_lift = kind.count * result.by_lift.reshape(lift.shape)
         for slot in (0, 1):
-            gradient["Y", p, slot] -= cells.sum(axis=2 - slot) @ N[slot]
-        gradient["y", p] -= cells.sum(axis=(1, 2))
+            gradient["Y", p, slot] -= by_lift.sum(axis=2 - slot) @ N[slot]
+        gradient["y", p] -= by_lift.sum(axis=(1, 2))
         return kind.count * result.value
 
-    def _single(
+    def _single_term(
         self,
         s: int,
         kind: SingleKind,
-        at: Mapping[Any, Array],
+        values: Mapping[Any, Array],
         passed: Mapping[Any, Array],
         gradient: dict[Any, Array],
     ) -> float:
+        """Return the term of a class of attributes in S, and add its derivatives to ``gradient``."""
         if ("single", s) not in self.first:
             return 0.0
-        lift = basis(kind.n).T - at["zeta", s][:, None]
+        lift = basis(kind.n).T - values["zeta", s][:, None]
         result = self._noise(
-            ("single", s), kind.count, self._gram_on_attribute(kind, passed), lift, at, gradient
+            ("single", s), kind.count, self._gram_on_attribute(kind, passed), lift, values, gradient
         )
         gradient["zeta", s] -= kind.count * result.by_lift.sum(axis=1)
-        for key, number in kind.pairs.items():
-            p, slot = key
-            pulled = passed[key] @ result.by_gram
+        for (p, slot), count in kind.pairs.items():
+            by_passed = passed[p, slot] @ result.by_gram
             gradient["Y", p, slot] += (
-                2.0 * kind.count * number * self.pairs[p].query_rows.T @ pulled
+                2.0 * kind.count * count * self.pairs[p].query_rows.T @ by_passed
             )
         return kind.count * result.value
 
     def _total_term(
-        self, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]
+        self, values: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]
     ) -> float:
         """Return the term of the total in S, and add its derivatives to ``gradient``.
 
         The term is the root of the sum of squared coefficients that the queries have on the total.
-        ``at`` maps the names of parameters to their values; ``passed`` maps (pair, slot) to the
-        coefficients of the pair's queries on one of its attributes.
+        ``values`` maps the names of parameters to their values; ``passed`` maps (class of pairs,
+        slot) to the coefficients of the pair's queries on one of its attributes.
         """
-        value, changes = self.constant, list[tuple[Any, Array]]()
+        square, derivatives = self.constant, list[tuple[Any, Array]]()
         for s, single in enumerate(self.singles):
-            on_total = single.total + single.query_rows @ at["zeta", s]
-            value += single.count * float(on_total @ on_total)
-            changes.append((("zeta", s), 2.0 * single.count * single.query_rows.T @ on_total))
-        for (p, *slots), number in self.links.items():
+            on_total = single.total + single.query_rows @ values["zeta", s]
+            square += single.count * float(on_total @ on_total)
+            derivatives.append((("zeta", s), 2.0 * single.count * single.query_rows.T @ on_total))
+        for (p, *attribute_classes), count in self.links.items():
             kind = self.pairs[p]
-            on_total = kind.a0 + kind.query_rows @ at["y", p]
-            for slot, s in enumerate(slots):
-                on_total = on_total + passed[p, slot] @ at["zeta", s]
-            value += number * float(on_total @ on_total)
-            by_parameter = 2.0 * number * kind.query_rows.T @ on_total
-            changes.append((("y", p), by_parameter))
-            for slot, s in enumerate(slots):
-                changes.append((("Y", p, slot), np.outer(by_parameter, at["zeta", s])))
-                changes.append((("zeta", s), 2.0 * number * passed[p, slot].T @ on_total))
-        if value <= 0.0:
+            on_total = kind.a0 + kind.query_rows @ values["y", p]
+            for slot, s in enumerate(attribute_classes):
+                on_total = on_total + passed[p, slot] @ values["zeta", s]
+            square += count * float(on_total @ on_total)
+            by_y = 2.0 * count * kind.query_rows.T @ on_total
+            derivatives.append((("y", p), by_y))
+            for slot, s in enumerate(attribute_classes):
+                derivatives.append((("Y", p, slot), np.outer(by_y, values["zeta", s])))
+                derivatives.append((("zeta", s), 2.0 * count * passed[p, slot].T @ on_total))
+        if square <= 0.0:
             return 0.0
-        for name, change in changes:
-            gradient[name] += 0.5 / math.sqrt(value) * change
-        return math.sqrt(value)
+        for name, derivative in derivatives:
+            gradient[name] += 0.5 / math.sqrt(square) * derivative
+        return math.sqrt(square)
 
 
 def tuned_complements(
@@ -614,15 +633,20 @@ def tuned_complements(
     start: Callable[[int], Array | None] = lambda _: None,
     allowance: Allowance | None = None,
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
-    """Return centers and complements that lower S, and the vector of all parameters.
+    """Return centers and complements at which S is small, and the vector of all parameters.
 
-    Centers are a mapping from attributes, shape (n_i,) each; complements are one from pairs in
-    schema order.  ``start`` is called with the number of parameters and returns initial values from
-    a similar workload, or None.
+    Centers are a mapping from attributes to vectors of shape (n_i,), complements one from pairs in
+    schema order.  Every result splits every query exactly.  At the time limit the best parameters
+    so far are returned.
 
-    Guarantee: every result splits every query exactly.  The caller has to compare S with that of
-    the published split, because S is exact only with the optimal strategies.  At the time limit the
-    best parameters so far are returned.
+    The caller has to compare the error with that of uniform centers, because S is only approximate
+    before the optimal strategies are known.
+
+    Parameters
+    ----------
+    watch : called with the fraction completed and a text; may raise to cancel.
+    start : function from the number of parameters to initial values of a similar workload, or None.
+    allowance : limits of memory and time.
     """
     problem = ComplementProblem(workload, watch, allowance)
     search = _Search(problem)
@@ -640,26 +664,29 @@ class _Search:
         self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
 
     def run(self, initial: Array | None) -> None:
-        """Minimise S from uniform centers with all powers, or from ``initial`` with the last."""
+        """Minimise S with increasing powers, from uniform centers or ``initial`` parameters.
+
+        From initial parameters only the last powers are used.
+        """
         self.x = self.x if initial is None else initial.copy()
         seconds = math.fsum(
             step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs
         )
         step_factor = min(MAX_STEP_FACTOR, max(1.0, QUICK_STEP_S / max(seconds, 1e-9)))
-        for power, steps in (
-            STEPS_BY_POWER.items() if initial is None else list(STEPS_BY_POWER.items())[2:]
-        ):
+        powers = list(STEPS_BY_POWER.items())
+        for power, steps in powers if initial is None else powers[2:]:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
+        # in a workload that is invariant under reversal, the odd part of the parameters is a rounding
+        # error: it would add a component to the queries that is too small to be measured
         even = self.problem.reversible(self.x)
-        # in workloads that are invariant under reversal, odd parameters are rounding; they would
-        # add a direction to the queries that is too small to be measured
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE
         ):
             self.x = even
 
     def _descend(self, steps: int) -> None:
+        """Minimise S with the current power from ``x``, by at most so many steps of L-BFGS."""
         import scipy.optimize
 
         lowest, total = math.inf, sum(STEPS_BY_POWER.values())
@@ -673,7 +700,7 @@ class _Search:
             except np.linalg.LinAlgError:
                 S, gradient = math.inf, x
             if not math.isfinite(S):
-                # the step was too long: any larger value makes the line search go back
+                # the step was too long: a value larger than log S makes the line search shorten it
                 return 1e3, np.zeros_like(x)
             if lowest > S:
                 lowest, self.x = S, x.copy()
@@ -692,12 +719,13 @@ class _Search:
 def split_of(
     problem: ComplementProblem, x: Array
 ) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return the centers, shape (n_i,), and complements of the parameters x, (length,).
+    """Return the centers and complements for a vector of parameters, shape (length,).
 
-    Centers are by attribute, complements by pair, relative to the product of the centers.
+    Centers are a mapping from attributes to vectors of shape (n_i,), complements one from pairs.
+    A complement is relative to the product of the centers, not to uniform centers as Y is.
     """
-    at = problem.parameters(x)
-    zeta = {name: at["zeta", s] for name, s in problem.single_kind.items()}
+    values = problem.parameters(x)
+    zeta = {name: values["zeta", s] for name, s in problem.single_kind.items()}
     sizes = {name: problem.workload.schema[name].size for name in zeta}
     by_class: dict[Any, Complement] = {}
     complements = {}
@@ -706,11 +734,12 @@ def split_of(
         key = (p, problem.single_kind[a], problem.single_kind[b])
         if key not in by_class:
             V = problem.pairs[p].across
-            first = V @ at["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
-            second = V @ at["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
-            total = V @ at["y", p] + np.kron(zeta[a], zeta[b]) + first @ zeta[a] + second @ zeta[b]
+            first = V @ values["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
+            second = V @ values["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
+            total = (
+                V @ values["y", p] + np.kron(zeta[a], zeta[b]) + first @ zeta[a] + second @ zeta[b]
+            )
             by_class[key] = Complement(by_axis=(first, second), by_total=total)
         complements[pair] = by_class[key]
-    return {
-        name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()
-    }, complements
+    centers = {name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()}
+    return centers, complements
