@@ -359,6 +359,7 @@ def check_size(
 
 
 def _check_interval_cells(part: Part) -> None:
+    """Raise LimitExceeded if interval queries on so many cells take minutes to plan."""
     if part.cells > MAX_INTERVAL_CELLS:
         raise LimitExceeded(
             f"The family '{part.family.name}' on {part.cells:,} cells would take minutes to plan."

@@ -958,17 +958,11 @@ class PerAttribute(ExplicitMechanism):
         factors = []
         for axis, name in enumerate(attributes):
             n = workload.schema[name].size
-            use_identity = workload.schema[name].kind == "categorical" or n < MIN_NUMERIC_CELLS
-            factors.append(
-                (
-                    (axis,),
-                    (
-                        identity_strategy(n)
-                        if use_identity
-                        else self.strategy(n, _attribute_gram(workload, name), law)
-                    ),
-                )
-            )
+            if workload.schema[name].kind == "categorical" or n < MIN_NUMERIC_CELLS:
+                strategy: Strategy = identity_strategy(n)
+            else:
+                strategy = self.strategy(n, _attribute_gram(workload, name), law)
+            factors.append(((axis,), strategy))
         return one_component(workload, attributes, tuple(factors))
 
 

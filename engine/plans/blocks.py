@@ -171,7 +171,7 @@ class Block:
         )
 
     def pcost(self, max_records: int) -> float:
-        """Privacy cost of this block."""
+        """Return the pcost of releasing the block, for tables of at most ``max_records`` records."""
         return (self.sensitivity(max_records) * STD_PER_SCALE[self.law] / self.noise) ** 2
 
 

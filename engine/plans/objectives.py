@@ -1,5 +1,7 @@
-"""Objectives of plans, and query weights that linearize them.
+"""Objectives of plans, and the allocation of the privacy cost that minimizes them.
 
+Objectives and query weights
+----------------------------
     name    minimized, over the queries with weight w above 0         p
     sum     sum of w Var                                              1
     lp      (sum of w Var^p)^(1/p)                                    option ``power``, from 1
@@ -19,8 +21,8 @@ vector for all its queries.
 Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark 3.12 (the norms
 in between).
 
-Optimal allocation of the privacy budget over residual spaces.
-
+Allocation of the privacy cost to residual spaces
+-------------------------------------------------
 Residual spaces that are equal by symmetry form a class.  Let s_j be the squared noise of the spaces
 of class j at unit sensitivity, and m_j their number.  The problem is to minimize the norm of the
 variances, which are linear in s, times the privacy cost sum of m_j / s_j.  For weights u of the
@@ -85,7 +87,7 @@ class Objective:
         return 1.0 if math.isinf(self.power) else self.power / (self.power - 1.0)
 
     def target(self, group: int) -> float:
-        """Target variance of a group's queries."""
+        """Return the target variance of a group's queries, in counts^2; 1 without targets."""
         return 1.0 if self.targets is None else self.targets[group]
 
     def mean(self, total: float, queries: int) -> float:

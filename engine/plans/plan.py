@@ -257,7 +257,7 @@ class Plan(FrozenValue):
 
     @cached_property
     def largest(self) -> list[float]:
-        """Largest variance of a query of every group, in counts^2."""
+        """For every group, the largest variance of a query, in counts^2."""
         return self._by_group(GroupVariance.largest)
 
     @property
@@ -539,7 +539,7 @@ class Plan(FrozenValue):
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
         }
-        # plans with `full_tables` store this in `matrices`
+        # a mechanism restores ``joint`` of plans with `full_tables` from its options or `matrices`
         if self.joint and not self.full_tables:
             solved["joint"] = True
         if self.tradeoff is not None:

@@ -79,9 +79,12 @@ class Tradeoff:
         """Return the result as JSON-ready data."""
         weights = {"emphasis": self.emphasis, "witness": self.witness}
         packed = {name: None if e is None else e.to_dict() for name, e in weights.items()}
-        optional: dict[str, Any] = {} if self.limits is None else {"limits": pack(self.limits)}
-        optional |= {} if self.lines is None else {"lines": self.lines.to_dict()}
-        return packed | optional | {"shares": pack(self.shares)}
+        out: dict[str, Any] = packed | {"shares": pack(self.shares)}
+        if self.limits is not None:
+            out["limits"] = pack(self.limits)
+        if self.lines is not None:
+            out["lines"] = self.lines.to_dict()
+        return out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

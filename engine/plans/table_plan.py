@@ -23,7 +23,7 @@ the group contributes the number 1^T C_f 1, and a factor on the attributes of on
 the quadratic forms of that part's queries, so the queries of a group are never listed.
 
 Source: HDMM, sections 6 and 7 (marginal strategies, union strategies and the implicit error of
-Kronecker strategies); the weighted mean is our form of the algebra in sections 6.3 and 7.3.
+Kronecker strategies); the weighted mean replaces the algebra in sections 6.3 and 7.3.
 """
 
 from __future__ import annotations
@@ -503,15 +503,14 @@ class ExplicitPlan(Plan):
 
     def group_variance(self, group: int) -> GroupVariance:
         self._check_group(group)
-        queries, number = self.workload.groups[group], self.answered_by[group]
-        key = (number, queries.attributes, queries.key)
+        queries, component = self.workload.groups[group], self.answered_by[group]
+        key = (component, queries.attributes, queries.key)
         if key not in self._group_variances:
-            variance = (
-                explicit_group_variance(queries, self.components[number])
-                if number >= 0
-                else _infinite_variances(queries)
-            )
-            self._group_variances[key] = variance
+            if component >= 0:
+                variances = explicit_group_variance(queries, self.components[component])
+            else:
+                variances = _infinite_variances(queries)
+            self._group_variances[key] = variances
         return self._group_variances[key]
 
     def with_groups(self, groups: Iterable[Group]) -> Self:
