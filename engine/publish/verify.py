@@ -287,8 +287,8 @@ def verify_package(
 def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | None) -> list[str]:
     """Return one message per problem of a release package; empty if it is valid."""
     text = files.read(CERTIFICATE, MAX_CERTIFICATE)
-    fields_read = _certificate(text)
-    digests = fields_read.pop("files")
+    certificate_fields = _certificate(text)
+    digests = certificate_fields.pop("files")
     problems = [
         f"{name} is missing from the certificate" for name in sorted(REQUIRED_FILES - set(digests))
     ]
@@ -314,8 +314,11 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     ]
     if problems:
         return problems
-    rehearsal, spent = fields_read.get("status") == REHEARSAL_MARK, fields_read.get("ledger")
-    words = {name: str(fields_read.get(name)) for name in ("dataset", "key", "utc")}
+    rehearsal, spent = (
+        certificate_fields.get("status") == REHEARSAL_MARK,
+        certificate_fields.get("ledger"),
+    )
+    words = {name: str(certificate_fields.get(name)) for name in ("dataset", "key", "utc")}
     measurement = read_measurements(
         plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **words
     )
@@ -329,12 +332,15 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
             key=words["key"],
             **spent,
         )
-    expected = json.loads(json.dumps(certificate(measurement, receipt, fields_read["confidence"])))
-    text_tolerances = dict.fromkeys(
-        TEXT_FIELDS, _text_tolerance(expected.get("global_gap"), fields_read.get("global_gap"))
+    expected = json.loads(
+        json.dumps(certificate(measurement, receipt, certificate_fields["confidence"]))
     )
-    for name in sorted(expected.keys() | fields_read.keys()):
-        one, other = expected.get(name), fields_read.get(name)
+    text_tolerances = dict.fromkeys(
+        TEXT_FIELDS,
+        _text_tolerance(expected.get("global_gap"), certificate_fields.get("global_gap")),
+    )
+    for name in sorted(expected.keys() | certificate_fields.keys()):
+        one, other = expected.get(name), certificate_fields.get(name)
         if name in text_tolerances:
             same = _same_words(one, other, text_tolerances[name])
         else:
@@ -350,10 +356,10 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     if receipt is not None and receipt.utc != measurement.utc:
         problems.append("the certificate states two different times of the spend")
     problems += _answer_problems(
-        measurement, fields_read["confidence"], files, limits, "answers.csv" in digests
+        measurement, certificate_fields["confidence"], files, limits, "answers.csv" in digests
     )
     if README in digests:
-        expected_text = readme(measurement, fields_read["confidence"]).encode()
+        expected_text = readme(measurement, certificate_fields["confidence"]).encode()
         if files.path(README).read_bytes() != expected_text:
             problems.append(f"{README} differs from what plan and integers imply")
     if ledger is not None:
@@ -367,17 +373,20 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
 def _certificate(text: bytes) -> dict[str, Any]:
     """Return the content of a certificate; raise PlanError unless its fields have valid types."""
     # the gap of a plan without a bound is infinite, which Python writes as the constant Infinity
-    fields_read = parse_json(text, max_memory=MAX_JSON_MEMORY, constants=True)
-    if not isinstance(fields_read, dict) or not _is_map(fields_read.get("files"), {"": (str,)}):
+    certificate_fields = parse_json(text, max_memory=MAX_JSON_MEMORY, constants=True)
+    if not isinstance(certificate_fields, dict) or not _is_map(
+        certificate_fields.get("files"), {"": (str,)}
+    ):
         raise PlanError("The certificate lists no files. Give the package as it was published.")
     if not all(
-        is_plain_name(name) and len(digest) == 64 for name, digest in fields_read["files"].items()
+        is_plain_name(name) and len(digest) == 64
+        for name, digest in certificate_fields["files"].items()
     ):
         raise PlanError(
             "The certificate lists files whose names are paths, or digests that are not SHA-256. Give"
             " the package as it was published."
         )
-    spent = fields_read.get("ledger")
+    spent = certificate_fields.get("ledger")
     if spent is not None and (
         not _is_map(spent, SPEND_TYPES) or spent.keys() != SPEND_TYPES.keys()
     ):
@@ -386,9 +395,12 @@ def _certificate(text: bytes) -> dict[str, Any]:
             " published."
         )
     check_positive(
-        "confidence in the certificate", fields_read.get("confidence"), below=1, error=PlanError
+        "confidence in the certificate",
+        certificate_fields.get("confidence"),
+        below=1,
+        error=PlanError,
     )
-    return fields_read
+    return certificate_fields
 
 
 def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:

@@ -759,8 +759,8 @@ BUGS = (
     Bug(
         name="verification skips the privacy cost",
         file="engine/publish/verify.py",
-        old="    for name in sorted(expected.keys() | seal.keys()):\n",
-        new='    for name in sorted((expected.keys() | seal.keys()) - {"pcost"}):\n',
+        old="    for name in sorted(expected.keys() | certificate_fields.keys()):\n",
+        new='    for name in sorted((expected.keys() | certificate_fields.keys()) - {"pcost"}):\n',
         tests=("tests/publish/test_package.py::test_verify_compares_every_certificate_field",),
     ),
     Bug(
