@@ -50,17 +50,18 @@ def unique_rows(rows: Index) -> tuple[Index, Index]:
     code, n_codes = np.zeros(len(rows), dtype=np.int64), 1
     for column in rows.T if len(rows) else ():
         width = int(column.max()) + 1
-        if n_codes * width >= 2**63:
+        if n_codes * width >= 2**63:  # number the distinct codes consecutively, to fit in 64 bits
             _, code = np.unique(code, return_inverse=True)
             n_codes = int(code.max()) + 1
         code, n_codes = code * width + column, n_codes * width
     if n_codes > 8 * len(rows) + 1_000:
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
         return first, inverse
-    # with few possible codes a table with one entry per code replaces sorting
-    table = np.full(n_codes, -1)
-    table[code[::-1]] = np.arange(len(rows))[::-1]
-    used_codes = np.flatnonzero(table >= 0)
-    first = table[used_codes]
-    table[used_codes] = np.arange(len(used_codes))
-    return first, table[code]
+    # with few possible codes, tables with one entry per code replace sorting
+    first_of_code = np.full(n_codes, -1)
+    first_of_code[code[::-1]] = np.arange(len(rows))[::-1]
+    used_codes = np.flatnonzero(first_of_code >= 0)
+    first = first_of_code[used_codes]
+    index_of_code = first_of_code
+    index_of_code[used_codes] = np.arange(len(used_codes))
+    return first, index_of_code[code]

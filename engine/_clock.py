@@ -40,11 +40,13 @@ class PlanningClock:
     def _read(self, interval: float) -> float:
         """Return the seconds counted so far.
 
-        ``interval`` : length in seconds from which on the current interval ends and a new one
-        starts.
+        Parameters
+        ----------
+        interval : if the current interval has at least this length in seconds, it ends and a new
+            one starts.
         """
         wall = time.monotonic() - self._wall
-        # a forked process starts with a processor time of 0
+        # in a forked process the processor time is below the one that was stored before the fork
         processor = max(time.process_time() - self._processor, 0.0)
         total = self._total + (wall if self._waiting else min(wall, processor))
         if wall >= interval:

@@ -96,7 +96,13 @@ class _ThreadLimit:
 
     @contextmanager
     def active(self, kind: str) -> Iterator[None]:
-        """Count a context of the kind "small", "large" or "every core" while it is active."""
+        """Apply a context to the number of threads inside the ``with`` block.
+
+        Parameters
+        ----------
+        kind : "small" or "large" for the order of the matrices in the block, or "every core" if
+            the caller uses all cores by other means.
+        """
         self._count(kind, 1)
         try:
             yield

@@ -174,6 +174,8 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     Only the record at the end of the file is read, which states the length of the directory.
     """
     size = file.seek(0, os.SEEK_END)
+    # the record has 22 bytes and a comment of at most 65,535; before it, a file with the extension
+    # ZIP64 has a locator of 20 bytes, which states the position of a record of 56 bytes
     file.seek(max(0, size - (1 << 16) - 42))
     tail = file.read()
     at = tail.rfind(END_OF_DIRECTORY)
@@ -182,14 +184,14 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     members = int.from_bytes(tail[at + 10 : at + 12], "little")
     length = int.from_bytes(tail[at + 12 : at + 16], "little")
     if tail[max(0, at - 20) : at].startswith(LOCATOR_64):
-        # some readers follow the locator, others read the record right before the locator
-        for place in (
-            int.from_bytes(tail[at - 12 : at - 4], "little"),
-            size - len(tail) + at - 20 - 56,
-        ):
-            file.seek(max(0, min(size, place)))
+        stated_position = int.from_bytes(tail[at - 12 : at - 4], "little")
+        position_before_locator = size - len(tail) + at - 20 - 56
+        # some readers use one position, others the other
+        for position in (stated_position, position_before_locator):
+            file.seek(max(0, min(size, position)))
             record = file.read(56)
             if record.startswith(END_OF_DIRECTORY_64):
+                # numbers with all bits set mean that only the record of ZIP64 has the true ones
                 members = max(members % 0xFFFF, int.from_bytes(record[32:40], "little"))
                 length = max(length % 0xFFFFFFFF, int.from_bytes(record[40:48], "little"))
     if members > max_members or length > min(BYTES_PER_MEMBER * max_members, size):

@@ -29,8 +29,9 @@ from typing import Any
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 # Modules that most plans use and that are slow to import.
 PRELOADED = ("scipy.optimize", "scipy.sparse.linalg", "joblib")
-# Environment of processes that fork. A process may have no threads when it forks: OpenBLAS ends its
-# threads before a fork, and this setting keeps the memory allocator of Arrow from starting one.
+# Environment of processes that fork. A process must not have other threads when it forks: OpenBLAS
+# ends its threads before a fork, and this setting keeps the memory allocator of Arrow from starting
+# one.
 FORK_ENVIRONMENT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # Interval of progress messages, which also limits the delay of a cancellation.
 PROGRESS_INTERVAL_S = 0.2
@@ -42,6 +43,22 @@ class Failed:
     """Failed call; ``reason`` is a sentence that says why it has no result."""
 
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Progress:
+    """Message of the server while calls run; the last message of a request is the results.
+
+    Attributes
+    ----------
+    fraction : fraction of finished calls.
+    running : labels of the running calls.
+    new_results : mapping from label to result, of the calls that finished since the last message.
+    """
+
+    fraction: float
+    running: list[str]
+    new_results: dict[str, Any]
 
 
 def peak_megabytes() -> float:
@@ -124,7 +141,7 @@ def run_in_workers(
     at_once: int,
     seconds: float,
     on_progress: Callable[[float, list[str]], object],
-    arrived: Callable[[str, Any], object] = lambda label, result: None,
+    on_result: Callable[[str, Any], object] = lambda label, result: None,
 ) -> dict[str, Any]:
     """Run calls in worker processes; return a mapping from their labels to result or `Failed`.
 
@@ -135,7 +152,7 @@ def run_in_workers(
     seconds : time limit of a call.
     on_progress : called a few times per second with the fraction of finished calls and
         the labels of the running ones; an exception from it ends all calls.
-    arrived : called with the label and the result of a call when it finishes.
+    on_result : called with the label and the result of a call when it finishes.
 
     >>> calls = {"five": (len, ("abcde",))}
     >>> run_in_workers(calls, at_once=1, seconds=60.0, on_progress=lambda fraction, labels: None)
@@ -149,22 +166,22 @@ def run_in_workers(
         server = _ForkServer()
     try:
         message = server.receive((calls, at_once, seconds))
-        while message and message[0] == "running":
-            for label, result in message[3].items():
-                arrived(label, result)
-            on_progress(message[1], message[2])
+        while isinstance(message, _Progress):
+            for label, result in message.new_results.items():
+                on_result(label, result)
+            on_progress(message.fraction, message.running)
             message = server.receive()
     except BaseException:
         server.end()
         raise
-    if not message:
+    if message is None:
         server.end()
         failure = Failed(
             reason=f"The server of the worker processes {_ending(server.process.returncode)}."
         )
         return dict.fromkeys(calls, failure)
     _IDLE_SERVERS.append(server)
-    results: dict[str, Any] = message[1]
+    results: dict[str, Any] = message
     return results
 
 
@@ -186,7 +203,7 @@ def _serve() -> None:
     with suppress(EOFError, OSError):
         while True:
             calls, at_once, seconds = connection.recv()
-            connection.send(("done", _run_calls(calls, at_once, seconds, connection)))
+            connection.send(_run_calls(calls, at_once, seconds, connection))
 
 
 def _run_calls(
@@ -194,7 +211,7 @@ def _run_calls(
 ) -> dict[str, Any]:
     """Run the calls of one request, at most ``at_once`` at a time, and return their results.
 
-    Progress and the results since the last message are sent to the caller.
+    Messages of the type `_Progress` are sent to the caller meanwhile.
     """
     forks = "fork" in multiprocessing.get_all_start_methods()
     # forked processes share the modules that their parent has imported
@@ -203,6 +220,7 @@ def _run_calls(
             import_module(name)
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     waiting = list(calls)
+    # receiving end of the pipe of a process -> label of its call, process, time of its start
     running: dict[Any, tuple[str, Any, float]] = {}
     results: dict[str, Any] = {}
     n_sent = 0
@@ -220,11 +238,10 @@ def _run_calls(
             new_results = dict(list(results.items())[n_sent:])
             n_sent = len(results)
             caller.send(
-                (
-                    "running",
-                    n_sent / len(calls),
-                    [label for label, _, _ in running.values()],
-                    new_results,
+                _Progress(
+                    fraction=n_sent / len(calls),
+                    running=[label for label, _, _ in running.values()],
+                    new_results=new_results,
                 )
             )
             for ready in wait([*running, caller], timeout=PROGRESS_INTERVAL_S):

@@ -60,7 +60,9 @@ class DataError(EngineError, ValueError):
 
 
 class OtherRecords(DataError):
-    """A stored release was measured on other records; nothing was returned, drawn or spent.
+    """A stored release was measured on other records than those given, so it was not returned.
+
+    No noise was drawn and no budget was spent.
 
     Attributes
     ----------

@@ -99,9 +99,9 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def check_callback(progress: Progress | None) -> Listener | None:
-    """Return the callback that ``progress`` stands for: None for None and False, a Bar for True.
+    """Return the callback of an argument ``progress``: None for None and False, a Bar for True.
 
-    Raises PlanError unless any other value can be called.
+    Any other value is returned unchanged; raises PlanError if it cannot be called.
 
     >>> check_callback(3)  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):

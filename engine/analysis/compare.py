@@ -273,7 +273,7 @@ def _computed_results(
         at_once=n_workers,
         seconds=request.time_limit + 15.0,
         on_progress=report_running,
-        arrived=store,
+        on_result=store,
     )
     for label, result in results.items():
         store(label, result)
