@@ -103,7 +103,7 @@ class Comparison(FrozenValue):
 class _Job:
     """A mechanism with options to be planned in a worker, or the search for the lower bound.
 
-    The name of the latter is `BOUND`.
+    The name of the job that searches for the lower bound is `BOUND`.
     """
 
     label: str

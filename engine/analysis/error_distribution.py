@@ -44,7 +44,7 @@ class Coverage:
     ----------
     rehearsals, queries : number of simulated releases, and number of queries that were checked.
     table : one row per confidence level: nominal coverage ("promised"), empirical coverage
-        ("found") and two standard errors of the latter ("by chance").
+        ("found") and two standard errors of the empirical coverage ("by chance").
     bias : largest absolute mean error over the queries, in standard errors of that mean.
     spread : mean squared error divided by the predicted variance, over all checked queries; the
         expected value is 1.
@@ -183,8 +183,8 @@ class ErrorDistribution:
     errors : sorted standard errors, in counts or relative to their targets, shape (points,);
         infinite for queries that are not answerable.
     shares : cumulative share of all queries at each error, shape (points,).
-    inverse_sample_size : 1 / (effective sample size); 0 if every query was evaluated.  The standard error of a
-        share s is about sqrt(s (1 - s) inverse_sample_size).
+    inverse_sample_size : 1 / (effective sample size); 0 if every query was evaluated.  The standard
+        error of a share s is about sqrt(s (1 - s) inverse_sample_size).
     sampled : sample size; 0 if every query was evaluated.
     """
 
@@ -261,30 +261,31 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
     if not is_exact(plan.workload):
         footprints = {variance: _factored_queries(variance) for variance, _ in classes}
         n_distinct = sum(_distinct_count(footprints[variance], variance) for variance, _ in classes)
-    values: list[Array] = []
+    squared_ratios: list[Array] = []
     multiplicities: list[Array] = []
     inverse_sample_size = 0.0
     for (variance, target), members in classes.items():
         total = plan.workload.groups[members[0]].count * len(members)
-        index = None
+        sample = None
         if n_distinct > MAX_UNSAMPLED_QUERIES:
-            index = chosen_queries(plan.workload, members[0], total)
-        if index is not None and _distinct_count(footprints[variance], variance) > len(index[0]):
+            sample = chosen_queries(plan.workload, members[0], total)
+        # pairs of variances and the numbers of queries that have them
+        if sample is not None and _distinct_count(footprints[variance], variance) > len(sample[0]):
             # the sample includes the largest variance
-            sample = np.append(variance.at(tuple(index)), variance.largest())
-            inverse_sample_size += (total / plan.workload.queries) ** 2 / len(sample)
-            pieces = [(sample, np.ones(len(sample)))]
+            sampled = np.append(variance.at(tuple(sample)), variance.largest())
+            inverse_sample_size += (total / plan.workload.queries) ** 2 / len(sampled)
+            variance_counts = [(sampled, np.ones(len(sampled)))]
         else:
-            pieces = _all_variances(variance, footprints.get(variance))
+            variance_counts = _all_variances(variance, footprints.get(variance))
         # number of queries that each evaluated query represents
-        scale = total / math.fsum(float(n.sum()) for _, n in pieces)
-        values += [v.ravel() / target**2 for v, _ in pieces]
-        multiplicities += [n.ravel() * scale for _, n in pieces]
-    variances, counts = np.concatenate(values), np.concatenate(multiplicities)
-    order = np.argsort(variances, kind="stable")
+        scale = total / math.fsum(float(n.sum()) for _, n in variance_counts)
+        squared_ratios += [v.ravel() / target**2 for v, _ in variance_counts]
+        multiplicities += [n.ravel() * scale for _, n in variance_counts]
+    values, counts = np.concatenate(squared_ratios), np.concatenate(multiplicities)
+    order = np.argsort(values, kind="stable")
     cumulative = np.cumsum(counts[order])
     return ErrorDistribution(
-        errors=np.sqrt(variances[order]),
+        errors=np.sqrt(values[order]),
         shares=cumulative / cumulative[-1],
         inverse_sample_size=inverse_sample_size,
         sampled=len(order) if inverse_sample_size else 0,
@@ -348,23 +349,26 @@ def chosen_queries(
     return _even_points([p.count for p in group_queries.parts], quota)
 
 
-def variances_of(plan: Plan, group: int, index: Sequence[npt.NDArray[np.int64]] | None) -> Array:
-    """Return the variances at positions of `chosen_queries`, in counts^2, shape (queries,)."""
-    return plan.variances(group) if index is None else plan.group_variance(group).at(tuple(index))
+def variances_of(plan: Plan, group: int, sample: Sequence[npt.NDArray[np.int64]] | None) -> Array:
+    """Return the variances of the queries of a group, in counts^2, shape (queries,).
+
+    ``sample`` is the result of `chosen_queries`; None stands for all queries.
+    """
+    return plan.variances(group) if sample is None else plan.group_variance(group).at(tuple(sample))
 
 
-def number_in_group(group: Group, index: Sequence[npt.NDArray[np.int64]] | None, at: int) -> int:
+def number_in_group(group: Group, sample: Sequence[npt.NDArray[np.int64]] | None, at: int) -> int:
     """Return the number, within its group, of one query of a sample.
 
     Parameters
     ----------
-    index : result of `chosen_queries`; None if all queries of the group were evaluated.
+    sample : result of `chosen_queries`; None if all queries of the group were evaluated.
     at : position of the query in the sample.
     """
-    if index is None:
+    if sample is None:
         return at
     number = 0
-    for part, positions in zip(group.parts, index, strict=True):
+    for part, positions in zip(group.parts, sample, strict=True):
         number = number * part.count + int(positions[at])
     return number
 

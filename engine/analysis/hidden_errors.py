@@ -91,7 +91,7 @@ def propose_weights(
 
     Returns the smallest of `FACTORS` for which their RMSE is at most `GOAL_RATIO` times that of all
     queries, or else the largest one for which the RMSE of all queries is at most `MAX_RISE` times
-    that before.  Returns None if no factor satisfies the latter.
+    its value with the original weights.  Returns None if every factor raises it more.
     """
     report = progress_reporter(progress, "The search for weights was cancelled.")
     proposal: WeightProposal | None = None

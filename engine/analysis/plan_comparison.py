@@ -151,31 +151,31 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
     worst : largest ratio of standard errors, first over second.
     number : number of the query with this ratio.
     """
-    queries, index = first.workload.groups[group], chosen_queries(first.workload, group)
-    error_ratios = _ratios_at(first, second, group, index)
+    queries, sample = first.workload.groups[group], chosen_queries(first.workload, group)
+    error_ratios = _ratios_at(first, second, group, sample)
     worse = float(np.mean(error_ratios > 1.0 + EQUAL_ERROR_TOLERANCE))
     better = float(np.mean(error_ratios < 1.0 - EQUAL_ERROR_TOLERANCE))
     # Extreme ratios often lie at corners, of which a sample contains few.
-    if index is not None:
+    if sample is not None:
         corners = list(
             itertools.product(*(sorted({0, p.count - 1}) for p in queries.parts[:MAX_CORNERS]))
         )
         zeros = [np.zeros(len(corners), dtype=np.int64) for _ in queries.parts[MAX_CORNERS:]]
-        index = [
+        sample = [
             np.concatenate([positions, ends])
-            for positions, ends in zip(index, [*np.array(corners).T, *zeros], strict=True)
+            for positions, ends in zip(sample, [*np.array(corners).T, *zeros], strict=True)
         ]
-        error_ratios = _ratios_at(first, second, group, index)
+        error_ratios = _ratios_at(first, second, group, sample)
     # The first of the tied queries.
     worst = int(np.argmax(error_ratios >= error_ratios.max() * (1.0 - EQUAL_ERROR_TOLERANCE)))
-    return worse, better, float(error_ratios[worst]), number_in_group(queries, index, worst)
+    return worse, better, float(error_ratios[worst]), number_in_group(queries, sample, worst)
 
 
 def _ratios_at(
-    first: Plan, second: Plan, group: int, index: list[npt.NDArray[np.int64]] | None
+    first: Plan, second: Plan, group: int, sample: list[npt.NDArray[np.int64]] | None
 ) -> Array:
     """Return ratios of standard errors of two plans for all queries of a group, or for a sample."""
-    return ratios(*(np.sqrt(variances_of(plan, group, index)) for plan in (first, second)))
+    return ratios(*(np.sqrt(variances_of(plan, group, sample)) for plan in (first, second)))
 
 
 def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> str:

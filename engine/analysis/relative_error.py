@@ -235,20 +235,23 @@ def _variations(plan: Plan, records: float) -> tuple[Array, ...]:
 
 def _variation_of_group(plan: Plan, number: int, group: Group, records: float) -> Array:
     """Return the coefficients of variation of a group if the records are spread uniformly."""
-    index = chosen_queries(plan.workload, number)
-    errors = np.sqrt(variances_of(plan, number, index))
-    shares = _even_shares(group, index)
+    sample = chosen_queries(plan.workload, number)
+    errors = np.sqrt(variances_of(plan, number, sample))
+    shares = _even_shares(group, sample)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(errors > 0.0, errors / (records * shares), 0.0)
 
 
-def _even_shares(group: Group, index: Sequence[Index] | None) -> Array:
+def _even_shares(group: Group, sample: Sequence[Index] | None) -> Array:
     """Return the share of uniformly spread records in each query, or each sampled query."""
     shares = np.ones(1)
-    for place, part in enumerate(group.parts):
-        counted = np.abs(part.family.dot(part.sizes, np.ones(part.cells)) / part.cells)
-        chosen = counted if index is None else counted[index[place]]
-        shares = np.multiply.outer(shares, chosen).ravel() if index is None else shares * chosen
+    for k, part in enumerate(group.parts):
+        part_shares = np.abs(part.family.dot(part.sizes, np.ones(part.cells)) / part.cells)
+        shares = (
+            np.multiply.outer(shares, part_shares).ravel()
+            if sample is None
+            else shares * part_shares[sample[k]]
+        )
     return shares
 
 
