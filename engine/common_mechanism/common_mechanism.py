@@ -660,7 +660,7 @@ def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
         blocks = np.split(Q, np.cumsum([h.shape[1] for h in H])[:-1])
         # C_i = T^-T H_i H_i^T T^-1; they add up to the identity, so they are of comparable size
         C = [block.T @ block for block in blocks]
-        # C_i <= C_j makes the constraint Sigma >= C_i redundant; two have a closed form anyway
+        # C_i <= C_j makes the constraint Sigma >= C_i redundant; two constraints have a closed form
         maximal = _maximal_indices(C) if len(C) > 2 else list(range(len(C)))
         if len(maximal) == len(C):
             break

@@ -188,8 +188,8 @@ class Residual:
     schema, max_records : schema of the plan, and number of records up to which rounding is charged.
     blocks : mapping from residual space to the block that remains to be measured; spaces whose full
         precision the look has are absent.
-    block_residuals : mapping from each residual space that the look measures to the object that combines the
-        answers of both stages.
+    block_residuals : mapping from each residual space that the look measures to the object that
+        combines the answers of both stages.
     spend : cost of this stage on the ledger, in pcost; 0 if there is nothing to measure.
     rows_per_person : number of rows of one person that the cost protects.
     """
@@ -219,7 +219,7 @@ class CommonPlan:
 
     Attributes
     ----------
-    options, names : the plans to choose from, and their names on screen.
+    options, names : the plans from which one is chosen after the look, and their names on screen.
     look : plan of the common part, which is measured first; its workload has the groups of the
         options that it answers.
     residuals : what remains to be measured after the look, for each plan.
@@ -256,7 +256,8 @@ class CommonPlan:
     def saved(self) -> float:
         """Pcost of the look divided by the largest pcost of an option.
 
-        A look that is not part of the chosen plan would cost this much more.
+        It is the share of the budget that the look would cost in addition, if it were measured
+        separately and not reused for the chosen plan.
         """
         return self.look.budget.pcost / max(option_cost(p) for p in self.options)
 

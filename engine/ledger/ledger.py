@@ -157,10 +157,9 @@ def looks_like(name: str, other: str) -> bool:
 
 
 def _skeletons(name: str) -> set[str]:
-    """Return forms of a name in which confusable letters are equal; two names with a common form
-    are confusable.
+    """Return two forms of a name, in which all letters that look alike are replaced by one letter.
 
-    One form reads a capital I as i, the other as l.
+    One form reads a capital I as i, the other as l.  Two names with a common form are confusable.
     """
     text = visible_text(name).translate(_SKELETON_LETTERS)
     folded = (" ".join(reading.casefold().split()) for reading in (text, text.replace("I", "l")))

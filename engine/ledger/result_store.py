@@ -92,7 +92,7 @@ def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
         # a folder that was restored from a copy may be readable by other users
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
-        # a power cut loses directory entries that were not synced, also that of this folder
+        # a power cut loses directory entries that were not synced, so the entry of this folder is
         sync_folder(folder.parent)
         place, file = _locked_temporary_file(folder)
         with file:

@@ -211,8 +211,8 @@ class Measurement(FrozenValue):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the measurement and its plan to a file that `load` reads without the ledger.
 
-        Guarantee: the file contains released numbers only; that of a rehearsal is marked as one.
-        No existing file is overwritten, and an interrupted call leaves no incomplete file.
+        Guarantee: the file contains released numbers only, and the file of a rehearsal is marked as
+        such.  No existing file is overwritten, and an interrupted call leaves no incomplete file.
 
         Raises
         ------

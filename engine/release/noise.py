@@ -179,8 +179,8 @@ class _Envelope:
     width_bits : b; every bin has 2^b integers.
     counts : number of table entries of each bin, shape (bins,); at least the density at the first
         integer of the bin.
-    bin_of : bin of each table entry, shape (TABLE_ENTRIES,); that of the last entry is ``bins``, all
-        integers after the bins.
+    bin_of : bin of each table entry, shape (TABLE_ENTRIES,).  The last entry has the number
+        ``bins``, which stands for all integers after the bins.
     """
 
     power: int
