@@ -654,20 +654,14 @@ class KroneckerSolver:
         out = []
         for a, unit in zip(identity_weights.tolist(), problem.grams, strict=True):
             n = len(unit[0].matrix)
-            # Sherman-Morrison formula for the covariance of the strategy
+            # Sherman-Morrison formula: the covariance of the strategy is
+            # (I - correction 11^T) / a^2
             correction = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)
-            out.append(
-                np.array(
-                    [
-                        max(
-                            np.trace(g.matrix) - correction * g.matrix.sum(),
-                            np.trace(g.matrix) / n**2,
-                        )
-                        for g in unit
-                    ]
-                )
-                / (a * a)
-            )
+            traces = np.array([np.trace(g.matrix) for g in unit])
+            totals = np.array([g.matrix.sum() for g in unit])
+            # The lower limit is for small a: without it, groups with the total on this unit would
+            # have almost no weight in the searches on the other units.
+            out.append(np.maximum(traces - correction * totals, traces / n**2) / (a * a))
         return out
 
     def _descend(

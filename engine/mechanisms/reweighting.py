@@ -291,8 +291,9 @@ def dual_norm(
     The gradient is with respect to the logarithms of `Emphasis.weights`, shape (classes,), and of
     the entries of `Emphasis.vectors`, one array per vector.
     """
+    # the dual norm has the exponent q with 1 / p + 1 / q = 1, for the p of the objective
     q = goal.conjugate
-    # the first group of every class
+    # the first group of every class, and the number of groups in it
     examples = {c: i for i, c in reversed(list(enumerate(emphasis.class_of_group)))}
     sizes = np.bincount(
         [k for k in emphasis.class_of_group if k >= 0], minlength=len(emphasis.weights)

@@ -698,7 +698,7 @@ class VarianceBuilder:
         coupled : the remaining spaces, with their blocks.
         """
         schema, ranks = self.schema, group.ranks(self.schema)
-        inside = [
+        spaces = [
             (a, self._block_of_space.get(s))
             for a in group.spaces(schema)
             if not schema.is_exact(s := group.named(a))
@@ -706,7 +706,7 @@ class VarianceBuilder:
         centers = tuple(map(digest, self.split.centers_of(group.attributes)))
         complements = self.split.inside(group.named(ranks))
         space_keys, union_ids = [], dict[Block, int]()
-        for axes, block in inside:
+        for axes, block in spaces:
             position = (
                 (block.spaces.index(group.named(axes)), union_ids.setdefault(block, len(union_ids)))
                 if block and block.union
@@ -731,16 +731,16 @@ class VarianceBuilder:
         )
         coupled = [
             (axes, block)
-            for axes, block in inside
+            for axes, block in spaces
             if axes in affected or (block is not None and block.union)
         ]
-        products = [(axes, block) for axes, block in inside if (axes, block) not in coupled]
+        products = [(axes, block) for axes, block in spaces if (axes, block) not in coupled]
         return self._keys.setdefault(form, form), complements, products, coupled
 
-    def _products(self, group: Group, inside: Sequence[MeasuredSpace]) -> list[Summand]:
+    def _products(self, group: Group, spaces: Sequence[MeasuredSpace]) -> list[Summand]:
         """Return the summands for spaces in which query components are Kronecker products."""
         summands = []
-        for axes, block in inside:
+        for axes, block in spaces:
             if block is not None:
                 arrays: list[tuple[Parts, Array]] = [
                     ((p,), self._outside_squares(group, p)) for p in parts_outside(group, axes)
@@ -754,13 +754,13 @@ class VarianceBuilder:
                 )
         return summands
 
-    def _unmeasured_terms(self, group: Group, inside: Sequence[MeasuredSpace]) -> list[Summand]:
+    def _unmeasured_terms(self, group: Group, spaces: Sequence[MeasuredSpace]) -> list[Summand]:
         """Return `GroupVariance.unmeasured` for the spaces whose query components are products.
 
         A term is positive for the queries whose component in its space is not measured.
         """
         unmeasured = []
-        for axes, block in inside:
+        for axes, block in spaces:
             missing = self._unmeasured_marks(group, axes, block)
             outside = (
                 [((p,), self._has_component(group, p, ())) for p in parts_outside(group, axes)]
