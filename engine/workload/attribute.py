@@ -19,14 +19,17 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property, partial
 from itertools import islice, pairwise
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from engine._format import MAX_NAME, quote_public, shortest_text
+from engine._validation import check_type
 from engine.errors import SchemaError
 from engine.workload.calendar import (
     MAX_YEAR,
@@ -37,11 +40,13 @@ from engine.workload.calendar import (
     first_day,
     read_period,
 )
+from engine.workload.hierarchy import CodeList, Hierarchy
 from engine.workload.schema_io import (
     ALL_KEYS,
     DATE_KEYS,
     DATE_KIND,
     FORBIDDEN,
+    HIERARCHIES_KEY,
     MAX_LABEL,
     check_text,
     parse_row,
@@ -54,6 +59,7 @@ _MAX_MISSING_VALUES = 1_000
 KINDS = ("categorical", "numeric")
 DECIMALS = (".", ",")
 THOUSANDS = (".", ",", " ", "'")
+_GIVE_CODE_LIST = "a CodeList, such as CodeList.from_csv(text)"
 # alternatives to " " as a thousands separator
 _BLANK_NAMES = ("space", "\u00a0", "\u2009", "\u202f")
 
@@ -84,6 +90,7 @@ class Attribute:
     start, stop : with dates, labels of the first and the last cell.
     unit : with dates, calendar unit of a cell.
     date_format : with dates, format of the texts, such as "%d.%m.%Y"; None is ISO 8601.
+    hierarchies : levels of areas over the cells, for the families `Level` and `Levels`.
 
     >>> Attribute.numeric("age", [0, 20, 65, 120]).label(2)
     '[65, 120]'
@@ -107,6 +114,7 @@ class Attribute:
     stop: str | None = None
     unit: str | None = None
     date_format: str | None = None
+    hierarchies: tuple[Hierarchy, ...] = ()
 
     @classmethod
     def categorical(
@@ -143,6 +151,32 @@ class Attribute:
             missing=missing,
             missing_values=codes,
         )
+
+    @classmethod
+    def hierarchy(
+        cls,
+        name: str,
+        code_list: CodeList,
+        *,
+        other: str | None = None,
+        missing: str | None = None,
+        missing_values: Iterable[str] = (),
+    ) -> Attribute:
+        """Create a categorical attribute with the codes of a list as cells, and its levels of areas.
+
+        `other`, `missing` and `missing_values` are those of `categorical`. A cell that they add is
+        an area of its own in every level. Another hierarchy of the same codes is added by
+        `with_hierarchy`.
+
+        >>> counties = CodeList.from_labels({"Ohio": ["39001", "39003"], "Iowa": ["19001"]}, levels=["state"])
+        >>> Attribute.hierarchy("county", counties).hierarchies[0].level_names
+        ('state',)
+        """
+        check_type("code_list", code_list, CodeList, error=SchemaError, give=_GIVE_CODE_LIST)
+        attribute = cls.categorical(
+            name, code_list.codes, other=other, missing=missing, missing_values=missing_values
+        )
+        return attribute.with_hierarchy(code_list)
 
     @classmethod
     def numeric(
@@ -313,6 +347,8 @@ class Attribute:
                 f"{subject} has missing, which needs labels or edges; give one of these, or omit missing"
             )
         object.__setattr__(self, "missing_values", _missing_texts(self.name, self.missing_values))
+        if self.hierarchies:
+            self._check_hierarchies(subject)
 
     def _check_labels(self, subject: str) -> None:
         if self.kind != "categorical":
@@ -439,6 +475,61 @@ class Attribute:
                     " 'unknown'"
                 )
 
+    def _check_hierarchies(self, subject: str) -> None:
+        hierarchies = tuple(self.hierarchies)
+        object.__setattr__(self, "hierarchies", hierarchies)
+        for hierarchy in hierarchies:
+            check_type(
+                "hierarchies", hierarchy, Hierarchy, error=SchemaError, give="Hierarchy objects"
+            )
+            if hierarchy.cells != self.size:
+                raise SchemaError(
+                    f"{subject} has {self.size:,} cells, but its hierarchy"
+                    f" {quote_public(hierarchy.name)} has {hierarchy.cells:,}; read the code list"
+                    " again for these cells, or remove the hierarchy"
+                )
+            if self.name in hierarchy.level_names:
+                raise SchemaError(
+                    f"{subject} has a level of its own name, which denotes its cells; rename the"
+                    " level or the attribute"
+                )
+        names = [hierarchy.name for hierarchy in hierarchies]
+        if len(set(names)) < len(names):
+            raise SchemaError(f"{subject} has two hierarchies of the same name; rename one of them")
+
+    def with_hierarchy(self, code_list: CodeList) -> Attribute:
+        """Return the attribute with one more hierarchy, whose code list has the same cells.
+
+        The codes can be in another order. The cells for `other` and `missing` values need no code.
+
+        Raises
+        ------
+        SchemaError : if a label has no code, or a code is not a label.
+        """
+        check_type("code_list", code_list, CodeList, error=SchemaError, give=_GIVE_CODE_LIST)
+        subject = f"attribute {quote_public(self.name)}"
+        if self.labels is None:
+            raise SchemaError(
+                f"{subject} has no labels, which are compared with the codes of a list; make it"
+                " categorical"
+            )
+        listed = set(code_list.codes)
+        added = [text for text in self.labels if text not in listed]
+        if unknown := [text for text in added if text not in (self.other, self.missing)]:
+            raise SchemaError(
+                f"{subject} has the label {quote_public(unknown[0])}, which is not a cell of the code"
+                " list; add it to the list, or remove the label"
+            )
+        if surplus := listed.difference(self.labels):
+            raise SchemaError(
+                f"the code list has the cell {quote_public(min(surplus))}, which is not a label of"
+                f" {subject}; add the label, or remove the code"
+            )
+        positions = {code: i for i, code in enumerate((*code_list.codes, *added))}
+        order = np.array([positions[label] for label in self.labels], dtype=np.int64)
+        hierarchy = code_list.hierarchy.with_cells(added).reordered(order)
+        return replace(self, hierarchies=(*self.hierarchies, hierarchy))
+
     @property
     def is_dated(self) -> bool:
         """Whether the cells are calendar periods."""
@@ -546,6 +637,7 @@ class Attribute:
             "decimal": self.decimal,
             "thousands": self.thousands,
             **{key: getattr(self, key) for key in DATE_KEYS},
+            HIERARCHIES_KEY: [hierarchy.to_dict() for hierarchy in self.hierarchies] or None,
         }
         return description | {key: value for key, value in optional.items() if value is not None}
 
@@ -565,6 +657,7 @@ class Attribute:
             )
         options = {key: value for key, value in document.items() if value is not None}
         name, kind = options.pop("name", None), options.pop("kind", None)
+        hierarchies = options.pop(HIERARCHIES_KEY, [])
         check_text(name, "attribute name", MAX_NAME)
         domains = options.keys() & {"labels", "edges"}
         dated = kind == DATE_KIND
@@ -603,7 +696,11 @@ class Attribute:
                 f"attribute {quote_public(name)} has a size that differs from its"
                 f" {attribute.size:,} cells"
             )
-        return attribute
+        if not hierarchies:
+            return attribute
+        if not isinstance(hierarchies, list):
+            raise SchemaError(f"attribute {quote_public(name)} needs a list of hierarchies")
+        return replace(attribute, hierarchies=tuple(map(Hierarchy.from_dict, hierarchies)))
 
 
 def attribute_from_texts(row: Mapping[str, str]) -> Attribute:

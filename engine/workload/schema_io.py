@@ -31,7 +31,15 @@ DATE_KIND = "dates"
 KEYS = ("name", "kind", "size", "labels", "edges", "other", "missing", "clip")
 DATE_KEYS = ("start", "stop", "unit", "date_format")
 # CSV columns that are written only if an attribute uses them
-OPTIONAL_KEYS = ("integer", "missing_values", "decimal", "thousands", *DATE_KEYS)
+HIERARCHIES_KEY = "hierarchies"
+OPTIONAL_KEYS = (
+    "integer",
+    "missing_values",
+    "decimal",
+    "thousands",
+    *DATE_KEYS,
+    HIERARCHIES_KEY,
+)
 ALL_KEYS = KEYS + OPTIONAL_KEYS
 TRUE_OR_FALSE = ("clip", "integer")
 # common texts for missing values: suggested to users, but never assumed
@@ -163,14 +171,13 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
     return rows
 
 
-def decoded_text(text: str | bytes) -> str:
+def decoded_text(text: str | bytes, *, limit: int = MAX_FILE) -> str:
     """Decode a public file as UTF-8, or as UTF-16 if it has a byte order mark; raise SchemaError."""
     if not isinstance(text, (str, bytes)):
         raise SchemaError(f"a file must be text or bytes, not {type(text).__name__}")
-    if len(text) > MAX_FILE:
+    if len(text) > limit:
         raise SchemaError(
-            f"the file has {len(text):,} characters, but at most {MAX_FILE:,} are allowed; remove"
-            " some attributes"
+            f"the file has {len(text):,} characters, but at most {limit:,} are allowed; remove a part"
         )
     if isinstance(text, str):
         return text.removeprefix("\ufeff")
@@ -206,6 +213,8 @@ def _cell(value: Any) -> str:
     """Format a value as a CSV cell."""
     if value is None:
         return ""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return _escaped(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     if isinstance(value, list):
         return "|".join(
             _escaped(entry if isinstance(entry, str) else shortest_text(entry)) for entry in value
@@ -244,6 +253,8 @@ def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
             if cell.lower() not in ("true", "false"):
                 raise SchemaError(f"the column {key} must have true or false")
             document[key] = cell.lower() == "true"
+        elif key == HIERARCHIES_KEY:
+            document[key] = read_json(texts[0])
         elif key == "size" or (key == "missing" and numeric):
             document[key] = _parsed_number(texts[0], int if key == "size" else float)
         else:
