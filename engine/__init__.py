@@ -57,7 +57,19 @@ if TYPE_CHECKING:
     from engine.records import Counts, SheetFile, TextFile, count_marginals
     from engine.records.subprocess_readers import draft_schema
     from engine.release import Measurement, load_measurement, measure
-    from engine.workload import Attribute, Custom, Schema, Suffix, Width, Workload
+    from engine.workload import (
+        Attribute,
+        CodeList,
+        Custom,
+        Hierarchy,
+        HierarchyLevel,
+        Level,
+        Levels,
+        Schema,
+        Suffix,
+        Width,
+        Workload,
+    )
     from engine.workload.families import FAMILIES, Random
 
     __version__: str
@@ -67,11 +79,16 @@ __all__ = [
     "MECHANISMS",
     "Attribute",
     "Budget",
+    "CodeList",
     "CommonMechanism",
     "CommonPlan",
     "Counts",
     "Custom",
+    "Hierarchy",
+    "HierarchyLevel",
     "Ledger",
+    "Level",
+    "Levels",
     "LinearMechanism",
     "Measurement",
     "NestedPlanRule",
@@ -107,12 +124,17 @@ __all__ = [
 _MODULES = {
     "Attribute": "engine.workload",
     "Budget": "engine.privacy",
+    "CodeList": "engine.workload",
     "CommonMechanism": "engine.common_mechanism",
     "CommonPlan": "engine.common_mechanism",
     "Counts": "engine.records",
     "Custom": "engine.workload",
     "FAMILIES": "engine.workload.families",
+    "Hierarchy": "engine.workload",
+    "HierarchyLevel": "engine.workload",
     "Ledger": "engine.ledger",
+    "Level": "engine.workload",
+    "Levels": "engine.workload",
     "LinearMechanism": "engine.common_mechanism",
     "MECHANISMS": "engine.mechanisms",
     "Measurement": "engine.release",

@@ -58,6 +58,21 @@ def conditions(query_family, attributes):
         case "width":
             starts = range(n - query_family.width + 1)
             return [partial(lambda i, x: i <= x < i + query_family.width, i) for i in starts]
+        case "level" | "levels":
+            (attribute,) = attributes
+            levels = {
+                level.name: level.area_of_cell
+                for hierarchy in attribute.hierarchies
+                for level in hierarchy.levels
+                if query_family.hierarchy in (None, hierarchy.name)
+            }
+            levels[attribute.name] = np.arange(n)
+            names = getattr(query_family, "levels", None) or [query_family.level]
+            return [
+                partial(lambda areas, area, x: areas[x] == area, levels[name], area)
+                for name in names
+                for area in range(max(levels[name]) + 1)
+            ]
         case "affine":
             return [partial(lambda c, x, y: x + y <= c, c) for c in range(n + m - 1)]
         case "abs":

@@ -6,7 +6,17 @@ strategies or missing parts.
 
 import numpy as np
 
-from engine.workload import Attribute, Circular, Custom, Schema, Width, Workload
+from engine.workload import (
+    Attribute,
+    Circular,
+    CodeList,
+    Custom,
+    Level,
+    Levels,
+    Schema,
+    Width,
+    Workload,
+)
 from engine.workload.families import Random, Total
 
 
@@ -231,6 +241,25 @@ def mapping_families():
     return w.add(("c", "b"), {"b": Random(count=4, seed=8), "c": Custom([[1, 2, 3]])})
 
 
+def levels():
+    """Two hierarchies, a branch that ends early, and weights of levels in a product."""
+    tree = {"A": {"a": ["1", "2"], "b": ["3", "4", "5"]}, "B": {"c": ["6"], "d": ["7", "8"]}}
+    regions = CodeList.from_labels(
+        {**tree, "C": ["9"]}, name="regions", levels=["region", "district"]
+    )
+    zones = CodeList.from_labels(
+        {"north": ["1", "9", "3", "8"], "south": list("24567")}, name="zones", levels=["zone"]
+    )
+    place = Attribute.hierarchy("place", regions, missing="unknown").with_hierarchy(zones)
+    w = Workload(Schema([Attribute.categorical("sex", ["F", "M"]), place]))
+    w = w.add(
+        ("place", "sex"),
+        {"place": Levels(["district", "region"], weights=[1, 3]), "sex": "marginal"},
+    )
+    w = w.add(("sex", "place"), {"place": Level("zone"), "sex": "marginal"}, weight=2.0)
+    return w.add("place", Levels(["region", "place"])).add("place", Level("place"), weight=0.5)
+
+
 def suffixes():
     w = (
         Workload(numeric(5, 4, 2))
@@ -322,6 +351,7 @@ SHAPES = {
         windows,
         windows_coupled,
         mapping_families,
+        levels,
         suffixes,
         weights_ratio,
         reversed_pair,

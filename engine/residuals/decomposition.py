@@ -603,16 +603,18 @@ def _pattern(
     the coefficient, and the factors.  ``ranks`` lists the axes of the group in schema order.
     """
     parts, weights = group.parts, group.query_weights
+    part_weights = [weights] if len(parts) == 1 else group.part_weights or [None] * len(parts)
     if len(parts) > 1 and (
-        weights is not None or registry.split.complement(group.attributes) is not None
+        (weights is not None and group.part_weights is None)
+        or registry.split.complement(group.attributes) is not None
     ):
         # per-query weights and complements are not products over the parts, so all parts are
         # replaced by one part on all attributes
-        parts = (joint_part(group),)
+        parts, part_weights = (joint_part(group),), [weights]
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> schema order
     choices = []  # for every part, its Gram on every subset of its attributes
-    for part in parts:
-        entries = registry.look_up(part, group.named(part.axes), weights)
+    for part, of_part in zip(parts, part_weights, strict=True):
+        entries = registry.look_up(part, group.named(part.axes), of_part)
         choices.append(
             [(tuple(position[part.axes[i]] for i in inside), gram) for inside, gram in entries]
         )

@@ -1,7 +1,18 @@
 """Schemas, query families and workloads."""
 
 from engine.workload.attribute import Attribute
-from engine.workload.families import Circular, Custom, Family, Marginal, Range, Suffix, Width
+from engine.workload.families import (
+    Circular,
+    Custom,
+    Family,
+    Level,
+    Levels,
+    Marginal,
+    Range,
+    Suffix,
+    Width,
+)
+from engine.workload.hierarchy import AreaWeights, CodeList, Hierarchy, HierarchyLevel
 from engine.workload.schema import Schema
 from engine.workload.schema_draft import DraftSchema
 from engine.workload.schema_io import DEFAULT_MISSING_TEXTS
@@ -9,12 +20,18 @@ from engine.workload.workload import Group, Part, Workload, joint_part, new_grou
 
 __all__ = [
     "DEFAULT_MISSING_TEXTS",
+    "AreaWeights",
     "Attribute",
     "Circular",
+    "CodeList",
     "Custom",
     "DraftSchema",
     "Family",
     "Group",
+    "Hierarchy",
+    "HierarchyLevel",
+    "Level",
+    "Levels",
     "Marginal",
     "Part",
     "Range",

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
+import copy
 import csv
 import hashlib
 import io
@@ -23,7 +25,7 @@ import tokenize
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -32,10 +34,11 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array, Index
-from engine._format import csv_start, near_matches, shortest_text
+from engine._format import csv_start, near_matches, quote_public, shortest_text
 from engine._validation import check_int, check_positive
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
+from engine.workload.hierarchy import AreaWeights, LevelSelection
 
 # approximate number of matrix entries per chunk of rows
 CHUNK_ENTRIES = 1 << 20
@@ -125,6 +128,11 @@ class Family(ABC):
     def largest_entries(self, sizes: Sequence[int]) -> Array:
         """Return the largest absolute entry of each row of W, shape (count,)."""
         return np.concatenate([np.abs(rows).max(axis=1) for _, rows in self.chunks(sizes)])
+
+    @property
+    def query_weights(self) -> Array | None:
+        """Weight of each query where the family has weights, shape (count,); None is 1 for each."""
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the family as JSON-ready data."""
@@ -424,6 +432,238 @@ class Width(Intervals):
 
 
 @dataclass(frozen=True)
+class _Areas(Family):
+    """Base class of families whose queries are the areas of levels of one attribute.
+
+    `bind` returns a copy with ``selection``, the levels of a hierarchy of the attribute. Products,
+    Gram matrices and quadratic forms are computed from the areas of the cells, without the query
+    matrix.
+    """
+
+    selection: LevelSelection | None = field(default=None, init=False, repr=False)
+
+    def _bound_to(self, attribute: Attribute, levels: Sequence[str], name: str | None) -> Family:
+        bound = copy.copy(self)
+        object.__setattr__(bound, "selection", _selection(attribute, levels, name))
+        return bound
+
+    @property
+    def _selected(self) -> LevelSelection:
+        if self.selection is None:
+            raise WorkloadError(
+                f"The family '{self.name}' has no attribute yet. Add the family to a workload first."
+            )
+        return self.selection
+
+    def area_weights(self, weights: Array | None = None) -> AreaWeights:
+        """Return the Gram W^T diag(weights) W as weights of the areas of the hierarchy.
+
+        ``weights`` has shape (queries,); None is 1 for each query.
+        """
+        return self._selected.area_weights(weights)
+
+    def count(self, sizes: Sequence[int]) -> int:
+        return self._selected.starts[-1]
+
+    def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
+        selected, (n,) = self._selected, sizes
+        first, end, _ = slice(start, stop).indices(selected.starts[-1])
+        out = np.zeros((max(0, end - first), n))
+        for areas, offset in zip(selected.areas, selected.starts, strict=False):
+            query = areas + offset
+            cells = np.flatnonzero((first <= query) & (query < end))
+            out[query[cells] - first, cells] = 1.0
+        return out
+
+    def gram(self, sizes: Sequence[int], weights: Array | None = None) -> Array:
+        selected, (n,) = self._selected, sizes
+        out = np.zeros((n, n))
+        for areas, offset in zip(selected.areas, selected.starts, strict=False):
+            weight = 1.0 if weights is None else weights[areas + offset][:, None]
+            out += (areas[:, None] == areas) * weight
+        return out
+
+    def dot(self, sizes: Sequence[int], table: Array) -> Array:
+        return np.concatenate([_area_sums(areas, table) for areas in self._selected.areas])
+
+    def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
+        (n,) = sizes
+        return np.concatenate(
+            [
+                np.bincount(areas, _area_sums(areas, matrix)[areas, np.arange(n)])
+                for areas in self._selected.areas
+            ]
+        )
+
+    def squared_norms(self, sizes: Sequence[int]) -> Array:
+        return np.concatenate([np.bincount(a).astype(float) for a in self._selected.areas])
+
+    def largest_entries(self, sizes: Sequence[int]) -> Array:
+        return np.ones(self.count(sizes))
+
+    def text(self, attributes: Sequence[Attribute], index: int) -> str:
+        (attribute,) = attributes
+        selected = self._selected
+        chosen = bisect.bisect_right(selected.starts, index) - 1
+        area, position = index - selected.starts[chosen], selected.positions[chosen]
+        levels = selected.hierarchy.levels
+        if position == len(levels):
+            return run_text(attribute, area, area + 1)
+        return levels[position].condition(area)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("areas", self._selected.digest)
+
+
+def _area_sums(areas: Index, table: Array) -> Array:
+    """Return the sums of a table of shape (cells, ...) over the areas, shape (areas, ...)."""
+    order = np.argsort(areas, kind="stable")
+    first = np.searchsorted(areas[order], np.arange(int(areas.max()) + 1))
+    return np.asarray(np.add.reduceat(table[order], first, axis=0))
+
+
+def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None) -> LevelSelection:
+    """Return the levels of an attribute by their names; raise WorkloadError.
+
+    The name of the attribute denotes its cells. Without the name of a hierarchy exactly one must
+    have the levels.
+    """
+    subject = f"'{attribute.name}'"
+    if not attribute.hierarchies:
+        raise WorkloadError(
+            f"The attribute {subject} has no hierarchy, so it has no levels. Make it with"
+            " Attribute.hierarchy from a code list, or use 'marginal'."
+        )
+    candidates = [h for h in attribute.hierarchies if hierarchy in (None, h.name)]
+    if not candidates:
+        listed = ", ".join(quote_public(h.name) for h in attribute.hierarchies)
+        raise WorkloadError(
+            f"The attribute {subject} has no hierarchy {quote_public(hierarchy)}. Name one of"
+            f" {listed}."
+        )
+    coarse = {name for name in names if name != attribute.name}
+    fitting = [h for h in candidates if coarse <= set(h.level_names)]
+    if not fitting:
+        level_names = [name for h in candidates for name in (*h.level_names, attribute.name)]
+        unknown = next((name for name in names if name not in level_names), None)
+        listed = ", ".join(map(quote_public, dict.fromkeys(level_names)))
+        if unknown is None:
+            raise WorkloadError(
+                f"No hierarchy of {subject} has all levels {', '.join(map(quote_public, names))}. Use"
+                " one family per hierarchy."
+            )
+        raise WorkloadError(
+            f"The attribute {subject} has no level {quote_public(unknown)}"
+            f"{near_matches(unknown, level_names)}. Name levels among {listed}."
+        )
+    if coarse and len(fitting) > 1:
+        listed = ", ".join(quote_public(h.name) for h in fitting)
+        raise WorkloadError(
+            f"Several hierarchies of {subject} have these levels: {listed}. Name one of them as"
+            " hierarchy."
+        )
+    chosen = fitting[0]
+    places = {name: i for i, name in enumerate((*chosen.level_names, attribute.name))}
+    return LevelSelection(hierarchy=chosen, positions=tuple(places[name] for name in names))
+
+
+def _check_name(what: str, name: object, *, optional: bool = False) -> None:
+    """Raise WorkloadError unless ``name`` is a text, or None if it is optional."""
+    if not (isinstance(name, str) or (optional and name is None)):
+        raise WorkloadError(
+            f"The {what} has the type {type(name).__name__}. Give its name as a text."
+        )
+
+
+@dataclass(frozen=True)
+class Level(_Areas):
+    """One query per area of one level of an attribute with a hierarchy.
+
+    Parameters
+    ----------
+    level : name of the level; the name of the attribute denotes its cells.
+    hierarchy : name of the hierarchy, if several of the attribute have the level.
+    """
+
+    level: str
+    hierarchy: str | None = None
+    name: ClassVar[str] = "level"
+    meaning: ClassVar[str] = "How many records are in each area of one level, such as each state?"
+
+    def __post_init__(self) -> None:
+        _check_name("level", self.level)
+        _check_name("hierarchy", self.hierarchy, optional=True)
+
+    def bind(self, attributes: Sequence[Attribute]) -> Family:
+        super().bind(attributes)
+        (attribute,) = attributes
+        if self.level == attribute.name and self.hierarchy is None:
+            return Marginal()
+        bound = self._bound_to(attribute, (self.level,), self.hierarchy)
+        return Marginal() if self.level == attribute.name else bound
+
+    def to_dict(self) -> dict[str, Any]:
+        data = {"name": self.name, "level": self.level}
+        return data if self.hierarchy is None else data | {"hierarchy": self.hierarchy}
+
+
+@dataclass(frozen=True)
+class Levels(_Areas):
+    """One query per area of several levels of an attribute with a hierarchy.
+
+    Parameters
+    ----------
+    levels : names of the levels; the name of the attribute denotes its cells. The queries are in
+        this order.
+    weights : weight of the queries of each level, 0 or more; by default 1 for each.
+    hierarchy : name of the hierarchy, if several of the attribute have the levels.
+    """
+
+    levels: tuple[str, ...]
+    weights: tuple[float, ...] | None = None
+    hierarchy: str | None = None
+    name: ClassVar[str] = "levels"
+    meaning: ClassVar[str] = "How many records are in each area of several levels?"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.levels, str) or not isinstance(self.levels, Sequence) or not self.levels:
+            raise WorkloadError("The levels are not a list of names. Give the names of levels.")
+        for name in self.levels:
+            _check_name("level", name)
+        _check_name("hierarchy", self.hierarchy, optional=True)
+        object.__setattr__(self, "levels", tuple(self.levels))
+        if len(set(self.levels)) < len(self.levels):
+            raise WorkloadError("The levels contain a name twice. Give each level once.")
+        if self.weights is None:
+            return
+        if not isinstance(self.weights, Sequence) or len(self.weights) != len(self.levels):
+            raise WorkloadError(
+                f"The weights are not a list of {len(self.levels)} numbers. Give one weight per level."
+            )
+        for weight in self.weights:
+            if weight != 0:
+                check_positive("weight of a level", weight)
+        object.__setattr__(self, "weights", tuple(map(float, self.weights)))
+
+    def bind(self, attributes: Sequence[Attribute]) -> Family:
+        super().bind(attributes)
+        return self._bound_to(attributes[0], self.levels, self.hierarchy)
+
+    @property
+    def query_weights(self) -> Array | None:
+        if self.weights is None:
+            return None
+        return np.repeat(np.array(self.weights), np.diff(self._selected.starts))
+
+    def to_dict(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"name": self.name, "levels": list(self.levels)}
+        if self.weights is not None:
+            data["weights"] = list(self.weights)
+        return data if self.hierarchy is None else data | {"hierarchy": self.hierarchy}
+
+
+@dataclass(frozen=True)
 class Affine(Family):
     """Queries that compare the sum of two cell numbers: A_i + A_j <= c, c = 0, ..., n_i + n_j - 2.
 
@@ -704,6 +944,8 @@ FAMILIES: tuple[type[Family], ...] = (
     Circular,
     Total,
     Width,
+    Level,
+    Levels,
     Affine,
     Abs,
     Random,

@@ -223,6 +223,18 @@ class Group:
         return tuple(by_axis[axis] for axis in range(len(self.attributes)))
 
     @cached_property
+    def part_weights(self) -> tuple[Array | None, ...] | None:
+        """Weights of the queries of each part, whose products are ``query_weights``.
+
+        They are those of the families of the parts. None if the query weights differ from them.
+        """
+        weights = tuple(part.family.query_weights for part in self.parts)
+        product = _product_weights(self.parts)
+        if self.query_weights is None or product is None:
+            return None
+        return weights if np.array_equal(product, self.query_weights) else None
+
+    @cached_property
     def is_weighted(self) -> bool:
         """Whether at least one query has a positive weight."""
         return self.weight > 0 and (self.query_weights is None or bool(self.query_weights.any()))
@@ -271,7 +283,7 @@ class Group:
         }
         if self.weight != 1.0:
             out["weight"] = self.weight
-        if self.query_weights is not None:
+        if self.query_weights is not None and self.part_weights is None:
             out["query_weights"] = base64.b64encode(
                 zlib.compress(self.query_weights.astype("<f8").tobytes())
             ).decode()
@@ -591,8 +603,23 @@ def make_group(
     _check_weight(weight)
     group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
     if query_weights is None:
-        return group
+        product = _product_weights(parts)
+        return group if product is None else replace(group, query_weights=product)
     return replace(group, query_weights=_check_query_weights(query_weights, group.count))
+
+
+def _product_weights(parts: Sequence[Part]) -> Array | None:
+    """Return the products of the query weights of the families; None if no family has weights."""
+    if all(part.family.query_weights is None for part in parts):
+        return None
+    _check_weighted_count(math.prod(part.count for part in parts))
+    weights: Array = np.ones(1)
+    for part in parts:
+        of_part = part.family.query_weights
+        of_part = np.ones(part.count) if of_part is None else of_part
+        weights = np.asarray(np.kron(weights, of_part), dtype=float)
+    weights.flags.writeable = False
+    return weights
 
 
 def _check_weight(weight: object) -> None:
@@ -668,12 +695,16 @@ def _part(axes: tuple[int, ...], unbound: Family, columns: Sequence[Attribute]) 
     return Part(axes=axes, family=unbound.bind(attributes), sizes=tuple(c.size for c in attributes))
 
 
-def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
+def _check_weighted_count(count: int) -> None:
     if count > _MAX_QUERY_WEIGHTS:
         raise WorkloadError(
             f"The group has {count:,} queries; query weights are allowed for at most"
-            f" {_MAX_QUERY_WEIGHTS:,}. Leave query_weights out."
+            f" {_MAX_QUERY_WEIGHTS:,}. Leave the weights of its queries out."
         )
+
+
+def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
+    _check_weighted_count(count)
     try:
         weights = np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):

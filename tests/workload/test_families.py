@@ -5,13 +5,25 @@ import itertools
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.workload import Attribute, Circular, Custom, Marginal, Range, Width
+from engine.workload import (
+    Attribute,
+    Circular,
+    Custom,
+    Hierarchy,
+    HierarchyLevel,
+    Level,
+    Levels,
+    Marginal,
+    Range,
+    Width,
+)
 from engine.workload.families import (
     FAMILIES,
     Abs,
@@ -29,7 +41,20 @@ quick = settings(max_examples=15, deadline=None, derandomize=True, database=None
 
 
 def codes(*sizes):
-    return [Attribute.of_size("xyz"[i], n) for i, n in enumerate(sizes)]
+    """Attributes of codes, with the areas of four and of two cells as levels."""
+    return [
+        replace(Attribute.of_size("xyz"[i], n), hierarchies=(areas_of(n),))
+        for i, n in enumerate(sizes)
+    ]
+
+
+def areas_of(size):
+    levels = [
+        HierarchyLevel(name=name, labels=labels, area_of_cell=np.arange(size) // width)
+        for name, width in (("four", 4), ("two", 2))
+        for labels in [[f"{name} {i}" for i in range(-(-size // width))]]
+    ]
+    return Hierarchy(name="areas", levels=levels)
 
 
 numbers = st.integers(-5000, 5000).map(lambda v: v / 1000)
@@ -50,6 +75,12 @@ def value(draw, name, sizes):
     if name == "random":
         count, seed = draw(st.none() | st.integers(1, 9)), draw(st.integers(0, 3))
         return Random(p=draw(st.sampled_from([0.1, 0.5, 0.9])), count=count, seed=seed)
+    if name == "level":
+        return Level(draw(st.sampled_from(["four", "two"]))).bind(codes(*sizes))
+    if name == "levels":
+        levels = draw(st.permutations(["four", "two", "x"]))[: draw(st.integers(1, 3))]
+        weights = draw(st.none() | st.just([2.0, 0.0, 0.5][: len(levels)]))
+        return Levels(levels, weights).bind(codes(*sizes))
     if name == "custom":
         cells = math.prod(sizes)
         drawn = draw(st.lists(numbers, min_size=cells, max_size=min(5 * cells, 80)))
@@ -68,7 +99,7 @@ every_family = pytest.mark.parametrize("name", [f.name for f in FAMILIES])
 
 
 def test_every_family_is_listed():
-    assert {f.name for f in FAMILIES} == {*TEXTS, "random", "custom"}
+    assert {f.name for f in FAMILIES} == {*TEXTS, "random", "custom", "level", "levels"}
     assert all(f.meaning and f.meaning[-1] in ".?" for f in FAMILIES)
 
 
@@ -155,7 +186,7 @@ def test_family_chunks_concatenate_to_rows(name, data):
 @given(data=st.data())
 def test_family_json_round_trips(name, data):
     query_family, sizes = data.draw(sized_family(name))
-    again = family_from_dict(json.loads(json.dumps(query_family.to_dict())))
+    again = family_from_dict(json.loads(json.dumps(query_family.to_dict()))).bind(codes(*sizes))
     assert again == query_family
     assert hash(again) == hash(query_family)
     assert again.key == query_family.key
@@ -213,7 +244,7 @@ def test_custom_predicates_are_bound_to_attributes():
 
 def test_family_names_give_families():
     for f in FAMILIES:
-        if f.name not in ("width", "custom"):
+        if f.name not in ("width", "custom", "level", "levels"):
             assert family(f.name) == f()
     assert family(Width(3)) == Width(3)
 

@@ -9,12 +9,12 @@ import streamlit as st
 
 from engine._format import nonblank_lines
 from engine.errors import WorkloadError
-from engine.workload import Custom, Family, Width
+from engine.workload import Custom, Family, Level, Levels, Width
 from engine.workload.families import FAMILIES, Random, read_matrix
 from engine.workload.schema_io import MAX_FILE
 
 BY_NAME = {family.name: family for family in FAMILIES}
-SINGLE = [family.name for family in FAMILIES if family.arity == 1]
+SINGLE = [family.name for family in FAMILIES if family.arity == 1 and family not in (Level, Levels)]
 CONDITION = (
     "Comparisons with constants, in, and, or, not; sums and abs() of coded attributes. Quote names"
     " with spaces in backticks: `` `pay grade` >= 3 ``."

@@ -1,0 +1,460 @@
+"""Hierarchies of code lists: readers, refusals, attributes, families of levels and files."""
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import SchemaError, WorkloadError
+from engine.workload import (
+    Attribute,
+    CodeList,
+    Hierarchy,
+    HierarchyLevel,
+    Level,
+    Levels,
+    Schema,
+    Workload,
+    hierarchy,
+)
+from tests.workload.refusals import check_refused
+
+TREE = {
+    "North": {"Ohio": ["3901", "3903"], "Iowa": ["1901"]},
+    "South": {"Utah": ["4901", "4903", "4905"]},
+}
+ROWS = [
+    ("N", "North", "", "region"),
+    ("S", "South", None, "region"),
+    ("39", "Ohio", "N", "state"),
+    ("19", "Iowa", "N", "state"),
+    ("49", "Utah", "S", "state"),
+    *[(code, "", code[:2], "") for code in ("3901", "3903", "1901", "4901", "4903", "4905")],
+]
+CSV = "code,label,parent,level\n" + "".join(
+    ",".join(cell or "" for cell in row) + "\n" for row in ROWS
+)
+HRC = "North\n@Ohio\n@@3901\n@@3903\n@Iowa\n@@1901\nSouth\n@Utah\n@@4901\n@@4903\n@@4905\n"
+FIELDS = "@;Total\n" + "".join(
+    f"@@{'@' * line.count('@')};{line.lstrip('@')}\n" for line in HRC.splitlines()
+)
+NAMED = {"name": "geography", "levels": ["region", "state"]}
+
+
+def county() -> Attribute:
+    return Attribute.hierarchy("county", CodeList.from_labels(TREE, **NAMED))
+
+
+# ---- readers
+
+
+@pytest.mark.parametrize(
+    "code_list",
+    [
+        CodeList.from_labels(TREE, **NAMED),
+        CodeList.from_rows(ROWS, name="geography"),
+        CodeList.from_rows([row[:3] for row in ROWS], **NAMED),
+        CodeList.from_csv(CSV, name="geography"),
+        CodeList.from_csv("\ufeff" + CSV.replace(",", ";").replace("\n", "\r\n"), name="geography"),
+        CodeList.from_csv(CSV.encode("utf-16"), name="geography"),
+        CodeList.from_hrc(HRC, **NAMED),
+        CodeList.from_hrc(HRC.replace("@", "--").encode(), indent="--", **NAMED),
+        CodeList.from_hrc(FIELDS, **NAMED),
+        CodeList.from_hrc("level,name\n" + FIELDS.replace(";", ","), **NAMED),
+        CodeList.from_hrc(FIELDS.replace(";", "\t"), **NAMED),
+        CodeList.from_hrc("".join(f'"{x}"\n' for x in FIELDS.replace(";", '";"').split()), **NAMED),
+    ],
+)
+def test_code_list_formats_give_equal_hierarchies(code_list: CodeList) -> None:
+    assert code_list.codes == ("3901", "3903", "1901", "4901", "4903", "4905")
+    regions, states = code_list.hierarchy.levels
+    assert code_list.hierarchy.level_names == ("region", "state")
+    assert regions.labels == ("North", "South")
+    assert states.labels == ("Ohio", "Iowa", "Utah")
+    assert regions.area_of_cell.tolist() == [0, 0, 0, 1, 1, 1]
+    assert states.area_of_cell.tolist() == [0, 0, 1, 2, 2, 2]
+    assert not states.area_of_cell.flags.writeable
+    assert code_list.hierarchy == CodeList.from_labels(TREE, **NAMED).hierarchy
+
+
+def test_code_list_without_level_names_numbers_levels() -> None:
+    assert CodeList.from_labels(TREE).hierarchy.level_names == ("level 1", "level 2")
+
+
+def test_code_list_total_is_no_level() -> None:
+    tree = CodeList.from_labels({"USA": {"all": TREE}}, **NAMED)
+    assert tree.hierarchy == CodeList.from_labels(TREE, **NAMED).hierarchy
+
+
+def test_early_leaf_is_area_of_deeper_levels() -> None:
+    levels = CodeList.from_labels({**TREE, "DC": ["11"], "Guam": {"Guam": ["66"]}}).hierarchy.levels
+    assert [level.labels[-2:] for level in levels] == [("DC", "Guam"), ("11", "Guam")]
+    rows = [*ROWS, ("11", "District", "", "county")]
+    levels = CodeList.from_rows(rows).hierarchy.levels
+    assert [level.labels[level.area_of_cell[-1]] for level in levels] == ["District"] * 2
+
+
+def test_repeated_labels_of_areas_get_codes() -> None:
+    rows = [("1", "Lee", ""), ("2", "Lee", ""), ("3", "Ohm", ""), ("a", "", "1"), ("b", "", "2")]
+    assert CodeList.from_rows(rows).hierarchy.levels[0].labels == ("Lee (1)", "Lee (2)", "Ohm")
+    nested = {"Ohio": {"Lee": ["a"]}, "Iowa": {"Lee": ["b"]}}
+    assert CodeList.from_labels(nested).hierarchy.levels[1].labels == ("Lee (Ohio)", "Lee (Iowa)")
+
+
+def test_codes_keep_zeros_and_blanks() -> None:
+    rows = [("01", "", ""), ("1", "", ""), (" 010", "", "01"), ("0010 ", "", "1")]
+    assert CodeList.from_rows(rows).codes == (" 010", "0010 ")
+
+
+# ---- refusals
+
+BAD_ROWS: dict[str, tuple[list[Any], list[str]]] = {
+    "cycle": ([("a", "", "b"), ("b", "", "a"), ("c", "", "")], ["cycle"]),
+    "own parent": ([("a", "", "a"), ("c", "", "")], ["cycle"]),
+    "two parents": ([*ROWS, ("3901", "", "19", "")], ["3901", "two parents"]),
+    "duplicate": ([*ROWS, ROWS[-1]], ["4905", "twice"]),
+    "unknown parent": ([*ROWS, ("x", "", "48", "")], ["unknown parent", "48"]),
+    "blank parent": ([*ROWS, ("x", "", " 49", "")], ["unknown parent", "blanks"]),
+    "blank code": ([*ROWS, ("4905 ", "", "49", "")], ["4905", "blanks"]),
+    "empty code": ([*ROWS, ("", "x", "49", "")], ["code", "empty"]),
+    "number": ([*ROWS, (4907, "x", "49", "")], ["code", "int"]),
+    "control character": ([*ROWS, ("49\x07", "x", "49", "")], ["control"]),
+    "two level names": ([*ROWS, ("50", "", "S", "county"), ("501", "", "50", "")], ["'county'"]),
+    "short row": ([("a", "b")], ["row"]),
+    "text as row": (["abc"], ["row"]),
+    "no codes": ([], ["empty"]),
+    "flat": ([("a", "", ""), ("b", "", "")], ["no level"]),
+    "too deep": ([(str(i), "", str(i - 1) if i else "") for i in range(30)], ["levels"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_bad_rows_are_refused(case: str) -> None:
+    rows, words = BAD_ROWS[case]
+    check_refused(SchemaError, words, CodeList.from_rows, rows)
+
+
+BAD_LABELS: dict[str, tuple[Any, list[str]]] = {
+    "area without cells": ({"Ohio": []}, ["Ohio", "no cells"]),
+    "empty": ({}, ["no cells"]),
+    "repeated cell": ({"Ohio": ["1"], "Iowa": ["1"]}, ["'1'", "twice"]),
+    "text for cells": ({"Ohio": "12"}, ["Ohio", "str"]),
+    "set of cells": ({"Ohio": {"1", "2"}}, ["Ohio", "set"]),
+    "number for cells": ({"Ohio": 3}, ["Ohio", "int"]),
+    "number as label": ({"Ohio": [1]}, ["int"]),
+    "flat": (["a", "b"], ["no level"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LABELS)
+def test_bad_labels_are_refused(case: str) -> None:
+    labels, words = BAD_LABELS[case]
+    check_refused(SchemaError, words, CodeList.from_labels, labels)
+
+
+def test_recursive_labels_are_refused() -> None:
+    nested: dict[str, Any] = {}
+    nested["Ohio"] = nested
+    check_refused(SchemaError, ["levels"], CodeList.from_labels, nested)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["header"]),
+        ("code,label\n1,2\n", ["header"]),
+        ("code,parent,parent\n1,,\n", ["header"]),
+        ("code,parent,size\n1,,3\n", ["header"]),
+        ("code,parent\n1\n", ["line 2"]),
+        ('code,parent\n"1,\n', ["line"]),
+        (b"code,parent\n\xff,\n", ["UTF-8"]),
+        (b"code,parent\n\xff\xfe", ["UTF-8"]),
+    ],
+)
+def test_bad_csv_is_refused(text: str | bytes, words: list[str]) -> None:
+    check_refused(SchemaError, words, CodeList.from_csv, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["empty"]),
+        ("@a\n", ["line 1", "deep"]),
+        ("a\n@@b\n", ["line 2", "deep"]),
+        ("a\n@b\na\n@c\n", ["'a'", "twice"]),
+        ("a\n@b\nc\n@b\n", ["'b'", "two parents"]),
+        ("a\n@\n", ["empty"]),
+        ("a\n@b\n@b \n", ["blanks"]),
+    ],
+)
+def test_bad_hrc_is_refused(text: str, words: list[str]) -> None:
+    check_refused(SchemaError, words, CodeList.from_hrc, text)
+
+
+@pytest.mark.parametrize("levels", [["region"], ["a", "b", "c"], "ab"])
+def test_wrong_number_of_level_names_is_refused(levels: Any) -> None:
+    check_refused(SchemaError, ["level names"], CodeList.from_labels, TREE, levels=levels)
+
+
+def test_too_many_areas_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = county().hierarchies[0].to_dict()
+    monkeypatch.setattr(hierarchy, "MAX_AREAS", 10)
+    check_refused(SchemaError, ["10 codes"], CodeList.from_rows, ROWS)
+    check_refused(SchemaError, ["10 codes"], CodeList.from_labels, TREE)
+    monkeypatch.setattr(hierarchy, "MAX_AREAS", 4)
+    check_refused(SchemaError, ["4 areas", "limit"], Hierarchy.from_dict, document)
+
+
+def level(name: str, numbers: Any, labels: Any = ("a", "b")) -> HierarchyLevel:
+    return HierarchyLevel(name=name, labels=labels, area_of_cell=numbers)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: level("x", [0, 0]), ["'b'", "without cells"]),
+        (lambda: level("x", [], ()), ["no areas"]),
+        (lambda: level("x", [0, 2]), ["beyond"]),
+        (lambda: level("x", [0, -1]), ["number"]),
+        (lambda: level("x", [0.5, 1]), ["number"]),
+        (lambda: level("x", [[0], [0, 1]]), ["number"]),
+        (lambda: level("x", [0, 1], ("a", "a")), ["twice"]),
+        (lambda: level("", [0, 1]), ["name", "empty"]),
+        (lambda: Hierarchy(name="h", levels=()), ["levels"]),
+        (lambda: Hierarchy(name="h", levels=[level("x", [0, 1])] * 2), ["same name"]),
+        (
+            lambda: Hierarchy(name="h", levels=[level("x", [0, 1]), level("y", [0, 1, 1])]),
+            ["numbers of cells"],
+        ),
+        (
+            lambda: Hierarchy(name="h", levels=[level("x", [0, 1, 1]), level("y", [0, 0, 1])]),
+            ["coarse to fine"],
+        ),
+    ],
+)
+def test_inconsistent_levels_are_refused(call: Any, words: list[str]) -> None:
+    check_refused(SchemaError, words, call)
+
+
+# ---- attributes
+
+
+def test_attribute_of_code_list_has_codes_as_labels() -> None:
+    attribute = county()
+    assert attribute.kind == "categorical"
+    assert attribute.labels == ("3901", "3903", "1901", "4901", "4903", "4905")
+    assert attribute.hierarchies[0].name == "geography"
+
+
+def test_second_hierarchy_follows_order_of_labels() -> None:
+    zones = CodeList.from_labels({"a": ["4905", "3901", "1901"], "b": ["4901", "3903", "4903"]})
+    attribute = county().with_hierarchy(zones)
+    assert attribute.hierarchies[1].levels[0].area_of_cell.tolist() == [0, 1, 0, 1, 1, 0]
+
+
+def test_cells_for_other_values_are_own_areas() -> None:
+    attribute = Attribute.hierarchy(
+        "county", CodeList.from_labels(TREE), other="abroad", missing="unknown"
+    )
+    for at in attribute.hierarchies[0].levels:
+        assert at.labels[-2:] == ("abroad", "unknown")
+        assert at.area_of_cell[-2:].tolist() == [at.areas - 2, at.areas - 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Attribute.hierarchy("county", TREE), ["code_list", "dict"]),
+        (lambda: county().with_hierarchy(CodeList.from_labels(TREE, **NAMED)), ["same name"]),
+        (lambda: county().with_hierarchy(CodeList.from_labels({"a": ["3901"]})), ["no level"]),
+        (
+            lambda: county().with_hierarchy(CodeList.from_labels({"a": ["3901"], "b": ["2"]})),
+            ["'3903'", "not a cell"],
+        ),
+        (
+            lambda: Attribute.categorical("x", ["1"]).with_hierarchy(
+                CodeList.from_labels({"a": ["1"], "b": ["2"]})
+            ),
+            ["'2'", "not a label"],
+        ),
+        (
+            lambda: Attribute.of_size("x", 2).with_hierarchy(
+                CodeList.from_labels({"a": ["1"], "b": ["2"]})
+            ),
+            ["no labels"],
+        ),
+        (
+            lambda: Attribute.hierarchy("state", CodeList.from_labels(TREE, **NAMED)),
+            ["own name"],
+        ),
+        (
+            lambda: Attribute(name="x", kind="numeric", size=2, hierarchies=county().hierarchies),
+            ["2 cells", "6"],
+        ),
+    ],
+)
+def test_unfit_hierarchy_of_attribute_is_refused(call: Any, words: list[str]) -> None:
+    check_refused(SchemaError, words, call)
+
+
+# ---- families
+
+
+def workload() -> Workload:
+    return Workload(Schema([county(), Attribute.categorical("sex", ["F", "M"])]))
+
+
+def test_level_lists_areas_with_their_labels() -> None:
+    states = workload().add(("county", "sex"), {"county": Level("state"), "sex": "marginal"})
+    assert [states.describe(i) for i in (0, 5)] == [
+        "state = Ohio and sex = F",
+        "state = Utah and sex = M",
+    ]
+
+
+def test_levels_keep_the_order_of_names() -> None:
+    both = workload().add("county", Levels(["county", "region"]))
+    assert both.describe(0) == "county = 3901"
+    assert both.describe(len(both) - 1) == "region = South"
+
+
+def test_level_of_cells_is_the_marginal() -> None:
+    (group,) = workload().add("county", Level("county")).groups
+    assert group.parts[0].family.key == ("marginal",)
+
+
+def test_level_name_in_two_hierarchies_needs_hierarchy() -> None:
+    zones = CodeList.from_labels(
+        {"a": ["4905", "3901", "1901"], "b": ["4901", "3903", "4903"]},
+        name="zones",
+        levels=["region"],
+    )
+    both = Workload(Schema([county().with_hierarchy(zones)]))
+    check_refused(WorkloadError, ["zones", "geography"], both.add, "county", Level("region"))
+    assert both.add("county", Level("region", "zones")).describe(1) == "region = b"
+    assert both.add("county", Levels(["state", "region"])).describe(0) == "state = Ohio"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "make", "words"),
+    [
+        ("county", lambda: Level("stat"), ["no level", "'state'"]),
+        ("county", lambda: Levels(["state", "town"]), ["no level", "'town'"]),
+        ("county", lambda: Level("state", "zones"), ["no hierarchy", "geography"]),
+        ("sex", lambda: Level("state"), ["no hierarchy"]),
+        ("county", lambda: Level(3), ["level", "int"]),
+        ("county", lambda: Level("state", 3), ["hierarchy", "int"]),
+        ("county", lambda: Levels([]), ["levels"]),
+        ("county", lambda: Levels("state"), ["levels"]),
+        ("county", lambda: Levels(["state", "state"]), ["twice"]),
+        ("county", lambda: Levels(["state"], [1, 2]), ["one weight per level"]),
+        ("county", lambda: Levels(["state"], [-1]), ["weight"]),
+        ("county", lambda: Levels(["state"], [float("nan")]), ["weight"]),
+        ("county", lambda: Levels(["state"], ["1"]), ["weight"]),
+        ("county", lambda: "level", ["parameters", "Level"]),
+    ],
+)
+def test_unfit_levels_are_refused(attribute: str, make: Any, words: list[str]) -> None:
+    check_refused(WorkloadError, words, lambda: workload().add(attribute, make()))
+
+
+def test_family_without_attribute_is_refused() -> None:
+    check_refused(WorkloadError, ["no attribute"], Level("state").count, (6,))
+
+
+def test_level_weights_are_query_weights() -> None:
+    levels, sexes = Levels(["region", "state"], weights=[5, 0.5]), np.array([[1.0, 1.0]])
+    (group,) = workload().add(("county", "sex"), {"county": levels, "sex": "marginal"}).groups
+    per_area = [5, 5, 0.5, 0.5, 0.5]
+    np.testing.assert_array_equal(group.query_weights, np.kron(per_area, sexes[0]))
+    of_levels, of_sex = group.part_weights
+    np.testing.assert_array_equal(of_levels, per_area)
+    assert of_sex is None
+    assert "query_weights" not in group.to_dict()
+
+
+def test_given_query_weights_replace_level_weights() -> None:
+    changed = workload().add("county", Levels(["region"], [2]), query_weights=[1, 3])
+    assert changed.groups[0].part_weights is None
+    assert Workload.from_json(changed.to_json()) == changed
+    assert Workload.from_json(changed.to_json()).groups[0].query_weights.tolist() == [1, 3]
+
+
+def test_area_weights_add_up_to_gram() -> None:
+    (part,) = workload().add("county", Levels(["county", "region"])).groups[0].parts
+    weights = np.arange(1.0, 9.0)
+    tree = part.family.area_weights(weights)
+    assert [len(w) for w in tree.weights] == [2, 3, 6]
+    cells = np.eye(6)
+    total = sum(
+        (np.equal.outer(areas, areas) * of_areas[areas]) @ cells
+        for areas, of_areas in zip(tree.levels, tree.weights, strict=True)
+    )
+    np.testing.assert_array_equal(total, part.family.gram((6,), weights))
+
+
+# ---- files
+
+
+def test_schema_files_keep_hierarchies() -> None:
+    zones = CodeList.from_labels({"=a|": ["4905", "3901", "1901", "4901"], "b": ["3903", "4903"]})
+    schema = Schema([county().with_hierarchy(zones), Attribute.of_size("age", 3)])
+    assert Schema.from_json(schema.to_json()) == schema
+    assert Schema.from_csv(schema.to_csv()) == schema
+    assert hash(Schema.from_csv(schema.to_csv())) == hash(schema)
+    assert pickle.loads(pickle.dumps(schema)) == schema
+
+
+def test_attribute_without_hierarchies_has_no_key() -> None:
+    assert "hierarchies" not in Attribute.of_size("age", 3).to_dict()
+    assert "hierarchies" not in Schema([Attribute.of_size("age", 3)]).to_csv()
+
+
+def test_workload_files_keep_levels() -> None:
+    saved = (
+        workload()
+        .add("county", Level("state"))
+        .add(("sex", "county"), {"sex": "marginal", "county": Levels(["region", "county"], [2, 1])})
+    )
+    again = Workload.from_json(saved.to_json())
+    assert again == saved
+    assert again.groups[1].key == saved.groups[1].key
+    np.testing.assert_array_equal(again.groups[1].query_weights, saved.groups[1].query_weights)
+
+
+def _changed(**entries: Any) -> dict[str, Any]:
+    return county().to_dict() | {"hierarchies": [county().hierarchies[0].to_dict() | entries]}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        county().to_dict() | {"hierarchies": "geography"},
+        county().to_dict() | {"hierarchies": [3]},
+        county().to_dict() | {"hierarchies": [{}]},
+        _changed(more=1),
+        _changed(name=3),
+        _changed(levels={}),
+        _changed(levels=[]),
+        _changed(levels=[3]),
+        _changed(levels=[{"name": "x", "labels": "ab"}]),
+        _changed(levels=[{"name": "x", "labels": ["a", 3]}]),
+        _changed(areas=[0, 1]),
+        _changed(areas=[0, 0, 1, 2, 2, 9]),
+        _changed(areas=[0, 0, 1, 2, 2, "2"]),
+        _changed(areas=[0, 0, 1, 2, 2, 10**30]),
+        _changed(areas=3),
+        _changed(areas=[[0], [0, 1]]),
+    ],
+)
+def test_invalid_hierarchy_of_file_is_refused(document: dict[str, Any]) -> None:
+    check_refused(SchemaError, [], Attribute.from_dict, json.loads(json.dumps(document)))
+
+
+@pytest.mark.parametrize("parents", [[0, 0], [0, 0, 5], [0, 0, -1], "001", [0.5, 0, 1]])
+def test_invalid_parents_of_file_are_refused(parents: Any) -> None:
+    document = county().to_dict()
+    document["hierarchies"][0]["levels"][1]["parents"] = parents
+    check_refused(SchemaError, [], Attribute.from_dict, document)
