@@ -344,6 +344,10 @@ class Model:
         ]
 
     def _link(self, link: Link, k: int) -> SymmetricPairs | SymmetricProducts | Excitations:
+        """Return the nuclear norm of a link with at most k functions per attribute.
+
+        Symmetry is used if there is any, because it makes the matrices smaller.
+        """
         functions = {
             name: min(k, self.linked_queries.sizes[self.linked_queries.roles[name]])
             for name in link.names

@@ -219,8 +219,8 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
     rows: dict[Key, Array] = {}
     # number of cells of marginals on wide attributes, whose rows are the identity
     identity_sizes: dict[Key, int] = {}
-    shapes: dict[Key, Part] = {}
-    numbers: dict[Any, Key] = {}
+    parts_by_key: dict[Key, Part] = {}
+    keys: dict[Any, Key] = {}  # by content of the query rows
     groups: list[tuple[float, Pieces]] = []
     for group in workload.groups:
         query_weights, weight = group.query_weights, group.weight
@@ -236,11 +236,10 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
             continue
         named_parts: list[tuple[Space, Key]] = []
         for part in parts:
-            key = numbers.setdefault(
-                (part.key, None if query_weights is None else query_weights.tobytes()), len(numbers)
-            )
-            if key not in shapes:
-                shapes[key] = part
+            weight_bytes = None if query_weights is None else query_weights.tobytes()
+            key = keys.setdefault((part.key, weight_bytes), len(keys))
+            if key not in parts_by_key:
+                parts_by_key[key] = part
                 if has_identity_gram(part, query_weights):
                     identity_sizes[key] = part.cells
                 else:
@@ -264,7 +263,11 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
         for names, key in pieces
         if names[0] in free and key in identity_sizes
     }
-    swaps = {key: _swaps(rows[key], p.sizes) for key, p in shapes.items() if len(p.sizes) == 2}
+    swaps = {
+        key: _swaps(rows[key], part.sizes)
+        for key, part in parts_by_key.items()
+        if len(part.sizes) == 2
+    }
     roles = _roles(groups, free, swaps, workload)
     sizes = {role: workload.schema[name].size for name, role in roles.items()}
     links, sums = _sums(_links(groups, free, uniform), uniform)
@@ -300,6 +303,11 @@ def _roles(
     swaps: Mapping[Key, bool],
     workload: Workload,
 ) -> dict[str, Role]:
+    """Return the roles of the free attributes, by which equivalent attributes are recognized.
+
+    Attributes have the same role if they have equal sizes and occur in equal queries: parts with
+    the same key, at equivalent positions, in products with the same keys and weight.
+    """
     occurrences: dict[str, list[Any]] = {name: [] for name in workload.schema.names if name in free}
     for weight, pieces in groups:
         keys = tuple(sorted(key for _, key in pieces))
@@ -448,6 +456,7 @@ class Frame:
         self.families = {key: self._family(rows) for key, rows in families.items()}
 
     def _family(self, rows: Array) -> FamilyRoot:
+        """Return R, C and t of query rows of shape (m, n), with derivatives 0."""
         gram = rows.T @ rows
         with threads_for(len(gram)):
             eigenvalues, U = scipy.linalg.eigh(gram * self.s[:, None] * self.s, check_finite=False)

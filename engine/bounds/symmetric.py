@@ -310,10 +310,10 @@ class SymmetricPairs:
             for keys, weight in products.items():
                 remaining.setdefault(keys, Terms()).total += weight
         summands = []
-        for keys, terms in remaining.items():
-            t = math.prod(frame.families[key].t for key in keys)
+        for outside_keys, terms in remaining.items():
+            t = float(math.prod(frame.families[key].t for key in outside_keys))
             if t > 0.0:
-                summands.append((keys, t, *self._inside(self.d - m, terms, state)))
+                summands.append((outside_keys, t, *self._inside(self.d - m, terms, state)))
         norm_of_choice = math.sqrt(math.fsum((t * norm) ** 2 for _, t, norm, _ in summands))
         return math.comb(self.d, m) * norm_of_choice, summands
 
@@ -427,6 +427,10 @@ def _single(frame: Frame, key: Key, weight: float) -> Slab:
 def _joint(
     state: State, role: Role, k: int, keys: tuple[Key, ...], weight: float, sign: int
 ) -> Slab | None:
+    """Return the symmetric or antisymmetric part of the queries of a part on two attributes.
+
+    None if this part is 0.
+    """
     joint, columns = state.joint(keys[0], ((role, k), (role, k))), PairColumns(k, sign)
     rows = math.sqrt(weight) * columns.columns(joint.Z)
     if np.abs(rows).max(initial=0.0) <= 1e-13 * np.abs(joint.Z).max():
@@ -439,6 +443,7 @@ def _joint(
 
 
 def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> Slab:
+    """Return the symmetric or antisymmetric part of products of two families."""
     first, second = (frame.families[key] for key in keys)
     root, columns = math.sqrt(weight), PairColumns(frame.K.shape[1], sign)
     shape = (len(first.R), len(second.R))
@@ -551,11 +556,14 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements
     The sector is that of ``pairs`` antisymmetric pairs, see the module docstring; its matrix has
     ``width`` rows and columns.
     """
-    remaining, terms = d - 2 * pairs, list[tuple[int, float, tuple[int, ...]]]()
+    remaining = d - 2 * pairs
+    # tuples (position of the element, coefficient, powers of a, b, c and det(C))
+    terms: list[tuple[int, float, tuple[int, ...]]] = []
+    # k and m of the remaining attributes have function 1 in the row and in the column
     for k in range(min(width, remaining + 1)):
         for m in range(min(width, remaining + 1)):
             norm = math.sqrt(math.comb(remaining, k) * math.comb(remaining, m))
-            # attributes with function 1 in row and column; ``none`` are those with it in neither
+            # numbers of attributes with function 1 in both, and in none
             for both in range(max(0, k + m - remaining), min(k, m) + 1):
                 none = remaining - k - m + both
                 ways = (

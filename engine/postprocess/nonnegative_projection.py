@@ -340,6 +340,7 @@ def zero_impossible_cells(
     ends = np.cumsum([block.cells.size for block in constrained])[:-1]
 
     def change_of_impossible_cells(point: Array) -> Array:
+        """Set the multipliers; return the counts by which they change the impossible cells."""
         for block, values in zip(constrained, np.split(point, ends), strict=True):
             block.point = values
         means = {axes: block.means() for axes, block in dual.items()}
@@ -394,6 +395,7 @@ def _multipliers(
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
     exact: Collection[Axes],
 ) -> dict[Axes, _Multipliers]:
+    """Return multipliers of 0 for all tables that are not exact, with their step sizes."""
     tables = [axes for axes in tables if axes not in exact]
     table_counts: dict[Axes, int] = {}
     for axes in tables:

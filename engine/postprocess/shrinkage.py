@@ -343,9 +343,12 @@ def _entropic_fit(
     """
     with np.errstate(divide="ignore"):
         argument = noisy / s + np.log(table / s)
-    total = float(table.sum())
-    tolerance = tolerance or (MARGIN_TOLERANCE if len(axes) > 2 else 1e-13)
-    for sweep in range(ENTROPY_SWEEPS if len(axes) > 2 else 10 * ENTROPY_SWEEPS):
+    total, max_sweeps = float(table.sum()), ENTROPY_SWEEPS
+    if len(axes) > 2:
+        tolerance = tolerance or MARGIN_TOLERANCE
+    else:  # sweeps over the margins of pairs are fast: continue to rounding errors
+        tolerance, max_sweeps = tolerance or 1e-13, 10 * ENTROPY_SWEEPS
+    for sweep in range(max_sweeps):
         margin_error = 0.0
         for subset in largest_subsets(axes):
             summed_axes, margin = _other_axes(axes, subset), margins[subset]
@@ -426,15 +429,11 @@ def shrunk_contrasts(
         margins = {subset: tables[subset] for subset in (*largest_subsets(axes), axes[:-2])}
         table = evidence.exact.get(axes)
         if table is None:
-            done = checkpoints.read(name := f"fit {number}")
-            table = (
-                done["table"]
-                if done
-                else shrink_table(
-                    axes, evidence.residuals.get(axes), margins, total, evidence.possible.get(axes)
-                )
-            )
-            if not done:
+            if done := checkpoints.read(name := f"fit {number}"):
+                table = done["table"]
+            else:
+                estimate, possible = evidence.residuals.get(axes), evidence.possible.get(axes)
+                table = shrink_table(axes, estimate, margins, total, possible)
                 checkpoints.write(name, {"table": table})
         if axes in margin_sets:
             tables[axes] = table

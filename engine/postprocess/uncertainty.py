@@ -128,14 +128,13 @@ def residual_posteriors(
     out = {}
     for order in {len(axes) for axes in bounds}:
         members = [axes for axes in bounds if len(axes) == order]
+        # squared distances for every value of s, and the variance of their noisy estimates
         squares = np.array([bounds[axes][2] for axes in members])[:, None] * SHARES
+        excesses = np.array([bounds[axes][1] for axes in members])[:, None]
         variances = np.array([estimates.residuals[axes].variance for axes in members])[:, None]
         ranks = np.array([estimates.residuals[axes].rank for axes in members])[:, None]
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
-        log_likelihood = -0.5 * (
-            (np.array([bounds[axes][1] for axes in members])[:, None] - squares) ** 2 / spread
-            + np.log(spread)
-        )
+        log_likelihood = -0.5 * ((excesses - squares) ** 2 / spread + np.log(spread))
         likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
         prior = uniform = np.full(len(SHARES), 1.0 / len(SHARES))
         for _ in range(EM_STEPS):
@@ -143,14 +142,14 @@ def residual_posteriors(
             posterior /= posterior.sum(axis=1, keepdims=True)
             # one pseudo-table without information keeps the prior positive
             prior = (posterior.sum(axis=0) + uniform) / (len(members) + 1)
-        for axes, row in zip(members, posterior, strict=True):
+        for axes, probabilities in zip(members, posterior, strict=True):
             reference, _, bound = bounds[axes]
             out[axes] = ResidualPosterior(
                 reference=reference,
                 variance=estimates.residuals[axes].variance,
                 rank=estimates.residuals[axes].rank,
                 bound=bound,
-                probabilities=row,
+                probabilities=probabilities,
             )
     return out
 
