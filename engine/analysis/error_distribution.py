@@ -319,7 +319,9 @@ def _all_variances(
     if factored is None:
         values = variance.values(0, math.prod(variance.counts))
         return [(values, np.ones(len(values)))]
-    return [(np.where(v < INFINITE_VARIANCE, v, math.inf), n) for v, n in factored.blocks()]
+    return [
+        (np.where(v < INFINITE_VARIANCE, v, math.inf), n) for v, n in factored.variance_chunks()
+    ]
 
 
 def is_exact(workload: Workload) -> bool:

@@ -217,7 +217,7 @@ class Distances:
         np.add.at(cost_of_attribute, self.attribute, self.column_costs[:, None])
         self.order = np.argsort(-cost_of_attribute[:-1])
 
-    def at(self, bin_of: Index) -> float:
+    def bound_in_bins(self, bin_of: Index) -> float:
         """Return the bound on the pcost over pairs of cells that lie in one bin per attribute.
 
         ``bin_of``, shape (attributes,), holds 0 for all pairs, 1 for equal cells, and numbers from
@@ -246,17 +246,21 @@ class Distances:
     def bound(self) -> float:
         """Return an upper bound on the cost of any pair of cells, by best-first search."""
         start = np.zeros(len(self.names), dtype=np.int64)
-        # breaks ties of bounds, because arrays cannot be compared
+        # nodes (-bound, number, attributes with a bin, bins); the number breaks ties of bounds,
+        # because arrays cannot be compared
         tie_breaker = itertools.count()
-        heap = [(-self.at(start), next(tie_breaker), 0, start)]
+        heap = [(-self.bound_in_bins(start), next(tie_breaker), 0, start)]
         steps = min(MAX_STEPS, max(20, MAX_ENTRIES // max(1, self.attribute.size)))
         while heap and steps > 0 and heap[0][2] < len(self.order):
             _, _, depth, bin_of = heapq.heappop(heap)
             for k in range(1, BINS + 2):
+                # a bin without pairs has an infinite interval
                 if np.isfinite(self.low[self.attribute == self.order[depth]][0, k]):
                     child = bin_of.copy()
                     child[self.order[depth]] = k
-                    heapq.heappush(heap, (-self.at(child), next(tie_breaker), depth + 1, child))
+                    heapq.heappush(
+                        heap, (-self.bound_in_bins(child), next(tie_breaker), depth + 1, child)
+                    )
                     steps -= 1
         return max(-heap[0][0], 0.0)
 

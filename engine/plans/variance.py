@@ -1310,7 +1310,7 @@ class Footprint:
     def _expansions(self) -> dict[int, tuple[Array, Array, Array]]:
         return {}
 
-    def blocks(self) -> Iterator[tuple[Array, Array]]:
+    def variance_chunks(self) -> Iterator[tuple[Array, Array]]:
         """Yield arrays of distinct variances with the total query weight of each variance.
 
         Both arrays have the same shape.  Together the pairs cover all queries; each has at most a
