@@ -1,9 +1,9 @@
 """Cosine basis, residual coordinates, lifts, and splits of queries into residual spaces.
 
 A residual space belongs to a set of attributes and holds the part of its table that no smaller
-table determines.  A query on a table is the sum of one piece per residual space inside its
-attributes.  The center pi_i of an attribute, a vector with sum 1, fixes how the query is split; a
-complement is a more general split of a pair of attributes.
+table determines.  A query on a table is split into a sum of components, one for each residual
+space inside its attributes.  The center pi_i of an attribute, a vector with sum 1, determines the
+split; a complement is a more general split for a pair of attributes.
 
 Let N_i be the cosine basis of the vectors with sum 0, T_i = [pi_i, N_i], and U the matrix by which
 complements move coefficients of pairs to smaller spaces (the identity without complements).  Then
@@ -42,20 +42,20 @@ from engine.residuals.operators import CosineMatrix, ScaledIdentity, is_wide
 
 Space = tuple[str, ...]
 Axes = tuple[int, ...]
-# attributes with the same role occur in the same way in the workload
+# number of a class of attributes with equal sizes and equal queries, see `roles_of`
 Role = int
 
 
 def digest(vector: Array | None) -> bytes | None:
-    """Return a hash of a center vector, shape (n,); None for the uniform center, which is None."""
+    """Return a hash of a center, a vector of shape (n,); None for the uniform center (None)."""
     return None if vector is None else hashlib.sha256(vector.tobytes()).digest()
 
 
 def swap_pair(values: Array, m: int, k: int) -> Array:
-    """Reorder values from residual coordinates of the pair (a, b) to those of the pair (b, a).
+    """Return values with residual coordinates of the pair (a, b) in the order of the pair (b, a).
 
-    The first axis of ``values``, of length m * k, has the coordinates of a (m) before those of b
-    (k).
+    Attribute a has m residual coordinates, b has k.  The first axis of ``values`` has length m * k
+    and lists the coordinates of the pair with the index of b running fastest.
     """
     return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
 
@@ -93,7 +93,7 @@ class Complement:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """Split of queries over residual spaces; without entries, all centers are uniform.
+    """How queries are split over residual spaces, and which spaces are measured jointly.
 
     Attributes
     ----------
@@ -103,8 +103,8 @@ class Split:
         pairs are split by the product of their centers.
     unions : mapping from the attributes of a table to the residual spaces that one strategy on this
         table measures jointly.
-    stopped : those of the limits "memory", "time" and "work" that ended or prevented the search for
-        the split.
+    stopped : names of the limits ("memory", "time", "work") that ended or prevented the search for
+        the split, see `Allowance`.
 
     >>> Split(centers={"a": np.array([1.0, 0.0])}).centers_of(("b", "a"))
     [None, array([1., 0.])]
@@ -116,7 +116,9 @@ class Split:
     stopped: frozenset[str] = frozenset()
 
     def towards_uniform(self, share: float) -> Split:
-        """Return the interpolation between the uniform split (share 0) and this one (share 1).
+        """Return the split with interpolated centers and complements.
+
+        ``share`` is 0 for uniform centers without complements and 1 for this split.
 
         >>> Split(centers={"a": np.array([1.0, 0.0])}).towards_uniform(0.5).centers["a"]
         array([0.75, 0.25])
@@ -146,12 +148,16 @@ class Split:
         return self.complements[names[::-1]].reversed_pair()
 
     def inside(self, names: Space) -> dict[Axes, Complement]:
-        """Return the complements of the pairs within some attributes.
+        """Return a mapping from the pairs within some attributes to their complements.
 
-        ``names`` are in schema order; keys are the two positions of a pair in them.
+        ``names`` are in schema order; a key holds the two positions of a pair in them.
         """
-        at = {name: i for i, name in enumerate(names)}
-        return {(at[a], at[b]): c for (a, b), c in self.complements.items() if a in at and b in at}
+        position = {name: i for i, name in enumerate(names)}
+        return {
+            (position[a], position[b]): complement
+            for (a, b), complement in self.complements.items()
+            if a in position and b in position
+        }
 
 
 UNIFORM = Split()
@@ -161,7 +167,7 @@ UNIFORM = Split()
 def basis(n: int) -> Array:
     """Return the cosine basis of the vectors with sum 0, shape (n, n - 1), orthonormal columns.
 
-    Column k is even or odd under reversal as k is even or odd (k from 1).
+    With columns numbered from 1, reversing the cells changes the sign of columns with odd numbers.
 
     >>> basis(2).round(3)
     array([[ 0.707],
@@ -178,7 +184,8 @@ def center(n: int, weights: Array | None) -> Array:
     return np.full(n, 1.0 / n) if weights is None else weights
 
 
-# entries of a tensor from which products are computed in slabs, to save memory, and of a slab
+# a tensor with at least so many entries is multiplied slab by slab, to save memory; entries of a
+# slab
 MIN_SLAB_TENSOR, SLAB_ENTRIES = 1 << 20, 1 << 18
 
 
@@ -191,7 +198,7 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
     >>> contract(np.ones((2, 3, 4)), [np.ones((3, 5)), None], first=1).shape
     (2, 5, 4)
     """
-    # the identity of a wide attribute needs no copy of the tensor
+    # a product with the identity would copy the tensor
     matrices = [
         None if isinstance(matrix, ScaledIdentity) and matrix.scale == 1.0 else matrix
         for matrix in matrices
@@ -200,20 +207,19 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
         tensor = _contract_later_axes(tensor, matrices[1:], first)
         matrices = [matrices[0], *[None] * (tensor.ndim - first - 1)]
     for matrix in reversed(matrices):
-        # always contract the last axis and move the result to the front: then the axis before is
-        # last, and after all contractions the axes are in order; the last axis is contiguous, so
-        # the first product needs no copy
+        # every step contracts the last axis and moves the result to the front, so that the axes are
+        # in their original order in the end; the last axis is contiguous, so that the first product
+        # needs no copy
         if matrix is not None:
             # np.tensordot takes five times as long for small tensors
             *before, n = tensor.shape
-            # the tensor is released if its reshaped form is a copy
+            # assigned before the product, so that the original is released if reshaping copies it
             tensor = tensor.reshape((math.prod(before), n))
             tensor = (tensor @ matrix).reshape((*before, *matrix.shape[1:]))
         if matrix is None or matrix.ndim == 2:
             last = tensor.ndim - 1
             tensor = tensor.transpose((*range(first), last, *range(first, last)))
-    # one memory layout for all matrices, so that sums over the result have the same last digit for
-    # all callers
+    # a fixed memory layout, so that sums over the result have the same last digit for all callers
     return np.asarray(tensor, order="C")
 
 
@@ -223,11 +229,11 @@ def _contract_later_axes(tensor: Array, matrices: Sequence[Array | None], first:
     step = max(1, SLAB_ENTRIES * length // tensor.size)
     out: Array | None = None
     for start in range(0, length, step):
-        at = (*[slice(None)] * first, slice(start, start + step))
-        slab = contract(tensor[at], [None, *matrices], first)
+        index = (*[slice(None)] * first, slice(start, start + step))
+        slab = contract(tensor[index], [None, *matrices], first)
         if out is None:
             out = np.empty((*slab.shape[:first], length, *slab.shape[first + 1 :]), slab.dtype)
-        out[at] = slab
+        out[index] = slab
     assert out is not None  # there is at least one slab
     return out
 
@@ -246,7 +252,7 @@ def _multiply_in_place(tensor: Array, matrices: Sequence[Array]) -> None:
 
 
 def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
-    """Merge the axes of a tensor, from axis ``first`` on, to one axis per set of axes.
+    """Merge the axes of a tensor from axis ``first`` on, so that one axis per set remains.
 
     ``sets`` is a partition of these axes, numbered from 0 at ``first``.  The length of a merged
     axis is the product of the lengths of the axes in its set.
@@ -255,8 +261,8 @@ def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
     (8, 3)
     """
     order = [*range(first), *(first + a for axes in sets for a in axes)]
-    joined = [math.prod(tensor.shape[first + a] for a in axes) for axes in sets]
-    return tensor.transpose(order).reshape((*tensor.shape[:first], *joined))
+    lengths = [math.prod(tensor.shape[first + a] for a in axes) for axes in sets]
+    return tensor.transpose(order).reshape((*tensor.shape[:first], *lengths))
 
 
 def ungroup_axes(
@@ -270,12 +276,12 @@ def ungroup_axes(
     (2, 3, 4)
     """
     order = [a for axes in sets for a in axes]
-    shaped = tensor.reshape((*tensor.shape[:first], *(sizes[a] for a in order)))
-    return shaped.transpose((*range(first), *(first + order.index(a) for a in range(len(order)))))
+    split = tensor.reshape((*tensor.shape[:first], *(sizes[a] for a in order)))
+    return split.transpose((*range(first), *(first + order.index(a) for a in range(len(order)))))
 
 
 def _by_rows(rows: Array, shape: Sequence[int], matrices: Sequence[Array | None]) -> Array:
-    """Return rows (A_1 (x) ... (x) A_k), where every row is a flattened table of the shape."""
+    """Return rows @ (A_1 (x) ... (x) A_d) for rows that are flattened tables of a shape."""
     return _flat(contract(rows.reshape(len(rows), *shape), matrices, 1))
 
 
@@ -286,15 +292,16 @@ def _flat(tensor: Array) -> Array:
 
 
 def part_of(count: int, space: Axes) -> tuple[Any, ...]:
-    """Return the index that selects one residual space in k arrays of coefficients on all spaces.
+    """Return the index of one residual space in an array of coefficients on all spaces.
 
-    The arrays have ``count`` axes after the first; ``space`` holds the positions of its attributes.
+    The array has shape (k, n_1, ..., n_count), see the module; ``space`` holds the positions of the
+    space's attributes.
     """
     return (slice(None), *(slice(1, None) if axis in space else 0 for axis in range(count)))
 
 
 def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
-    """Return where the residual coordinates of some spaces are in a flat array of all spaces.
+    """Return the positions of residual coordinates of some spaces in a flat array of all spaces.
 
     ``spaces`` holds the positions of each space's attributes.  The result lists all coordinates of
     the first space, then those of the second, and so on.
@@ -314,10 +321,10 @@ def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: floa
     all residual spaces, shape (k, n_1, ..., n_d), and is changed in place.
     """
     for pair, complement in complements.items():
-        passing = sign * _flat(tensor[part_of(tensor.ndim - 1, pair)])
+        pair_coefficients = sign * _flat(tensor[part_of(tensor.ndim - 1, pair)])
         for axis, D in zip(pair, complement.by_axis, strict=True):
-            tensor[part_of(tensor.ndim - 1, (axis,))] += passing @ D
-        tensor[part_of(tensor.ndim - 1, ())] += passing @ complement.by_total
+            tensor[part_of(tensor.ndim - 1, (axis,))] += pair_coefficients @ D
+        tensor[part_of(tensor.ndim - 1, ())] += pair_coefficients @ complement.by_total
 
 
 def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
@@ -326,26 +333,25 @@ def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float)
     This is the transpose of `_pass_down`, in place.
     """
     for pair, complement in complements.items():
-        passed = np.outer(tensor[part_of(tensor.ndim - 1, ())], complement.by_total)
+        change = np.outer(tensor[part_of(tensor.ndim - 1, ())], complement.by_total)
         for axis, D in zip(pair, complement.by_axis, strict=True):
-            passed += tensor[part_of(tensor.ndim - 1, (axis,))] @ D.T
-        at = part_of(tensor.ndim - 1, pair)
-        tensor[at] += sign * passed.reshape(tensor[at].shape)
+            change += tensor[part_of(tensor.ndim - 1, (axis,))] @ D.T
+        index = part_of(tensor.ndim - 1, pair)
+        tensor[index] += sign * change.reshape(tensor[index].shape)
 
 
 def _columns(sizes: Sequence[int], centers: Sequence[Array | None]) -> list[Array]:
-    """Return [pi_i, N_i], center and cosine basis, of every attribute, shape (n_i, n_i) each.
+    """Return the matrix T_i = [pi_i, N_i] of every attribute, shape (n_i, n_i) each.
 
-    For a wide attribute with the uniform center it is an operator without a matrix.
+    For a wide attribute with the uniform center it is an operator, which is not stored.
     """
-    return [
-        (
-            cast(Array, CosineMatrix(cells=n, total=True))
-            if pi is None and is_wide(n)
-            else np.column_stack([center(n, pi), basis(n)])
-        )
-        for n, pi in zip(sizes, centers, strict=True)
-    ]
+    matrices = []
+    for n, pi in zip(sizes, centers, strict=True):
+        if pi is None and is_wide(n):
+            matrices.append(cast(Array, CosineMatrix(cells=n, total=True)))
+        else:
+            matrices.append(np.column_stack([center(n, pi), basis(n)]))
+    return matrices
 
 
 def pieces(
@@ -354,10 +360,11 @@ def pieces(
     centers: Sequence[Array | None],
     complements: Mapping[Axes, Complement],
 ) -> Array:
-    """Return the coefficients of queries on all residual spaces inside their attributes.
+    """Return the coefficients of k queries on all residual spaces inside their attributes.
 
-    Queries and coefficients have shape (k, cells).  ``complements`` maps the positions of a pair's
-    attributes to its complement.
+    Queries ``rows`` and coefficients have shape (k, cells); the module describes the order of the
+    coefficients.  ``centers`` are None for uniform ones, and ``complements`` maps the positions of
+    a pair's attributes to its complement.
 
     >>> pieces(np.array([[1.0, 0.0]]), [2], [None], {}).round(3)
     array([[0.5  , 0.707]])
@@ -374,10 +381,11 @@ def tables(
     complements: Mapping[Axes, Complement],
     overwrite: bool = False,
 ) -> Array:
-    """Return the tables that have the given residual coordinates on all residual spaces.
+    """Return the k tables with these residual coordinates on all residual spaces.
 
-    Coordinates and tables have shape (k, cells).  ``complements`` maps the positions of a pair's
-    attributes to its complement.  With ``overwrite`` the coordinates may be lost.
+    Coordinates and tables have shape (k, cells).  ``centers`` are None for uniform ones, and
+    ``complements`` maps the positions of a pair's attributes to its complement.  With ``overwrite``
+    the array of coordinates may be overwritten.
 
     >>> tables(np.array([[10.0, 0.0]]), [2], [None], {})
     array([[5., 5.]])
@@ -418,13 +426,12 @@ def residual_rows(
     """
     centers_or_uniform = centers if centers is not None else [None] * len(sizes)
     axes_inside = range(len(sizes)) if inside is None else inside
-    if (
-        complement is not None and len(axes_inside) < 2
-    ):  # a complement does not change the coefficients on the pair itself
+    # a complement does not change the coefficients on the pair itself
+    if complement is not None and len(axes_inside) < 2:
         return pieces(rows, sizes, centers_or_uniform, {(0, 1): complement})[
             :, positions(sizes, [tuple(axes_inside)])
         ]
-    # attributes outside the space are summed out by their centers, which is quicker than `pieces`
+    # attributes outside the space are multiplied by their centers only, unlike in `pieces`
     return _by_rows(
         rows,
         sizes,
@@ -436,16 +443,17 @@ def residual_rows(
 
 
 class Lift:
-    """Map between the cells of a table and the residual coordinates of one residual space.
+    """Linear map L from the cells of a table to the residual coordinates of one residual space.
 
-    It is L = L_1 (x) ... (x) L_k with L_i = N_i^T (I - pi_i 1^T), applied attribute by attribute.
+    L = L_1 (x) ... (x) L_k with L_i = N_i^T (I - pi_i 1^T) is applied attribute by attribute.
     ``centers`` contains the pi_i; None is the uniform center, where L_i = N_i^T.
 
     >>> Lift((2, 3)).rows(np.eye(2)).shape
     (2, 6)
     """
 
-    # whether the residual coordinates are one table, so that reversals and swaps permute them
+    # whether the coordinates are those of one space, so that reversals and swaps of attributes are
+    # signed permutations of them
     one_space = True
 
     def __init__(
@@ -455,8 +463,8 @@ class Lift:
         self.dimension = math.prod(n - 1 for n in sizes)
         centers_or_uniform = centers if centers is not None else [None] * len(sizes)
         self.matrices = [
-            # N^T 1 = 0, so uniform centers subtract zero; skipping the subtraction keeps reversals
-            # exact
+            # N^T pi is 0 for a uniform center; its rounding errors would break the symmetry under
+            # reversal
             basis(n).T if pi is None else basis(n).T - (basis(n).T @ pi)[:, None]
             for n, pi in zip(sizes, centers_or_uniform, strict=True)
         ]
@@ -474,25 +482,25 @@ class Lift:
         return np.arange(1, self.sizes[axis])
 
     def rows(self, residual_rows: Array) -> Array:
-        """Return residual_rows @ L, shape (k, residual coordinates) to (k, cells)."""
+        """Return residual_rows @ L: rows of shape (k, residual coordinates) as (k, cells)."""
         return _by_rows(residual_rows, self.coordinates, self.matrices)
 
     def table_coordinates(self, cell_rows: Array) -> Array:
-        """Return cell_rows @ L^T, the residual coordinates of tables.
+        """Return cell_rows @ L^T: the residual coordinates of k tables.
 
-        Shape (k, cells) to (k, residual coordinates).
+        Tables have shape (k, cells), the result (k, residual coordinates).
         """
         return _by_rows(cell_rows, self.sizes, [m.T for m in self.matrices])
 
     def traced(self, by_lift: Array, axis: int) -> Array:
-        """Return the derivative of a function by N_axis^T pi_axis from its derivative by L.
+        """Return minus the derivative by N^T pi of one attribute, from the derivative by L.
 
         ``by_lift`` has one axis per attribute of length n_i - 1, then one per attribute of length
-        n_i; the result has shape (n_axis - 1,).  A change of the center subtracts the same vector
-        from every column of L_axis, so the derivative by L_axis is summed over columns, up to sign.
+        n_i; the result has shape (n_axis - 1,).  A change of N^T pi is subtracted from every column
+        of L_axis, so the derivative by L_axis is summed over its columns.
         """
         count = len(self.sizes)
-        # derivative of a Kronecker product by one factor: the trace with each of the other factors
+        # derivative of a Kronecker product by one factor: inner products with all other factors
         others = [None if a == axis else L.ravel() for a, L in enumerate(self.matrices)]
         by_axis = contract(group_axes(by_lift, [(a, count + a) for a in range(count)]), others)
         return np.asarray(by_axis.reshape(self.matrices[axis].shape).sum(axis=1))
@@ -502,8 +510,8 @@ class SplitLift(Lift):
     """Lift of several residual spaces that one strategy measures, on the table of all attributes.
 
     ``spaces`` holds the positions of each space's attributes; ``complements`` maps the positions of
-    a pair to its tuned complement.  One space on all attributes is a single residual space whose
-    queries have complements.
+    a pair to its tuned complement.  With a single space on all attributes it is the lift of that
+    space with complements.
 
     >>> SplitLift((2, 3), None, ((), (0,), (0, 1))).rows(np.eye(4)).shape
     (4, 6)
@@ -520,12 +528,12 @@ class SplitLift(Lift):
         self.coordinate_positions = positions(sizes, spaces)
         self.dimension, self.complements = len(self.coordinate_positions), complements or {}
         self.one_space = len(spaces) == 1 and len(spaces[0]) == len(sizes)
-        # T_i^-1: one more coordinate along every axis, the sum over its cells
+        # T_i^-1 = [1^T; L_i]: coordinate 0 of every axis is the sum over its cells
         self.matrices = [np.concatenate([np.ones((1, m.shape[1])), m]) for m in self.matrices]
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        # of the residual space on all attributes
+        # those of the residual space on all attributes
         return tuple(n - 1 for n in self.sizes)
 
     def rows(self, residual_rows: Array) -> Array:
@@ -542,9 +550,9 @@ class SplitLift(Lift):
 
 
 class FullTable(Lift):
-    """Orthogonal change of coordinates of a whole table: the cosine basis with its constants.
+    """Orthogonal map from all cells of a table to cosine coefficients, constant cosines included.
 
-    In these coordinates reversing an attribute or swapping two equal ones is a signed permutation.
+    Reversing an attribute, or swapping two of equal size, is a signed permutation of coefficients.
 
     >>> FullTable((2, 3)).rows(np.eye(6)).shape
     (6, 6)
@@ -559,7 +567,7 @@ class FullTable(Lift):
 
 
 class FullDomain(Lift):
-    """Identity map of the cells, for a strategy that is not split into residual spaces."""
+    """Identity map of the cells of one attribute, for a strategy without residual spaces."""
 
     one_space = False
 

@@ -159,12 +159,12 @@ class SolveCache:
         return (values, True) if values is not None else (self._read(key), False)
 
     def keep_numbers(self, key: str, values: Array) -> None:
-        """Store the parameters of tuned centers or complements under a key, in memory and a file."""
+        """Store the parameters of tuned centers or complements, in memory and in a file."""
         self._numbers.put(key, values, values.nbytes)
         self._save(key, values)
 
     def hints(self) -> Hints:
-        """Return the initial weights stored by `suggest`, by shape of search, for `most_similar`."""
+        """Return the initial weights stored by `suggest`, for `most_similar`."""
         return self._hints.snapshot()
 
     def keep(self, search: Search, solution: Solution) -> None:

@@ -351,7 +351,7 @@ class Decomposition:
 
 
 class Registry:
-    """Store of the residual Grams of a workload: Grams that are equal up to scale are stored once."""
+    """Store of the residual Grams of a workload, in which proportional Grams are stored once."""
 
     def __init__(self, split: Split) -> None:
         self.split = split
@@ -465,9 +465,9 @@ class Registry:
         return Factor(sizes=sizes, matrix=matrix, low_rank=few_rows), query_trace
 
     def _store(self, factor: Factor) -> tuple[int, float]:
-        """Return (number, scale) such that the factor is scale times the stored Gram of this number.
+        """Return (number, scale): the factor is ``scale`` times the stored Gram with this number.
 
-        It is stored if no proportional Gram is.
+        It is stored itself if no proportional Gram is.
         """
         trace = factor.trace
         for number, other in enumerate(self.factors):
@@ -589,7 +589,7 @@ def decompose(
 
 
 def _class_numbers(keys: Sequence[Hashable]) -> Index:
-    """Return the number of every key; equal keys are numbered from 0 in order of first appearance."""
+    """Return a number for every key: distinct keys are numbered from 0 by first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 

@@ -616,8 +616,8 @@ class DualProblem:
 
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
     """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
-    # NumPy's eigh takes a fifth less time than SciPy's, which `_eigen_block` uses because strategies
-    # must stay equal to the last digit
+    # NumPy's eigh takes a fifth less time than SciPy's, which `_eigen_block` uses because
+    # strategies must stay equal to the last digit
     _, T, d = _half_powers(*np.linalg.eigh((W * mass) @ W.T), W)
     return T, d
 
@@ -691,7 +691,7 @@ class FixedBasisProblem(DualProblem):
 
 
 class FourierProblem(DualProblem):
-    """Closed-form strategies: no search, because all cells, or all points of a circle, weigh the same.
+    """Strategies in closed form: all cells, or all points of a circle, have equal dual weights.
 
     With uniform centers the precision X is diagonal in the Fourier basis.
 

@@ -204,8 +204,8 @@ class IntervalSpace:
         last = np.zeros(self.dimension)
         last[-1] = 1.0
         if self.whole and gram.suffix > 0.0:
-            # suffix j is answered by z_n - z_(j-1), so the sum of squares of the suffixes couples the
-            # last difference to all others
+            # suffix j is answered by z_n - z_(j-1), so the sum of squares of the suffixes couples
+            # the last difference to all others
             corner = gram.suffix * (gram.cells + 1) + gram.total
             S = [[-gram.ranges, -gram.suffix], [-gram.suffix, corner]]
             return np.column_stack([ones, last]), np.array(S)
@@ -226,7 +226,7 @@ class IntervalSpace:
         return out
 
     def cell_traces(self) -> Array:
-        """Return c_i^T G c_i for every cell, shape (n,): the weighted sum of squared coefficients."""
+        """Return c_i^T G c_i of every cell, its weighted sum of squared coefficients, shape (n,)."""
         gram, n = self.gram, self.cells
         i = np.arange(1.0, n + 1.0)
         diagonal = gram.marginal + gram.prefix * (n + 1 - i) + gram.suffix * i
@@ -313,7 +313,9 @@ MAX_SECULAR_ROOTS, BISECTIONS = 100, 60
 
 
 def root_trace_bound(gram: IntervalGram) -> float:
-    """Return a lower bound on tr H^(1/2) for the residual Gram H = N^T W^T W N; exact without ranges.
+    """Return a lower bound on tr H^(1/2) for the residual Gram H = N^T W^T W N.
+
+    It is exact if no range has a weight.
 
     Notes
     -----
@@ -445,9 +447,9 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
     """
     gram, n, m, tau = space.gram, space.cells, space.dimension, space.tau
     low = 1.0 / float(mass @ space.cell_traces())
-    # 1 / low and 1 / high bound the spectrum of K G: low by its trace, high by G >= a D^T D + floor I
-    # and D^T diag(1/mu) D <= D^T D / min(mu) or, by Gershgorin, twice its largest diagonal entry; on
-    # the whole attribute the sum of squares of the suffixes is at least |z|^2 / (2 n)
+    # 1 / low and 1 / high bound the spectrum of K G: low by its trace, high by G >= a D^T D + floor
+    # I and D^T diag(1/mu) D <= D^T D / min(mu) or, by Gershgorin, twice its largest diagonal entry;
+    # on the whole attribute the sum of squares of the suffixes is at least |z|^2 / (2 n)
     floor = gram.prefix + gram.ranges * (n + 1 - m)
     floor += gram.suffix / (2.0 * n if space.whole else 1.0)
     floor += min(gram.total, 0.0) if space.whole else 0.0

@@ -4,8 +4,9 @@ The strategy of interval queries (prefixes, suffixes, ranges) is that of
 `engine.residuals.intervals`; marginals have a closed form.  With the uniform center, the Gram of a
 marginal on a residual space is a multiple of the identity in residual coordinates, and every cell
 has the same cost.  The optimal strategy therefore consists of orthogonal rows of equal norm that
-span the space.  Those of `ReflectedRows` are applied in O(n), and with exact integers; the cosine
-transform from their answers to residual coordinates takes O(n log n).
+span the space.  The rows of `ReflectedRows` are multiplied with a table in O(n), and exactly if
+their entries are integers; the cosine transform from answers to residual coordinates takes O(n log
+n).
 
 Source: QuerySmasher, section 6.3.
 """
@@ -59,8 +60,8 @@ class MarginalStrategy(Strategy):
     @property
     def rounding_terms(self) -> int:
         # entry k of B x is ``one`` x_k, with at most 4 roundings, plus ``others`` times a sum, with
-        # n + 4 roundings; the errors that one cell causes in all entries have a Euclidean norm of at
-        # most (4 + 1.1 sqrt(n)) units of roundoff
+        # at most n + 4; the rounding errors of one cell in all entries have a Euclidean norm of at
+        # most (4 + 1.1 sqrt(n)) units of roundoff, of which this is an upper bound
         return math.ceil(2.0 * math.sqrt(self.cells)) + 9
 
     @property
@@ -100,15 +101,13 @@ class MarginalStrategy(Strategy):
         return self.cells - 1
 
     def total_variance(self, gram: IntervalGram) -> float:
-        """Return the summed variance of interval queries at noise scale 1, in counts^2."""
+        """Return the weighted sum of the queries' variances at noise scale 1, in counts^2."""
         return IntervalMatrix(gram=gram).trace * self.coordinate_variance
 
     def query_variances(self, part: Part) -> Array:
-        # q (I - 1 1^T / n) q^T
-        sums, squares = (
-            part.family.dot(part.sizes, np.ones(self.cells)),
-            part.family.squared_norms(part.sizes),
-        )
+        # coordinate variance times q (I - 1 1^T / n) q^T
+        sums = part.family.dot(part.sizes, np.ones(self.cells))
+        squares = part.family.squared_norms(part.sizes)
         return np.asarray(
             self.coordinate_variance * np.maximum(squares - sums**2 / self.cells, 0.0)
         )
@@ -116,16 +115,17 @@ class MarginalStrategy(Strategy):
 
 @lru_cache(maxsize=64)
 def marginal_strategy(cells: int) -> MarginalStrategy:
-    """Return the optimal strategy of a marginal on ``cells`` cells, columns of norm 1."""
+    """Return the optimal strategy of the marginal on an attribute, with columns of norm 1."""
     rows, N = ReflectedRows.unit(cells), CosineMatrix(cells=cells)
-    # the rows are orthogonal with squares 1 / (1 - 1/n), so the reconstruction is N^T B^T (1 - 1/n)
+    # the rows B are orthogonal with squared norm 1 / (1 - 1/n), so that N^T B^T (1 - 1/n) maps
+    # answers to residual coordinates
     pinv = Chain(first=N.T, second=rows.T, scale=1.0 - 1.0 / cells)
     return MarginalStrategy(sizes=(cells,), rows=rows, pinv=pinv, complete=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IdentityStrategy(Strategy):
-    """Noise on every cell of one wide attribute, without matrices; see `identity_strategy`."""
+    """Strategy that measures every cell of one wide attribute, without stored matrices."""
 
     rows: ScaledIdentity  # type: ignore[assignment]
     pinv: ScaledIdentity  # type: ignore[assignment]
@@ -161,7 +161,10 @@ class IdentityStrategy(Strategy):
 
 
 def identity_strategy(cells: int) -> Strategy:
-    """Return the strategy that measures every cell of an attribute, as an operator if it is wide."""
+    """Return the strategy that measures every cell of an attribute.
+
+    Its matrices are operators if the attribute is wide.
+    """
     return _identity_strategy(cells, is_wide(cells))
 
 
@@ -174,7 +177,7 @@ def _identity_strategy(cells: int, as_operator: bool) -> Strategy:
 
 
 def marginal_solution(cells: int, weight: float = 1.0) -> Solution:
-    """Return the optimal strategy of a marginal with a weight per query, with gap 0."""
+    """Return the optimal strategy of a marginal, with gap 0; ``weight`` is that of each query."""
     value = weight * (cells - 1) * (1.0 - 1.0 / cells)
     strategy = marginal_strategy(cells)
     return Solution(strategy=strategy, value=value, bound=value, dual=np.ones(1), status="optimal")
@@ -182,7 +185,7 @@ def marginal_solution(cells: int, weight: float = 1.0) -> Solution:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalMatrices:
-    """Strategy rows and reconstruction of interval queries, formed when they are first needed."""
+    """Strategy rows of interval queries and their reconstruction, computed at the first access."""
 
     solution: IntervalSolution
 
@@ -194,9 +197,12 @@ class IntervalMatrices:
 
     @cached_property
     def formed(self) -> tuple[Array, Array]:
-        """Strategy rows, shape (n - 1, n), and their reconstruction, shape (n - 1, n - 1)."""
+        """Strategy rows on cells, and the matrix from answers to residual coordinates.
+
+        Shapes (n - 1, n) and (n - 1, n - 1).
+        """
         rows, reconstruction = self.solution.strategy()
-        # rounding must not raise the norm of a column above its bound, which is charged
+        # the privacy cost is that of ``column_costs``, which rounding errors must not exceed
         squares = np.einsum("rc,rc->c", rows, rows)
         scale = min(1.0, math.sqrt(float((self.column_costs / squares).min())))
         rows *= scale
@@ -206,7 +212,10 @@ class IntervalMatrices:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeferredMatrix(Operator):
-    """The rows, or the reconstruction, of interval queries; formed by the first operation."""
+    """Strategy rows of interval queries, or with ``reconstruction`` the matrix for their answers.
+
+    The array is computed at the first operation.
+    """
 
     matrices: IntervalMatrices
     reconstruction: bool = False
@@ -235,12 +244,9 @@ class IntervalStrategy(Strategy):
 
     solution: IntervalSolution
 
-    @property
-    def _is_formed_by_solution(self) -> bool:
-        return isinstance(self.rows, DeferredMatrix)
-
     def column_costs(self, law: str) -> Array:
-        if self._is_formed_by_solution and law != "laplace":
+        # rows that were replaced, see `by_rows`, have costs of their own
+        if isinstance(self.rows, DeferredMatrix) and law != "laplace":
             return IntervalMatrices(solution=self.solution).column_costs
         return super().column_costs(law)
 
@@ -255,18 +261,23 @@ class IntervalStrategy(Strategy):
 
     @cached_property
     def _variance_sums(self) -> tuple[float, float, float]:
-        """Summed variances of all cells, of all prefixes and of all ranges."""
+        """Sums of the variances of all cells, of all prefixes and of all ranges.
+
+        The last is NaN if the solution's queries have no ranges.
+        """
         gram = self.solution.space.gram
         cells = float(self.solution.cell_variances().sum())
         prefixes = float(self.solution.prefix_variances().sum())
-        rest = self.solution.value - gram.marginal * cells
-        rest -= (gram.prefix + gram.suffix) * prefixes
-        return cells, prefixes, rest / gram.ranges if gram.ranges > 0.0 else math.nan
+        if gram.ranges == 0.0:
+            return cells, prefixes, math.nan
+        weighted_ranges = self.solution.value - gram.marginal * cells
+        weighted_ranges -= (gram.prefix + gram.suffix) * prefixes
+        return cells, prefixes, weighted_ranges / gram.ranges
 
     def total_variance(self, gram: IntervalGram) -> float:
-        """Return the summed variance of interval queries at noise scale 1, in counts^2.
+        """Return the weighted sum of the queries' variances at noise scale 1, in counts^2.
 
-        All ranges need a solution for queries with ranges.
+        If ``gram`` has ranges, the queries of the solution must have ranges as well.
         """
         cells, prefixes, ranges = self._variance_sums
         total = gram.marginal * cells + (gram.prefix + gram.suffix) * prefixes
@@ -278,7 +289,7 @@ class IntervalStrategy(Strategy):
         first, end = part.family.bounds(self.cells)  # type: ignore[attr-defined]
         if part.count <= 2 * self.cells:
             return self.solution.range_variances(first, end - 1)
-        # the prefix that ends with the last cell has no piece
+        # the prefix of all cells, the total, has no component in the residual space
         covariance = np.zeros((self.cells + 1,) * 2)
         covariance[1:-1, 1:-1] = self.solution.covariance()
         squares = np.diagonal(covariance)
@@ -288,7 +299,7 @@ class IntervalStrategy(Strategy):
 
 
 def _table_differences(potentials: Array) -> Array:
-    """Return z_i - z_(i-1) in every column, with z = 0 outside, shape (n - 1, k) to (n, k)."""
+    """Return z_i - z_(i-1) for every column z, with 0 outside; shape (n - 1, k) becomes (n, k)."""
     zero = np.zeros((1, potentials.shape[1]))
     return np.diff(potentials, axis=0, prepend=zero, append=zero)
 
@@ -299,13 +310,14 @@ def interval_solution(
     dual: Array | None = None,
     center: Array | None = None,
 ) -> Solution:
-    """Return the optimal strategy of interval queries on a residual space, with its gap.
+    """Return the strategy of interval queries on a residual space, optimal up to its gap.
 
     Parameters
     ----------
     gram : weights of the marginal, prefix, suffix and range queries.
     options : stopping rule of the search.
-    dual : dual weights of an earlier search, shape (n,), which replace the search; None to search.
+    dual : dual weights of an earlier search, shape (n,), which determine the strategy without a
+        search; None to search.
     center : center of the residual space, shape (n,); None for uniform.
     """
     if gram.is_marginal and center is None:

@@ -18,21 +18,21 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from engine._arrays import Array
 from engine.errors import LimitExceeded
 
-# cells from which a marginal is measured by operators instead of matrices
+# number of cells from which an attribute is wide: operators replace its matrices
 MIN_WIDE_CELLS = 1_000
-# largest size in bytes at which an operator is formed as an array for operations without a formula
+# largest size in bytes of an array to which an operator is converted
 MAX_DENSE_BYTES = 1e9
 
 
 def is_wide(cells: int) -> bool:
-    """Return whether an attribute has so many cells that operators replace its matrices."""
+    """Return whether operators replace the matrices of an attribute with this number of cells."""
     return cells >= MIN_WIDE_CELLS
 
 
 class Operator(NDArrayOperatorsMixin, ABC):
     """Matrix that is multiplied without being stored.
 
-    Operations other than products, such as indexing, form it as an array if it is small enough.
+    Operations other than products, such as indexing, convert it to an array if it is small enough.
     """
 
     ndim = 2
@@ -57,7 +57,7 @@ class Operator(NDArrayOperatorsMixin, ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the matrix as an array."""
+        """Size of the matrix as an array, in bytes."""
         return 8 * math.prod(self.shape)
 
     def __len__(self) -> int:
@@ -130,8 +130,8 @@ class ScaledIdentity(Operator):
 class CosineMatrix(Operator):
     """The cosine basis N of `engine.residuals.basis`, shape (n, n - 1), or its transpose.
 
-    With ``total`` the uniform center is the first column: [pi, N], shape (n, n).  A product is a
-    discrete cosine transform in O(n log n).
+    With ``total`` it is [pi, N], shape (n, n), where pi is the uniform center.  A product is a
+    discrete cosine transform, which takes O(n log n).
 
     >>> (np.eye(2) @ CosineMatrix(cells=2)).round(3)
     array([[ 0.707],
@@ -153,7 +153,7 @@ class CosineMatrix(Operator):
     def _apply(self, tensor: Array) -> Array:
         import scipy.fft
 
-        # the first cosine is constant, 1 / sqrt(n); the center is 1 / n
+        # the first column of the transform is 1 / sqrt(n), and that of [pi, N] is 1 / n
         if not self.transposed:
             out = scipy.fft.dct(tensor, norm="ortho")
             if not self.total:
@@ -170,10 +170,10 @@ class CosineMatrix(Operator):
 class ReflectedRows(Operator):
     """n - 1 rows of equal norm that span the vectors with sum 0, shape (n - 1, n).
 
-    Row k has the entry ``one`` + ``others`` on cell k, ``others`` on the other cells except the
-    last one, and ``last`` on the last cell.  With the numbers of `unit` the rows are orthogonal
-    (they are those of a Householder reflection that takes the constant vector to the last cell).  A
-    product with a vector takes O(n); the three numbers may be integers.
+    Row k has the entry ``one`` + ``others`` on cell k, ``last`` on the last cell, and ``others`` on
+    all other cells.  With the numbers of `unit` the rows are orthogonal: up to scale, they are rows
+    of the Householder reflection that maps the constant vector to the last unit vector.  A product
+    with a vector takes O(n); the three numbers may be integers.
     """
 
     form: ClassVar[str] = "reflection"
@@ -186,7 +186,7 @@ class ReflectedRows(Operator):
 
     @classmethod
     def unit(cls, cells: int) -> ReflectedRows:
-        """Return the orthogonal rows with columns of norm 1."""
+        """Return the orthogonal rows whose columns have norm 1."""
         scale, root = (1.0 - 1.0 / cells) ** -0.5, cells**0.5
         return cls(cells=cells, one=scale, others=-scale / (cells - root), last=scale / root)
 
@@ -204,7 +204,7 @@ class ReflectedRows(Operator):
         return replace(self, transposed=not self.transposed)
 
     def column_costs(self, power: int) -> Array:
-        """Return the sum of |entry|^power of every column, shape (n,)."""
+        """Return for every column the sum of |entry|^power, shape (n,)."""
         n = self.cells
         out = np.full(n, abs(self.one + self.others) ** power + (n - 2) * abs(self.others) ** power)
         out[-1] = (n - 1) * abs(self.last) ** power

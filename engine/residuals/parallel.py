@@ -4,10 +4,10 @@ By default large work runs in loky processes, one per core, with one thread of l
 The caller can choose another backend with `with joblib.parallel_config("dask", ...)` and gets the
 same plan: a search is a pure function of its inputs.
 
-The main thread never blocks in joblib: a listener thread puts results into a queue, and the main
+The main thread does not wait in joblib: a listener thread puts results into a queue, and the main
 thread reports progress while it waits for them.  To cancel, the main process deletes a file; every
 search checks after each evaluation that the file and the main process still exist, and otherwise
-stops.  The workers of a pool continue to run, without a search.
+stops.  The worker processes of the pool remain for later searches.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     import joblib
 
 
-# expected seconds of work above which worker processes save time
+# expected time of the searches in seconds above which worker processes save time
 MIN_PARALLEL_S = 2.0
-# seconds between two calls of the progress function
+# time between two calls of the progress function, in seconds
 PROGRESS_INTERVAL_S = 0.1
-# seconds to wait for cancelled searches; those on an unreachable machine are abandoned
+# longest wait for cancelled searches in seconds; the machine of a search may be unreachable
 CANCEL_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """One strategy search with the initial weights of `Search.run`."""
+    """Strategy search for a worker, with the arguments of `Search.run`."""
 
     search: Search
     warm_start: Array | None = None
@@ -55,14 +55,14 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class CancelSignal:
-    """Cancellation signal of a search in another process.
+    """Conditions under which a search in a worker process stops.
 
     Attributes
     ----------
-    file : path of a file of the main process; a search stops when it no longer exists.
-    machine, process : host name and process number of the main process.
-    deadline : time limit on the wall clock, because the clocks of two processes are not
-        comparable.
+    file : path of a file of the main process; a search stops if it no longer exists.
+    machine, process : host name and process number of the main process; a search stops if this
+        process has ended.
+    deadline : time limit as Unix time, because `planning_time` differs between processes.
     """
 
     file: str
@@ -74,17 +74,18 @@ class CancelSignal:
 def workers_for(
     seconds: float, searches: int, bytes_each: float, memory: float, requested: int | None
 ) -> int | None:
-    """Return how many workers run the searches.
+    """Return the number of workers for some searches.
 
-    0 means that the main process runs them, -1 one worker per core, and None the number of joblib's
-    configuration.
+    0 means that the main process runs them, -1 one worker per core, and None the number in the
+    caller's joblib configuration.
 
     Parameters
     ----------
-    seconds : expected time of all searches.
+    seconds : expected time of all searches, in seconds.
     searches : number of searches.
-    bytes_each, memory : memory of one search, and memory limit of all searches that run at once.
-    requested : number of workers that the user set; None if the user set none.
+    bytes_each : memory of one search, in bytes.
+    memory : memory limit of all searches that run at the same time, in bytes.
+    requested : number of workers that the user set, or None.
     """
     if searches < 2 or requested == 1:
         return 0
@@ -108,7 +109,7 @@ def is_configured() -> bool:
     (threads, _), (processes, number) = (
         get_active_backend(prefer=prefer) for prefer in ("threads", "processes")
     )
-    # ``prefer`` changes the backend only if the caller configured none
+    # without a configuration, ``prefer`` selects two different backends
     return type(threads) is type(processes) or number not in (None, 1)
 
 
@@ -118,7 +119,7 @@ def search_all(
     deadline: float,
     on_progress: Callable[[int], object],
 ) -> Iterator[tuple[str, Solution]]:
-    """Run searches in workers; yield the key and solution of each as it ends, in no fixed order.
+    """Run searches in workers, and yield (key, solution) of each search as soon as it ends.
 
     Parameters
     ----------
@@ -131,8 +132,8 @@ def search_all(
     import joblib
     from joblib.parallel import get_active_backend
 
-    # a process that was started by another one uses threads: daemonic processes may not have
-    # children, and others would wait at their end for idle workers; linear algebra releases the GIL
+    # threads if this process is itself a child: a daemonic one may not have children, and others
+    # would wait for idle workers before they end; linear algebra releases the GIL
     prefer = "processes" if multiprocessing.parent_process() is None else "threads"
     backend, _ = get_active_backend(prefer=prefer)
     _check_workers(backend)
@@ -145,11 +146,10 @@ def search_all(
         deadline=time.time() + deadline - planning_time(),
     )
     results: queue.SimpleQueue[object] = queue.SimpleQueue()
-    # threads share one setting for linear algebra: it is set here once, so that no thread changes
-    # it for another
+    # threads share the number of threads of linear algebra, so it is set once for all of them
     with one_thread(), planning_time.counting_waits():
-        streams = "generator_unordered" if backend.supports_return_generator else "list"
-        pool = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=streams, batch_size=1)
+        return_as = "generator_unordered" if backend.supports_return_generator else "list"
+        pool = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=return_as, batch_size=1)
         calls = (joblib.delayed(_search)(task, cancel_signal) for task in tasks)
         listener = threading.Thread(target=_listen, args=(pool, calls, results), daemon=True)
         listener.start()
@@ -174,25 +174,26 @@ def search_all(
 
 
 def _check_workers(backend: object) -> None:
-    """Raise PlanError unless all workers of a Dask cluster can import the engine.
+    """Raise PlanError if a worker of a Dask cluster cannot import the engine.
 
-    A worker that cannot import the engine would never return a result.
+    The search would wait forever for a result of such a worker.
     """
     if (client := getattr(backend, "client", None)) is None:
         return
     results = client.run(pkgutil.get_data, "engine", "py.typed", on_error="return")
-    lost = [name for name, data in results.items() if not isinstance(data, bytes)]
-    if lost:
+    failing = [name for name, data in results.items() if not isinstance(data, bytes)]
+    if failing:
         raise PlanError(
-            f"{len(lost)} of {len(results)} workers of the Dask cluster cannot import the engine;"
-            f" the first is {lost[0]}. Install on the workers the packages of this environment, in"
-            " the same versions, or plan without the cluster."
+            f"{len(failing)} of {len(results)} workers of the Dask cluster cannot import the"
+            f" engine; the first is {failing[0]}. Install on the workers the packages of this"
+            " environment, in the same versions, or plan without the cluster."
         )
 
 
 def _listen(
     pool: joblib.Parallel, calls: Iterable[object], results: queue.SimpleQueue[object]
 ) -> None:
+    """Put the results of a pool into a queue, then None, or the exception that ended them."""
     try:
         for result in pool(calls):
             results.put(result)
@@ -202,19 +203,18 @@ def _listen(
 
 
 def _search(task: Task, cancel_signal: CancelSignal) -> tuple[str, Solution] | Cancelled:
-    """Run a search in a worker, with the deadline on the clock of the worker."""
-    is_same_machine, is_child = (
-        platform.node() == cancel_signal.machine,
-        os.getppid() == cancel_signal.process,
-    )
+    """Run a search in a worker and return its key and solution, or the reason why it stopped."""
+    is_same_machine = platform.node() == cancel_signal.machine
+    is_child = os.getppid() == cancel_signal.process
 
     def watch(gap: float = 0.0) -> None:
+        """Raise Cancelled if the main process has ended or deleted the file."""
         if is_same_machine and (
             _has_ended(cancel_signal.process)
             or (is_child and os.getppid() != cancel_signal.process)
         ):
             if type(multiprocessing.current_process()).__name__.startswith("Loky"):
-                os._exit(1)  # an idle worker would otherwise wait minutes for work
+                os._exit(1)  # a loky worker would otherwise wait minutes for further searches
             raise Cancelled("The process that started this search has ended.")
         if is_same_machine and not Path(cancel_signal.file).exists():
             raise Cancelled("The search was cancelled.")
@@ -233,6 +233,7 @@ def _search(task: Task, cancel_signal: CancelSignal) -> tuple[str, Solution] | C
 
 
 def _has_ended(process: int) -> bool:
+    """Return whether the process with this number has ended; False if that cannot be determined."""
     if os.name == "nt":  # os.kill with signal 0 ends the process on Windows
         return False
     try:

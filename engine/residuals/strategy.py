@@ -6,8 +6,8 @@ maximum over x of a sum of products of non-negative tables, each on a few attrib
 tighter than the sum of the strategies' own maxima.  It is computed in two steps.
 
 1.  Dominated values of every attribute are removed.  A value is dominated if another value of the
-    attribute has entries at least as large in every table.  Prefix queries leave the first value,
-    marginals one value, and ranges the one in the middle.
+    attribute has entries at least as large in every table.  For prefix queries the first value
+    remains, for marginals any one, and for ranges the one in the middle.
 2.  The attributes are eliminated one by one: the tables on an attribute are added up, and their sum
     is maximised over the values of the attribute.  Tables whose sum would have more than
     `MAX_JOINT_CELLS` cells stay separate, which replaces the maximum of a sum by a sum of maxima
@@ -31,9 +31,9 @@ from engine._arrays import Array, Index, thin_svd
 from engine.residuals.basis import Axes, Space, basis
 from engine.workload import Part
 
-# tolerances for rows to be in the span of others, and for a matrix to be orthogonal
+# tolerances with which rows are in the span of others, and with which a matrix is orthogonal
 SPAN_TOLERANCE, ORTHOGONALITY_TOLERANCE = 1e-9, 1e-5
-# share of a residual row outside the measured span above which it cannot be answered
+# a residual row is not answered if more than this share of its norm is outside the measured span
 MAX_UNMEASURED_SHARE = 1e-6
 
 
@@ -46,9 +46,8 @@ class Strategy:
     sizes : domain sizes of the attributes.
     rows : B, shape (measurements, cells); every column has Euclidean norm at most about 1.
     pinv : maps strategy answers to residual coordinates, shape (residual coordinates,
-    measurements).
-        A query with coefficients c on the residual coordinates has the estimate c @ pinv @ answers
-        with variance |c @ pinv|^2 at noise scale 1.  A strategy that is not split into residual
+        measurements).  A query with coefficients c on the residual coordinates has the estimate
+        c @ pinv @ answers with variance |c @ pinv|^2 at noise scale 1.  A strategy without residual
         spaces has cells in place of residual coordinates.
     complete : whether every residual coordinate is measured, or only the span of the workload.
     measured : orthonormal rows with the span of the columns of ``pinv``, shape (rank, residual
@@ -62,10 +61,10 @@ class Strategy:
     measured: Array | None = None
 
     def by_rows(self, rows: Array) -> Strategy | None:
-        """Return this strategy with its rows B replaced by equivalent ``rows``, else None.
+        """Return this strategy with its rows B replaced by ``rows``; None if not equivalent.
 
-        Rows are equivalent if they are Q B for an orthogonal matrix Q: their answers then have the
-        same information about every cell, at the same privacy cost.
+        Rows are equivalent if they are Q B for an orthogonal matrix Q: all queries then have the
+        same variances, at the same privacy cost.
         """
         if rows.shape != self.rows.shape or not np.isfinite(rows).all():
             return None
@@ -82,7 +81,8 @@ class Strategy:
             rotation @ rotation.T, np.eye(len(rotation)), rtol=0.0, atol=ORTHOGONALITY_TOLERANCE
         ):
             return None
-        # not the transpose: rounding in rows from another machine must not bias the estimates
+        # not the transpose of Q, which is its inverse up to rounding errors only: they would bias
+        # the estimates
         return replace(self, rows=rows, pinv=np.linalg.solve(rotation.T, self.pinv.T).T)
 
     @cached_property
@@ -106,16 +106,19 @@ class Strategy:
     def column_products(self, cells: Index, other: int) -> tuple[Array, float, Array]:
         """Return squared norms and inner products of columns of B.
 
-        They are the squared norms of the columns ``cells``, shape (k,), the squared norm of the
-        column ``other``, and the inner products of the former with the latter, shape (k,).
+        The results are the squared norms of the columns ``cells``, shape (k,), the squared norm of
+        the column ``other``, and the inner product of each of the former with the latter, shape
+        (k,).
         """
         x, y = self.rows[:, cells], self.rows[:, other]
         return np.einsum("rv,rv->v", x, x), float(y @ y), y @ x
 
     @property
     def rounding_terms(self) -> int:
-        """Number K such that B x in floating point has an error of at most gamma_K of the column
-        norms.
+        """Number K of roundings such that the error of B x is at most gamma_K of the column norms.
+
+        B x is computed in floating-point arithmetic, and gamma_K = K u / (1 - K u) for the unit
+        roundoff u.
         """
         return self.cells + 1
 
@@ -126,20 +129,22 @@ class Strategy:
 
     @property
     def rank(self) -> int:
-        """Number of measured directions."""
+        """Dimension of the measured span."""
         return self.dimension if self.complete else int(self.span.shape[1])
 
     def query_variances(self, part: Part) -> Array:
         """Return the variances of the queries of a part on one attribute, shape (queries,).
 
-        They are those of the queries' pieces on this residual space, at noise scale 1.
+        Only the queries' components in this residual space count.  The noise scale is 1.
         """
         return np.maximum(part.family.quadratic(part.sizes, self.cell_covariance), 0.0)
 
     @cached_property
     def covariance(self) -> Array:
-        """Covariance of the residual coordinates at noise scale 1, shape (dimension, dimension)."""
-        # answers are B x + z with z of covariance 1, so this is the covariance of pinv (B x + z)
+        """Covariance of the estimated residual coordinates at noise scale 1, in counts^2.
+
+        Shape (dimension, dimension).
+        """
         return self.pinv @ self.pinv.T
 
     @cached_property
@@ -168,21 +173,23 @@ class Strategy:
         """Orthonormal basis of the measured residual rows, shape (residual coordinates, rank)."""
         if self.measured is not None:
             return self.measured.T
-        # from pinv, not from the rows on cells: those depend on the centers, the measured span does
-        # not
+        # from pinv, because the rows on cells depend on the centers, unlike the measured span
         U, singular, _ = thin_svd(self.pinv)
         Q: Array = U[:, singular > 1e-10 * singular.max(initial=0.0)]
         return Q
 
     @cached_property
     def unmeasured(self) -> Array:
-        """Projector on the complement of the measured span, shape (residual coordinates,) * 2."""
+        """Projection matrix onto the orthogonal complement of the measured span.
+
+        Shape (residual coordinates, residual coordinates).
+        """
         return np.eye(len(self.pinv)) - self.span @ self.span.T
 
     def leaves_span(self, residual_rows: Array) -> npt.NDArray[np.bool_]:
-        """Return whether residual rows have components outside the measured span, shape (k,)."""
-        # the residual itself, because a difference of squared norms has rounding errors of
-        # MAX_UNMEASURED_SHARE^2
+        """Return whether k residual rows have a component outside the measured span, shape (k,)."""
+        # not from a difference of squared norms, which would have rounding errors as large as the
+        # square of MAX_UNMEASURED_SHARE
         residual = residual_rows - (residual_rows @ self.span) @ self.span.T
         leaving: npt.NDArray[np.bool_] = np.linalg.norm(
             residual, axis=1
@@ -191,13 +198,13 @@ class Strategy:
 
 
 def canonical_rotation(directions: Array) -> Array:
-    """Return the orthogonal matrix Q for which Q @ directions depends on their span only.
+    """Return an orthogonal matrix Q such that Q @ directions depends only on the span of the rows.
 
-    ``directions`` are orthonormal rows, shape (r, m), and Q has shape (r, r).
+    ``directions`` are orthonormal rows, shape (r, m), and Q has shape (r, r).  Q @ directions is
+    the Gram-Schmidt basis of fixed vectors that are projected onto the span.
 
-    Eigenvectors of equal eigenvalues differ between processors and libraries, but measured rows
-    must be the same everywhere, because integers drawn on one machine are read on others.  Q @
-    directions is the Gram-Schmidt basis of fixed vectors that are projected on the span.
+    Eigenvectors of equal eigenvalues differ between processors and libraries, but the rows of a
+    strategy must not, because answers drawn on one machine are read on others.
     """
     Q, R = scipy.linalg.qr(
         directions @ _fixed_pseudorandom(*directions.shape).T, check_finite=False
@@ -206,7 +213,7 @@ def canonical_rotation(directions: Array) -> Array:
 
 
 def _fixed_pseudorandom(rows: int, columns: int) -> Array:
-    """Return the same pseudorandom numbers in [-1, 1) on all machines, shape (rows, columns).
+    """Return pseudorandom numbers in [-1, 1), the same on all machines, shape (rows, columns).
 
     They are the first outputs of the generator SplitMix64 with seed 0.
     """
@@ -216,28 +223,26 @@ def _fixed_pseudorandom(rows: int, columns: int) -> Array:
     return ((bits ^ (bits >> np.uint64(31))) / 2.0**63 - 1.0).reshape(rows, columns)
 
 
-# largest number of cells of a sum of tables
+# largest number of cells of a table that is the sum or product of others
 MAX_JOINT_CELLS = 1 << 17
 # largest number of comparisons of entries to find the dominated values of one attribute
 MAX_JOINT_COMPARISONS = 1 << 28
-# relative difference up to which values are equal
+# relative difference up to which costs count as equal
 TIE_TOLERANCE = 1e-13
-# attributes, (axes, strategy) of every factor, and scale of a product of strategies
+# product of strategies: its attributes, (axes, strategy) of every factor, and the scale of its cost
 MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
-# the attributes of a table of costs, and its number
+# the attributes that a table of costs is on, and the number of the table
 Placed = tuple[Space, int]
 
 
 def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
-    """Return an upper bound on the joint sensitivity of several strategies.
-
-    This is the maximum over cells of their summed costs.
+    """Return an upper bound on the joint sensitivity: the maximum over cells of summed costs.
 
     Parameters
     ----------
-    parts : (attributes, factors, scale) of each strategy.  Its cost at a cell is ``scale`` times
-        the squared Euclidean norm of the cell's column for Gaussian noise, and ``scale`` times its
-        L1 norm for Laplace noise.
+    parts : (attributes, factors, scale) of each product of strategies.  Its cost at a cell is
+        ``scale`` times the squared Euclidean norm of the cell's column for Gaussian noise, and
+        ``scale`` times the L1 norm of the column for Laplace noise.
     law : "gaussian" or "laplace".
 
     >>> rows = np.array([[1.0, 1.0], [0.0, 1.0]])
@@ -247,9 +252,9 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
     >>> joint_sensitivity([(("a",), (((0,), s),), 1.0) for s in strategies], "gaussian")
     3.0
     """
-    numbers: dict[Strategy, int] = {}  # by identity
-    tables: list[Array] = []
-    sums: list[tuple[float, list[Placed]]] = []
+    numbers: dict[Strategy, int] = {}  # strategies are compared by identity
+    tables: list[Array] = []  # cost of every cell, one table per strategy
+    products: list[tuple[float, list[Placed]]] = []
     for attributes, factors, scale in parts:
         placed = []
         for axes, strategy in factors:
@@ -257,8 +262,8 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
                 numbers[strategy] = len(tables)
                 tables.append(strategy.column_costs(law).reshape(strategy.sizes))
             placed.append((tuple(attributes[a] for a in axes), numbers[strategy]))
-        sums.append((scale, placed))
-    distinct = dict.fromkeys(entry for _, placed in sums for entry in placed)
+        products.append((scale, placed))
+    distinct = dict.fromkeys(entry for _, placed in products for entry in placed)
     undominated, ties = _undominated(distinct, tables)
     reduced = {
         (names, k): tables[k][np.ix_(*(undominated[name] for name in names))]
@@ -266,29 +271,28 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
     }
     order = {name: i for i, name in enumerate(undominated)}
     bounds: dict[Space, Array] = {}
-    for scale, placed in sums:
+    for scale, placed in products:
         _accumulate(
             bounds, *_product(scale, [(entry[0], reduced[entry]) for entry in placed], order)
         )
-    return (
-        _eliminate(bounds, {name: len(values) for name, values in undominated.items()}, order)
-        * (1.0 + TIE_TOLERANCE) ** ties
-    )
+    sizes = {name: len(values) for name, values in undominated.items()}
+    return _eliminate(bounds, sizes, order) * (1.0 + TIE_TOLERANCE) ** ties
 
 
 def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dict[str, Index], int]:
-    """Return the undominated values of every attribute, and a bound on the roundings in them.
+    """Return the undominated values of every attribute, and in how many steps values were removed.
 
-    The second number counts the steps in which values within `TIE_TOLERANCE` counted as equal.
+    A step may remove a value whose costs exceed those of another by the factor 1 + `TIE_TOLERANCE`.
     """
     touching: dict[str, list[Placed]] = {}
     for names, k in placed:
         for name in names:
             touching.setdefault(name, []).append((names, k))
     candidates = {
-        name: np.arange(tables[t[0][1]].shape[t[0][0].index(name)]) for name, t in touching.items()
+        name: np.arange(tables[k].shape[names.index(name)])
+        for name, ((names, k), *_) in touching.items()
     }
-    ties, queue = 0, list(candidates)
+    steps, queue = 0, list(candidates)
     while queue:
         name = queue.pop()
         # tables that are equal up to attribute names have equal rows and are compared once
@@ -301,14 +305,17 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
                 rows[key] = np.moveaxis(table, axis, 0).reshape(len(candidates[name]), -1)
         best = _undominated_rows(np.unique(np.concatenate(list(rows.values()), axis=1), axis=1))
         if len(best) < len(candidates[name]):
-            candidates[name], ties = candidates[name][best], ties + 1
+            candidates[name], steps = candidates[name][best], steps + 1
             neighbours = {n for names, _ in touching[name] for n in names if n != name}
             queue += [n for n in neighbours if n not in queue and len(candidates[n]) > 1]
-    return candidates, ties
+    return candidates, steps
 
 
 def _undominated_rows(rows: Array) -> Index:
-    """Return the numbers of the rows that no other row dominates."""
+    """Return the numbers of the rows that no other row dominates, of equal rows only one.
+
+    If that takes too many comparisons, all rows are returned.
+    """
     if rows.shape[0] ** 2 * rows.shape[1] > MAX_JOINT_COMPARISONS:
         return np.arange(len(rows))
     chosen: list[int] = []
@@ -321,39 +328,51 @@ def _undominated_rows(rows: Array) -> Index:
 def _product(
     scale: float, tables: Sequence[tuple[Space, Array]], order: Mapping[str, int]
 ) -> tuple[Space, Array]:
-    """Return ``scale`` times the product of tables on different attributes, and its attributes.
+    """Return the attributes of a product of tables on different attributes, and the product.
 
-    The attributes are sorted by ``order``.  A table that would make the product too large is
-    replaced by its maximum.
+    The product is multiplied by ``scale``, and its attributes are sorted by ``order``; those with a
+    single value are left out.  A table that would make the product too large is replaced by its
+    maximum.
     """
-    out, scope = np.asarray(scale), list[str]()
+    product, scope = np.asarray(scale), list[str]()
     for names, table in sorted(tables, key=lambda t: t[1].size):
-        if out.size * table.size > MAX_JOINT_CELLS:
-            out = out * table.max()
+        if product.size * table.size > MAX_JOINT_CELLS:
+            product = product * table.max()
             continue
-        out, scope = np.multiply.outer(out, table), [*scope, *names]
-    ranked = sorted(
-        (n for n, size in zip(scope, out.shape, strict=True) if size > 1), key=order.__getitem__
-    )
-    free = [scope.index(n) for n in ranked]
-    single = [i for i in range(len(scope)) if i not in free]
-    return tuple(ranked), out.transpose([*free, *single]).reshape([out.shape[i] for i in free])
+        product, scope = np.multiply.outer(product, table), [*scope, *names]
+    several_values = [n for n, size in zip(scope, product.shape, strict=True) if size > 1]
+    ranked = sorted(several_values, key=order.__getitem__)
+    axes = [scope.index(n) for n in ranked]
+    single_value_axes = [i for i in range(len(scope)) if i not in axes]
+    product = product.transpose([*axes, *single_value_axes])
+    return tuple(ranked), product.reshape(product.shape[: len(axes)])
 
 
 def _accumulate(bounds: dict[Space, Array], scope: Space, table: Array) -> None:
+    """Add a table on the attributes ``scope`` to the one in ``bounds`` on the same attributes."""
     bounds[scope] = bounds[scope] + table if scope in bounds else table
 
 
 def _eliminate(
     bounds: dict[Space, Array], sizes: Mapping[str, int], order: Mapping[str, int]
 ) -> float:
-    """Return an upper bound on the maximum of a sum of tables, each on the attributes of its key."""
+    """Return an upper bound on the maximum of a sum of tables, by mini-bucket elimination.
+
+    Parameters
+    ----------
+    bounds : the tables by their attributes.
+    sizes : number of values of every attribute.
+    order : attributes that lead to equally large tables are eliminated in this order.
+    """
     bounds = dict(bounds)
     while remaining := {name for scope in bounds for name in scope}:
-        joint = {
+        joint_scopes = {
             name: {n for scope in bounds if name in scope for n in scope} for name in remaining
         }
-        name = min(remaining, key=lambda n: (math.prod(sizes[m] for m in joint[n]), order[n]))
+        name = min(
+            remaining, key=lambda n: (math.prod(sizes[m] for m in joint_scopes[n]), order[n])
+        )
+        # tables with this attribute in sets (attributes, scopes) whose sums are small enough
         buckets: list[tuple[set[str], list[Space]]] = []
         for scope in sorted((s for s in bounds if name in s), key=lambda s: -bounds[s].size):
             for scope_union, scopes in buckets:
@@ -368,7 +387,6 @@ def _eliminate(
             total = np.zeros([sizes[n] for n in names])
             for scope in scopes:
                 total += bounds.pop(scope).reshape([sizes[n] if n in scope else 1 for n in names])
-            _accumulate(
-                bounds, tuple(n for n in names if n != name), total.max(axis=names.index(name))
-            )
+            other_names = tuple(n for n in names if n != name)
+            _accumulate(bounds, other_names, total.max(axis=names.index(name)))
     return float(bounds.get((), np.zeros(())))

@@ -1,4 +1,4 @@
-"""Strategy search for one Gram matrix: its inputs, its identity for caches, and its cost."""
+"""Strategy search for one Gram matrix: its inputs, its cache key, and its expected cost."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from engine.residuals.dual_solver import (
     count_symmetries,
 )
 
-# part of every key: raise the number when a search may end with other weights than before
+# part of every cache key; raise the number if a code change may change the weights of a search
 FORMAT = "search/2"
-# floating point operations per second of matrix products and of eigenvalue problems, on one core
+# assumed floating-point operations per second on one core: matrix products, eigenvalue problems
 PRODUCT_FLOPS, EIGEN_FLOPS = 2e10, 8e9
-# floating point operations per second of products of matrices with hundreds of rows
+# the same for products of matrices with hundreds of rows
 DENSE_PRODUCT_FLOPS = 4.5e10
-# largest number of residual coordinates for which a forecast counts symmetries
+# a forecast counts the symmetries of a Gram only up to this number of residual coordinates
 MAX_SYMMETRY_COORDINATES = 5_000
 DEFAULT_OPTIONS = Options()
-# share of uniform weights that is mixed into initial weights
+# share of uniform weights in initial weights from another search
 UNIFORM_SHARE = 1e-4
-# expected sweeps of an alternating search, for forecasts
+# expected number of sweeps of an alternating search, for forecasts
 ALTERNATING_SWEEPS = 10
-# directions that the pinching bound of an alternating search treats jointly
+# largest number of directions in the first block of the pinching bound, see `subworkload_solver`
 MAX_COUPLED_DIRECTIONS = 600
-# ratio of the final to the required gap above which a search is repeated from uniform weights
+# a search is repeated from uniform weights if its gap exceeds the required one by this factor
 MAX_GAP_RATIO = 100.0
 PROBLEMS: Mapping[str, type[DualProblem]] = {
     "optimal": DualProblem,
@@ -51,7 +51,7 @@ PROBLEMS: Mapping[str, type[DualProblem]] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Search:
-    """One strategy search: a residual Gram, its lift, the kind of problem, and the stopping rule.
+    """Inputs of one strategy search.
 
     Attributes
     ----------
@@ -60,9 +60,9 @@ class Search:
     complements : mapping from the positions of a pair's attributes to its tuned complement.
     spaces : for several residual spaces that one strategy measures, the positions of the attributes
         of each; empty for the residual space on all attributes.
-    method : a name in ``PROBLEMS``.
-    options : stopping rule.  The deadline is not part of the identity, because a search that it
-        ended is never stored.
+    method : "optimal", or an approximate construction: "eigenbasis" or "fourier".
+    options : stopping rule.  The deadline is not part of the cache key, because searches that it
+        ended are not stored.
     """
 
     factor: Factor
@@ -79,9 +79,7 @@ class Search:
 
     @cached_property
     def shape(self) -> str:
-        """Hash of the inputs except the entries of the Gram; searches of one shape have equally many
-        weights.
-        """
+        """Hash of all inputs except the entries of the Gram and the stopping rule."""
         kind = (
             FORMAT,
             self.method,
@@ -89,13 +87,13 @@ class Search:
             self.factor.low_rank,
             self.factor.matrix.shape,
         )
-        passed = tuple((pair, self.complements[pair].key) for pair in sorted(self.complements))
-        split = tuple(map(digest, self.centers)), passed, self.spaces
+        complements = tuple((pair, self.complements[pair].key) for pair in sorted(self.complements))
+        split = tuple(map(digest, self.centers)), complements, self.spaces
         return hashlib.sha256(repr((kind, split)).encode()).hexdigest()
 
     @cached_property
     def key(self) -> str:
-        """Hash of all inputs that determine the result; equal keys have equal results."""
+        """Hash of all inputs that determine the result: equal keys have equal results."""
         head = repr((self.shape, self.options.gap, self.options.evaluations)).encode()
         return hashlib.sha256(head + np.ascontiguousarray(self.factor.matrix).tobytes()).hexdigest()
 
@@ -103,7 +101,7 @@ class Search:
     def fingerprint(self) -> Array:
         """Diagonal of the residual Gram divided by its trace, shape (residual coordinates,).
 
-        It measures how similar two searches of the same shape are.
+        The distance of two fingerprints tells how similar searches of one shape are.
         """
         matrix = self.factor.matrix
         diagonal = (
@@ -146,11 +144,11 @@ class Search:
 
         Parameters
         ----------
-        warm_start : dual weights of an equal search, shape (orbits,).  If they prove the required
-            gap, they determine the result without a search; otherwise they are initial weights.
-        near : dual weights of a similar search, shape (orbits,), as initial weights if there are no
-            ``warm_start``.
-        watch : called with the current gap after every evaluation; may raise to cancel.
+        warm_start : dual weights of a search with the same key, shape (orbits,).  If they prove the
+            required gap, they determine the result; otherwise they are initial weights.
+        near : dual weights of a similar search, shape (orbits,): initial weights if ``warm_start``
+            is None.
+        watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
         """
         with threads_for(self.factor.rank):
             problem = self.problem()
@@ -176,8 +174,11 @@ class Search:
             return best
 
     def _proves(self, problem: DualProblem, mass: Array) -> bool:
-        # the earlier search stopped at the first gap within the limit; the same weights may now give
-        # a gap that differs in the last digit
+        """Return whether dual weights prove the required gap.
+
+        The tolerance allows for rounding errors, because the search that stored the weights stopped
+        as soon as it had proved the gap.
+        """
         T, d = problem.evaluate(mass)
         gap = math.sqrt(float(d.max()) * float(mass.sum()) / T) - 1.0
         return gap <= self.options.gap * (1.0 + 1e-6) + 1e-15
@@ -196,16 +197,16 @@ class Search:
         if len(mass) != problem.variables:
             raise ValueError(
                 f"The search has {problem.variables} dual weights, but the record has {len(mass)}."
-                " Use the record of an equal search."
+                " Use the record of a search with the same inputs."
             )
         with threads_for(problem.largest_block):
             return problem.solution(mass, status)
 
 
 def is_usable(problem: DualProblem, mass: Array | None) -> bool:
-    """Return whether an array is a valid vector of dual weights for a problem.
+    """Return whether ``mass`` is a valid vector of dual weights for a problem.
 
-    Valid are numbers of at least 0 with sum 1, one per orbit of cells.
+    It is if it has one number per orbit of cells, each at least 0, with sum 1.
     """
     return (
         mass is not None
@@ -216,46 +217,54 @@ def is_usable(problem: DualProblem, mass: Array | None) -> bool:
 
 
 def start(problem: DualProblem, near: Array | None) -> Array | None:
-    """Return initial weights from those of a similar search, shape (orbits,), or None.
+    """Return initial weights from those of another search, shape (orbits,).
 
-    A small share of uniform weights is added, because weights of zero would remain zero.
+    None if these are None or not valid for the problem.  A small share of uniform weights is mixed
+    in, because a weight of zero would remain zero.
     """
     if near is None or not is_usable(problem, near):
         return None
-    mixed: Array = (
-        1.0 - UNIFORM_SHARE
-    ) * near + UNIFORM_SHARE * problem.multiplicity / problem.multiplicity.sum()
+    uniform = UNIFORM_SHARE * problem.multiplicity / problem.multiplicity.sum()
+    mixed: Array = (1.0 - UNIFORM_SHARE) * near + uniform
     return mixed
 
 
 def dense_bytes(rank: int, dimension: int, cells: int) -> int:
-    """Return the memory of one dense solve in bytes: projected rows, Gram, roots and work space."""
+    """Return the memory of one dense search, in bytes.
+
+    ``rank`` is that of the Gram, ``dimension`` the number of residual coordinates, and ``cells``
+    the number of cells of the table.
+    """
     gram = dimension * dimension if rank == dimension else 0
     return 8 * (5 * rank * cells + 4 * rank * dimension + 2 * gram + 4 * rank * rank + 64 * cells)
 
 
 def step_seconds(rank: int, cells: int) -> float:
-    """Return the expected time of one evaluation without symmetries, in seconds on one idle core."""
+    """Return the expected time of one evaluation of a dual, in seconds on one idle core.
+
+    ``rank`` is that of the Gram.  Symmetries, which would save time, are not counted.
+    """
     return 4.0 * rank**2 * cells / PRODUCT_FLOPS + 12.0 * rank**3 / EIGEN_FLOPS
 
 
 def eigen_seconds(rank: int) -> float:
     """Return the expected time of one symmetric eigenvalue problem, in seconds on one idle core.
 
-    Large problems run at a higher rate.  `step_seconds` uses one constant rate instead, because
-    decisions that depend on it must be the same on all machines.
+    ``rank`` is the order of the matrix; large matrices take less time per operation.
+    `step_seconds` assumes a constant time per operation, because decisions depend on it that must
+    be the same on all machines.
     """
     return 1.5e-6 * rank + 3e-8 * rank**2 + 1.4e-10 * rank**3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Expected cost of a search.
+    """Expected time and memory of a search.
 
     Attributes
     ----------
-    seconds : time on one idle core.
-    peak : largest memory while it runs, in bytes.
+    seconds : time on one idle core, in seconds.
+    peak : largest memory during the search, in bytes.
     saved : memory of the resulting strategy, in bytes.
     alternates : whether it is an alternating search, which leaves a gap between error and bound.
     """
@@ -273,32 +282,27 @@ def low_rank_cost(
     gap: float,
     dimension: int | None = None,
 ) -> Cost:
-    """Return the expected cost of a search on a Gram that is stored as ``rank`` rows.
+    """Return the expected cost of a search for a Gram that is stored as ``rank`` rows.
 
-    If the ``factor`` with the rows is given, its symmetries are counted, which make a search
-    cheaper. ``dimension`` is the number of residual coordinates if one strategy measures several
-    residual spaces; None for one space on all attributes.
+    Parameters
+    ----------
+    sizes : domain sizes of the attributes.
+    factor : the Gram, whose symmetries save time; None to assume no symmetries.
+    gap : required relative RMSE gap.
+    dimension : number of residual coordinates if one strategy measures several residual spaces;
+        None for one space on all attributes.
     """
-    dimension, cells = (
-        math.prod(n - 1 for n in sizes) if dimension is None else dimension,
-        math.prod(sizes),
-    )
-    reversals, swaps = (
-        count_symmetries(factor, Lift(sizes))
-        if factor is not None and dimension >= SYMMETRY_FROM
-        else (0, 0)
-    )
-    blocks, part, orbits = (
-        2**reversals,
-        math.ceil(rank / 2**reversals),
-        cells / 2 ** (reversals + swaps),
-    )
+    cells = math.prod(sizes)
+    dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension
+    reversals, swaps = 0, 0
+    if factor is not None and dimension >= SYMMETRY_FROM:
+        reversals, swaps = count_symmetries(factor, Lift(sizes))
+    # every reversal halves the blocks of the Gram, every symmetry the orbits of cells
+    blocks, orbits = 2**reversals, cells / 2 ** (reversals + swaps)
+    block_rank = math.ceil(rank / blocks)
+    product_flops = (4.0 * block_rank**2 + 24.0 * block_rank) * orbits
     steps = 20.0 * max(1.0, -2.0 - math.log10(gap))
-    step_cost = (
-        blocks
-        * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCT_FLOPS + 12.0 * part**3 / EIGEN_FLOPS)
-        + 3e-5
-    )
+    step_cost = blocks * (product_flops / PRODUCT_FLOPS + 12.0 * block_rank**3 / EIGEN_FLOPS) + 3e-5
     seconds = steps * step_cost + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCT_FLOPS
     strategy_bytes = 8.0 * rank * (cells + 2.0 * dimension)
     return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), saved=strategy_bytes)
@@ -311,28 +315,34 @@ def full_rank_cost(
     dimension: int | None = None,
     centers: Sequence[Array | None] = (),
 ) -> Cost:
-    """Return the expected cost of a search on a Gram of full rank.
+    """Return the expected cost of a search for a Gram of full rank.
 
-    ``joint`` holds the summands of the Gram that are not products over the attributes.
-    ``dimension`` is the number of residual coordinates if one strategy measures several residual
-    spaces; None for one space on all attributes.  Such strategies have no symmetries, and neither
-    have attributes with a tuned center, shape (n_i,).
+    Parameters
+    ----------
+    sizes : domain sizes of the attributes.
+    joint : summands of the Gram that are not products over the attributes.
+    gap : required relative RMSE gap.
+    dimension : number of residual coordinates if one strategy measures several residual spaces,
+        which have no symmetries; None for one space on all attributes.
+    centers : center of every attribute, shape (n_i,), None for uniform; a tuned center has no
+        symmetries.
     """
-    is_joint, cells = dimension is not None, math.prod(sizes)
+    several_spaces, cells = dimension is not None, math.prod(sizes)
     dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension
-    checked = not is_joint and SYMMETRY_FROM <= dimension <= MAX_SYMMETRY_COORDINATES
-    symmetry_counts = [sum(count_symmetries(f, Lift(sizes))) for f in joint] if checked else [0]
+    if several_spaces or not SYMMETRY_FROM <= dimension <= MAX_SYMMETRY_COORDINATES:
+        symmetry_counts = [0]
+    else:
+        symmetry_counts = [sum(count_symmetries(f, Lift(sizes))) for f in joint]
+    # products of common families are invariant under the reversal of every attribute
     uniform_axes = len(sizes) - sum(pi is not None for pi in centers)
-    halvings = min(
-        symmetry_counts, default=uniform_axes
-    )  # products of common families are invariant under reversal of each axis
+    blocks = 2 ** min(symmetry_counts, default=uniform_axes)
+    order, orbits = math.ceil(dimension / blocks), cells / blocks
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
-    blocks, part, orbits = 2**halvings, math.ceil(dimension / 2**halvings), cells / 2**halvings
-    step_cost = blocks * (4.0 * part**2 * orbits / DENSE_PRODUCT_FLOPS + eigen_seconds(part))
-    # roots and the strategy: matrix products over all coordinates, block by block, and memory
-    # traffic
+    step_cost = blocks * (4.0 * order**2 * orbits / DENSE_PRODUCT_FLOPS + eigen_seconds(order))
+    # time before and after the steps, for the roots of the Gram and the strategy; the last term is
+    # for memory access
     setup_seconds = (
-        blocks * (6.0 * part**2 * dimension / DENSE_PRODUCT_FLOPS + 2.0 * eigen_seconds(part))
+        blocks * (6.0 * order**2 * dimension / DENSE_PRODUCT_FLOPS + 2.0 * eigen_seconds(order))
         + 2.2e-7 * dimension**2
     )
     seconds = steps * step_cost + setup_seconds + 1e-3
@@ -347,8 +357,12 @@ def alternating_cost(
 ) -> Cost:
     """Return the expected cost of an alternating search over single attributes.
 
-    ``ranks`` holds the number of rows of every factor that couples attributes; ``centers`` holds
-    one center per attribute, shape (n_i,), None for uniform.
+    Parameters
+    ----------
+    sizes : domain sizes of the attributes.
+    ranks : number of rows of every factor that couples attributes.
+    gap : required relative RMSE gap.
+    centers : center of every attribute, shape (n_i,), None for uniform.
     """
     axis_costs = [
         full_rank_cost((n,), [], gap, None, [pi]) for n, pi in zip(sizes, centers, strict=True)
@@ -358,15 +372,10 @@ def alternating_cost(
         ALTERNATING_SWEEPS * math.fsum(c.seconds for c in axis_costs)
         + ALTERNATING_SWEEPS * 4.0 * entries * sum(sizes) / PRODUCT_FLOPS
     )
-    seconds += (
-        12.0 * (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS**2 / EIGEN_FLOPS
-        if ranks
-        else 0.0
-    )
-    peak = max(c.peak for c in axis_costs) + 8.0 * (
-        8.0 * entries
-        + (3.0 * (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS if ranks else 0.0)
-    )
+    # entries of the matrix of the pinching bound
+    bound_entries = (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS if ranks else 0
+    seconds += 12.0 * bound_entries * MAX_COUPLED_DIRECTIONS / EIGEN_FLOPS
+    peak = max(c.peak for c in axis_costs) + 8.0 * (8.0 * entries + 3.0 * bound_entries)
     return Cost(
         seconds=seconds, peak=peak, saved=math.fsum(c.saved for c in axis_costs), alternates=True
     )

@@ -500,7 +500,7 @@ class SubworkloadSolver:
         )
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
-        """Return the strategy of one subworkload, optimal if a dense search fits into the limits."""
+        """Return the strategy of a subworkload, optimal if a dense search fits into the limits."""
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
         is_joint = bool(sub.spaces or sub.complements)
@@ -725,7 +725,8 @@ class SubworkloadSolver:
         outstanding = [i for i in order if self._unsolved(subs[i])]
         seconds = sum(costs[i].seconds for i in outstanding)
         peak_bytes = max((costs[i].peak for i in outstanding), default=0.0)
-        # the longest search takes the same time in parallel, so only the time of the others is saved
+        # the longest search takes the same time in parallel, so only the time of the others is
+        # saved
         seconds -= max((costs[i].seconds for i in outstanding), default=0.0)
         number = workers_for(seconds, len(outstanding), peak_bytes, self.memory_limit, workers)
         if number == 0:

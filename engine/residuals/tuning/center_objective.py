@@ -717,7 +717,7 @@ class CenterProblem:
         return self._solve_interval(number, IntervalSpace(gram=gram, center=pi)).bound
 
     def _solve_interval(self, key: Any, space: IntervalSpace) -> IntervalSolution:
-        """Return the solution for interval queries; initial weights are the last ones of ``key``."""
+        """Return the solution for interval queries, from the last dual weights of ``key``."""
         self.allowance.check()
         solution = solve(
             space,
@@ -768,8 +768,8 @@ class CenterProblem:
         self.allowance.check()
         n = self.sizes[role]
         if (gram := self.interval_gram(self.pieces[inside])) is not None:
-            # the total's weight may be negative, but the Gram must remain positive definite: a lower
-            # bound on its eigenvalues in difference coordinates
+            # the total's weight may be negative, but the Gram must remain positive definite: a
+            # lower bound on its eigenvalues in difference coordinates
             floor = gram.prefix + gram.ranges + gram.suffix / (2.0 * n)
             whole = IntervalSpace(gram=replace(gram, total=max(c, -0.9 * floor)), whole=True)
             covariances = self._solve_interval(("whole", role), whole).total_covariances()

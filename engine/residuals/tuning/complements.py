@@ -56,8 +56,8 @@ from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 
-# square roots of the Gram's eigenvalues below this share of the largest are raised to it in an initial
-# strategy, which must be regular
+# square roots of the Gram's eigenvalues below this share of the largest are raised to it in an
+# initial strategy, which must be regular
 MIN_ROOT_SHARE = 1e-4
 
 
@@ -125,7 +125,8 @@ MAX_QUERY_ENTRIES = 1e9
 OPTIMISER_VECTORS = 60
 # smallest number of evaluations that must fit into the time limit for a search
 MIN_EVALUATIONS = 200
-# for forecasts, per class of pairs: measured time of preparation in seconds, and number of evaluations
+# for forecasts, per class of pairs: measured time of preparation in seconds, and number of
+# evaluations
 PAIR_CLASS_SECONDS, FORECAST_EVALUATIONS = 0.8, 900
 # names of the families that are invariant under a cyclic shift of the cells
 CYCLIC = ("marginal", "circular", "total")
@@ -556,7 +557,7 @@ class ComplementProblem:
     def _pair_term(
         self, p: int, kind: PairKind, values: Mapping[Any, Array], gradient: dict[Any, Array]
     ) -> float:
-        """Return the term of a class of pairs in S, and add its derivatives to ``gradient``."""
+        """Return the term of a class of pairs in S; add its derivatives to ``gradient``."""
         if ("pair", p) not in self.first:
             return 0.0
         N = [basis(n) for n in kind.sizes]
@@ -580,7 +581,7 @@ class ComplementProblem:
         passed: Mapping[Any, Array],
         gradient: dict[Any, Array],
     ) -> float:
-        """Return the term of a class of attributes in S, and add its derivatives to ``gradient``."""
+        """Return the term of a class of attributes in S; add its derivatives to ``gradient``."""
         if ("single", s) not in self.first:
             return 0.0
         lift = basis(kind.n).T - values["zeta", s][:, None]
@@ -677,8 +678,8 @@ class _Search:
         for power, steps in powers if initial is None else powers[2:]:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
-        # in a workload that is invariant under reversal, the odd part of the parameters is a rounding
-        # error: it would add a component to the queries that is too small to be measured
+        # in a workload that is invariant under reversal, the odd part of the parameters is a
+        # rounding error: it would add a component to the queries that is too small to be measured
         even = self.problem.reversible(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE

@@ -210,8 +210,8 @@ def group_rows(
     """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
-    # per-query weights and complements are not products over the parts, so all parts are replaced by
-    # one part on all attributes
+    # per-query weights and complements are not products over the parts, so all parts are replaced
+    # by one part on all attributes
     if group.query_weights is not None or (
         len(parts) > 1 and split.inside(ranked(group.attributes))
     ):
@@ -222,16 +222,17 @@ def group_rows(
         names = ranked(attributes_of_part)
         rows = part_rows(part, group.query_weights).reshape(-1, *part.sizes)
         rows = rows.transpose(0, *(1 + attributes_of_part.index(name) for name in names))
-        coefficients = pieces(
+        flat_coefficients = pieces(
             rows.reshape(len(rows), -1),
             rows.shape[1:],
             split.centers_of(names),
             split.inside(names),
-        ).reshape(rows.shape)
+        )
         # index 0 of an attribute holds the coefficients on spaces without it
         inside_index = tuple(slice(None) if name in attributes else 0 for name in names)
-        coefficients = coefficients[(slice(None), *inside_index)].reshape(len(rows), -1)
-        product = np.asarray(np.kron(product, reduce_rows(coefficients)), dtype=float)
+        coefficients = flat_coefficients.reshape(rows.shape)[(slice(None), *inside_index)]
+        part_rows_inside = reduce_rows(coefficients.reshape(len(rows), -1))
+        product = np.asarray(np.kron(product, part_rows_inside), dtype=float)
         product_names += [name for name in names if name in attributes]
     inside = ranked(product_names)
     table = product.reshape(len(product), *workload.schema.sizes(product_names))
@@ -280,7 +281,7 @@ def choose_unions(
         return {}
 
     def work(attributes: Space) -> float:
-        """Return the multiplications per step of a union on some attributes; infinite if too large."""
+        """Return the multiplications per step of a union, infinite if it is too large."""
         if workload.schema.cells(attributes) > MAX_CELLS:
             return math.inf
         spaces_inside = _inside(spaces, attributes)
