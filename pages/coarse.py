@@ -49,10 +49,10 @@ def choose_analyses() -> Script | None:
     st.caption(
         escape_markdown(
             "Two or more analyses, from coarse to fine, each with"
-            f" {candidates_form.settings_text(studio)}"
+            f" {candidates_form.settings_text(request_state)}"
         )
     )
-    analyses = candidates_form.choose(studio)
+    analyses = candidates_form.choose(request_state)
     split = candidates_form.split(analyses) if analyses is not None else None
     if split is None:
         wizard.next_button(RULE, key=STEP, reason="choose at least two analyses.")
@@ -66,7 +66,7 @@ def with_analyses(
     draw: Callable[[CommonPlan, candidates_form.Settings], Script | None],
 ) -> Script | None:
     """Draw a step that needs the analyses; return the Python code up to it."""
-    analyses = candidates_form.chosen(studio)
+    analyses = candidates_form.chosen(request_state)
     split = candidates_form.split(analyses) if analyses is not None else None
     if split is None:
         wizard.missing("choose at least two analyses.", ANALYSES, key=STEP)
@@ -119,7 +119,7 @@ def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | Non
 
 key = wizard.opened(two_stage_view.NAME)
 question = QUESTIONS[wizard.current(QUESTIONS, key=STEP)]
-studio = page_layout.header(
+request_state = page_layout.header(
     page_layout.page("Coarse or fine"), RESULT if key else question, TUTORIAL
 )
 script: Script | None = None
@@ -136,5 +136,6 @@ else:
         dict(zip(TITLES, [*steps, two_stage_view.past_looks], strict=True)), key=STEP
     )
 page_layout.footer(
-    code=script.text() if script is not None else python_script.plan_code(studio), target=None
+    code=script.text() if script is not None else python_script.plan_code(request_state),
+    target=None,
 )

@@ -20,21 +20,21 @@ VIEWS = {
     "Plans": two_plans.plans_view,
 }
 
-studio = page_layout.header(
+request_state = page_layout.header(
     page_layout.page("Compare"),
     "Which mechanism is most accurate for your queries?",
     TUTORIAL,
 )
-compared = run.run(studio)
+compared = run.run(request_state)
 with show_errors():
-    script = figure_view.tabs(VIEWS, key="compare_view", arguments=(studio, compared))
-mechanism.draw(studio, compared)
+    script = figure_view.tabs(VIEWS, key="compare_view", arguments=(request_state, compared))
+mechanism.draw(request_state, compared)
 page_layout.footer(
-    code=script or compare_code.compare(studio, compared),
+    code=script or compare_code.compare(request_state, compared),
     target=page_layout.page("Release"),
     reason=(
         ""
-        if studio.workload is not None and studio.workload.groups
+        if request_state.workload is not None and request_state.workload.groups
         else "there is no workload yet."
     ),
 )

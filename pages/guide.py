@@ -31,10 +31,10 @@ def draw(text: str) -> None:
             st.markdown(part)
 
 
-studio = page_layout.header(
+request_state = page_layout.header(
     page_layout.page("Guide"), "How to do a task, in the app and as Python.", TUTORIAL
 )
 title = st.selectbox("Task", list(TEXTS), key="guide", persist_state="session")
 st.subheader(title)
 draw(TEXTS[title])
-page_layout.footer(code=python_script.plan_code(studio), target=None)
+page_layout.footer(code=python_script.plan_code(request_state), target=None)

@@ -26,7 +26,7 @@ def lesson_label(name: str) -> str:
 
 url_state.follow(list(BY_NAME), numbered=NUMBERED, minutes=list(PATHS))
 quiz.restore(LESSONS)
-studio = history.current()
+request_state = history.current()
 is_course = st.session_state.get(COURSE, False)
 if not is_course:
     page_layout.header(
@@ -75,4 +75,4 @@ if not is_course:
         quiz.overview(LESSONS)
     with st.expander("Glossary"):
         st.markdown("\n".join(f"- **{term}**: {text}" for term, text in glossary.TERMS.items()))
-    page_layout.footer(code=script or python_script.plan_code(studio), target=None)
+    page_layout.footer(code=script or python_script.plan_code(request_state), target=None)

@@ -212,16 +212,18 @@ def steps(plan: Plan | None) -> dict[str, Callable[[], str | None]]:
 
 result = wizard.opened("release")
 question = QUESTIONS[wizard.current(QUESTIONS, key=STEP)]
-studio = page_layout.header(page_layout.page("Release"), RESULT if result else question, TUTORIAL)
+request_state = page_layout.header(
+    page_layout.page("Release"), RESULT if result else question, TUTORIAL
+)
 script: str | None = ""
 if result:
     script = result_page.draw(result, {"New release": REHEARSE, "Past releases": PAST})
 else:
     with show_errors():
-        current_plan = plans.plan_of(studio)
-        if studio.workload is None or not studio.workload.groups:
+        current_plan = plans.plan_of(request_state)
+        if request_state.workload is None or not request_state.workload.groups:
             st.caption("A new release needs a plan. Past releases do not.")
             release_history.draw()
         else:
             script = wizard.draw(steps(current_plan), key=STEP)
-page_layout.footer(code=script or python_script.plan_code(studio), target=None)
+page_layout.footer(code=script or python_script.plan_code(request_state), target=None)

@@ -67,7 +67,7 @@ class Settings:
         return {"primary": primary, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
 
-def choose(studio: RequestState) -> Analyses | None:
+def choose(request_state: RequestState) -> Analyses | None:
     """Draw the choice of the analyses and plan them; None if something is missing."""
     if st.session_state.get("coarse_kind", SIZES) not in KINDS:
         del st.session_state["coarse_kind"]
@@ -81,8 +81,8 @@ def choose(studio: RequestState) -> Analyses | None:
     )
     if kind == FILES:
         _upload_files()
-    elif kind == SIZES and studio.schema is not None:
-        key, options, first = _ways_field(studio.schema)
+    elif kind == SIZES and request_state.schema is not None:
+        key, options, first = _ways_field(request_state.schema)
         st.session_state.setdefault(key, first)  # a reloaded page has stored values
         st.multiselect("Attributes per table", options, key=key, persist_state="session")
     elif kind == CENSUS:
@@ -90,7 +90,7 @@ def choose(studio: RequestState) -> Analyses | None:
             "Counts by sex and by 1, 4, 9 or 23 age bins. The paper requires half of the cells"
             " above a ratio of 20."
         )
-    analyses = chosen(studio)
+    analyses = chosen(request_state)
     if analyses is not None and len(analyses.plans) > 2:
         st.radio(
             "Order of choices",
@@ -103,7 +103,7 @@ def choose(studio: RequestState) -> Analyses | None:
     return analyses
 
 
-def chosen(studio: RequestState) -> Analyses | None:
+def chosen(request_state: RequestState) -> Analyses | None:
     """Return the planned analyses of the form without drawing it.
 
     None, with the reason on the page, if something is missing.
@@ -111,23 +111,23 @@ def chosen(studio: RequestState) -> Analyses | None:
     kind = st.session_state.get("coarse_kind", SIZES)
     if kind == FILES:
         return _from_files()
-    if kind != CENSUS and studio.schema is None:
+    if kind != CENSUS and request_state.schema is None:
         st.info(NO_SCHEMA, icon="📋")
         return None
     with show_errors():
-        templates, script = _templates(kind, studio)
+        templates, script = _templates(kind, request_state)
         if not templates:
             st.info("Choose at least two table sizes, such as 1 and 2.", icon="🪜")
             return None
-        uniform = studio.with_uniform_centers
+        uniform = request_state.with_uniform_centers
         return _plan_all(templates, uniform, script)
     return None
 
 
-def settings_text(studio: RequestState) -> str:
+def settings_text(request_state: RequestState) -> str:
     """Return budget and mechanism of the analyses as text."""
-    note = UNIFORM_NOTE if studio.with_uniform_centers is not studio else ""
-    return f"{budgets.in_words(studio.budget)}, {title_of(studio.mechanism)}{note} (from Compare)."
+    note = UNIFORM_NOTE if request_state.with_uniform_centers is not request_state else ""
+    return f"{budgets.in_words(request_state.budget)}, {title_of(request_state.mechanism)}{note} (from Compare)."
 
 
 def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
@@ -139,24 +139,24 @@ def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
     return f"coarse_ways_{most}_{bool(first)}", options, first
 
 
-def _templates(kind: str, studio: RequestState) -> tuple[Mapping[str, Workload], Script]:
+def _templates(kind: str, request_state: RequestState) -> tuple[Mapping[str, Workload], Script]:
     """Return the workloads of the analyses by name, and the Python code that defines them."""
     if kind == SIZES:
-        schema = studio.required_workload.schema
+        schema = request_state.required_workload.schema
         key, _, first = _ways_field(schema)
         ways = st.session_state.get(key, first)
         return (
             (
                 common_mechanism.workloads_by_way(schema, ways),
-                coarse_code.tables_script(studio, sorted(ways)),
+                coarse_code.tables_script(request_state, sorted(ways)),
             )
             if ways
             else ({}, Script())
         )
     if kind == COARSER:
         return common_mechanism.coarse_and_fine(
-            studio.required_workload
-        ), coarse_code.coarser_script(studio)
+            request_state.required_workload
+        ), coarse_code.coarser_script(request_state)
     return common_mechanism.census_ages(_census()), coarse_code.census()
 
 
@@ -166,17 +166,17 @@ def _census() -> Schema:
 
 
 def _plan_all(
-    workloads: Mapping[str, Workload], studio: RequestState, script: Script
+    workloads: Mapping[str, Workload], request_state: RequestState, script: Script
 ) -> Analyses | None:
     """Plan the workloads one after the other, as on the Preview page."""
     planned = []
     for name, workload in workloads.items():
-        plan = plans.plan_of(replace(studio, workload=workload))
+        plan = plans.plan_of(replace(request_state, workload=workload))
         if plan is None:
             st.caption(escape_markdown(f"This plan is for '{name}'."))
             return None
         planned.append(plan)
-    script += coarse_code.plans_script(studio)
+    script += coarse_code.plans_script(request_state)
     return Analyses(names=tuple(workloads), plans=tuple(planned), script=script)
 
 

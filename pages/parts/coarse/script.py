@@ -21,18 +21,18 @@ def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
     return Script(imports=frozenset(imports), lines=lines)
 
 
-def tables_script(studio: RequestState, ways: Sequence[int]) -> Script:
+def tables_script(request_state: RequestState, ways: Sequence[int]) -> Script:
     """Return code that defines `workloads` with all tables of the given sizes."""
     line = f"workloads = workloads_by_way(schema, {tuple(ways)!r})"
-    return schema_script(studio.schema) + script(
+    return schema_script(request_state.schema) + script(
         line, imports=[("engine.common_mechanism", "workloads_by_way")]
     )
 
 
-def coarser_script(studio: RequestState) -> Script:
+def coarser_script(request_state: RequestState) -> Script:
     """Return code that defines `workloads` with the current and a coarser workload."""
     line = "workloads = coarse_and_fine(workload)"
-    return workload_script(studio) + script(
+    return workload_script(request_state) + script(
         line, imports=[("engine.common_mechanism", "coarse_and_fine")]
     )
 
@@ -50,9 +50,9 @@ def census() -> Script:
     )
 
 
-def plans_script(studio: RequestState) -> Script:
+def plans_script(request_state: RequestState) -> Script:
     """Return code that defines `options`, one plan per workload."""
-    args = f"{budget_text(studio.budget)}{mechanism_text(studio)}"
+    args = f"{budget_text(request_state.budget)}{mechanism_text(request_state)}"
     line = f"options = [plan(workload, {args}) for workload in workloads.values()]"
     return script(line, imports=[("engine", "Budget"), ("engine", "plan")])
 

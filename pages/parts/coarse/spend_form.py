@@ -41,7 +41,11 @@ def start_look(
 
 
 def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_changed: str) -> None:
-    """Start the last step in a worker; repeated calls start one job only."""
+    """Start the measurement of the remainder in a worker; repeated calls start one job only.
+
+    ``on_changed`` says what happens if the records have changed since the look: "refuse", or
+    "charge" the remainder as a separate release.
+    """
     job = ledger_state.finish_job(book, key, attempt)
     if job_queue.is_there(job):
         return
@@ -50,7 +54,7 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_change
         arguments = (str(book.path), key, path, attempt, source.columns, on_changed)
         job_widget.start(job, tasks.finish, *arguments, spends=True, copies=copies)
         job_widget.claim(job)
-        # a step that is charged separately may use other records than its look
+        # the records of the remainder are then not those of the look that RELEASED names
         if on_changed == "charge":
             st.session_state.pop(release_form.RELEASED, None)
     st.session_state.pop("coarse_confirm_finish", None)
@@ -65,13 +69,13 @@ def confirm_look(
     settings: Settings,
 ) -> None:
     """Draw the spend of the look and of every option, and the typed confirmation."""
-    now = common.look.budget.pcost
+    look_pcost = common.look.budget.pcost
     text = figures.to_finish_text(common, status.left, candidates_form.short_budget)
     st.markdown(
         escape_markdown(f"From {source.title or 'no file yet'}, for {status.dataset}. {text}")
     )
     figure_view.picture(
-        figures.spending_picture(status.total, status.spent, now),
+        figures.spending_picture(status.total, status.spent, look_pcost),
         key="coarse_spending",
         config=figure_view.EXPORT,
         titled=False,
@@ -92,7 +96,7 @@ def confirm_look(
         icon="🙋",
     )
     release_form.confirmation(
-        f"Look: spend {texts.cost(now)} pcost",
+        f"Look: spend {texts.cost(look_pcost)} pcost",
         start_look,
         book,
         common,
@@ -111,7 +115,7 @@ def confirm_look(
 def confirm_remainder(
     book: Ledger, key: str, steps: Steps, option: str, status: DatasetStatus, source: Source
 ) -> None:
-    """Draw the confirmation of the last step, the remainder of the chosen option."""
+    """Draw the cost and the typed confirmation of the remainder of the chosen option."""
     attempt = len(steps.lost) + 1
     remainder = steps.common.residuals[steps.common.position(option)]
     if steps.lost:
@@ -130,19 +134,19 @@ def confirm_remainder(
             "This paid step was interrupted. Finish it with the same records; this spends nothing"
             " more."
         )
+    separate_spend = max(remainder.pcost, remainder.spend)
     charge = bool(remainder.blocks and not steps.is_interrupted) and st.checkbox(
         "The records have changed since the look: charge this step separately, "
-        f"{texts.cost(max(remainder.pcost, remainder.spend))} pcost",
+        f"{texts.cost(separate_spend)} pcost",
         key=f"coarse_charge_{attempt}",
         help=("Without this, a remainder on changed records is refused."),
     )
-    spend = (
-        0.0
-        if steps.is_interrupted
-        else max(remainder.pcost, remainder.spend)
-        if charge
-        else remainder.spend
-    )
+    if steps.is_interrupted:
+        spend = 0.0
+    elif charge:
+        spend = separate_spend
+    else:
+        spend = remainder.spend
     figure_view.picture(
         figures.spending_picture(status.total, status.spent, spend),
         key="coarse_rest",
@@ -165,7 +169,10 @@ def confirm_remainder(
 
 
 def _reason(status: DatasetStatus, source: Source, common: CommonPlan, *, needed: float) -> str:
-    """Return what is missing for a step, as the end of a sentence; empty if nothing is."""
+    """Return what is missing for a paid step, as the end of a sentence; empty if nothing is.
+
+    ``needed`` is the pcost that the dataset must have left.
+    """
     try:
         status.definition.check_unit(common.look.budget)
     except EngineError as error:

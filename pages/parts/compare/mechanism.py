@@ -27,15 +27,15 @@ def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> 
     """Apply a mechanism with its options and optionally a budget; keep the maximum of records."""
     before = history.current()
     max_records = {k: v for k, v in before.options.items() if k == "max_records"}
-    studio = replace(before, mechanism=name, options={}, budget=budget or before.budget)
-    history.commit(studio.with_options(dict(options) | max_records), redraw=True)
+    request_state = replace(before, mechanism=name, options={}, budget=budget or before.budget)
+    history.commit(request_state.with_options(dict(options) | max_records), redraw=True)
 
 
-def draw(studio: RequestState, comparison: Compared | None) -> None:
+def draw(request_state: RequestState, comparison: Compared | None) -> None:
     """Draw the choice of a mechanism, compared ones first, and an expander with its options."""
-    if studio.workload is None or not studio.workload.groups:
+    if request_state.workload is None or not request_state.workload.groups:
         return
-    choices, current = offered(studio), current_choice(studio)[0]
+    choices, current = offered(request_state), current_choice(request_state)[0]
     costs = figures.costs(comparison.results) if comparison is not None else {}
     labels = [label for label in costs if label in choices]
     labels += [label for label in choices if label not in costs]
@@ -49,12 +49,12 @@ def draw(studio: RequestState, comparison: Compared | None) -> None:
         on_change=_use_selected,
         args=(key, choices),
         help=(
-            f"{mechanism_class(studio.mechanism).meaning} Listed with typical error and planning"
+            f"{mechanism_class(request_state.mechanism).meaning} Listed with typical error and planning"
             " time. Undo restores the last choice."
         ),
     )
     show_deferred_error("choice")
-    title = mechanism_class(studio.mechanism).title
+    title = mechanism_class(request_state.mechanism).title
     with st.expander(
         f"Options of {escape_markdown(title)}", key="fold_mechanism", on_change="rerun"
     ) as fold:
@@ -62,7 +62,7 @@ def draw(studio: RequestState, comparison: Compared | None) -> None:
             plan = (
                 comparison.plan(current)
                 if comparison is not None and current in comparison.best
-                else plans.plan_of(studio)
+                else plans.plan_of(request_state)
             )
             mechanism_form.draw(plan)
 

@@ -66,46 +66,58 @@ class Compared:
 
 @st.cache_resource(max_entries=8, show_spinner="Estimating time and memory")
 def _expected(
-    key: str, _studio: RequestState, _choices: list[tuple[str, Mapping[str, Any]]]
+    key: str, _request_state: RequestState, _choices: list[tuple[str, Mapping[str, Any]]]
 ) -> Frame:
-    return expected_costs(_studio.required_workload, _studio.budget, _choices)
+    return expected_costs(_request_state.required_workload, _request_state.budget, _choices)
 
 
-def current_choice(studio: RequestState) -> tuple[str, tuple[str, Mapping[str, Any]]]:
+def current_choice(request_state: RequestState) -> tuple[str, tuple[str, Mapping[str, Any]]]:
     """Return the label of the current mechanism, and its name and options.
 
     The option max_records is left out, because it does not change the comparison.
     """
-    options = {k: v for k, v in studio.options_without_defaults.items() if k != "max_records"}
-    return label_of(studio.mechanism, options), (studio.mechanism, options)
+    options = {
+        k: v for k, v in request_state.options_without_defaults.items() if k != "max_records"
+    }
+    return label_of(request_state.mechanism, options), (request_state.mechanism, options)
 
 
-def offered(studio: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
+def offered(request_state: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Return a mapping from labels to (name, options) of all mechanisms and the current one."""
-    label, choice = current_choice(studio)
+    label, choice = current_choice(request_state)
     return variants() | {label: choice}
 
 
 def begin(
-    key: str, studio: RequestState, choices: list[tuple[str, Mapping[str, Any]]], limit: float
+    key: str,
+    request_state: RequestState,
+    choices: list[tuple[str, Mapping[str, Any]]],
+    limit: float,
 ) -> None:
     """Start the comparison job."""
     if (old := st.session_state.get(LAST, key)) != key:
         job_widget.release_job(old)
     st.session_state[LAST] = key
     plain_choices = [(name, dict(options)) for name, options in choices]
-    request = studio.required_workload.to_json(), studio.budget.to_dict(), plain_choices, limit
-    job_widget.start(key, _with_plans, key, studio, *request, gentle=True)
+    request = (
+        request_state.required_workload.to_json(),
+        request_state.budget.to_dict(),
+        plain_choices,
+        limit,
+    )
+    job_widget.start(key, _with_plans, key, request_state, *request, gentle=True)
 
 
-def _with_plans(key: str, studio: RequestState, *request: Any, progress: tasks.Progress) -> Result:
+def _with_plans(
+    key: str, request_state: RequestState, *request: Any, progress: tasks.Progress
+) -> Result:
     """Run the comparison in a worker, and cache the plans that the views draw first.
 
     ``request`` are the arguments of `tasks.compare_all`.
     """
     comparison, choices = result = tasks.compare_all(*request, progress=progress)
     compared = Compared(
-        results=comparison, choices=choices, key=key, current_label=current_choice(studio)[0]
+        results=comparison, choices=choices, key=key, current_label=current_choice(request_state)[0]
     )
     with suppress(EngineError):  # the view shows the error
         first = {
@@ -115,9 +127,9 @@ def _with_plans(key: str, studio: RequestState, *request: Any, progress: tasks.P
         }
         if (
             compared.current_label in first
-            and choices[compared.current_label][1] == studio.options_without_defaults
+            and choices[compared.current_label][1] == request_state.options_without_defaults
         ):
-            plans.keep(studio, lambda: first[compared.current_label])
+            plans.keep(request_state, lambda: first[compared.current_label])
     return result
 
 
@@ -127,40 +139,44 @@ def running() -> bool:
     return job is not None and job.running
 
 
-def run(studio: RequestState) -> Compared | None:
+def run(request_state: RequestState) -> Compared | None:
     """Draw choice, forecast and progress; return the results, or None if there are none yet."""
-    if studio.workload is None or not studio.workload.groups:
+    if request_state.workload is None or not request_state.workload.groups:
         st.info(
             "There is nothing to compare yet. Choose a schema and add queries to continue.",
             icon="🧮",
         )
         return None
-    all_choices = offered(studio)
-    labels, place = _selected(studio, all_choices)
+    all_choices = offered(request_state)
+    labels, place = _selected(request_state, all_choices)
     chosen = [all_choices[label] for label in labels]
-    limit = _settings(studio, chosen, list(all_choices))
-    base = studio.workload_budget_key
+    limit = _settings(request_state, chosen, list(all_choices))
+    base = request_state.workload_budget_key
     key = f"compare|{base}|{_digest(*labels)}|{limit}"
     if not labels:
         st.info("Choose at least one mechanism.", icon="⚖️")
     else:
         with show_errors():
-            if labels == _first(studio, all_choices) and job_queue.find(key) is None:
-                begin(key, studio, chosen, limit)  # the first comparison starts automatically
-            _start(key, studio, chosen, limit, place)
+            if labels == _first(request_state, all_choices) and job_queue.find(key) is None:
+                begin(
+                    key, request_state, chosen, limit
+                )  # the first comparison starts automatically
+            _start(key, request_state, chosen, limit, place)
     job_result = job_widget.job(key, label="Comparison", stream=True) if labels else None
     if job_result is None:
-        return _partial_results(studio, key, chosen, limit) or _previous(
-            key, base, current_choice(studio)[0]
+        return _partial_results(request_state, key, chosen, limit) or _previous(
+            key, base, current_choice(request_state)[0]
         )
     st.session_state[LAST] = key
-    return _compared(job_result, key, current_choice(studio)[0])
+    return _compared(job_result, key, current_choice(request_state)[0])
 
 
-def _first(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[str]:
+def _first(
+    request_state: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> list[str]:
     """Return the labels that are selected when the page opens."""
-    table = _expected(f"{studio.key}|{list(choices)}", studio, list(choices.values()))
-    return quick_choices(table, also=current_choice(studio)[0])
+    table = _expected(f"{request_state.key}|{list(choices)}", request_state, list(choices.values()))
+    return quick_choices(table, also=current_choice(request_state)[0])
 
 
 def _select(labels: list[str]) -> None:
@@ -168,12 +184,12 @@ def _select(labels: list[str]) -> None:
 
 
 def _selected(
-    studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
+    request_state: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> tuple[list[str], DeltaGenerator]:
     """Draw the choice of mechanisms; return their labels, and the place of the start button."""
     left, right = st.columns([6, 1], vertical_alignment="bottom")
     with show_errors():
-        st.session_state.setdefault(CHOSEN, _first(studio, choices))
+        st.session_state.setdefault(CHOSEN, _first(request_state, choices))
     chosen = left.multiselect(
         "Mechanisms to compare",
         list(choices),
@@ -186,7 +202,7 @@ def _selected(
 
 
 def _settings(
-    studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], labels: list[str]
+    request_state: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], labels: list[str]
 ) -> float:
     """Draw the expander with time limit and forecast; return the limit in seconds."""
     limit = float(st.session_state.get(LIMIT, DEFAULT_LIMIT_S))
@@ -211,7 +227,7 @@ def _settings(
             )
         if opened.open and chosen:
             with show_errors():
-                table = _expected_of(studio, chosen)
+                table = _expected_of(request_state, chosen)
                 st.caption("Time is a rough estimate, memory an upper bound.")
                 figure_view.table(
                     table.assign(mechanism=[title_of(label) for label in table["mechanism"]]),
@@ -221,29 +237,29 @@ def _settings(
     return limit
 
 
-def _expected_of(studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]]) -> Frame:
+def _expected_of(request_state: RequestState, chosen: list[tuple[str, Mapping[str, Any]]]) -> Frame:
     """Return the forecasts of the chosen mechanisms."""
     labels = [label_of(name, options) for name, options in chosen]
-    return _expected(f"{studio.workload_budget_key}{labels}", studio, chosen)
+    return _expected(f"{request_state.workload_budget_key}{labels}", request_state, chosen)
 
 
 def _start(
     key: str,
-    studio: RequestState,
+    request_state: RequestState,
     chosen: list[tuple[str, Mapping[str, Any]]],
     limit: float,
     place: DeltaGenerator,
 ) -> None:
     """Draw the start button, and what to expect from the comparison."""
     job = job_queue.find(key)
-    table = _expected_of(studio, chosen)
+    table = _expected_of(request_state, chosen)
     is_running, is_done = job is not None and job.running, job is not None and job.done
     can_start = bool((table["status"] == "ok").any())
     buttons.button(
         "Compare",
         begin,
         key,
-        studio,
+        request_state,
         chosen,
         limit,
         key="compare_start",
@@ -263,19 +279,21 @@ def _compared(job: Status, key: str, label: str) -> Compared:
 
 
 def _partial_results(
-    studio: RequestState, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float
+    request_state: RequestState, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float
 ) -> Compared | None:
     """Return the results so far of a running comparison."""
     job = job_queue.find(key)
     if job is None or not job.running:
         return None
-    partial = partial_comparison(studio.required_workload, studio.budget, chosen, time_limit=limit)
+    partial = partial_comparison(
+        request_state.required_workload, request_state.budget, chosen, time_limit=limit
+    )
     if partial is None:
         return None
     st.caption(f"{len(partial.frame)} of {pluralize(len(chosen), 'mechanism')} so far")
     choices = {label_of(name, options): (name, options) for name, options in chosen}
     return Compared(
-        results=partial, choices=choices, key=key, current_label=current_choice(studio)[0]
+        results=partial, choices=choices, key=key, current_label=current_choice(request_state)[0]
     )
 
 

@@ -14,7 +14,7 @@ GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import 
 
 
 def _comparison(
-    studio: RequestState, comparison: Compared | None, lines: Sequence[str], **imports: str
+    request_state: RequestState, comparison: Compared | None, lines: Sequence[str], **imports: str
 ) -> str:
     """Return code that runs a comparison, followed by further lines.
 
@@ -22,14 +22,17 @@ def _comparison(
     """
     choices = [(name, dict(options)) for name, options in _choices(comparison)]
     argument = "" if not choices else f", {choices!r}"
-    body = [f"results = comparison(workload, {budget_text(studio.budget)}{argument})", *lines]
+    body = [
+        f"results = comparison(workload, {budget_text(request_state.budget)}{argument})",
+        *lines,
+    ]
     names = {("engine", "Budget"), ("engine.analysis", "comparison")}
     names |= {
         (module.replace("__", "."), name)
         for module, text in imports.items()
         for name in text.split()
     }
-    script = workload_script(studio) + Script(
+    script = workload_script(request_state) + Script(
         imports=frozenset(names), lines=(GUARD, *(f"    {line}" for line in body))
     )
     return script.text()
@@ -43,23 +46,25 @@ def _choices(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]
     return [] if set(labels) == set(variants()) else [comparison.choices[label] for label in labels]
 
 
-def compare(studio: RequestState, comparison: Compared | None) -> str:
+def compare(request_state: RequestState, comparison: Compared | None) -> str:
     """Return code that prints the errors of all mechanisms and the lower bound."""
     return _comparison(
-        studio, comparison, ["print(results.frame)", "print(results.bound, results.statement)"]
+        request_state,
+        comparison,
+        ["print(results.frame)", "print(results.bound, results.statement)"],
     )
 
 
-def spreads(studio: RequestState, comparison: Compared, chosen: Sequence[str]) -> str:
+def spreads(request_state: RequestState, comparison: Compared, chosen: Sequence[str]) -> str:
     """Return code that prints error distributions of the selected mechanisms."""
     lines = [
         f"spreads = {{label: results.spreads[label] for label in {list(chosen)!r}}}",
         "print(spreads_picture(spreads).table)",
     ]
-    return _comparison(studio, comparison, lines, engine__figures="spreads_picture")
+    return _comparison(request_state, comparison, lines, engine__figures="spreads_picture")
 
 
-def against(studio: RequestState, comparison: Compared, one: str, other: str) -> str:
+def against(request_state: RequestState, comparison: Compared, one: str, other: str) -> str:
     """Return code that prints where the first of two mechanisms is less accurate."""
     lines = [
         f"a, b = (load_plan(results.plans[label]) for label in {(one, other)!r})",
@@ -67,10 +72,12 @@ def against(studio: RequestState, comparison: Compared, one: str, other: str) ->
         "print(lost.worse, lost.worst, lost.query)",
         "print(lost.groups)",
     ]
-    return _comparison(studio, comparison, lines, engine="load_plan", engine__analysis="losses")
+    return _comparison(
+        request_state, comparison, lines, engine="load_plan", engine__analysis="losses"
+    )
 
 
-def strategies(studio: RequestState, comparison: Compared, label: str, factor: int) -> str:
+def strategies(request_state: RequestState, comparison: Compared, label: str, factor: int) -> str:
     """Return code that prints the strategy of the most expensive block of a plan."""
     lines = [
         f"chosen_plan = load_plan(results.plans[{label!r}])",
@@ -82,11 +89,11 @@ def strategies(studio: RequestState, comparison: Compared, label: str, factor: i
         ),
     ]
     names = "block_names rows_picture"
-    return _comparison(studio, comparison, lines, engine="load_plan", engine__figures=names)
+    return _comparison(request_state, comparison, lines, engine="load_plan", engine__figures=names)
 
 
 def difference(
-    studio: RequestState,
+    request_state: RequestState,
     comparison: Compared | None,
     one: str,
     other: str,
@@ -114,11 +121,11 @@ def difference(
             (comparison.choices[label][0], dict(comparison.choices[label][1])) for label in compared
         ]
         lines = [
-            f"results = comparison(workload, {budget_text(studio.budget)}, {choices!r})",
+            f"results = comparison(workload, {budget_text(request_state.budget)}, {choices!r})",
             *lines,
         ]
         lines = [GUARD, *(f"    {line}" for line in lines)]
-    script = plan_script(studio) + Script(imports=frozenset(imports), lines=tuple(lines))
+    script = plan_script(request_state) + Script(imports=frozenset(imports), lines=tuple(lines))
     return script.text()
 
 

@@ -20,13 +20,13 @@ from pages.parts.shell.history import RequestState
 CURRENT, FILE = "current plan", "uploaded file"
 
 
-def plans_view(studio: RequestState, comparison: Compared | None) -> str:
+def plans_view(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the differences between two plans, or the published results of the papers."""
     shown = figure_view.choose_view(PLAN_VIEWS, key="plans_shown")
-    return PLAN_VIEWS[shown](studio, comparison)
+    return PLAN_VIEWS[shown](request_state, comparison)
 
 
-def difference(studio: RequestState, comparison: Compared | None) -> str:
+def difference(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the choice of two plans and their differences; return the code."""
     file = st.file_uploader(
         "Upload a plan file", type=["json"], key="diff_file", max_upload_size=100
@@ -45,23 +45,25 @@ def difference(studio: RequestState, comparison: Compared | None) -> str:
         "Second plan", others, format_func=title_of, key=f"diff_second_{FILE in sources}"
     )
     with show_errors():
-        first, second = (_plan(studio, comparison, content, source) for source in (one, other))
+        first, second = (
+            _plan(request_state, comparison, content, source) for source in (one, other)
+        )
         if first is None or second is None:
             return ""
         _shown(first, second)
-        return script.difference(studio, comparison, one, other, current=CURRENT, file=FILE)
+        return script.difference(request_state, comparison, one, other, current=CURRENT, file=FILE)
     return ""
 
 
 def _plan(
-    studio: RequestState, comparison: Compared | None, content: bytes | None, source: str
+    request_state: RequestState, comparison: Compared | None, content: bytes | None, source: str
 ) -> Plan | None:
     if source == FILE and content is not None:
         return plan_cache.plan_of_key(sha256(content).hexdigest(), lambda: load_plan(content))
     return (
         comparison.plan(source)
         if comparison is not None and source != CURRENT
-        else plans.plan_of(studio)
+        else plans.plan_of(request_state)
     )
 
 
@@ -91,7 +93,7 @@ def _shown(first: Plan, second: Plan) -> None:
     )
 
 
-def paper_numbers(studio: RequestState, comparison: Compared | None) -> str:
+def paper_numbers(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the errors printed in the papers and those computed here; return the code."""
     st.caption(
         escape_markdown(

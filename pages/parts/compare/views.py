@@ -36,22 +36,22 @@ def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[C
     return False
 
 
-def ranking(studio: RequestState, comparison: Compared | None) -> str:
+def ranking(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the gaps to the bound and the planning times, and the mechanisms without a result."""
     if not has_enough_plans(comparison):
         _show_failures(comparison)
-        return script.compare(studio, comparison)
-    results, workload = comparison.results, studio.required_workload
+        return script.compare(request_state, comparison)
+    results, workload = comparison.results, request_state.required_workload
     pictures = {
         "ranking": figures.ranking_picture(results),
         "seconds": figures.effort_picture(results),
     }
 
     def report() -> str:
-        return figures.comparison_page(results, workload, studio.budget)
+        return figures.comparison_page(results, workload, request_state.budget)
 
     export_menu.head(pictures["ranking"].alt, pictures, report=report)
-    _say_ties(studio, results)
+    _say_ties(request_state, results)
     if not figures.all_tied(results):
         notes = {
             "ranking": "Dashed: the bound.",
@@ -78,13 +78,13 @@ def ranking(studio: RequestState, comparison: Compared | None) -> str:
                     shares=list(map(str, table))[1:],
                 )
     _show_failures(comparison)
-    return script.compare(studio, comparison)
+    return script.compare(request_state, comparison)
 
 
-def _say_ties(studio: RequestState, results: Comparison) -> None:
+def _say_ties(request_state: RequestState, results: Comparison) -> None:
     """Say which mechanisms do not differ, and offer queries for which they do."""
     tied = figures.tied_mechanisms(results)
-    changed = analysis.cumulative_workload(studio.required_workload)
+    changed = analysis.cumulative_workload(request_state.required_workload)
     if not tied or (changed is None and not figures.all_tied(results)):
         return
     left, right = st.columns([4, 1], vertical_alignment="center")
@@ -117,38 +117,44 @@ def _show_failures(comparison: Compared | None) -> None:
         st.dataframe(reasons, hide_index=True, alt="Mechanisms without a result, and why")
 
 
-def differences(studio: RequestState, comparison: Compared | None) -> str:
+def differences(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw differences between mechanisms: by table, of two mechanisms, or by query."""
     shown = figure_view.choose_view(DIFFERENCES, key="differences_shown")
-    return DIFFERENCES[shown](studio, comparison)
+    return DIFFERENCES[shown](request_state, comparison)
 
 
-def tables(studio: RequestState, comparison: Compared | None) -> str:
+def tables(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the errors of every table relative to the best mechanism."""
     if has_enough_plans(comparison, least=2):
         if figures.all_tied(comparison.results):
             st.info("These mechanisms have the same error for every table.", icon="🟰")
         else:
-            picture = figures.where_picture(comparison.results, studio.required_workload)
+            picture = figures.where_picture(comparison.results, request_state.required_workload)
             export_menu.head(picture.alt, {"where": picture})
             export_menu.chart(picture, key="where")
             export_menu.data({"where": picture}, key="where")
-    return script.compare(studio, comparison)
+    return script.compare(request_state, comparison)
 
 
-def other_budgets(studio: RequestState, comparison: Compared | None) -> str:
+def other_budgets(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the error of every mechanism at other budgets, with a selectable point."""
     if has_enough_plans(comparison):
-        picture = figures.budgets_picture(comparison.results, studio.budget, budgets.in_words)
+        picture = figures.budgets_picture(
+            comparison.results, request_state.budget, budgets.in_words
+        )
         export_menu.head(picture.alt, {"budgets": picture})
         figure_view.chart(picture, key="budgets")(on_select=_store_point, selection_mode="points")
         point = history.page_state().get(POINT)
-        if point is None or point[0] != studio.key or title_of(point[1]) not in picture.table:
+        if (
+            point is None
+            or point[0] != request_state.key
+            or title_of(point[1]) not in picture.table
+        ):
             st.caption("Choose a point to use its mechanism and budget.")
         else:
-            _draw_point(studio, comparison, picture, *point[1:])
+            _draw_point(request_state, comparison, picture, *point[1:])
         export_menu.data({"budgets": picture}, key="budgets")
-    return script.compare(studio, comparison)
+    return script.compare(request_state, comparison)
 
 
 def _store_point() -> None:
@@ -159,10 +165,14 @@ def _store_point() -> None:
 
 
 def _draw_point(
-    studio: RequestState, comparison: Compared, picture: figures.Picture, label: str, pcost: float
+    request_state: RequestState,
+    comparison: Compared,
+    picture: figures.Picture,
+    label: str,
+    pcost: float,
 ) -> None:
     """Draw the selected point and a button that applies its mechanism and budget."""
-    title, budget = title_of(label), studio.budget.at(pcost)
+    title, budget = title_of(label), request_state.budget.at(pcost)
     error = dict(zip(picture.table["pcost"], picture.table[title], strict=True))[pcost]
     left, right = st.columns([9, 5], vertical_alignment="center")
     left.markdown(
@@ -183,7 +193,7 @@ def _draw_point(
     )
 
 
-def spreads(studio: RequestState, comparison: Compared | None) -> str:
+def spreads(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the distributions of standard errors of the selected mechanisms."""
     if not has_enough_plans(comparison):
         return ""
@@ -209,10 +219,10 @@ def spreads(studio: RequestState, comparison: Compared | None) -> str:
     export_menu.head(picture.alt, {"spreads": picture})
     export_menu.chart(picture, key="spreads")
     export_menu.data({"spreads": picture}, key="spreads")
-    return script.spreads(studio, comparison, chosen)
+    return script.spreads(request_state, comparison, chosen)
 
 
-def against(studio: RequestState, comparison: Compared | None) -> str:
+def against(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw where the first of two mechanisms is less accurate, and the ratio of errors."""
     if not has_enough_plans(comparison, least=2):
         return ""
@@ -227,7 +237,7 @@ def against(studio: RequestState, comparison: Compared | None) -> str:
         lost = analysis.losses(plans[one], plans[other])
         if lost.worse == lost.better == 0.0:
             st.info("A and B have the same error for every query.", icon="🟰")
-            return script.against(studio, comparison, one, other)
+            return script.against(request_state, comparison, one, other)
         worse, better, worst = st.columns(3)
         worse.metric(
             "Queries less accurate under A",
@@ -269,13 +279,13 @@ def against(studio: RequestState, comparison: Compared | None) -> str:
                     alt="Share of queries less accurate under A, per table",
                     height=320,
                 )
-    return script.against(studio, comparison, one, other)
+    return script.against(request_state, comparison, one, other)
 
 
 DIFFERENCES = {"By table": tables, "Two mechanisms": against, "By query": spreads}
 
 
-def strategies(studio: RequestState, comparison: Compared | None) -> str:
+def strategies(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw rows and Gram matrix of one block of two plans side by side."""
     if not has_enough_plans(comparison):
         return ""
@@ -300,7 +310,7 @@ def strategies(studio: RequestState, comparison: Compared | None) -> str:
             export_menu.chart(picture, key=key, note="")
     export_menu.data(pictures, key="strategies")
     label, _, factor = chosen[0]
-    return script.strategies(studio, comparison, label, factor)
+    return script.strategies(request_state, comparison, label, factor)
 
 
 STRATEGY_PICTURES = {

@@ -59,10 +59,10 @@ def _searched(request_state: RequestState) -> str:
 
 
 def plan_of(request_state: RequestState) -> Plan | None:
-    """Return the plan of a request if it is available; otherwise draw why not, and return None.
+    """Return the plan of a request if it is available; otherwise return None.
 
-    The page then shows the forecast with a button, the progress of the worker, or which step is
-    missing.
+    In that case the page shows the forecast with a button, the progress of the worker, or the step
+    that is missing.
     """
     if request_state.workload is None or not request_state.workload.groups:
         st.info("To continue, choose a schema and add queries on Workload.", icon="🧮")
@@ -80,60 +80,58 @@ def plan_of(request_state: RequestState) -> Plan | None:
 
 
 def live_plan(request_state: RequestState) -> Plan | None:
-    """Return the plan of the current request for a panel that follows every edit, or None.
+    """Return the plan of the current request for the accuracy panel; None while it is missing."""
+    return _plan_after_edit(request_state, LIVE_PLAN, STARTED_S, "Computing errors", _offer)
 
-    A plan that is not quick is computed in a worker, without a button if it is short. The job of
-    an earlier edit is released.
+
+def plan_of_form(request_state: RequestState) -> Plan | None:
+    """Return the plan of a request that a form proposes; None while it is missing."""
+    return _plan_after_edit(
+        request_state, FORM_PLAN, FORM_STARTED_S, "Forecasting accuracy", _offer_forecast
+    )
+
+
+def _plan_after_edit(
+    request_state: RequestState,
+    session_key: str,
+    max_seconds: float,
+    label: str,
+    offer: Callable[[str, RequestState, Forecast], None],
+) -> Plan | None:
+    """Return the plan of a request that changes with every edit; None while it is missing.
+
+    The plan is computed in the page if its forecast is at most `LIVE_S`, in a worker if it is at
+    most ``max_seconds``, and otherwise in a worker after a click on the button of ``offer``.
+
+    Parameters
+    ----------
+    session_key : key of the session state with the job of the last edit. That job is released,
+        unless it plans the current request.
+    label : name of the job on screen.
     """
     with show_errors():
         if (quick := quick_plan(request_state, LIVE_S)) is not None:
             return quick
         key, expected = _job(request_state), _expected(request_state)
-        previous_key = st.session_state.get(LIVE_PLAN, key)
-        if previous_key != key:
-            job_widget.release_job(previous_key)
-        st.session_state[LIVE_PLAN] = key
-        is_short = expected.seconds <= STARTED_S and expected.memory <= MEMORY_LIMIT
-        if job_queue.find(key) is None and is_short:
-            _start(key, request_state)
-        if job_queue.is_there(key):
-            return _worker_plan(request_state, "Computing errors", quiet=True)
-        job_widget.job(key, label="Computing errors", quiet=True)
-        _offer(key, request_state, expected)
-    return None
-
-
-def plan_of_form(request_state: RequestState) -> Plan | None:
-    """Return the plan of a request that a form proposes; draw a button for it if it takes long.
-
-    A running job for an earlier proposal of the form is released.
-    """
-    with show_errors():
-        if (quick := quick_plan(request_state, LIVE_S)) is not None:
-            return quick
-        key = _job(request_state)
-        previous_key = st.session_state.get(FORM_PLAN, key)
+        previous_key = st.session_state.get(session_key, key)
         if previous_key not in (key, _job(history.current())):
             job_widget.release_job(previous_key)
-        st.session_state[FORM_PLAN] = key
-        expected = _expected(request_state)
-        is_short = expected.seconds <= FORM_STARTED_S and expected.memory <= MEMORY_LIMIT
+        st.session_state[session_key] = key
+        is_short = expected.seconds <= max_seconds and expected.memory <= MEMORY_LIMIT
         if job_queue.find(key) is None and is_short:
             _start(key, request_state)
         if job_queue.is_there(key):
-            return _worker_plan(request_state, "Forecasting accuracy", quiet=True)
-        job_widget.job(key, label="Forecast", quiet=True)
-        buttons.button("Forecast accuracy", _start, key, request_state, key="foresee")
+            return _worker_plan(request_state, label, quiet=True)
+        job_widget.job(key, label=label, quiet=True)  # draws the error of a failed job
+        offer(key, request_state, expected)
     return None
 
 
 def quick_plan(request_state: RequestState, seconds: float = QUICK_S) -> Plan | None:
     """Return the plan of a request if the cache has it or its forecast is short; otherwise None.
 
-    ``seconds`` is the longest forecast of a search in the page.
-
-    A search that exceeds `PAGE_LIMIT_S` despite a short forecast is stopped, and starts again in a
-    worker.
+    A forecast is short if it is at most ``seconds`` and at most `QUICK_S`. A search that takes
+    longer than `PAGE_LIMIT_S` nevertheless is stopped, and starts again in a worker.
     """
     if (cached_plan := plan_cache.cached_plan(request_state.key)) is not None:
         return cached_plan
@@ -160,10 +158,10 @@ def _worker_plan(request_state: RequestState, label: str, *, quiet: bool) -> Pla
 
 
 def keep(request_state: RequestState, make: Callable[[], Plan]) -> Plan:
-    """Return the plan of a request from the cache; store the plan of ``make`` if it is absent.
+    """Return the plan of a request from the cache; call ``make`` and store its plan if absent.
 
-    It is stored a second time under a key without the budget, from which plans at other budgets are
-    derived.
+    The plan is stored a second time under a key without the budget: plans at other budgets are
+    derived from it.
     """
     plan = plan_cache.plan_of_key(request_state.key, make)
     return plan_cache.plan_of_key(_searched(request_state), lambda: plan)
@@ -223,6 +221,10 @@ def _offer(key: str, request_state: RequestState, expected: Forecast) -> None:
     )
     if reason:
         st.caption(reason)
+
+
+def _offer_forecast(key: str, request_state: RequestState, _: Forecast) -> None:
+    buttons.button("Forecast accuracy", _start, key, request_state, key="foresee")
 
 
 def _start(key: str, request_state: RequestState) -> None:

@@ -32,7 +32,12 @@ def publish_tables(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Publish tables with their errors, write them to files, and return a summary for the page.
+    """Compute published tables with their errors, write them to files, and return a summary.
+
+    The summary maps "total" to the sum of each table, "summary" to a table with one row per group,
+    "bias" to one table of bias by cell size per group, "files" to the paths, "too large" to the
+    reasons for missing files by kind, and "acceptance" to the quality criteria of synthetic
+    records, if there are any.
 
     Parameters
     ----------
@@ -101,25 +106,23 @@ def weigh(
 
     Returns
     -------
-    JSON of the workload with the new weights, and rows (number of attributes, error, new error):
-    the root mean squared errors, in counts, of the unbiased answers of all groups with this number
-    of attributes.
+    JSON of the workload with the new weights, and one tuple for each number of attributes: this
+    number, and the root mean squared error, in counts, of the unbiased answers of all groups on so
+    many attributes, with the original and with the new weights.
     """
-    original, spent = Workload.from_json(workload), Budget.from_dict(budget)
-    weighted = publication_weights(original, spent, expected_records=expected_records)
-    squares = []
+    original, plan_budget = Workload.from_json(workload), Budget.from_dict(budget)
+    weighted = publication_weights(original, plan_budget, expected_records=expected_records)
+    rmse_by_order = []  # for each workload: number of attributes -> RMSE
     for number, candidate in enumerate((original, weighted)):
-        part = _part(progress, 0.5 * number, 0.5 * (number + 1))
-        result = plan(candidate, spent, mechanism, progress=part, **dict(options))
+        half = _part(progress, 0.5 * number, 0.5 * (number + 1))
+        result = plan(candidate, plan_budget, mechanism, progress=half, **dict(options))
         groups = result.by_group()
         groups = groups.assign(order=groups["attributes"].map(len))
-        groups["square"] = groups["rmse"] ** 2 * groups["queries"]
-        sums = groups.groupby("order")[["square", "queries"]].sum()
-        squares.append(sums["square"] / sums["queries"])
-    rows = [
-        (int(order), float(squares[0][order]) ** 0.5, float(squares[1][order]) ** 0.5)
-        for order in squares[0].index
-    ]
+        groups["variance"] = groups["rmse"] ** 2 * groups["queries"]
+        sums = groups.groupby("order")[["variance", "queries"]].sum()
+        rmse_by_order.append((sums["variance"] / sums["queries"]) ** 0.5)
+    before, after = rmse_by_order
+    rows = [(int(order), float(before[order]), float(after[order])) for order in before.index]
     return weighted.to_json(), rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
@@ -106,25 +107,17 @@ def solve_targets(
 
     Parameters
     ----------
-    targets : largest RMSE per table, in counts.
-    locked : which targets must hold at the present budget; None to search for the budget.
+    targets : largest standard error per table, in counts.
+    locked : for each table whether its target must be met at the present budget, while the other
+        targets may be relaxed; None to search for the smallest budget that meets all targets.
 
     Returns
     -------
     the budget and the options as mappings, and the plan as JSON.
     """
-    request = Request(
-        workload=Workload.from_json(workload),
-        budget=Budget.from_dict(budget),
-        mechanism=mechanism,
-        options=options,
-    )
-    targets_result = fit_targets(request, targets, locked, progress)
-    return (
-        targets_result.request.budget.to_dict(),
-        dict(targets_result.request.options),
-        targets_result.plan.to_json(),
-    )
+    request = _request(workload, budget, mechanism, options)
+    fitted = fit_targets(request, targets, locked, progress)
+    return fitted.request.budget.to_dict(), dict(fitted.request.options), fitted.plan.to_json()
 
 
 def propose_weights(
@@ -136,14 +129,24 @@ def propose_weights(
     *,
     progress: Progress,
 ) -> WeightProposal | None:
-    """Search for larger weights of tables whose errors are far above the typical error."""
-    request = Request(
+    """Return larger weights for ``groups``, whose errors are far above the typical error.
+
+    None if no such weights help.
+    """
+    request = _request(workload, budget, mechanism, options)
+    return hidden_errors.propose_weights(request, groups, progress)
+
+
+def _request(
+    workload: str, budget: Mapping[str, float], mechanism: str, options: Mapping[str, Any]
+) -> Request:
+    """Return the arguments of `plan` as one object, from workload and budget as JSON types."""
+    return Request(
         workload=Workload.from_json(workload),
         budget=Budget.from_dict(budget),
         mechanism=mechanism,
         options=options,
     )
-    return hidden_errors.propose_weights(request, groups, progress)
 
 
 def rehearse(plan_text: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
@@ -197,40 +200,42 @@ def check(
     Without a ledger ("") it does not report earlier releases of the same records.
     """
     book, loaded = Ledger(ledger) if ledger else None, load_plan(plan_text)
-    first, then = (
-        (lambda f, text: progress(0.4 * f, text)),
-        (lambda f, text: progress(0.4 + 0.6 * f, text)),
-    )
     with open_source(data) as records:
-        fits = records_fit(loaded.schema, records, progress=first)
-        intake = check_records(
-            loaded, records, dataset=dataset, ledger=book, **columns, progress=then
+        fits = records_fit(
+            loaded.schema, records, progress=lambda done, text: progress(0.4 * done, text)
         )
-    return _rows(intake) | {"columns": [_fit(one) for one in fits]}
+        intake = check_records(
+            loaded,
+            records,
+            dataset=dataset,
+            ledger=book,
+            **columns,
+            progress=lambda done, text: progress(0.4 + 0.6 * done, text),
+        )
+    return _rows(intake) | {"columns": [_fit(column_fit) for column_fit in fits]}
 
 
 def same_records(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Return how records differ from those of a release as text, "" if equal; spends nothing."""
-    try:
-        with open_source(data) as records:
-            compare_records(ledger, key, records, **columns, progress=progress)
-    except OtherRecords as error:
-        return error.fact
-    return ""
+    """Return as text how records differ from those of a release, "" if equal; spends nothing."""
+    return _difference(data, partial(compare_records, ledger, key, **columns, progress=progress))
 
 
 def same_look(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Return how records differ from those of a first measurement (the look) as text, "" if equal.
+    """Return as text how records differ from those of a look, "" if equal; spends nothing."""
+    return _difference(
+        data, partial(stepwise.compare_records, ledger, key, **columns, progress=progress)
+    )
 
-    Spends nothing.
-    """
+
+def _difference(data: str, compare: Callable[[Any], object]) -> str:
+    """Return the difference that ``compare`` reports for these records; "" if it reports none."""
     try:
         with open_source(data) as records:
-            stepwise.compare_records(ledger, key, records, **columns, progress=progress)
+            compare(records)
     except OtherRecords as error:
         return error.fact
     return ""
@@ -276,7 +281,7 @@ def coverage(
 ) -> Coverage:
     """Return how often the intervals contain the true counts in repeated simulated releases.
 
-    Stops after two minutes or ``rehearsals`` releases.
+    Stops after ``rehearsals`` releases, or after two minutes if that is earlier.
     """
     loaded = load_plan(plan_text)
     records = synthetic(loaded.schema, rows, seed)
@@ -294,9 +299,10 @@ def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Pro
 def rehearse_rest(
     common: str, looked: str, rows: int, seed: int, option: str, file: str, *, progress: Progress
 ) -> str:
-    """Make the second measurement of an option on simulated records, after a saved look.
+    """Measure the remainder of an option on simulated records, after a saved look.
 
-    Save the combined measurement and return its path.
+    ``looked`` is the saved look. Save look and remainder as one measurement in ``file``; return
+    its path.
     """
     shared = CommonPlan.from_json(common)
     records = synthetic(shared.look.schema, rows, seed)
@@ -367,19 +373,19 @@ def finish(
     return {"key": measurement.key, "rows": _rows(intakes[0]) if intakes else None}
 
 
-def _fit(one: ColumnFit) -> dict[str, Any]:
-    """Return the row of one column in the table on how records fit the schema."""
-    if not one.there:
-        return {"Column": one.column, "Frequent unlisted values": "the file has no such column"}
+def _fit(fit: ColumnFit) -> dict[str, Any]:
+    """Return one row of the table on how records fit the schema: the row counts of a column."""
+    if not fit.there:
+        return {"Column": fit.column, "Frequent unlisted values": "the file has no such column"}
     return {
-        "Column": one.column,
-        "Listed": one.in_domain,
-        "Missing": one.missing,
-        "Unlisted": one.unknown,
-        "Recoded": one.missing + one.unknown - one.refused,
-        "Dropped": one.refused,
+        "Column": fit.column,
+        "Listed": fit.in_domain,
+        "Missing": fit.missing,
+        "Unlisted": fit.unknown,
+        "Recoded": fit.missing + fit.unknown - fit.refused,
+        "Dropped": fit.refused,
         "Frequent unlisted values": ", ".join(
-            f"{value} ({rows:,})" for value, rows in one.values.items()
+            f"{value} ({rows:,})" for value, rows in fit.values.items()
         ),
     }
 

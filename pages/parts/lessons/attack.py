@@ -98,7 +98,7 @@ def picture(step: int) -> LessonPicture:
         engine__lessons="published_answers reconstruct_replies",
     )
     return LessonPicture(
-        studio=RequestState(workload=workload, budget=budget, options=UNIFORM),
+        request_state=RequestState(workload=workload, budget=budget, options=UNIFORM),
         script=script,
         pictures=(shown,),
     )

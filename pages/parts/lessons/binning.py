@@ -73,10 +73,10 @@ print(example.means.round(2))""",
         engine__lessons="bin_counts clipping_example",
     )
     schema = Schema([Attribute.of_size("income", cells)])
-    studio = RequestState(
+    request_state = RequestState(
         workload=Workload(schema).add(["income"], "marginal"), budget=budget, options=UNIFORM
     )
-    return LessonPicture(studio=studio, script=script, pictures=(shown,))
+    return LessonPicture(request_state=request_state, script=script, pictures=(shown,))
 
 
 def expected() -> dict[str, str]:

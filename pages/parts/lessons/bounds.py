@@ -58,7 +58,7 @@ def picture(step: int) -> LessonPicture:
     shown = show_picture(lessons.contest_picture(result, bounds), "bounds")
     st.markdown(lessons.proof_text(result, share / 100))
     schema = Schema([Attribute.of_size("age", cells)])
-    studio = RequestState(
+    request_state = RequestState(
         workload=Workload(schema).add(["age"], name), options={"centers": "tuned"}
     )
     script = lines(
@@ -68,7 +68,7 @@ print(result.bound(0.0), result.bound({share / 100!r}), result.bound())
 print(result.results[-1].rmse, workload_plan.rmse)""",
         engine__lessons="contest",
     )
-    return LessonPicture(studio=studio, script=script, pictures=(shown,))
+    return LessonPicture(request_state=request_state, script=script, pictures=(shown,))
 
 
 def expected() -> dict[str, str]:

@@ -63,9 +63,9 @@ def picture(step: int) -> LessonPicture:
     if step > 1:
         st.markdown(lessons.gap_text(example))
     called = script.split("= ")[1].split("(")[0]
-    studio = RequestState(workload=workload, budget=budget, options={"centers": "tuned"})
+    request_state = RequestState(workload=workload, budget=budget, options={"centers": "tuned"})
     return LessonPicture(
-        studio=studio,
+        request_state=request_state,
         script=lines(
             f"{script}\nprint(example.gain, example.gap, example.bound)", engine__lessons=called
         ),

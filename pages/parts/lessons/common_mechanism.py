@@ -67,7 +67,7 @@ print(result.spends())""",
         engine__lessons="two_analyses",
     )
     return LessonPicture(
-        studio=RequestState(workload=workload, budget=budget, options=UNIFORM),
+        request_state=RequestState(workload=workload, budget=budget, options=UNIFORM),
         script=script,
         pictures=(shown,),
     )

@@ -71,7 +71,9 @@ print(pieces.added(), pieces.misfit)""",
         engine__lessons="decompose_query",
     )
     return LessonPicture(
-        studio=RequestState(workload=workload, options=UNIFORM), script=script, pictures=(shown,)
+        request_state=RequestState(workload=workload, options=UNIFORM),
+        script=script,
+        pictures=(shown,),
     )
 
 

@@ -55,14 +55,14 @@ class Formula:
 class LessonPicture:
     """Figures of a lesson with the present choices, and the plan request and code behind them."""
 
-    studio: RequestState
+    request_state: RequestState
     script: Script
     pictures: tuple[Picture, ...] = ()
 
     @property
     def text(self) -> str:
         """Python code that builds the plan and prints the numbers of the figures."""
-        return (python_script.plan_script(self.studio) + self.script).text()
+        return (python_script.plan_script(self.request_state) + self.script).text()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,10 +70,10 @@ print(workload_plan.rmse)  # with {rows} rows per person""",
         engine__lessons="best_cap caps_table person_budget",
     )
     budget_value = Budget(pcost=pcost, rows_per_person=rows)
-    studio = RequestState(
+    request_state = RequestState(
         workload=Workload(schema).add(["month"], "marginal"), budget=budget_value, options=UNIFORM
     )
-    return LessonPicture(studio=studio, script=script, pictures=tuple(shown))
+    return LessonPicture(request_state=request_state, script=script, pictures=tuple(shown))
 
 
 def expected() -> dict[str, str]:

@@ -82,10 +82,10 @@ print(budget_table(budget))""",
         engine="Budget",
         engine__lessons="INVENTED budget_table draw_releases neighbours",
     )
-    studio = RequestState(
+    request_state = RequestState(
         workload=Workload(schema).add(["age"], "marginal"), budget=budget, options=UNIFORM
     )
-    return LessonPicture(studio=studio, script=script, pictures=tuple(shown))
+    return LessonPicture(request_state=request_state, script=script, pictures=tuple(shown))
 
 
 def expected() -> dict[str, str]:

@@ -61,11 +61,14 @@ def picture(step: int) -> LessonPicture:
             for r in range(down)
         ]
         shown.append(show_picture(lessons.cost_picture(decompose_query(schema, query)), "costs"))
-    studio = RequestState(workload=workload, options=UNIFORM)
+    request_state = RequestState(workload=workload, options=UNIFORM)
     if step > 2:
-        studio = RequestState(workload=user_workload(NAME) or workload, options=UNIFORM)
+        request_state = RequestState(workload=user_workload(NAME) or workload, options=UNIFORM)
         shown.append(
-            show_picture(budget_picture(plan(studio.required_workload, studio.budget)), "shares")
+            show_picture(
+                budget_picture(plan(request_state.required_workload, request_state.budget)),
+                "shares",
+            )
         )
     script = lines(
         (
@@ -73,12 +76,12 @@ def picture(step: int) -> LessonPicture:
 result = overlaps(schema, split={split!r})
 print(result.largest)
 print(workload_plan.by_space())"""
-            if studio.workload is workload
+            if request_state.workload is workload
             else "print(workload_plan.by_space())"
         ),
-        **({"engine__lessons": "overlaps"} if studio.workload is workload else {}),
+        **({"engine__lessons": "overlaps"} if request_state.workload is workload else {}),
     )
-    return LessonPicture(studio=studio, script=script, pictures=tuple(shown))
+    return LessonPicture(request_state=request_state, script=script, pictures=tuple(shown))
 
 
 def expected() -> dict[str, str]:

@@ -55,7 +55,7 @@ def picture(step: int) -> LessonPicture:
     if step > 1:
         bounds = {"lower bound": result.bound()}
         shown.append(show_picture(lessons.contest_picture(result, bounds, one), "strategies"))
-    studio = RequestState(
+    request_state = RequestState(
         workload=Workload(Schema([Attribute.of_size("age", cells)])).add(["age"], "range"),
         options={"centers": "tuned"},
     )
@@ -67,7 +67,7 @@ for strategy in result.results:
 print(result.bound(), workload_plan.rmse)""",
         engine__lessons="contest",
     )
-    return LessonPicture(studio=studio, script=script, pictures=tuple(shown))
+    return LessonPicture(request_state=request_state, script=script, pictures=tuple(shown))
 
 
 def expected() -> dict[str, str]:

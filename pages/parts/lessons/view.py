@@ -138,8 +138,8 @@ def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> b
 def _open(shown: LessonPicture) -> None:
     """Replace the user's request by the one of the picture, and start planning it."""
     history.note_dropped_groups(())
-    history.commit(shown.studio, redraw=True)
-    plans.begin(shown.studio)
+    history.commit(shown.request_state, redraw=True)
+    plans.begin(shown.request_state)
 
 
 def _open_lesson(name: str) -> None:

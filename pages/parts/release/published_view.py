@@ -80,7 +80,7 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
 def _form(
     measurement: Measurement, source: Mapping[str, str], *, key: str
 ) -> tuple[str, tuple[Any, ...]]:
-    """Draw the choices; return the key of the job and its arguments."""
+    """Draw the choices; return the key of the job and the first arguments of `publish_tables`."""
     options = st.expander("Options", key=f"{key}_options")
     left, middle, right = options.columns(3, vertical_alignment="bottom")
     fit = left.selectbox(
@@ -114,10 +114,7 @@ def _form(
         key=f"{key}_size",
         disabled=not simulate,
     )
-    scale = record_count_form.other_page_scale()
-    rule = {"least_count": least}
-    if scale is not None:
-        rule |= {"doubtful_cv": scale.publishable, "suppressed_cv": scale.doubtful}
+    rule = _rule_arguments(least)
     records = None if size is None else int(size)
     st.caption(
         f"{QualityRule(**rule).describe()} CV: standard error / count; its limits are on Preview."
@@ -127,10 +124,27 @@ def _form(
     return job, (dict(source), fit, integer, (simulate, records), rule)
 
 
+def _rule_arguments(least_count: float) -> dict[str, float]:
+    """Return the arguments of `QualityRule`, with the CV thresholds of the Preview page.
+
+    `NoiseScale` names each threshold by the class below it, `QualityRule` by the class above it: a
+    count is doubtful above the largest CV that is publishable, and suppressed above the largest
+    CV that is doubtful.
+    """
+    scale = record_count_form.other_page_scale()
+    if scale is None:
+        return {"least_count": least_count}
+    return {
+        "least_count": least_count,
+        "doubtful_cv": scale.publishable,
+        "suppressed_cv": scale.doubtful,
+    }
+
+
 def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
     """Start the job and drop the result of earlier choices."""
-    if (old := st.session_state.get(f"{key}_published", job)) != job:
-        job_widget.release_job(old)
+    if (previous := st.session_state.get(f"{key}_published", job)) != job:
+        job_widget.release_job(previous)
     st.session_state[f"{key}_published"] = job
     with deferred_errors("publish"):
         files = {
@@ -151,7 +165,7 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     """Draw unbiased and published answers of one table, and the bias of small cells."""
     st.caption(f"All tables sum to {result['total']:,.1f} records.")
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
-    which = (
+    shown = (
         st.segmented_control(
             "Show", SHOWN, default=BOTH, key=f"{key}_shown", persist_state="session"
         )
@@ -166,12 +180,12 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     drawn = figures.published_picture(
         answers,
         rehearsal=measurement.rehearsal,
-        unbiased=which != PUBLISHED,
-        published=which != UNBIASED,
+        unbiased=shown != PUBLISHED,
+        published=shown != UNBIASED,
     )
     figure_view.chart(drawn, key=f"{key}_published")()
     st.caption(escape_markdown(drawn.alt))
-    table = drawn.table.drop(columns=LEFT_OUT.get(which, []))
+    table = drawn.table.drop(columns=LEFT_OUT.get(shown, []))
     mark = download_view.mark(measurement)
     figure_view.table(
         table,
@@ -196,6 +210,7 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
 
 
 def _records(result: Mapping[str, Any], *, key: str) -> None:
+    """Draw which quality criteria the simulated records meet, if there are such records."""
     if "acceptance" not in result:
         return
     acceptance = result["acceptance"]
@@ -215,10 +230,11 @@ def _records(result: Mapping[str, Any], *, key: str) -> None:
 
 def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
     """Draw the downloads of the files that the worker wrote."""
-    mark, large = download_view.mark(measurement), result["too large"]
+    mark, too_large = download_view.mark(measurement), result["too large"]
+    # kind of file -> label, file name, and why there is no such file (empty if there is)
     files = {
-        "zip": ("Tables (zip)", "published_tables.zip", large.get("zip", "")),
-        "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", large.get("xlsx", "")),
+        "zip": ("Tables (zip)", "published_tables.zip", too_large.get("zip", "")),
+        "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", too_large.get("xlsx", "")),
         "csv": ("Published (CSV)", "published.csv", ""),
         "parquet": ("Published (Parquet)", "published.parquet", ""),
         "records": (
@@ -231,19 +247,19 @@ def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str)
     for kind, (label, name, reason) in files.items():
         row.download_button(
             label,
-            data=Path(result["files"][kind]).read_bytes if not reason else b"",
+            data=b"" if reason else Path(result["files"][kind]).read_bytes,
             file_name=f"{mark}{name}",
             key=f"{key}_published_{kind}",
             on_click="ignore",
             disabled=bool(reason),
             help=reason or None,
         )
-    for reason in large.values():
+    for reason in too_large.values():
         st.caption(escape_markdown(in_labels(reason)))
 
 
 def _script(arguments: tuple[Any, ...]) -> str:
-    """Python code for the published tables."""
+    """Return Python code that creates the published tables; ``arguments`` as from `_form`."""
     _, fit, integer, (simulate, records), rule = arguments
     lines = [
         "from engine.postprocess import QualityRule, acceptance",

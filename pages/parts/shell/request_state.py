@@ -196,8 +196,10 @@ class RequestState:
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _default_options(question: str, _studio: RequestState) -> DefaultOptions:
+def _default_options(question: str, _request_state: RequestState) -> DefaultOptions:
     try:
-        return default_options(_studio.required_workload, _studio.mechanism, _studio.options)
+        return default_options(
+            _request_state.required_workload, _request_state.mechanism, _request_state.options
+        )
     except PlanError:  # invalid options are reported by planning
-        return DefaultOptions(options=_studio.options)
+        return DefaultOptions(options=_request_state.options)
