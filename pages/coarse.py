@@ -65,7 +65,10 @@ def choose_analyses() -> Script | None:
 def with_analyses(
     draw: Callable[[CommonPlan, candidates_form.Settings], Script | None],
 ) -> Script | None:
-    """Draw a step that needs the analyses; return the Python code up to it."""
+    """Draw a step that needs the analyses, or what is missing before it.
+
+    Return the Python code of the analyses, the rule and this step; None without analyses.
+    """
     analyses = candidates_form.chosen(request_state)
     split = candidates_form.split(analyses) if analyses is not None else None
     if split is None:
@@ -101,7 +104,7 @@ def choose_file(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 
 def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
-    """Draw the choice of ledger and dataset, with what is needed to finish."""
+    """Draw the choice of ledger and dataset, with the budget that the remainder will need."""
     describe = lambda status: figures.to_finish_text(  # noqa: E731
         common, status.left, candidates_form.short_budget
     )

@@ -49,9 +49,7 @@ TUTORIAL = (
 
 def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
     """Start a rehearsal and drop the previous one."""
-    if (old := st.session_state.get("rehearsal", key)) != key:
-        job_widget.release_job(old)
-    st.session_state["rehearsal"] = key
+    job_widget.replace_job("rehearsal", key)
     with deferred_errors("rehearsal"):
         file = private_tempdir.new_file("rehearsal")
         job_widget.start(key, tasks.rehearse, plan.to_json(), rows, seed, str(file), files=[file])
@@ -150,9 +148,9 @@ def confirm(plan: Plan) -> str:
 
 
 def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
-    """Open the result if this session started the release; otherwise offer to open it.
+    """Open the result if this session started the release; otherwise draw a button that opens it.
 
-    The result of other records than those chosen is not offered.
+    There is no button if the release was measured on other records than the chosen ones.
     """
     job = job_queue.find(release_form.job_key(book, key))
     if job is not None and job.running:

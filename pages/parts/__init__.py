@@ -1,12 +1,11 @@
-"""What the pages are made of.  Imports go down only; a part is entered by module: `from
-pages.parts.shell import show`.
+"""Forms and views of the pages, high-level packages first; a package imports only those below it.
 
-    lessons | coarse               the Learn page; a choice in steps, made of releases
-    compare | preview | release    what a page of that name shows
-    workload                       forms for what is asked, and for choosing from it
-    jobs                           work in processes of its own
-    shell                          the frame, the state with undo, words, drawing
+    lessons, coarse              lessons of the page Learn; two-stage releases
+    compare, preview, release    views and forms of the page with this name
+    workload                     forms for queries, and choices between the queries of a plan
+    jobs                         worker processes and the functions that they call
+    shell                        layout, request with undo, texts, buttons and figures
 
-The parts export nothing themselves: a page then loads the forms that it draws and no others, and
-the workers load `jobs.tasks` without Streamlit.
+Import a module by its path, such as `pages.parts.shell.buttons`: the packages export no names, so a
+page loads only the forms that it draws, and workers load `jobs.tasks` without Streamlit.
 """

@@ -185,7 +185,7 @@ def test_address_holds_plan_and_lesson() -> None:
 
 def test_handout_shows_answers_only_to_instructors() -> None:
     lesson = find_lesson("coarse")
-    shown = LessonPicture(studio=RequestState(), script=Script(), pictures=())
+    shown = LessonPicture(request_state=RequestState(), script=Script(), pictures=())
     for answered in (False, True):
         paper = view.handout(lesson, shown, answered=answered).decode()
         assert lesson.title in paper

@@ -45,7 +45,10 @@ AT_ONCE, ONE_BY_ONE = "All in one choice", "One step at a time"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Analyses:
-    """Plans of the analyses, coarse first, with the Python code that creates `common`."""
+    """Plans of the analyses, coarse first, with their names.
+
+    ``script`` is Python code that defines `options`, the list of these plans.
+    """
 
     names: tuple[str, ...]
     plans: tuple[Plan, ...]
@@ -62,7 +65,7 @@ class Settings:
     primary: str = ""
 
     def arguments(self, common: CommonPlan) -> dict[str, Any]:
-        """Return the arguments of the rule; in a chain the first option is the primary one."""
+        """Return the arguments of `NestedPlanRule`; by default the first option is the primary one."""
         primary = self.primary if self.primary in common.names else 0
         return {"primary": primary, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
@@ -82,8 +85,8 @@ def choose(request_state: RequestState) -> Analyses | None:
     if kind == FILES:
         _upload_files()
     elif kind == SIZES and request_state.schema is not None:
-        key, options, first = _ways_field(request_state.schema)
-        st.session_state.setdefault(key, first)  # a reloaded page has stored values
+        key, options, default = _ways_field(request_state.schema)
+        st.session_state.setdefault(key, default)  # a reloaded page has stored values
         st.multiselect("Attributes per table", options, key=key, persist_state="session")
     elif kind == CENSUS:
         st.caption(
@@ -132,31 +135,26 @@ def settings_text(request_state: RequestState) -> str:
 
 def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
     """Return key, options and default of the field for the numbers of attributes per table."""
-    most = min(3, len(schema))
-    options = list(range(1, most + 1))
+    max_ways = min(3, len(schema))
+    options = list(range(1, max_ways + 1))
     # all pairs of hundreds of attributes take long to plan
-    first = options[:2] if len(schema) <= MAX_DEFAULT_ATTRIBUTES else []
-    return f"coarse_ways_{most}_{bool(first)}", options, first
+    default = options[:2] if len(schema) <= MAX_DEFAULT_ATTRIBUTES else []
+    return f"coarse_ways_{max_ways}_{bool(default)}", options, default
 
 
 def _templates(kind: str, request_state: RequestState) -> tuple[Mapping[str, Workload], Script]:
     """Return the workloads of the analyses by name, and the Python code that defines them."""
     if kind == SIZES:
         schema = request_state.required_workload.schema
-        key, _, first = _ways_field(schema)
-        ways = st.session_state.get(key, first)
-        return (
-            (
-                common_mechanism.workloads_by_way(schema, ways),
-                coarse_code.tables_script(request_state, sorted(ways)),
-            )
-            if ways
-            else ({}, Script())
-        )
+        key, _, default = _ways_field(schema)
+        ways = st.session_state.get(key, default)
+        if not ways:
+            return {}, Script()
+        workloads = common_mechanism.workloads_by_way(schema, ways)
+        return workloads, coarse_code.tables_script(request_state, sorted(ways))
     if kind == COARSER:
-        return common_mechanism.coarse_and_fine(
-            request_state.required_workload
-        ), coarse_code.coarser_script(request_state)
+        workloads = common_mechanism.coarse_and_fine(request_state.required_workload)
+        return workloads, coarse_code.coarser_script(request_state)
     return common_mechanism.census_ages(_census()), coarse_code.census()
 
 
@@ -245,7 +243,10 @@ def _split(
 
 
 def split(analyses: Analyses) -> tuple[CommonPlan, Script] | None:
-    """Split the analyses into their shared part and the remainder of each."""
+    """Return the analyses split into their shared part and the remainder of each, and Python code.
+
+    None, with the error on the page, if they cannot be split.
+    """
     is_chain = st.session_state.get("coarse_chain", ONE_BY_ONE) == ONE_BY_ONE
     chain = len(analyses.plans) > 2 and is_chain
     with show_errors():
@@ -258,28 +259,27 @@ def split(analyses: Analyses) -> tuple[CommonPlan, Script] | None:
 
 
 def short_budget(budget: Budget) -> str:
-    """Return a budget in the unit on screen, without the rows per person, which all options share."""
+    """Return a budget in the chosen unit; without the rows per person, equal for all options."""
     return budgets.headline(budget, budgets.language())
 
 
 def shared(common: CommonPlan) -> None:
     """Draw the shared part and the saving, for every choice of a chain."""
     chain = [common]
-    while (after := chain[-1].following) is not None:
-        chain.append(after)
-    for number, one in enumerate(chain):
+    while (following := chain[-1].following) is not None:
+        chain.append(following)
+    for number, choice in enumerate(chain):
         if len(chain) > 1:
-            st.markdown(
-                f"**{escape_markdown(f'Choice {number + 1}: {one.names[0]}, or {one.names[1]}?')}**"
-            )
-        picture = figures.shares_picture(one, short_budget)
+            title = f"Choice {number + 1}: {choice.names[0]}, or {choice.names[1]}?"
+            st.markdown(f"**{escape_markdown(title)}**")
+        picture = figures.shares_picture(choice, short_budget)
         figure_view.picture(picture, key=f"coarse_shares_{number}", config=figure_view.EXPORT)
         st.markdown(f"**{escape_markdown(picture.alt)}**")
         key, label = f"coarse_space_{number}_open", "Shared part in detail"
         with st.expander(label, key=key, on_change="rerun") as opened:
             if opened.open:
                 figure_view.table(
-                    figures.space_table(one),
+                    figures.space_table(choice),
                     name=f"coarse_spaces_{number}",
                     alt="Cost and shared cost of every residual space, by option",
                 )

@@ -35,32 +35,31 @@ def finish_job(book: Ledger, key: str, attempt: int) -> str:
 
 def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
     """Return the keys of the paid looks with these options at the dataset, in order."""
-    keys: list[str] = []
-    while (
-        book.find(key := stepwise.look_key(common, dataset=dataset, attempt=len(keys) + 1))
-        is not None
-    ):
-        keys.append(key)
-    return keys
+    return dataset_form.charged_keys(
+        book, lambda attempt: stepwise.look_key(common, dataset=dataset, attempt=attempt)
+    )
 
 
 def read(book: Ledger, key: str) -> Steps:
-    """Return the steps of a look; read again if the ledger has grown or a step is lost.
+    """Return the state of a two-stage release: its look, decisions and remainder.
 
-    A lost step may still be running in another process.
+    The state is cached in the session until the ledger grows. With a lost step it is read in every
+    run, because another process may still be running this step.
     """
     cached_steps: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault(
         "coarse_steps", {}
     )
     rows = len(book.rows())
-    place = (str(book.path), key)
-    if place not in cached_steps or cached_steps[place][0] != rows or cached_steps[place][1].lost:
-        cached_steps[place] = (rows, stepwise.resume(book, key))
-    return cached_steps[place][1]
+    release = (str(book.path), key)
+    cached_rows, steps = cached_steps.get(release, (0, None))
+    if steps is None or cached_rows != rows or steps.lost:
+        steps = stepwise.resume(book, key)
+        cached_steps[release] = (rows, steps)
+    return steps
 
 
 def stored(book: Ledger, key: str) -> Steps | None:
-    """Return the steps of a look; None, with an error on the page, if it was lost."""
+    """Return the result of `read`; None, with an error on the page, if the look was lost."""
     try:
         return read(book, key)
     except EngineError as error:
@@ -87,13 +86,16 @@ def state_text(book: Ledger, key: str) -> str:
 
 
 def waiting(book: Ledger, dataset: str) -> dict[str, str]:
-    """Return the looks that wait for a decision or the remainder, as key -> text of the state."""
+    """Return the looks that need a decision or the remainder: key of the look -> state as text."""
     states = {key: state_text(book, key) for key in stepwise.looks(book, dataset)}
     return {key: text for key, text in states.items() if text.endswith(WAITING)}
 
 
 def has_next_choice(steps: Steps) -> bool:
-    """Return whether the chosen option is the look of the next choice of a chain."""
+    """Return whether the chosen option is followed by another choice of a chain.
+
+    The measurement of this option is then the look of the next choice.
+    """
     option = steps.choice.option if steps.choice is not None else None
     return steps.common.following is not None and option == steps.common.names[-1]
 

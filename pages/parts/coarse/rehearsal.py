@@ -37,13 +37,13 @@ def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
 def draw(common: CommonPlan, settings: Settings, next_button: Callable[[], None]) -> Script | None:
     """Draw the rehearsal and the button to the next step; return its Python code."""
     left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
-    most = min(common.look.max_records, 2_000_000)
+    max_rows = min(common.look.max_records, 2_000_000)
     rows = int(
         left.number_input(
             "Simulated records",
             1,
-            most,
-            min(5_000, most),
+            max_rows,
+            min(5_000, max_rows),
             key="coarse_rows",
             persist_state="session",
         )
@@ -74,14 +74,14 @@ def draw(common: CommonPlan, settings: Settings, next_button: Callable[[], None]
         "REHEARSAL on simulated records: do not publish. Nothing was spent.",
         icon="🎭",
     )
-    # the look may be repeated under its key; later steps belong to this run
+    # a repeated look has the same key; its start time in the key separates the later steps
     _step(common, done.result, settings, key=f"{key}|{done.started}", rows=rows, seed=seed, depth=0)
     return script
 
 
 def _step(
     common: CommonPlan,
-    content: str,
+    look_file: str,
     settings: Settings,
     *,
     key: str,
@@ -89,7 +89,15 @@ def _step(
     seed: int,
     depth: int,
 ) -> None:
-    looked = load_rehearsal(common.look, content)
+    """Draw a rehearsed look, the choice of an option, and the rehearsal of its remainder.
+
+    Parameters
+    ----------
+    look_file : path of the saved look.
+    key : start of the keys of later jobs.
+    depth : number of earlier choices in the chain.
+    """
+    looked = load_rehearsal(common.look, look_file)
     st.subheader("Result of the look" if depth == 0 else f"Look {depth + 1}")
     rule = candidates_form.rule(common, settings)
     if rule is None:
@@ -114,7 +122,7 @@ def _step(
         step_key,
         tasks.rehearse_rest,
         common.to_json(),
-        content,
+        look_file,
         rows,
         seed,
         option,

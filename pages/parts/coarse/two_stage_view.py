@@ -95,9 +95,9 @@ def take_look(common: CommonPlan, settings: Settings, payer_step: str) -> Script
 
 
 def _offer_look(book: Ledger, key: str, source: Source) -> None:
-    """Open the look if this session took it; otherwise offer to open it.
+    """Open the look if this session took it; otherwise draw a button that opens it.
 
-    The look at other records than those chosen is not offered.
+    There is no button if the look was measured on other records than the chosen ones.
     """
     job = ledger_state.look_job(book, key)
     if spend_form.running(job):
@@ -120,21 +120,21 @@ def _offer_look(book: Ledger, key: str, source: Source) -> None:
 
 def past_looks() -> None:
     """Draw the list of all looks at a dataset; each can be decided and finished in any session."""
-    place = dataset_form.browse()
-    if place is None:
+    book_and_dataset = dataset_form.browse()
+    if book_and_dataset is None:
         return
-    book, status = place
+    book, status = book_and_dataset
     dataset_form.remember(status)
     keys = stepwise.looks(book, status.dataset)
     if not keys:
         st.info(escape_markdown(f"No looks at {status.dataset} yet."), icon="🔭")
         return
     states = [ledger_state.state_text(book, key) for key in keys]
-    open_ones = [i for i, text in enumerate(states) if "finished" not in text]
+    unfinished = [i for i, text in enumerate(states) if "finished" not in text]
     number = st.selectbox(
         "Look",
         range(len(keys)),
-        index=open_ones[-1] if open_ones else len(keys) - 1,
+        index=unfinished[-1] if unfinished else len(keys) - 1,
         format_func=lambda i: f"{i + 1}: {states[i]}",
         key=f"coarse_list_{len(keys)}",
     )
@@ -162,9 +162,10 @@ def draw_look(key: str, leave: Mapping[str, str]) -> None:
 
 
 def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
-    """Return the look with this key and the closer looks after it, each with its key.
+    """Return the look with this key and the looks after it in a chain of choices.
 
-    A lost look is left out, with its error on the page.
+    Each is a pair of its key and its state. The list ends before a look that was lost, whose error
+    is drawn.
     """
     stages: list[tuple[str, Steps]] = []
     while (state := ledger_state.stored(book, key)) is not None:
@@ -176,32 +177,36 @@ def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
 
 
 def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
-    """Draw the open question of the last look, or the summary and the answers if it is finished."""
+    """Draw the next step of the last look, or the summary and the answers if it is finished.
+
+    ``stages`` are the looks of a chain of choices with their keys; the rule is recorded with the
+    first one.
+    """
     if not stages:
         return
-    key, state = stages[-1]
+    first_key, (key, state) = stages[0][0], stages[-1]
     if state.finished is not None:
         ledger_state.draw_summary(book, stages)
         views.answers(state.finished, key=f"coarse_released_{len(stages) - 1}")
         with st.expander("Look, rule and decision", key="coarse_past", on_change="rerun") as fold:
             if fold.open:
-                ledger_state.draw_look_receipt(book, stages[0][0])
-                ledger_state.recorded_rule(book, stages[0][0])
-                for number, (_, seen) in enumerate(stages):
-                    _draw_seen(book, stages[0][0], seen, number)
+                ledger_state.draw_look_receipt(book, first_key)
+                ledger_state.recorded_rule(book, first_key)
+                for number, (_, decided) in enumerate(stages):
+                    _draw_decided_look(book, first_key, decided, number)
                 option = state.choice.option if state.choice is not None else ""
                 exact_costs = ledger_state.costs(book, stages)
                 text = figures.receipt_text(exact_costs, state.common, option)
                 st.caption(escape_markdown(text))
         return
-    ledger_state.draw_look_receipt(book, stages[0][0])
-    settings = ledger_state.recorded_rule(book, stages[0][0]) or Settings()
+    ledger_state.draw_look_receipt(book, first_key)
+    settings = ledger_state.recorded_rule(book, first_key) or Settings()
     is_open = state.choice is None or state.choice.option == STOP
-    for number, (_, seen) in enumerate(stages[: len(stages) - is_open]):
+    for number, (_, decided) in enumerate(stages[:-1] if is_open else stages):
         title = _title(number)
         with st.expander(title, key=f"coarse_seen_{number}", on_change="rerun") as fold:
             if fold.open:
-                _draw_seen(book, stages[0][0], seen, number)
+                _draw_decided_look(book, first_key, decided, number)
     if not is_open:
         ledger_state.draw_choices(state)
         _finish(book, key, state)
@@ -219,9 +224,9 @@ def _title(number: int) -> str:
     return "Result of the look" if number == 0 else f"Look {number + 1}"
 
 
-def _draw_seen(book: Ledger, first: str, state: Steps, number: int) -> None:
-    """Draw a look that was decided; ``first`` is the key of the first look, with the rule."""
-    settings = ledger_state.recorded_rule(book, first, quiet=True) or Settings()
+def _draw_decided_look(book: Ledger, first_key: str, state: Steps, number: int) -> None:
+    """Draw look ``number`` with its decision, by the rule recorded with the look ``first_key``."""
+    settings = ledger_state.recorded_rule(book, first_key, quiet=True) or Settings()
     rule = candidates_form.rule(state.common, settings)
     if rule is not None:
         views.look(rule, state.look, key=f"coarse_real_{number}")
@@ -229,7 +234,7 @@ def _draw_seen(book: Ledger, first: str, state: Steps, number: int) -> None:
 
 
 def _finish(book: Ledger, key: str, state: Steps) -> None:
-    """Draw the choice of the records again, and the confirmation of the remainder."""
+    """Draw the records and the confirmation of the remainder, or its progress."""
     attempt = len(state.lost) + 1
     for number in range(1, attempt + 1):
         job = ledger_state.finish_job(book, key, number)

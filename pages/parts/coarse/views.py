@@ -24,7 +24,11 @@ def verdict_option(decision: Decision, common: CommonPlan) -> str:
 
 
 def look(rule: NestedPlanRule, looked: Measurement, *, key: str) -> Decision:
-    """Draw a look: decision of the rule, cells, shares and answers."""
+    """Draw a look and return the decision of the rule.
+
+    The tabs show the signal-to-noise ratio of the cells, the share of reliable cells, and the
+    answers.
+    """
     decision = rule.decide(looked)
     with st.container(border=True):
         st.caption("Decision by the rule")

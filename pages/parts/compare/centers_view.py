@@ -23,9 +23,14 @@ UNKNOWN = "Some tables may be less accurate than with uniform centers; see Compa
 
 
 def draw(plan: Plan) -> None:
-    """Show the centers, their effect on single tables, and buttons to change them."""
+    """Show the centers, their effect on single tables, and buttons to change them.
+
+    The option ``keep`` limits how much less accurate tuned centers may make a table; 0 is not at
+    all, and None is no limit.
+    """
     request_state = history.current()
-    if CENTERS not in (cls := mechanism_class(request_state.mechanism)).choices:
+    cls = mechanism_class(request_state.mechanism)
+    if CENTERS not in cls.choices:
         st.caption(f"Mechanism: {cls.title}")
         return
     centers, keep = (
@@ -58,7 +63,10 @@ def _button(label: str, options: Mapping[str, Any], key: str) -> None:
 
 
 def _apply(options: Mapping[str, Any]) -> None:
-    """Change the centers, and start a job for the plan if planning takes long."""
+    """Replace the centers and their limits on single tables by those in ``options``.
+
+    A worker starts to plan if that takes long.
+    """
     request_state = history.current()
     others = {k: v for k, v in request_state.options.items() if k not in (CENTERS, "keep")}
     with deferred_errors(CENTERS):
@@ -68,7 +76,10 @@ def _apply(options: Mapping[str, Any]) -> None:
 
 
 def _effect_text(request_state: RequestState, plan: Plan) -> str:
-    """Return the effect of the centers on single tables; it does not depend on the budget."""
+    """Return as text how tuned centers change the errors of single tables.
+
+    The text is cached for all budgets, because the ratio of the errors does not depend on them.
+    """
     try:
         return _compare_with_uniform(
             f"{request_state.request_key}{request_state.budget.law}", request_state, plan

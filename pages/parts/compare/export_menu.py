@@ -48,7 +48,10 @@ def _export_buttons(key: str, picture: Picture) -> None:
 
 
 def chart(picture: Picture, *, key: str, note: str | None = None) -> None:
-    """Draw a chart with its title and note; another note moves the own one to the tooltip."""
+    """Draw a chart with its title and note.
+
+    With ``note``, this text replaces the note of the picture, which becomes its tooltip.
+    """
     st.markdown(f"**{escape_markdown(picture.title)}**")
     figure_view.chart(picture, key=key)()
     if note is not None:

@@ -51,6 +51,7 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
             k: v for k, v in request_state.options.get(name, default).items() if k != entry
         }
         value = other_entries if value == DEFAULT_FAMILY else other_entries | {entry: value}
+    # keep, a limit for tuned centers, ends when the centers change
     others = {
         k: v
         for k, v in request_state.options.items()
@@ -73,6 +74,7 @@ def draw(plan: Plan | None) -> None:
 
 
 def _options(request_state: RequestState, version: int) -> None:
+    """Draw one widget per option; ``version`` is part of their keys, see `history.version`."""
     choices = mechanism_class(request_state.mechanism).choices
     for name, default in _defaults(request_state).items():
         key, value = f"option_{name}_{version}", request_state.options.get(name, default)
@@ -117,23 +119,28 @@ def _by_attribute(
     allowed: tuple[str, ...],
     version: int,
 ) -> None:
-    """Draw the query family that the strategy of one numeric attribute is optimised for."""
-    ordered = (
-        [a.name for a in request_state.schema.attributes if a.kind == "numeric"]
-        if request_state.schema
-        else []
-    )
-    if not ordered:
+    """Draw an option with one query family per numeric attribute: the attribute and its family.
+
+    Parameters
+    ----------
+    name, value : the option, and its value: attribute -> family for which the strategy is
+        optimised.
+    allowed : families that can be chosen.
+    """
+    attributes = request_state.schema.attributes if request_state.schema else ()
+    numeric_names = [a.name for a in attributes if a.kind == "numeric"]
+    if not numeric_names:
         return
     attribute = st.selectbox(
-        f"{LABELS.get(name, name)}: attribute", ordered, key=f"option_{name}_of_{version}"
+        f"{LABELS.get(name, name)}: attribute", numeric_names, key=f"option_{name}_of_{version}"
     )
-    values, key = [DEFAULT_FAMILY, *allowed], f"option_{name}_{ordered.index(attribute)}_{version}"
-    chosen = value.get(attribute, DEFAULT_FAMILY)
+    families = [DEFAULT_FAMILY, *allowed]
+    key = f"option_{name}_{numeric_names.index(attribute)}_{version}"
+    family = value.get(attribute, DEFAULT_FAMILY)
     st.selectbox(
         f"{LABELS.get(name, name)}: queries to optimise {attribute} for",
-        values,
-        index=values.index(chosen) if chosen in values else 0,
+        families,
+        index=families.index(family) if family in families else 0,
         key=key,
         on_change=use_option,
         args=(name, key, attribute),

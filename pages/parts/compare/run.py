@@ -39,7 +39,7 @@ class Compared:
 
     Attributes
     ----------
-    results : results; may be of a comparison that is still running.
+    results : errors, bounds and plans; those so far if the comparison is still running.
     choices : maps the label of a mechanism to its name and options.
     key : key of the job, which identifies workload, budget, mechanisms and time limit.
     current_label : label of the mechanism of the current plan.
@@ -68,6 +68,7 @@ class Compared:
 def _expected(
     key: str, _request_state: RequestState, _choices: list[tuple[str, Mapping[str, Any]]]
 ) -> Frame:
+    """Return the estimated time and memory of each mechanism, one row per choice."""
     return expected_costs(_request_state.required_workload, _request_state.budget, _choices)
 
 
@@ -95,9 +96,7 @@ def begin(
     limit: float,
 ) -> None:
     """Start the comparison job."""
-    if (old := st.session_state.get(LAST, key)) != key:
-        job_widget.release_job(old)
-    st.session_state[LAST] = key
+    job_widget.replace_job(LAST, key)
     plain_choices = [(name, dict(options)) for name, options in choices]
     request = (
         request_state.required_workload.to_json(),
@@ -120,16 +119,16 @@ def _with_plans(
         results=comparison, choices=choices, key=key, current_label=current_choice(request_state)[0]
     )
     with suppress(EngineError):  # the view shows the error
-        first = {
+        plans_by_label = {
             label: compared.plan(label)
             for label in compared.best
             if label in (*compared.best[:FIRST_PLANS], compared.current_label)
         }
         if (
-            compared.current_label in first
+            compared.current_label in plans_by_label
             and choices[compared.current_label][1] == request_state.options_without_defaults
         ):
-            plans.keep(request_state, lambda: first[compared.current_label])
+            plans.keep(request_state, lambda: plans_by_label[compared.current_label])
     return result
 
 
@@ -186,7 +185,7 @@ def _select(labels: list[str]) -> None:
 def _selected(
     request_state: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> tuple[list[str], DeltaGenerator]:
-    """Draw the choice of mechanisms; return their labels, and the place of the start button."""
+    """Draw the choice of mechanisms; return the chosen labels, and the column next to it."""
     left, right = st.columns([6, 1], vertical_alignment="bottom")
     with show_errors():
         st.session_state.setdefault(CHOSEN, _first(request_state, choices))
@@ -250,7 +249,7 @@ def _start(
     limit: float,
     place: DeltaGenerator,
 ) -> None:
-    """Draw the start button, and what to expect from the comparison."""
+    """Draw the start button in the column ``place``, and the expected time below."""
     job = job_queue.find(key)
     table = _expected_of(request_state, chosen)
     is_running, is_done = job is not None and job.running, job is not None and job.done
@@ -298,7 +297,11 @@ def _partial_results(
 
 
 def _previous(key: str, base: str, label: str) -> Compared | None:
-    """Return the last results for this workload and budget if the selection has changed."""
+    """Return the results of the previous selection of mechanisms, with a note on the page.
+
+    None if there are none for this workload and budget. ``base`` identifies workload and budget,
+    ``label`` is that of the current mechanism.
+    """
     last = st.session_state.get(LAST, "")
     job = job_queue.find(last) if last != key and last.startswith(f"compare|{base}|") else None
     if job is None or not job.done:

@@ -50,7 +50,7 @@ def difference(request_state: RequestState, comparison: Compared | None) -> str:
         )
         if first is None or second is None:
             return ""
-        _shown(first, second)
+        _draw_differences(first, second)
         return script.difference(request_state, comparison, one, other, current=CURRENT, file=FILE)
     return ""
 
@@ -67,7 +67,8 @@ def _plan(
     )
 
 
-def _shown(first: Plan, second: Plan) -> None:
+def _draw_differences(first: Plan, second: Plan) -> None:
+    """Draw the different settings of two plans, and their errors per table."""
     difference = analysis.plan_diff(first, second)
     st.markdown(f"**{escape_markdown(analysis.summary(first, second))}**")
     if not difference.words:

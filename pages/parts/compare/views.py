@@ -51,7 +51,7 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
         return figures.comparison_page(results, workload, request_state.budget)
 
     export_menu.head(pictures["ranking"].alt, pictures, report=report)
-    _say_ties(request_state, results)
+    _show_ties(request_state, results)
     if not figures.all_tied(results):
         notes = {
             "ranking": "Dashed: the bound.",
@@ -81,8 +81,8 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
     return script.compare(request_state, comparison)
 
 
-def _say_ties(request_state: RequestState, results: Comparison) -> None:
-    """Say which mechanisms do not differ, and offer queries for which they do."""
+def _show_ties(request_state: RequestState, results: Comparison) -> None:
+    """Draw which mechanisms have the same errors, and offer cumulative tables if these differ."""
     tied = figures.tied_mechanisms(results)
     changed = analysis.cumulative_workload(request_state.required_workload)
     if not tied or (changed is None and not figures.all_tied(results)):
@@ -118,7 +118,7 @@ def _show_failures(comparison: Compared | None) -> None:
 
 
 def differences(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw differences between mechanisms: by table, of two mechanisms, or by query."""
+    """Draw one of the views in `DIFFERENCES`, which the user chooses; return its Python code."""
     shown = figure_view.choose_view(DIFFERENCES, key="differences_shown")
     return DIFFERENCES[shown](request_state, comparison)
 
@@ -198,14 +198,14 @@ def spreads(request_state: RequestState, comparison: Compared | None) -> str:
     if not has_enough_plans(comparison):
         return ""
     best = comparison.best
-    first = [
+    default_labels = [
         *best[:FIRST_SHOWN],
         *([comparison.current_label] if comparison.current_label in best[FIRST_SHOWN:] else []),
     ]
     chosen = st.multiselect(
         "Mechanisms shown",
         best,
-        default=first,
+        default=default_labels,
         format_func=title_of,
         key="spread_of",
         max_selections=8,
@@ -258,7 +258,7 @@ def against(request_state: RequestState, comparison: Compared | None) -> str:
         sampling_note = "" if lost.exact else f" {analysis.SAMPLED}"
         st.caption(escape_markdown(f"Worst ratio: {lost.query}.{sampling_note}"))
         number = group_choice.choose_group(plans[one], key="pair_group")
-        # Up to two attributes are drawn together; of more, two are chosen.
+        # a group with more than two parts needs a choice of two of them as axes
         grid_slice = (
             (None, None)
             if len(plans[one].workload.groups[number].parts) <= MAX_DRAWN_PARTS
@@ -289,19 +289,18 @@ def strategies(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw rows and Gram matrix of one block of two plans side by side."""
     if not has_enough_plans(comparison):
         return ""
-    columns = st.columns(2, gap="medium")
     chosen = []
-    for place, column in enumerate(columns):
+    for side, column in enumerate(st.columns(2, gap="medium")):
         with column:
-            chosen.append(_strategy(comparison, place))
+            chosen.append(_strategy(comparison, side))
     if chosen[0] == chosen[1]:
         st.caption("Both sides show the same measurement; choose another on one side.")
         chosen = chosen[:1]
     shown = figure_view.choose_view(STRATEGY_PICTURES, key="strategies_shown")
     draw = STRATEGY_PICTURES[shown]
     pictures = {
-        f"strategy_{place}": draw(comparison.plan(label), key, factor)
-        for place, (label, key, factor) in enumerate(chosen)
+        f"strategy_{side}": draw(comparison.plan(label), key, factor)
+        for side, (label, key, factor) in enumerate(chosen)
     }
     figures.on_one_scale(*pictures.values())
     export_menu.head(next(iter(pictures.values())).alt, pictures)
@@ -319,18 +318,27 @@ STRATEGY_PICTURES = {
 }
 
 
-def _strategy(comparison: Compared, place: int) -> tuple[str, tuple[str, ...], int]:
-    """Draw the choice of a mechanism, one of its blocks, and a factor."""
-    number = min(place, len(comparison.best) - 1)
-    key_of = f"strategy_of_{place}"
-    label = st.selectbox("Mechanism", comparison.best, number, title_of, key=key_of)
+def _strategy(comparison: Compared, side: int) -> tuple[str, tuple[str, ...], int]:
+    """Draw the choice of a strategy on the left (``side`` 0) or right side (1).
+
+    Returns
+    -------
+    The label of a mechanism, the key of one of its blocks, and the number of a factor of the block.
+    """
+    label = st.selectbox(
+        "Mechanism",
+        comparison.best,
+        index=min(side, len(comparison.best) - 1),
+        format_func=title_of,
+        key=f"strategy_of_{side}",
+    )
     plan = comparison.plan(label)
     names = figures.block_names(plan)
     key = st.selectbox(
         "Measurement",
         list(names),
         format_func=names.__getitem__,
-        key=f"strategy_piece_{place}_{label}",
+        key=f"strategy_piece_{side}_{label}",
     )
     factors, factor = figures.factor_names(plan, key), 0
     if len(factors) > 1:
@@ -338,7 +346,7 @@ def _strategy(comparison: Compared, place: int) -> tuple[str, tuple[str, ...], i
             "Factor",
             range(len(factors)),
             format_func=lambda i: factors[i],
-            key=f"strategy_factor_{place}_{label}_{'_'.join(map(str, key))}",
+            key=f"strategy_factor_{side}_{label}_{'_'.join(map(str, key))}",
             help="The strategy is the Kronecker product of its factors.",
         )
     return label, key, factor

@@ -57,36 +57,29 @@ def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
     new : number of tables at the end of the workload that a form proposes and that are not added
         yet. A button then applies its remedy and adds these tables.
     """
+    groups = request_state.required_workload.groups
     costly = _costly_groups(request_state.request_key, request_state)
-    for group in costly:
-        costly_group = request_state.required_workload.groups[group]
-        first_new = len(request_state.required_workload.groups) - new
-        table_name = (
-            escape_markdown(_name(costly_group))
-            if group >= first_new
-            else f"table {group}: {escape_markdown(_name(costly_group))}"
-        )
+    for number in costly:
+        is_new = number >= len(groups) - new
+        name = escape_markdown(_name(groups[number]))
+        table_name = name if is_new else f"table {number}: {name}"
         st.markdown(f"**Most of the planning time comes from {table_name}.**")
         st.caption(
             "Its queries and the other queries on its attributes must be planned together. Each"
             " button shows its planning time."
-            if any(len(part.axes) > 1 for part in costly_group.parts)
+            if any(len(part.axes) > 1 for part in groups[number].parts)
             else "Its attributes have too many cells. Each button shows its planning time."
         )
         # a form with one proposed table does not offer to leave this table out
-        is_only_new = new == 1 and group >= first_new
-        remedies = [
-            (label, change)
-            for label, change in _remedies(request_state, group)
-            if not is_only_new or change.group is not None
-        ]
+        is_only_new = new == 1 and is_new
         prefix = "Add: " if new else ""
         _buttons(
             [
                 (f"{prefix}{label}", request_state.with_request(change.request))
-                for label, change in remedies
+                for label, change in _remedies(request_state, number)
+                if not is_only_new or change.group is not None
             ],
-            f"group_{group}",
+            f"group_{number}",
         )
     if costly:
         show_deferred_error(PLACE)
@@ -109,9 +102,9 @@ def _costly_groups(key: str, _request_state: RequestState) -> tuple[int, ...]:
 
 
 def _remedies(request_state: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
-    """Return the remedies for a table, each with its label and the changed request.
+    """Return the remedies for a table as pairs of a label and the changed request.
 
-    The label contains the planning time of the changed request.
+    The label contains the estimated planning time of the changed request.
     """
     return _cached_remedies(f"{group}|{request_state.request_key}", request_state, group)
 

@@ -37,8 +37,19 @@ def release_job(key: str) -> None:
     job_queue.release_job(key, _holder())
 
 
+def replace_job(session_key: str, key: str, *, needed: str = "") -> None:
+    """Store the job of a form under a key of the session state, and release the one before it.
+
+    The job ``needed`` is not released, because another part of the page waits for it.
+    """
+    previous = st.session_state.get(session_key, key)
+    if previous not in (key, needed):
+        release_job(previous)
+    st.session_state[session_key] = key
+
+
 def claim(key: str) -> None:
-    """Record that this session started a job; no other session sees its report on the rows."""
+    """Record that this session started a release; only it sees the report on the rows read."""
     history.page_state()[ROWS] = (key, None)
 
 
@@ -74,7 +85,7 @@ def _rows_read(key: str) -> Mapping[str, Any] | None:
 
 
 def show_rows(rows: Mapping[str, Any]) -> None:
-    """Draw the private report on the rows: an amber box if many were dropped."""
+    """Draw how many rows were read and dropped, and why; as a warning if many were dropped."""
     lines = [f"{rows['text']} Private: only you see these numbers, in this session."]
     for column, reasons in rows["reasons"].items():
         counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
@@ -133,7 +144,8 @@ def _line(key: str, label: str) -> None:
 def _bar(key: str, label: str, shown: float | None) -> None:
     """Draw the progress bar of a running job; run the page again when it ends.
 
-    With ``shown``, the fraction that the page already shows, also when the fraction changes.
+    ``shown`` is the progress, from 0 to 1, of the partial results on the page; the page also runs
+    again when the job has another progress. None if the page shows no partial results.
     """
     job_state = job_queue.find(key)
     if job_state is None or not job_state.running or shown not in (None, job_state.fraction):

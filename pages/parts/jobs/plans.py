@@ -113,10 +113,7 @@ def _plan_after_edit(
         if (quick := quick_plan(request_state, LIVE_S)) is not None:
             return quick
         key, expected = _job(request_state), _expected(request_state)
-        previous_key = st.session_state.get(session_key, key)
-        if previous_key not in (key, _job(history.current())):
-            job_widget.release_job(previous_key)
-        st.session_state[session_key] = key
+        job_widget.replace_job(session_key, key, needed=_job(history.current()))
         is_short = expected.seconds <= max_seconds and expected.memory <= MEMORY_LIMIT
         if job_queue.find(key) is None and is_short:
             _start(key, request_state)
@@ -228,12 +225,4 @@ def _offer_forecast(key: str, request_state: RequestState, _: Forecast) -> None:
 
 
 def _start(key: str, request_state: RequestState) -> None:
-    budget = request_state.budget.to_dict()
-    job_widget.start(
-        key,
-        tasks.make_plan,
-        request_state.required_workload.to_json(),
-        budget,
-        request_state.mechanism,
-        dict(request_state.options_without_defaults),
-    )
+    job_widget.start(key, tasks.make_plan, *request_state.plan_arguments)

@@ -37,8 +37,8 @@ def user_plans(workload: Workload, budget: Budget) -> CentersExample:
 
 def picture(step: int) -> LessonPicture:
     """Draw the errors of both kinds of centers, then one center, then the gap to the bound."""
-    mine = user_workload(NAME)
-    if mine is None:
+    own_workload = user_workload(NAME)
+    if own_workload is None:
         left, right = st.columns(2)
         name = dial(left.radio, "Queries on all pairs", QUERY_KINDS, of=NAME, name="queries", default="prefix",
                     format_func=MEANINGS.get, horizontal=True)  # fmt: skip
@@ -50,10 +50,10 @@ def picture(step: int) -> LessonPicture:
         script = f"example = centered_pairs({name!r}, {cells})"
         attributes: tuple[str, ...] = NAMES
     else:
-        workload, budget = mine, Budget(pcost=history.current().budget.pcost)
+        workload, budget = own_workload, Budget(pcost=history.current().budget.pcost)
         example = user_plans(workload, budget)
         script = f"example = centers_example(workload, {python_script.budget_text(budget)})"
-        attributes = mine.schema.names
+        attributes = own_workload.schema.names
     shown = [show_picture(lessons.centers_example_picture(example), "centered")]
     if step > 0:
         chosen = dial(

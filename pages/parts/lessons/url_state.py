@@ -83,16 +83,17 @@ def dial(
     draw : function that draws the widget from label and options, such as ``st.radio``.
     of : name of the lesson.
     name : URL parameter.
+    default : choice without a URL; a list if the user can choose several options.
     always : write the choice to the URL even if it is the default.
     more : further arguments of the widget.
     """
-    key, chosen, many = f"{of}_{name}", _chosen(of), isinstance(default, list)
+    key, chosen, is_list = f"{of}_{name}", _chosen(of), isinstance(default, list)
     url_choices = history.page_state().get("url_choices")
     if url_choices is not None and url_choices[0] == of:
         st.session_state[key] = _read(url_choices[1].get(name), options, default)
-    elif key not in st.session_state or (not many and st.session_state[key] not in options):
-        before = chosen[name][0] if name in chosen else default
-        st.session_state[key] = before if many or before in options else default
+    elif key not in st.session_state or (not is_list and st.session_state[key] not in options):
+        previous = chosen[name][0] if name in chosen else default
+        st.session_state[key] = previous if is_list or previous in options else default
     value = draw(label, options, key=key, **more)
     chosen[name] = (value, "" if value == default and not always else _text(value))
     return value
@@ -104,7 +105,10 @@ def set_dial(of: str, name: str, value: Any) -> None:
 
 
 def _chosen(lesson: str) -> dict[str, tuple[Any, str]]:
-    """Return the choices of a lesson: URL parameter -> (choice, text; empty for a default)."""
+    """Return the choices of a lesson: URL parameter -> (choice, its text in the URL).
+
+    The text is empty if the choice is the default, which the URL omits.
+    """
     choices: dict[str, dict[str, tuple[Any, str]]] = st.session_state.setdefault(CHOSEN, {})
     return choices.setdefault(lesson, {})
 
@@ -115,7 +119,7 @@ def _text(value: Any) -> str:
 
 
 def _read(text: str | None, options: Sequence[Any], default: Any) -> Any:
-    """Return the choice that a text in the URL stands for; the default if the text is invalid."""
+    """Return the choice for a text in the URL; the default if the text is invalid."""
     by_text: Mapping[str, Any] = {str(option): option for option in options}
     if text is not None and isinstance(default, list):
         return [by_text[part] for part in text.split(".") if part in by_text]

@@ -50,18 +50,23 @@ def user_workload_cost(
     default: float,
     label: str = "Privacy cost (pcost)",
 ) -> float:
-    """Draw the choice of a privacy cost, which offers the cost of the user's plan; return it.
+    """Draw the choice of a privacy cost (pcost) of a lesson, and return it.
 
-    ``default`` is a cost at which the picture shows its point.
+    Parameters
+    ----------
+    draw : function that draws the widget, such as ``st.select_slider``.
+    costs : costs to choose from, besides the cost of the user's plan.
+    of : name of the lesson.
+    default : cost at which the figure shows what the lesson teaches.
     """
-    mine = history.current().budget.pcost
+    plan_cost = history.current().budget.pcost
     chosen: float = dial(
         draw,
         label,
-        tuple(sorted({*costs, mine})),
+        tuple(sorted({*costs, plan_cost})),
         of=of,
         name="pcost",
         default=default,
-        format_func=lambda one: f"{cost(one)} (your plan)" if one == mine else cost(one),
+        format_func=lambda pcost: f"{cost(pcost)}{' (your plan)' if pcost == plan_cost else ''}",
     )
     return chosen

@@ -16,7 +16,6 @@ from pages.parts.shell import buttons, history, page_layout
 from pages.parts.shell.error_text import error_text, show_error
 
 
-# Large type without sidebar and toolbar, for a class.
 def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
     """Draw a lesson; return its Python code, empty if there is no picture.
 

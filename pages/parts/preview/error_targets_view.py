@@ -29,7 +29,7 @@ ERROR, INTERVAL = "standard error", "95% interval"
 
 
 def spread(plan: Plan) -> None:
-    """Show the share of queries within a tolerance, and the budget for a wanted share."""
+    """Show which share of the queries is within a tolerance, and the budget for a chosen share."""
     one, two, three = st.columns(3, vertical_alignment="bottom")
     tolerance = one.number_input(
         "Tolerance (± counts)",
@@ -51,29 +51,29 @@ def spread(plan: Plan) -> None:
     share = three.selectbox(
         "Share of queries",
         list(SHARES),
-        index=3,
+        index=list(SHARES).index(0.95),
         format_func=SHARES.__getitem__,
         key="tolerance_share",
     )
-    error = tolerance if measure == ERROR else analysis.error_for(plan, tolerance)
-    text = analysis.within_text(plan, error)
+    std = tolerance if measure == ERROR else analysis.error_for(plan, tolerance)
+    text = analysis.within_text(plan, std)
     st.markdown(f"**With this plan:** {escape_markdown(text)}")
-    if needed(
+    if _show_needed_budget(
         plan,
         f"For {_share_words(share)} to meet this",
-        lambda nearly: analysis.budget_for_error(plan, error, share, nearly=nearly),
+        lambda nearly: analysis.budget_for_error(plan, std, share, nearly=nearly),
         key="share",
     ):
-        reached = texts.format_number(analysis.tolerance_for(plan, share))
+        largest = texts.format_number(analysis.tolerance_for(plan, share))
         st.caption(
             f"With the current budget, {_share_words(share)} have a standard error of at most"
-            f" {reached} counts."
+            f" {largest} counts."
         )
-    figure_view.picture(replace(figures.spread_picture(plan, error), alt=text), key="spread")
+    figure_view.picture(replace(figures.spread_picture(plan, std), alt=text), key="spread")
 
 
 def usable(plan: Plan) -> None:
-    """Show which answers are publishable, and the budget for a wanted share of them."""
+    """Show which share of the answers is publishable, and the budget for a chosen share."""
     scale = record_count_form.scale()
     if scale is None:
         return
@@ -82,8 +82,14 @@ def usable(plan: Plan) -> None:
         st.markdown(f"**{escape_markdown(picture.alt)}**")
         left, _ = st.columns([1, 3])
         label = "Required publishable share"
-        share = left.selectbox(label, list(SHARES), 2, SHARES.__getitem__, key="usable_share")
-        needed(
+        share = left.selectbox(
+            label,
+            list(SHARES),
+            index=list(SHARES).index(0.9),
+            format_func=SHARES.__getitem__,
+            key="usable_share",
+        )
+        _show_needed_budget(
             plan,
             f"For {_share_words(share).replace('queries', 'answers')} to be publishable",
             lambda nearly: analysis.budget_for_quality(plan, scale, share, nearly=nearly),
@@ -92,13 +98,14 @@ def usable(plan: Plan) -> None:
         figure_view.picture(picture, key="usable", config=figure_view.EXPORT)
 
 
-def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -> bool:
-    """Show the budget that reaches a goal, with a button that applies it.
+def _show_needed_budget(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -> bool:
+    """Show the smallest budget that reaches a goal, with a button that applies it.
 
     Parameters
     ----------
-    find : returns the budget; its argument asks for a quick estimate, which is enough for the
-        displayed digits. The accurate search plans repeatedly and runs when the button is pressed.
+    goal : the goal as text, before the colon and the budget.
+    find : function that returns this budget. With True it estimates the displayed digits only; with
+        False it plans repeatedly, which happens only when the button is pressed.
 
     Returns
     -------
@@ -145,31 +152,31 @@ def one_query(plan: Plan) -> None:
             f"{texts.format_number(variance**0.5)} counts",
             help="Typical size of the noise.",
         )
-        half = analysis.half_width(plan, variance)
+        half_width = analysis.half_width(plan, variance)
         right.metric(
             "95% interval",
-            f"answer ± {texts.format_number(half)} counts",
+            f"answer ± {texts.format_number(half_width)} counts",
             help="Contains the true count 95% of the time.",
         )
         if variance == 0.0:
             st.caption("This query counts no record; its answer is 0, without noise.")
             return
-        wanted = st.number_input(
+        target = st.number_input(
             "Target 95% interval (± counts)",
             min_value=0.001,
-            value=analysis.two_digits(half, plan),
+            value=analysis.two_digits(half_width, plan),
             format="%.4g",
             key="probe_wanted",
             persist_state="session",
         )
-        needed(
+        _show_needed_budget(
             plan,
-            f"For an interval of ± {texts.format_number(wanted)}",
+            f"For an interval of ± {texts.format_number(target)}",
             lambda nearly: analysis.budget_for_query(
                 plan,
                 query.attributes,
                 query.tensor,
-                analysis.error_for(plan, wanted),
+                analysis.error_for(plan, target),
                 nearly=nearly,
             ),
             key="probe",
@@ -198,9 +205,9 @@ def distance(plan: Plan) -> None:
 
 
 def best(plan: Plan) -> str | None:
-    """Return the gap to the best matrix mechanism as text; "" while the bound is computed.
+    """Return how far the error is above the lower bound for all matrix mechanisms, as text.
 
-    None if no bound was found.
+    "" while the bound is computed; None if no bound was found. The first call starts the search.
     """
     key = _bound_key(plan)
     if job_queue.find(key) is None:

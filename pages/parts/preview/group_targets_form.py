@@ -72,11 +72,11 @@ def drop_targets() -> None:
 
 
 def _rows(plan: Plan) -> Rows:
-    """Return the groups that share a target, by label."""
-    groups, how = plan.workload.groups, SIZES
+    """Return the rows of the form: label -> numbers of the groups that share its target."""
+    groups, shared_by = plan.workload.groups, SIZES
     if len(groups) <= MAX_GROUP_TARGETS:
-        how = st.radio("Targets for", [SIZES, EACH], horizontal=True, key="targets_for")
-    if how == EACH:
+        shared_by = st.radio("Targets for", [SIZES, EACH], horizontal=True, key="targets_for")
+    if shared_by == EACH:
         return {f"{i}: {set_name(group.attributes)}": [i] for i, group in enumerate(groups)}
     sizes: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
@@ -90,13 +90,21 @@ def _rows(plan: Plan) -> Rows:
 def _table(
     plan: Plan, request_state: RequestState, rows: Rows, *, locks: bool
 ) -> tuple[list[float], list[bool] | None]:
-    """Draw one target per row; return the target and the lock of every group."""
+    """Draw one target per row, and a lock if ``locks``.
+
+    The default is the last target, or the largest standard error of the plan.
+
+    Returns
+    -------
+    The target of every group, in counts, and whether it is locked; None in place of the latter
+    without ``locks``.
+    """
     groups = len(plan.workload.groups)
-    now = request_state.options.get("targets") or analysis.largest_errors(plan)
+    defaults = request_state.options.get("targets") or analysis.largest_errors(plan)
     targets, locked = [1.0] * groups, [False] * groups
     for row, numbers in rows.items():
         left, right, _ = st.columns([2, 1, 2], vertical_alignment="bottom")
-        start = analysis.two_digits(max(now[i] for i in numbers), plan)
+        start = analysis.two_digits(max(defaults[i] for i in numbers), plan)
         key = f"{history.version()}_{row}"
         target = left.number_input(
             f"{escape_markdown(row)}: largest standard error",
@@ -110,26 +118,23 @@ def _table(
         )
         for i in numbers:
             targets[i], locked[i] = target, lock
-    return targets, locked if locks else None
+    return targets, (locked if locks else None)
 
 
 def _solve(
     key: str, request_state: RequestState, targets: list[float], locked: list[bool] | None
 ) -> None:
-    if (old := st.session_state.get("targets_job", key)) != key:
-        job_widget.release_job(old)
-    st.session_state["targets_job"] = key
-    request = (
-        request_state.required_workload.to_json(),
-        request_state.budget.to_dict(),
-        request_state.mechanism,
-        dict(request_state.options),
-    )
+    job_widget.replace_job("targets_job", key)
     if not job_queue.is_there(key):
-        job_widget.start(key, tasks.solve_targets, *request, targets, locked)
+        workload, budget, mechanism, _ = request_state.plan_arguments
+        options = dict(request_state.options)
+        job_widget.start(
+            key, tasks.solve_targets, workload, budget, mechanism, options, targets, locked
+        )
 
 
 def _show_result(before: Budget, plan: Plan, new_plan: Plan, table: Any) -> None:
+    """Draw budget and typical error of the new plan, and ``table``, its errors by target."""
     st.markdown(
         f"**Budget: {escape_markdown(in_words(new_plan.budget))}** (now"
         f" {escape_markdown(in_words(before))}). Typical error:"

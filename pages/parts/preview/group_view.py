@@ -106,7 +106,7 @@ def _pick_pair() -> None:
 def selected_group(plan: Plan) -> int:
     """Return the selected group; by default the one with the largest error."""
     form, groups = st.session_state, range(len(plan.workload.groups))
-    # after a change of the workload the list returns an old label
+    # after a change of the workload, the list can have a value that is not a group of the plan
     if form.get(GROUP) not in groups:
         _select(form[LAST] if form.get(LAST) in groups else analysis.worst_group(plan))
     form[LAST] = number = int(form[GROUP])
@@ -126,11 +126,11 @@ def chosen(plan: Plan) -> None:
     else:
         place, row = st.container(), st.container(horizontal=True)
         with row, st.popover("Axes and data"):
-            drawn = group_choice.choose_slice(plan, number)
-            if drawn is not None:
-                picture = figures.error_picture(plan, number, *drawn)
+            axes_and_fixed = group_choice.choose_slice(plan, number)
+            if axes_and_fixed is not None:
+                picture = figures.error_picture(plan, number, *axes_and_fixed)
                 figure_view.table(picture.table, name="errors", alt=picture.title)
-        if drawn is not None:
+        if axes_and_fixed is not None:
             with place:
                 figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
                 if picture.note:

@@ -18,7 +18,7 @@ SEARCH_S = 5.0  # a longer planning time per trial needs no search for weights
 
 
 def draw(plan: Plan) -> None:
-    """Draw the warning, once it is known with the weights that make the errors normal."""
+    """Draw the warning; after a search also the weights that make the hidden errors typical."""
     hidden = analysis.hidden_groups(plan)
     if not hidden:
         return
@@ -42,7 +42,11 @@ def draw(plan: Plan) -> None:
 def _proposal(
     key: str, request_state: RequestState, hidden: Sequence[int]
 ) -> analysis.WeightProposal | None:
-    """Return the proposed weights once a worker found them; start the search if it is short."""
+    """Return the weights that a worker proposes for the groups ``hidden``.
+
+    None before the search ends, and if it finds no weights. The first call starts the search, if
+    planning is expected to take at most `SEARCH_S`.
+    """
     job = job_queue.find(key)
     if job is None:
         if plans.expected_seconds(request_state) <= SEARCH_S:
@@ -53,15 +57,7 @@ def _proposal(
 
 
 def _search(key: str, request_state: RequestState, hidden: Sequence[int]) -> None:
-    job_widget.start(
-        key,
-        tasks.propose_weights,
-        request_state.required_workload.to_json(),
-        request_state.budget.to_dict(),
-        request_state.mechanism,
-        dict(request_state.options_without_defaults),
-        list(hidden),
-    )
+    job_widget.start(key, tasks.propose_weights, *request_state.plan_arguments, list(hidden))
 
 
 def _apply(hidden: Sequence[int], factor: float) -> None:

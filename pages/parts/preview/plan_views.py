@@ -27,6 +27,7 @@ def headline(plan: Plan | None) -> None:
 
 
 def _numbers(plan: Plan) -> None:
+    """Draw the typical and largest error, the gap to a bound, and the publishable share."""
     best = error_targets_view.best(plan)
     _number(
         "Typical error (counts)",
@@ -76,7 +77,7 @@ def optimality(plan: Plan) -> None:
 
 
 def files(plan: Plan | None) -> None:
-    """Draw the downloads of the errors of all tables; Start saves the plan itself."""
+    """Draw the downloads of the errors of all tables; the plan is saved on the page Start."""
     if plan is not None:
         with st.popover("Export errors"):
             st.caption("Errors of all tables")

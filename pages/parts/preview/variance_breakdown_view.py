@@ -69,7 +69,7 @@ def _query(plan: Plan, group: int) -> int | None:
 
 
 def _buttons(plan: Plan, group: int) -> None:
-    """Draw one button per change; merging bins has one per attribute with bins to merge."""
+    """Draw one button per change of the request, and one per attribute whose bins can merge."""
     request = history.current().request
     obstacles = {
         name: analysis.merge_obstacle(plan.schema[name])
@@ -95,7 +95,11 @@ def _buttons(plan: Plan, group: int) -> None:
 def _merge_buttons(
     change: Change, group: int, mergeable: Sequence[str], obstacles: Mapping[str, str]
 ) -> None:
-    """Draw a button per attribute with bins to merge, or a disabled one with the reasons."""
+    """Draw one button per attribute whose bins can be merged.
+
+    Without such attributes the one button is disabled, and ``obstacles`` (attribute -> reason) is
+    its tooltip.
+    """
     for name in mergeable[:MAX_MERGE_BUTTONS]:
         buttons.button(
             f"Merge bins of {escape_markdown(name)}",
@@ -111,7 +115,7 @@ def _merge_buttons(
 
 
 def _start_trial(change: Change, group: int, attribute: str) -> None:
-    """Store the changed request, and start a job for its plan if planning takes long."""
+    """Store a changed request as trial, and start a job for its plan if planning takes long."""
     st.session_state.pop(TRIAL, None)
     with deferred_errors(TRIAL):
         before = history.current()
@@ -121,7 +125,10 @@ def _start_trial(change: Change, group: int, attribute: str) -> None:
 
 
 def _draw_trial(plan: Plan) -> None:
-    """Draw the effect of the trial, unless the request has changed since."""
+    """Draw the errors before and after the change on trial, with buttons to apply or discard it.
+
+    A trial for an earlier request is not drawn.
+    """
     before, group, changed = st.session_state.get(TRIAL, ("", 0, None))
     request_state = history.current()
     if changed is None or before != request_state.to_json():

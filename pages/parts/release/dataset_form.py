@@ -75,7 +75,7 @@ def register(path: str, schema: Schema | None) -> None:
     with deferred_errors("dataset"):
         unit = form.dataset_unit
         total = _form_total(unit)
-        place = file_access.is_inside(path)
+        place = file_access.allowed_path(path)
         book = Ledger(place) if place.exists() else Ledger.create(place)
         note, kind = form.dataset_note.strip(), kind_of_total(unit)
         book.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
@@ -231,11 +231,19 @@ def _open(path: str) -> None:
 
 
 def spent(book: Ledger, key: str) -> Receipt:
-    """Receipt of a spend; raises LedgerError if the ledger has none."""
+    """Return the receipt of a spend; raises LedgerError if the ledger has none."""
     receipt = book.find(key)
     if receipt is None:
         raise LedgerError("This release is not in the open ledger. Open the ledger it is in.")
     return receipt
+
+
+def charged_keys(book: Ledger, key_of_attempt: Callable[[int], str]) -> list[str]:
+    """Return the keys of attempts 1, 2, ... in the ledger, up to the first that it lacks."""
+    keys: list[str] = []
+    while book.find(key := key_of_attempt(len(keys) + 1)) is not None:
+        keys.append(key)
+    return keys
 
 
 def time_text(utc: str) -> str:
@@ -253,7 +261,10 @@ def balance(status: DatasetStatus) -> str:
 
 
 def payment(status: DatasetStatus, budget: Budget) -> str:
-    """Return how many releases within a budget a dataset pays for, or what to do if none."""
+    """Return as text how many releases of a plan with this budget the dataset can pay for.
+
+    If it cannot pay for one, the text says what to do.
+    """
     if status.definition.unit(budget) != budget:
         return (
             f"{balance(status)}. It cannot be charged for this plan, because its total is for"
@@ -266,9 +277,9 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
             f"{balance(status)}. It cannot be charged for this plan: choose “pure epsilon” as the"
             " budget unit on Preview, or another dataset."
         )
-    fit = status.pays_for(budget.pcost, budget.pure_epsilon)
-    if fit:
-        return f"{balance(status)}: enough for {pluralize(fit, 'release')} of this plan."
+    releases = status.pays_for(budget.pcost, budget.pure_epsilon)
+    if releases:
+        return f"{balance(status)}: enough for {pluralize(releases, 'release')} of this plan."
     return (
         f"{balance(status)}, but this plan costs {cost(takes)}. Choose a smaller budget on Preview,"
         " or another dataset."
@@ -317,12 +328,12 @@ def _new_dataset(book: Ledger | None, path: str, schema: Schema | None, budget: 
 
 
 def _total_text(total: Budget, planned: Budget) -> str:
-    """Return how many releases of the plan a new total pays for."""
-    fit = analysis.releases_within(total, planned)
-    if fit is None:
+    """Return as text how many releases of the plan a new total pays for."""
+    releases = analysis.releases_within(total, planned)
+    if releases is None:
         return "A total in this unit cannot be charged for this plan."
     return (
-        f"Enough for {pluralize(fit, 'release')} of this plan ({in_words(planned)} each)."
+        f"Enough for {pluralize(releases, 'release')} of this plan ({in_words(planned)} each)."
         " The total limits all releases of these records together; later changes are recorded."
     )
 

@@ -122,7 +122,7 @@ def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
     if not path.strip():
         return False, False
     try:
-        place = file_access.is_inside(path, file_access.ANSWERS)
+        place = file_access.allowed_path(path, file_access.ANSWERS)
         exists = os.path.lexists(place)
         check_target(place, keep=keep, overwrite=exists)
     except EngineError as error:
@@ -143,7 +143,7 @@ def _start_export(
     job: str, ledger: str, release: str, path: str, keep: list[str], overwrite: bool
 ) -> None:
     with deferred_errors("export"):
-        place = str(file_access.is_inside(path, file_access.ANSWERS))
+        place = str(file_access.allowed_path(path, file_access.ANSWERS))
         job_queue.forget(job)
         job_widget.start(
             job, tasks.export, ledger, release, place, keep, overwrite, 0.95, stays=True

@@ -13,20 +13,25 @@ STARTED = Path.cwd()
 ANSWERS = (".csv", ".parquet", ".zip")
 
 
-def allowed() -> list[Path]:
-    """Folders that the app may read and write, resolved."""
+def allowed_folders() -> list[Path]:
+    """Return the folders that the app may read and write, with links resolved."""
     named = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     return [folder.expanduser().resolve() for folder in (STARTED, *named)]
 
 
-def is_inside(text: str, kinds: tuple[str, ...] = ()) -> Path:
-    """Full path of a file that the app may access; names are relative to the start folder.
+def allowed_path(text: str, kinds: tuple[str, ...] = ()) -> Path:
+    """Return the full path of a file that the app may access.
 
     Links above the file are resolved; the file itself may be a link.
 
+    Parameters
+    ----------
+    text : path, which may be relative to the folder in which the app was started.
+    kinds : file extensions that are allowed; all if empty.
+
     Raises
     ------
-    DataError : hidden files, files outside the folders, other file types.
+    DataError : the file is hidden, outside the allowed folders, or of another type.
     """
     place = _absolute(text)
     if kinds and not place.name.lower().endswith(kinds):
@@ -34,10 +39,11 @@ def is_inside(text: str, kinds: tuple[str, ...] = ()) -> Path:
             f"The file {place.name} has another type. Use a name that ends with {', '.join(kinds)}."
         )
     below = next(
-        (place.relative_to(folder) for folder in allowed() if place.is_relative_to(folder)), None
+        (place.relative_to(folder) for folder in allowed_folders() if place.is_relative_to(folder)),
+        None,
     )
     if below is None:
-        names = ", ".join(str(folder) for folder in allowed())
+        names = ", ".join(str(folder) for folder in allowed_folders())
         raise DataError(
             f"The app may only access files in {names}. Set {VARIABLE} to allow more folders."
         )
@@ -49,15 +55,18 @@ def is_inside(text: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def readable(text: str, kinds: tuple[str, ...] = ()) -> Path:
-    """Full path of a file that the app may read, with links resolved; raises as `is_inside`."""
-    place = is_inside(text, kinds)
+    """Return the path of a file that the app may read; raises as `allowed_path`.
+
+    If the file is a link, its target must be allowed too.
+    """
+    place = allowed_path(text, kinds)
     if place.is_symlink():
-        is_inside(str(_absolute(os.path.realpath(place))), kinds)
+        allowed_path(str(_absolute(os.path.realpath(place))), kinds)
     return place
 
 
 def _absolute(text: str) -> Path:
-    """Full path with the links above the file resolved; raises DataError for invalid names."""
+    """Return the full path, with resolved links above the file; raises DataError if invalid."""
     try:
         path = STARTED / Path(text.strip()).expanduser()
         place = path.parent.resolve() / path.name

@@ -143,9 +143,7 @@ def _rule_arguments(least_count: float) -> dict[str, float]:
 
 def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
     """Start the job and drop the result of earlier choices."""
-    if (previous := st.session_state.get(f"{key}_published", job)) != job:
-        job_widget.release_job(previous)
-    st.session_state[f"{key}_published"] = job
+    job_widget.replace_job(f"{key}_published", job)
     with deferred_errors("publish"):
         files = {
             kind: private_tempdir.new_file("published", ending) for kind, ending in FILES.items()

@@ -48,7 +48,18 @@ ROWS_ARE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Records: a path on the server, an upload or a database table."""
+    """Records: a file on the server, an uploaded file or a database table.
+
+    Attributes
+    ----------
+    path, upload, name : the file, the upload or the name of the table; the other two are empty.
+    by_column : whether the rows per person are limited by ``column``, the person ID column of the
+        form; False if the schema has such a column, or if no person has more rows.
+    rows_are : what a row is, a key of `ROWS_ARE`.
+    number : column with the number of records of a row, or columns to ignore.
+    encoding : encoding of a text file.
+    sheet, sheets : chosen sheet, and all sheets of a workbook that has several.
+    """
 
     path: str = ""
     upload: UploadedFile | None = None
@@ -59,7 +70,7 @@ class Source:
     number: str = ""
     encoding: str = UTF_8
     sheet: str = ""
-    sheets: tuple[str, ...] = ()  # choices, if the workbook has several
+    sheets: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -86,7 +97,7 @@ class Source:
 
     @property
     def unreadable(self) -> str:
-        """Why the file cannot be read, as the end of a sentence; empty if it can or is uploaded."""
+        """Why the file on the server cannot be read, as the end of a sentence; else empty."""
         if not self.path.strip():
             return ""
         try:
@@ -97,8 +108,9 @@ class Source:
         return "choose another file; there is none at this path."
 
     def problem(self, schema: Schema) -> str:
-        """Return what is missing or contradicts the schema, as the end of a sentence; empty if
-        nothing does.
+        """Return what is missing or contradicts the schema, as the end of a sentence.
+
+        The text is empty if nothing is wrong.
         """
         if self.missing:
             return self.missing
@@ -151,7 +163,10 @@ class Source:
         }
 
     def to_file(self) -> tuple[str, tuple[Path, ...]]:
-        """Path or name for a worker, and the copies to delete after reading."""
+        """Return the text that `record_sources.open_source` reads, and the files to delete then.
+
+        An upload is copied to a private file; only this copy is deleted.
+        """
         if self.name:
             return f"{record_sources.NAMED}{self.name}", ()
         if self.upload is None:
@@ -168,9 +183,12 @@ class Source:
 
 
 def source(rows: int = 1, person: str | None = None) -> Source:
-    """Draw the choice of the records and of the cap on rows per person.
+    """Draw the form for the records and return them.
 
-    ``person`` is the person ID column of the schema, for which there is no choice.
+    Parameters
+    ----------
+    rows : maximum rows per person.
+    person : person ID column of the schema; with None, the form asks for one if ``rows`` > 1.
     """
     named: tuple[str, ...] = ()
     with show_errors():
@@ -178,7 +196,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     kinds = [FILE, UPLOAD, *([TABLE] if named else [])]
     if st.session_state.get("records_how") not in kinds:
         st.session_state.pop("records_how", None)
-    how = st.radio(
+    kind = st.radio(
         "Records",
         kinds,
         horizontal=True,
@@ -186,7 +204,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
         persist_state="session",
         label_visibility="collapsed",
     )
-    if how == TABLE:
+    if kind == TABLE:
         st.selectbox(
             "Table",
             named,
@@ -194,7 +212,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             persist_state="session",
             help="Counted inside the database; only counts are transferred.",
         )
-    elif how == UPLOAD:
+    elif kind == UPLOAD:
         st.file_uploader(
             "Records file",
             type=sorted({ending.rpartition(".")[2] for ending in ENDINGS}),
@@ -227,11 +245,12 @@ def source(rows: int = 1, person: str | None = None) -> Source:
 
 
 def chosen(rows: int = 1, person: str | None = None) -> Source:
-    """Return the records that the form has, without drawing it; arguments as for `source`."""
-    form, how = st.session_state, st.session_state.get("records_how", FILE)
-    name = (form.get("records_table") or "") if how == TABLE else ""
-    upload = history.page_state().get(UPLOADED) if how == UPLOAD else None
-    path = (form.get("records_path") or "") if how == FILE else ""
+    """Return the records in the fields of the form, without drawing it; arguments as `source`."""
+    form = st.session_state
+    kind = form.get("records_how", FILE)
+    name = (form.get("records_table") or "") if kind == TABLE else ""
+    upload = history.page_state().get(UPLOADED) if kind == UPLOAD else None
+    path = (form.get("records_path") or "") if kind == FILE else ""
     is_text = (upload.name if upload else path).strip().lower().endswith(TEXT_ENDINGS)
     sheets = () if name else _sheets(path, upload)
     by_column = person is None and rows > 1 and bool(form.get("person_how", True))
@@ -277,7 +296,7 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
     # the check of the records reports invalid files
     with suppress(DataError, LimitExceeded, OSError):
         file = None if upload is not None else file_access.readable(path, ENDINGS)
-        key = key or (str(file), file.stat().st_mtime_ns if file is not None else 0)
+        key = key or (str(file), (file.stat().st_mtime_ns if file is not None else 0))
         stored = history.page_state().get(SHEETS)
         if stored is not None and stored[0] == key:
             return tuple(stored[1])
@@ -317,8 +336,8 @@ def _encoding(name: str) -> None:
 
 
 def _rows_are() -> None:
-    """Draw the choice of what a row is, and the names of the columns for it."""
-    how = st.radio(
+    """Draw the choice whether a row counts several records, and the field for the columns."""
+    rows_are = st.radio(
         "Does a column contain the number of records?",
         list(ROWS_ARE),
         format_func=ROWS_ARE.__getitem__,
@@ -330,8 +349,8 @@ def _rows_are() -> None:
             " of records: choose the last answer and name their column."
         ),
     )
-    if how != RECORDS:
-        label = "Column of counts" if how == COUNTED else "Columns to ignore (comma-separated)"
+    if rows_are != RECORDS:
+        label = "Column of counts" if rows_are == COUNTED else "Columns to ignore (comma-separated)"
         st.text_input(label, key="number_column", persist_state="session")
 
 

@@ -33,23 +33,20 @@ RELEASED = "released_source"  # session key: the last release of this session an
 
 
 def job_key(book: Ledger, key: str) -> str:
-    """Key of the worker's job for a release, the same in every session."""
+    """Return the key of the job of a release, which is the same in every session."""
     return f"release|{book.path}|{key}"
 
 
 def attempts(book: Ledger, dataset: str, plan: Plan) -> list[str]:
-    """Keys of the releases of this plan that are charged to the dataset, in order."""
-    keys: list[str] = []
-    while (
-        book.find(key := release_key(dataset=dataset, plan_hash=plan.hash, attempt=len(keys) + 1))
-        is not None
-    ):
-        keys.append(key)
-    return keys
+    """Return the keys of the releases of this plan that are charged to the dataset, in order."""
+    return dataset_form.charged_keys(
+        book,
+        lambda attempt: release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt),
+    )
 
 
 def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) -> None:
-    """Start the release in a worker; repeated calls and other tabs start only one."""
+    """Start the release in a worker; with repeated calls or in several tabs it starts once."""
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
     job = job_key(book, key)
     wizard.note_start("release", key)
@@ -65,7 +62,7 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
 
 
 def chosen_records(key: str, source: Source) -> tuple[object, ...]:
-    """Identity of the chosen records for the release or look under a key."""
+    """Return what identifies the chosen records, together with the key of a release or look."""
     return (key, *source.identity, source.changed, str(source.columns))
 
 
@@ -77,11 +74,20 @@ def same_records(
     compare: Callable[..., str] = tasks.same_records,
     advice: str = f"{tasks.OTHER_RECORDS} The stored answers are under 'Past releases'.",
 ) -> bool:
-    """Whether a stored release or look was measured on the chosen records."""
+    """Return whether a stored release or look was measured on the chosen records.
+
+    True also if no records are chosen or the comparison fails, False while it runs in a worker. On
+    a difference, the page shows it.
+
+    Parameters
+    ----------
+    compare : worker function that returns the difference as text, empty if there is none.
+    advice : what to do about a difference.
+    """
     chosen = chosen_records(key, source)
     if source.missing or st.session_state.get(RELEASED) == chosen:
         return True
-    # only this session may see the differences
+    # the token makes the job private to this session: differences reveal values of the records
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     job = f"same|{token}|{book.path}|{chosen}"
     if job_queue.find(job) is None:
@@ -110,7 +116,7 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
 
     With a ledger it also reports earlier releases of the same records under other names.
     """
-    # only this session may see the noise-free numbers
+    # the token makes the job private to this session: its numbers have no noise
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     ledger = "" if book is None else str(book.path)
     job = f"check|{token}|{ledger}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
@@ -152,16 +158,19 @@ def confirm(
     *,
     interrupted: bool = False,
 ) -> None:
-    """Draw the cost of the release and the typed confirmation; an interrupted one costs nothing."""
-    counts, takes = status.definition.counts, plan.pcost
+    """Draw the cost of a release and the typed confirmation.
+
+    A release that was ``interrupted`` after its spend is finished without further cost.
+    """
+    counts, price = status.definition.counts, plan.pcost
     answers = texts.pluralize(plan.workload.queries, "answer")
     st.markdown(
         escape_markdown(f"{answers} from {source.title or 'no file yet'}, for {status.dataset}.")
     )
     with show_errors():
-        takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
+        price = status.takes(plan.pcost, plan.budget.pure_epsilon)
     figure_view.picture(
-        figures.spending_picture(status.total, status.spent, takes, counts),
+        figures.spending_picture(status.total, status.spent, price, counts),
         key="spending",
         config=figure_view.EXPORT,
         titled=False,
@@ -176,7 +185,7 @@ def confirm(
             f" {plan.budget.guess:g}% of the time. Choose a smaller budget on Preview."
         )
     if interrupted:
-        takes = 0.0
+        price = 0.0
         st.warning(
             "This release was charged, but interrupted before its result was saved. Release again"
             " with the same records to finish it; this spends nothing more."
@@ -193,7 +202,7 @@ def confirm(
         buttons.button(_unit_label(status), _use_unit, status, key="use_unit")
     reason = missing_step(plan, status, source, interrupted=interrupted)
     confirmation(
-        f"Release: spend {texts.cost(takes)} {counts}",
+        f"Release: spend {texts.cost(price)} {counts}",
         start,
         book,
         plan,
@@ -221,7 +230,7 @@ def confirmation(
 
     Parameters
     ----------
-    label, action, arguments : of the button.
+    label, action, arguments : label of the button, and the function that it calls.
     dataset : name that must be typed.
     key, field : keys of the button and of the text field.
     reason : what else is missing, as the end of a sentence; empty if nothing is.
@@ -256,11 +265,11 @@ def missing_step(plan: Plan, status: DatasetStatus, source: Source, *, interrupt
     except EngineError:
         return f"press “{_unit_label(status)}” above."
     try:
-        takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
+        price = status.takes(plan.pcost, plan.budget.pure_epsilon)
     except EngineError:
         return "choose “pure epsilon” as the budget unit on Preview, or another dataset."
-    if takes > status.left and not interrupted:
-        left, cost_text = texts.remaining_text(status.left), texts.cost(takes)
+    if price > status.left and not interrupted:
+        left, cost_text = texts.remaining_text(status.left), texts.cost(price)
         return (
             "choose a smaller budget on Preview, or another dataset: this one has"
             f" {left} {status.definition.counts} left, and the plan costs {cost_text}."
@@ -269,7 +278,7 @@ def missing_step(plan: Plan, status: DatasetStatus, source: Source, *, interrupt
 
 
 def _unit_label(status: DatasetStatus) -> str:
-    """Label of the button that plans for the people whom the dataset's total protects."""
+    """Return the label of the button that changes the budget to the dataset's privacy unit."""
     return f"Plan for {status.definition.whom}"
 
 
@@ -279,7 +288,10 @@ def running(book: Ledger, key: str) -> Status | None:
 
 
 def stored(book: Ledger, key: str) -> Measurement | None:
-    """Stored result of a release, read once per session; draws the error if it is lost."""
+    """Return the stored result of a release; None, with the error on the page, if it is lost.
+
+    The result that was read last is cached in the session.
+    """
     cached: tuple[tuple[str, str], Measurement] | None = st.session_state.get("released")
     if cached is not None and cached[0] == (str(book.path), key):
         return cached[1]

@@ -108,21 +108,26 @@ def browse(
 
 
 def ask(measurement: Measurement, *, key: str) -> None:
-    """Draw the form for further queries, which have no privacy cost."""
+    """Draw the form for one query, or a sum or difference of two, and its answer.
+
+    This uses only released numbers, so it has no privacy cost.
+    """
     with show_errors():
         query = query_form.choose(measurement.plan.schema, key=f"{key}_ask")
-        how = st.segmented_control("Combine with another query", list(SIGNS), key=f"{key}_together")
-        other = query_form.choose(measurement.plan.schema, key=f"{key}_other") if how else None
-        if query is None or (how and other is None):
+        sign = st.segmented_control(
+            "Combine with another query", list(SIGNS), key=f"{key}_together"
+        )
+        other = query_form.choose(measurement.plan.schema, key=f"{key}_other") if sign else None
+        if query is None or (sign and other is None):
             return
         queries, signs, text = [(query.attributes, query.tensor)], [1.0], query.text
-        if how and other is not None:
+        if sign and other is not None:
             queries.append((other.attributes, other.tensor))
-            signs.append(SIGNS[how])
-            text = f"({query.text}) {how} ({other.text})"
+            signs.append(SIGNS[sign])
+            text = f"({query.text}) {sign} ({other.text})"
         answer = measurement.combination(queries, signs)
         st.markdown(f"**{escape_markdown(text)}**{' (rehearsal)' if measurement.rehearsal else ''}")
-        if how:
+        if sign:
             st.caption("The error includes the covariance of the two answers.")
         one, two, three = st.columns(3)
         one.metric("Answer (counts)", f"{answer.answer:,.1f}", help="Unbiased; may be negative")
@@ -131,10 +136,10 @@ def ask(measurement: Measurement, *, key: str) -> None:
             texts.format_number(answer.std),
             help="Typical size of the noise, in counts",
         )
-        half = answer.high - answer.answer
+        half_width = answer.high - answer.answer
         three.metric(
             "95% interval",
-            f"± {texts.format_number(half)}",
+            f"± {texts.format_number(half_width)}",
             help="Contains the true count 95% of the time",
         )
         st.caption(f"95% interval: **{answer.low:,.1f}** to **{answer.high:,.1f}**")

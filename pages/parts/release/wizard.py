@@ -13,7 +13,10 @@ from pages.parts.shell.error_text import escape_markdown
 
 
 def draw(steps: Mapping[str, Callable[[], Any]], *, key: str) -> Any:
-    """Draw the open step and return its result; ``key`` is the session key of its title."""
+    """Draw one tab per step, from title to function; return the result of the open step.
+
+    ``key`` is the session key of the title of the open step.
+    """
     return figure_view.tabs(steps, key=key)
 
 
@@ -58,9 +61,9 @@ def missing(reason: str, title: str, *, key: str) -> None:
 
 
 def note_start(name: str, key: str) -> None:
-    """Store that this session started the release with this key; `opened` shows its result.
+    """Store that this session started the release with this key, for `was_started`.
 
-    ``name`` is "release" or "coarse", the wizard.
+    ``name`` is the name of the wizard: "release", or "coarse" for two-stage releases.
     """
     st.session_state[f"{name}_started"] = key
 

@@ -17,7 +17,7 @@ MAX_UPLOAD_MB = 10
 
 
 def use_rules(key: str) -> None:
-    """Use the rules for impossible combinations."""
+    """Put the rules for impossible combinations in the text field into the schema."""
     with deferred_errors("rules"):
         rules = nonblank_lines(st.session_state[key])
         history.choose_schema(
@@ -43,12 +43,12 @@ def rules(schema: Schema) -> None:
 
 
 def use_text(key: str) -> None:
-    """Use the published totals in the text field."""
+    """Put the published totals in the text field into the schema."""
     _use(st.session_state[key])
 
 
 def use_file(key: str) -> None:
-    """Add published totals from a file to the text field."""
+    """Add the published totals in an uploaded file to those of the schema."""
     file = st.session_state.get(key)
     if file is not None:
         with deferred_errors("exact"):

@@ -84,7 +84,10 @@ def take(key: str, name: str, content: bytes, *, sheet: str | None = None) -> No
 def _take_table(
     cache: dict[str, Any], key: str, name: str, content: bytes, sheet: str | None
 ) -> None:
-    """Use a JSON file, text table or sheet; store what it is in the page state ``cache``."""
+    """Use a JSON file, text table or sheet as dictionary, records or schema.
+
+    A dictionary and the column names of records are stored in ``cache``, the page state.
+    """
     if name.lower().endswith(SHEET_ENDINGS):
         with _temporary_file(name, content) as path:
             sheets = visible_sheets(path)
@@ -144,7 +147,10 @@ def as_text(
 
 
 def sheet_choice(place: str) -> None:
-    """Draw the choice of a sheet, if the workbook has several; errors are stored as `place`."""
+    """Draw the choice of a sheet, if the uploaded workbook has several.
+
+    ``place`` is the key under which an error is stored, see `deferred_errors`.
+    """
     key, sheets = history.page_state().get(SHEETS, ("", ()))
     if len(sheets) > 1:
         st.selectbox(
@@ -171,7 +177,7 @@ def _take_sheet(key: str, place: str) -> None:
 
 
 def _draft_public(path: Path, sheet: str | None = None) -> DraftSchema:
-    """Draft from a public table; store the sheets of a workbook for `sheet_choice`."""
+    """Return the schema drafted from a public table; store its sheets for `sheet_choice`."""
     if path.name.lower().endswith(SHEET_ENDINGS):
         history.page_state()[SHEETS] = "public_file", visible_sheets(path)
     return draft_of_public(path if sheet is None else SheetFile(path=path, sheet=sheet))
@@ -187,7 +193,10 @@ def _temporary_file(name: str, content: bytes | memoryview) -> Iterator[Path]:
 
 
 def clear(source: str = "") -> dict[str, Any]:
-    """Remove the draft, store the uploader of the next one, and return the state of the page."""
+    """Remove everything that was read from the last file; return the page state.
+
+    ``source`` is the key of the uploader of the next file, which `remove` compares.
+    """
     cache: dict[str, Any] = history.page_state()
     for key in (*KEYS, SHEETS, TAKEN):
         cache.pop(key, None)
@@ -202,7 +211,7 @@ def clear(source: str = "") -> dict[str, Any]:
 
 
 def remove(key: str, place: str) -> None:
-    """Remove the draft and the error of a file after its removal from the uploader."""
+    """Remove the draft and the error of the file of an uploader, which the user removed."""
     if history.page_state().get(SOURCE) == key:
         with deferred_errors(place):
             clear()
@@ -218,7 +227,7 @@ def public_table() -> None:
     )
     st.file_uploader(
         "Public table (values are read)",
-        # the key for the disabled state removes an uploaded file
+        # another key while disabled, because a field with a new key has no uploaded file
         key="public_file" if public else "public_file_disabled",
         on_change=_take_public,
         max_upload_size=MAX_UPLOAD_MB,
@@ -294,7 +303,7 @@ def _show_gaps(draft: DraftSchema) -> None:
 
 
 def _confirm(draft: DraftSchema) -> None:
-    """Draw one line per drafted attribute to confirm, and the button that uses them."""
+    """Draw one line per drafted attribute to confirm, and the button that uses these attributes."""
     st.caption("Check every line: all possible values, and none that only one person has.")
     agreed = []
     confirmed = st.checkbox("I checked all lines", key=AGREED)
@@ -338,7 +347,10 @@ def _discard() -> None:
 
 
 def _use(agreed: tuple[Attribute, ...], names: tuple[str, ...]) -> None:
-    """Use confirmed attributes as schema; add a row without values to the grid for each name."""
+    """Use the confirmed attributes as schema.
+
+    The grid gets a row without values for each of ``names``, the columns without an attribute.
+    """
     with deferred_errors("start"):
         schema = Schema(agreed).with_missing_values(st.session_state.get(MISSING, ()))
         grid.clear()

@@ -60,7 +60,7 @@ def edited_rows(base: Sequence[Row], edits: Mapping[str, Any]) -> list[Row]:
 def schema_of_rows(schema: Schema | None, rows: Sequence[Row]) -> tuple[Schema | None, list[Row]]:
     """Return the schema with the attributes of the complete rows, and the incomplete rows.
 
-    The schema is None as long as there is none and no row is complete.
+    The result is (None, incomplete rows) if ``schema`` is None and no row has values.
 
     Raises
     ------
@@ -79,10 +79,9 @@ def schema_of_rows(schema: Schema | None, rows: Sequence[Row]) -> tuple[Schema |
             name = f" ({row['name'][:60]})" if row.get("name") else ""
             raise SchemaError(f"Row {number}{name}: {error}") from None
     if attributes:
-        changed = tuple(attributes)
-        return Schema(changed) if schema is None else replace(
-            schema, attributes=changed
-        ), incomplete
+        if schema is None:
+            return Schema(tuple(attributes)), incomplete
+        return replace(schema, attributes=tuple(attributes)), incomplete
     if schema is None:
         return None, incomplete
     raise SchemaError(
@@ -100,8 +99,8 @@ def _text(value: Any) -> str:
 def set_names(names: Sequence[str]) -> None:
     """Add a row without values for each name that no attribute of the schema has."""
     schema = history.current().schema
-    known = set() if schema is None else set(schema.names)
-    st.session_state[INCOMPLETE] = [_empty_row(name) for name in names if name not in known]
+    present = set() if schema is None else set(schema.names)
+    st.session_state[INCOMPLETE] = [_empty_row(name) for name in names if name not in present]
     redraw()
 
 

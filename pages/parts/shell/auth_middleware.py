@@ -38,7 +38,10 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware that refuses requests without the token of the printed address."""
+    """ASGI middleware that refuses requests without the access token.
+
+    The token is in the address that the app prints at its start, and then in a cookie.
+    """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.app, self.token = app, token
@@ -54,7 +57,7 @@ class Guard:
         answer = (
             send
             if scope["type"] == "websocket"
-            else _add_headers(send, has_name=f"{BROWSER}=" in request_headers.get("cookie", ""))
+            else _add_headers(send, has_cookie=f"{BROWSER}=" in request_headers.get("cookie", ""))
         )
         reason = refusal(request_headers, safe=scope.get("method") in ("GET", "HEAD"))
         if not reason and scope["type"] == "http" and (page := self._set_cookie_page(scope)):
@@ -176,10 +179,10 @@ def _is_allowed(host: str) -> bool:
     return port == server_port or (not port and server_port in ("80", "443"))
 
 
-def _add_headers(send: Send, *, has_name: bool) -> Send:
-    """Wrap ``send``: add the security headers to every response.
+def _add_headers(send: Send, *, has_cookie: bool) -> Send:
+    """Return a wrapper of ``send`` that adds the security headers to every response.
 
-    An HTML page also gets a cookie that identifies the browser, unless the request has one.
+    An HTML page also gets a cookie that identifies the browser, unless the request has this cookie.
     """
 
     async def answer(message: Message) -> None:
@@ -191,7 +194,7 @@ def _add_headers(send: Send, *, has_name: bool) -> Send:
                 if name.lower() not in security_headers
             ]
             if (
-                not has_name
+                not has_cookie
                 and message["status"] == 200
                 and dict(headers).get(b"content-type", b"").startswith(b"text/html")
             ):

@@ -88,30 +88,23 @@ class OneEntry:
 
 
 def _add_script(send: Send) -> Send:
-    """Wrap ``send``: insert script and style sheet into HTML pages, whose length then changes."""
-    page = False
+    """Return a wrapper of ``send`` that inserts script and style sheet into HTML pages."""
+    is_html = False
 
     async def answer(message: Message) -> None:
-        nonlocal page
+        nonlocal is_html
         if message["type"] == "http.response.start":
-            headers = dict(message["headers"])
-            page = message["status"] == 200 and headers.get(b"content-type", b"").startswith(
-                b"text/html"
-            )
-            if page:
-                message = {
-                    **message,
-                    "headers": [
-                        header for header in message["headers"] if header[0] != b"content-length"
-                    ],
-                }
-        elif page:
-            message = {
-                **message,
-                "body": message.get("body", b"").replace(
-                    PAGE_TITLE, SCRIPT + STYLE + PAGE_TITLE, 1
-                ),
-            }
+            content_type = dict(message["headers"]).get(b"content-type", b"")
+            is_html = message["status"] == 200 and content_type.startswith(b"text/html")
+            if is_html:  # the length of the page changes
+                headers = [
+                    header for header in message["headers"] if header[0] != b"content-length"
+                ]
+                message = {**message, "headers": headers}
+        elif is_html:
+            body = message.get("body", b"")
+            body = body.replace(PAGE_TITLE, SCRIPT + STYLE + PAGE_TITLE, 1)
+            message = {**message, "body": body}
         await send(message)
 
     return answer

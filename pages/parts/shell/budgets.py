@@ -44,7 +44,7 @@ UNIT = "budget_unit"  # session state key of the chosen unit
 
 
 def unit_of(budget: Budget) -> dict[str, Any]:
-    """Return rows per person and neighbours of a budget, as arguments of the `MAKERS`."""
+    """Return the privacy unit of a budget as keyword arguments of the functions in `MAKERS`."""
     return {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
 
 
@@ -73,7 +73,7 @@ def headline(budget: Budget, unit: str) -> str:
 
 
 def _written(value: float) -> str:
-    """Return a number of a budget as text; a small one as "under 1e-07", not as 0."""
+    """Return epsilon, pcost, rho or mu as text; below `SMALLEST_SHOWN` as "under 1e-07"."""
     return cost(value) if value >= SMALLEST_SHOWN else f"under {SMALLEST_SHOWN:g}"
 
 

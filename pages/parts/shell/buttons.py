@@ -63,8 +63,8 @@ def button(
             st.rerun()
 
     def call() -> None:
-        now = _field_values(key)
-        if any(now.get(name, value) != value for name, value in values.items()):
+        latest = _field_values(key)
+        if any(latest.get(name, value) != value for name, value in values.items()):
             history.page_state()[PRESSED] = key
         else:
             history.page_state().pop(PRESSED, None)
@@ -92,7 +92,7 @@ def run_pending() -> Iterator[None]:
         raise
     finally:
         _DRAWN.reset(token)
-        # filled now, because the buttons share this dictionary with fields that are drawn later
+        # the buttons of the page have a reference to this dictionary; only now are all fields drawn
         values |= _field_values()
         if is_complete:
             history.page_state().pop(PRESSED, None)
@@ -112,7 +112,10 @@ def _field_values(except_key: str = PAGE_STATE) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a field's value in a form that == compares, such as a file by its id; else None."""
+    """Return a value that is equal if and only if the field value is the same; None if unknown.
+
+    A list becomes a tuple, an edited grid a text, and an uploaded file its id.
+    """
     if isinstance(value, COMPARABLE):
         return value
     if isinstance(value, (list, tuple)):

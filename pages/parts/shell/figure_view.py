@@ -98,7 +98,7 @@ def folds(
 
 
 def numbers(*values: tuple[str, str, str]) -> None:
-    """Draw large numbers in a row, each given as (label, value, tooltip)."""
+    """Draw large numbers in a row, one per tuple (label, value, tooltip)."""
     with st.container(horizontal=True, gap="medium"):
         for label, value, meaning in values:
             st.metric(label, value, help=meaning, width="content")
@@ -222,7 +222,7 @@ def download_buttons(full_table: Callable[[], Frame], *, name: str) -> None:
 
 
 def choose_view(views: Iterable[str], *, key: str) -> str:
-    """Draw the choice between views of a tab; return the chosen one."""
+    """Draw the choice between the views of a tab; return the name of the chosen one."""
     chosen: str = st.radio(
         "Show",
         list(views),
@@ -264,7 +264,7 @@ def choice(
 
     sizes = frame[bar]
     longest = int(frame["attributes"].str.len().max())
-    most = float(sizes[sizes < math.inf].max()) if len(sizes) else 1.0
+    largest = float(sizes[sizes < math.inf].max()) if len(sizes) else 1.0
     columns = _columns(frame) | {
         "attributes": st.column_config.TextColumn(width=140),
         bar: st.column_config.ProgressColumn(
@@ -272,7 +272,7 @@ def choice(
             width=100,
             format="%,.2f",
             min_value=0.0,
-            max_value=most if most > 0 else 1.0,
+            max_value=largest if largest > 0 else 1.0,
         ),
     }
     st.dataframe(
@@ -301,13 +301,12 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
         if column == "group":
             formats[column] = st.column_config.NumberColumn(width="small")
         elif kind.kind == "f":
-            style = (
-                "percent"
-                if column in SHARES or column in shares
-                else "%.4f"
-                if column in FINE
-                else "%,.2f"
-            )
+            if column in SHARES or column in shares:
+                style = "percent"
+            elif column in FINE:
+                style = "%.4f"
+            else:
+                style = "%,.2f"
             formats[column] = st.column_config.NumberColumn(
                 labels.get(column, column), format=style
             )

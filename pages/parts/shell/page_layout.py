@@ -148,7 +148,8 @@ def gauge() -> None:
 def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestState:
     """Draw title and lead in one row, with an explanation as tooltip; return the current request.
 
-    Below, show an address that is damaged, and tables that a change of the schema removed.
+    Below them, draw the error of a damaged address, and the tables that were removed because they do
+    not fit a changed schema.
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         st.title(f"{info.icon} {info.title}", anchor=False, width="content")

@@ -21,8 +21,8 @@ from engine.mechanisms.registry import DefaultOptions, default_options
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 
-# option of a mechanism whose default depends on the workload; its default in `plan`
-CENTERS, PAPER = "centers", "uniform"
+CENTERS = "centers"  # option of some mechanisms; in the app its default depends on the workload
+PAPER = "uniform"  # default of this option in `plan`, and the centers of the papers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class RequestState:
         )
 
     def with_request(self, request: Request) -> RequestState:
-        """Return this state with the arguments of `plan` that the engine changed.
+        """Return the state with the arguments of `plan` in ``request``, a changed `self.request`.
 
         If the options did not change, the workload continues to determine the centers.
         """
@@ -82,15 +82,16 @@ class RequestState:
         ).after(self)
 
     def with_options(self, options: Mapping[str, Any]) -> RequestState:
-        """Return this state with options of `plan`, without centers that equal the default."""
+        """Return this state with options of `plan`; centers are left out if they are the default.
+
+        The workload then continues to determine them.
+        """
         other_options = {name: value for name, value in options.items() if name != CENTERS}
-        left = replace(self, options=other_options)
+        with_default_centers = replace(self, options=other_options)
         centers = options.get(CENTERS, PAPER)
-        return (
-            left
-            if left.options_without_defaults.get(CENTERS, PAPER) == centers
-            else replace(self, options={**other_options, CENTERS: centers})
-        )
+        if with_default_centers.options_without_defaults.get(CENTERS, PAPER) == centers:
+            return with_default_centers
+        return replace(self, options={**other_options, CENTERS: centers})
 
     @property
     def centers_are_open(self) -> bool:
@@ -125,8 +126,21 @@ class RequestState:
         options = self.default_options.options
         return {name: value for name, value in options.items() if (name, value) != (CENTERS, PAPER)}
 
+    @property
+    def plan_arguments(self) -> tuple[str, dict[str, Any], str, dict[str, Any]]:
+        """Workload (JSON), budget, mechanism and options, in the form that workers receive."""
+        return (
+            self.required_workload.to_json(),
+            self.budget.to_dict(),
+            self.mechanism,
+            dict(self.options_without_defaults),
+        )
+
     def after(self, before: RequestState) -> RequestState:
-        """Return this state without the error targets of groups that `before` does not contain."""
+        """Return this state with the error targets of the groups that `before` also has.
+
+        Without any target left, the options are those of a plan without targets.
+        """
         if (
             before.workload is None
             or self.workload is None
@@ -196,7 +210,7 @@ class RequestState:
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _default_options(question: str, _request_state: RequestState) -> DefaultOptions:
+def _default_options(key: str, _request_state: RequestState) -> DefaultOptions:
     try:
         return default_options(
             _request_state.required_workload, _request_state.mechanism, _request_state.options

@@ -74,23 +74,23 @@ def restore() -> None:
 
 
 def keep() -> None:
-    """Store the state of this session under its name, and the name in the address, if changed."""
+    """Store the state of this session if it changed, under a random name in the address."""
     if (name := st.session_state.get("place_name")) and st.query_params.get(NAME) != name:
         st.query_params[NAME] = name
-    now = {name: st.session_state.get(name) for name in (*SESSION_TEXTS, *SESSION_LISTS)}
-    now = {name: value for name, value in now.items() if _fits(name, value)}
+    values = {name: st.session_state.get(name) for name in (*SESSION_TEXTS, *SESSION_LISTS)}
+    values = {name: value for name, value in values.items() if _fits(name, value)}
     # a widget that is not on this page has lost its value, but the stored one is still valid
-    now = st.session_state.get("place", {}) | now
-    if not browser() or not now.get("ledger_path") or now == st.session_state.get("place"):
+    values = st.session_state.get("place", {}) | values
+    if not browser() or not values.get("ledger_path") or values == st.session_state.get("place"):
         return
-    st.session_state["place"] = now
+    st.session_state["place"] = values
     name = st.session_state.setdefault("place_name", secrets.token_urlsafe(9))
     st.query_params[NAME] = name
     with _LOCK:
         entries = _read()
         entry = entries.pop(browser(), {"pages": {}, "ledgers": []})
         entry["pages"].pop(name, None)
-        entry["pages"] = dict([*entry["pages"].items(), (name, now)][-MAX_PAGES:])
+        entry["pages"] = dict([*entry["pages"].items(), (name, values)][-MAX_PAGES:])
         entry["used"] = time.time()
         _write(dict([*entries.items(), (browser(), entry)][-MAX_BROWSERS:]))
 

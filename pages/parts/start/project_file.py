@@ -41,7 +41,8 @@ def read_project(content: bytes, present: RequestState) -> RequestState | None:
         return RequestState(
             workload=plan.workload, budget=plan.budget, mechanism=plan.mechanism
         ).with_options(options)
-    return RequestState.from_json(content) if {"budget", "question"} <= document.keys() else None
+    is_project = {"budget", "question"} <= document.keys()
+    return RequestState.from_json(content) if is_project else None
 
 
 def _use_file() -> None:
@@ -91,7 +92,7 @@ def save(request: RequestState) -> None:
     """Draw the downloads of a request: project, schema, workload, and the plan if it is computed."""
     workload = request.required_workload
     plan = plan_cache.cached_plan(request.key)
-    for label, name, kind, content in (
+    for label, name, mime, content in (
         ("Project (JSON)", "project.json", "application/json", request.to_json),
         ("Schema (JSON)", "schema.json", "application/json", workload.schema.to_json),
         ("Schema (CSV)", "schema.csv", "text/csv", workload.schema.to_csv),
@@ -102,7 +103,7 @@ def save(request: RequestState) -> None:
             label,
             content or "",
             name,
-            kind,
+            mime,
             key=f"save_{name}",
             on_click="ignore",
             disabled=content is None,

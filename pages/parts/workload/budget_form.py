@@ -90,9 +90,12 @@ def _apply(unit: str, *numbers: float, redraw: bool = False) -> None:
 
 
 def _budget(before: Budget, unit: str, *numbers: float) -> Budget:
-    """Return the budget with these numbers in a unit, for the privacy unit of another budget."""
+    """Return the budget with these numbers in a unit, with the privacy unit of ``before``.
+
+    The privacy unit is what is protected: the rows per person, and presence or values.
+    """
     budget = MAKERS[unit](*numbers, **budgets.unit_of(before))
-    # units other than these two have no delta of their own
+    # these two units determine delta; with others, the delta for reports does not change
     return budget if unit in (APPROX, PURE) else replace(budget, report_delta=before.report_delta)
 
 
@@ -108,9 +111,14 @@ def _headline(unit: str, step: float) -> str:
 
 
 def _unit(current: Budget) -> str:
-    """Return the chosen unit, or one that fits the guarantee if it was changed by undo or a file."""
+    """Return the chosen unit, if it fits the guarantee; otherwise a unit that fits.
+
+    Undo and opened files change the guarantee without the unit.
+    """
     is_pure, unit = current.pure_epsilon is not None, budgets.language()
-    return unit if is_pure == (unit == PURE) else PURE if is_pure else APPROX
+    if is_pure == (unit == PURE):
+        return unit
+    return PURE if is_pure else APPROX
 
 
 def _inputs(current: Budget, unit: str) -> None:

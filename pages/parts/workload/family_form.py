@@ -32,7 +32,10 @@ def meaning(name: str) -> str:
 
 
 def choose(label: str, names: Sequence[str], key: str) -> str | Family:
-    """Draw the choice of a family with its parameters; return it for `Workload.add`."""
+    """Draw the choice of a family with its parameters; return it for `Workload.add`.
+
+    A family without parameters is returned by its name.
+    """
     name = st.selectbox(label, names, format_func=meaning, key=key)
     return FORMS[name](key) if name in FORMS else name
 
@@ -56,8 +59,11 @@ def _random(key: str) -> Family:
 
 
 def _custom(key: str) -> Family:
-    how = st.radio("Input method", ["Conditions", "Matrix file"], horizontal=True, key=f"{key}_how")
-    if how == "Conditions":
+    """Draw the input of a family given by conditions or by a query matrix; return the family."""
+    method = st.radio(
+        "Input method", ["Conditions", "Matrix file"], horizontal=True, key=f"{key}_how"
+    )
+    if method == "Conditions":
         text = st.text_area(
             "Conditions, one query per line",
             key=f"{key}_text",

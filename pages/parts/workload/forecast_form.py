@@ -23,7 +23,7 @@ MAX_CUSTOM_CELLS = 1_000  # custom families with more cells take seconds to fore
 
 
 def proposed(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Return the groups that the workload does not have, and say which ones it has already."""
+    """Return the groups that the workload does not have, and draw how many it has already."""
     new = new_groups(history.current().required_workload, groups)
     if groups and not new:
         st.caption("Already in the workload. Raise its weight to make it more accurate.")
@@ -66,7 +66,10 @@ def effect(new: Sequence[Group]) -> None:
 def _expected(
     key: str, new: int, _extended: RequestState, _request_state: RequestState
 ) -> Forecast:
-    """Return the forecast for a request with its last `new` groups; cached across reruns."""
+    """Return the forecast of planning a request after a form has added its last ``new`` groups.
+
+    ``_extended`` is the state with these groups, ``_request_state`` the one without them.
+    """
     added = _extended.required_workload.groups[-new:]
     return analysis.forecast_added(
         replace(_request_state.request, options=_extended.options_without_defaults), added

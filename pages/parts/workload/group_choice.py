@@ -18,7 +18,10 @@ MAX_MATCHES = 100  # options that a search lists
 
 
 def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None = None) -> int:
-    """Draw the choice of a group, with a search if there are many; the default is the worst."""
+    """Draw the choice of a group, with a search if there are many; return its number.
+
+    The default is the group with the largest error.
+    """
     all_groups = plan.workload.groups
     st.session_state.setdefault(key, worst_group(plan))
     options: Sequence[int] = range(len(all_groups))
@@ -37,7 +40,7 @@ def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None =
 
 
 def choose_cell(place: DeltaGenerator, attribute: Attribute, *, key: str) -> int:
-    """Draw the choice of a cell of an attribute, with a search if there are many."""
+    """Draw the choice of a cell of an attribute, with a search if there are many; return it."""
     name = escape_markdown(attribute.name)
     cells: Sequence[int] = range(attribute.size)
     if attribute.size > MAX_OPTIONS:
@@ -52,33 +55,44 @@ def choose_cell(place: DeltaGenerator, attribute: Attribute, *, key: str) -> int
 def choose_slice(
     plan: Plan, number: int, prefix: str = ""
 ) -> tuple[tuple[int, ...] | None, list[int]] | None:
-    """Draw the choice of axes and fixed queries of a group; None until a chart can be drawn."""
+    """Draw the choice of the queries of a group that a chart shows.
+
+    The queries of one or two parts of the group are the axes of the chart; of every other part one
+    query is fixed.
+
+    Returns
+    -------
+    The numbers of the parts that are axes (None if the group has no parts), and for each part the
+    number of its fixed query (0 for an axis). None until an axis is chosen.
+    """
     group = plan.workload.groups[number]
-    across, fixed = list(range(len(group.parts))), [0] * len(group.parts)
+    axes, fixed = list(range(len(group.parts))), [0] * len(group.parts)
     if len(group.parts) > 1:
-        runs = [
+        range_parts = [
             p for p, part in enumerate(group.parts) if isinstance(part.family, (Range, Circular))
         ]
         names = {
             p: " × ".join(group.attributes[a] for a in part.axes)
             for p, part in enumerate(group.parts)
         }
-        across = st.multiselect(
+        axes = st.multiselect(
             "Axes",
             list(names),
-            default=runs[:1] or list(names)[:2],
+            default=range_parts[:1] or list(names)[:2],
             format_func=names.__getitem__,
             max_selections=2,
             key=f"{prefix}across_{number}",
             help="One attribute: a line or a triangle of ranges. Two: a heat map.",
         )
-        rest = [p for p in names if p not in across]
-        for column, part in zip(st.columns(max(len(rest), 1)), rest, strict=False):
-            fixed[part] = _fixed(column, plan, group, part, key=f"{prefix}fixed_{number}_{part}")
-    if not across and group.parts:
+        others = [p for p in names if p not in axes]
+        for column, p in zip(st.columns(max(len(others), 1)), others, strict=False):
+            fixed[p] = _fixed(column, plan, group, p, key=f"{prefix}fixed_{number}_{p}")
+    if not group.parts:
+        return None, fixed
+    if not axes:
         st.info("Choose one or two axes.")
         return None
-    return tuple(sorted(across)) if group.parts else None, fixed
+    return tuple(sorted(axes)), fixed
 
 
 def _group_text(group: Group, number: int) -> str:
@@ -86,24 +100,22 @@ def _group_text(group: Group, number: int) -> str:
     return f"{number}: {names}, {group.family_text} ({pluralize(group.count, 'query', 'queries')})"
 
 
-def _fixed(column: DeltaGenerator, plan: Plan, group: Group, part: int, *, key: str) -> int:
-    """Draw the choice of one query of a part of a group, and return its number in the part."""
-    chosen_part = group.parts[part]
-    attributes = [plan.schema[group.attributes[a]] for a in chosen_part.axes]
+def _fixed(column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key: str) -> int:
+    """Draw the choice of one query of part ``number`` of a group; return its number in the part."""
+    part = group.parts[number]
+    attributes = [plan.schema[group.attributes[a]] for a in part.axes]
     name = " × ".join(a.name for a in attributes)
-    if isinstance(chosen_part.family, Marginal):
+    if isinstance(part.family, Marginal):
         return choose_cell(column, attributes[0], key=key)
-    if chosen_part.count > MAX_OPTIONS:
+    if part.count > MAX_OPTIONS:
         return int(
-            column.number_input(
-                f"Query on {escape_markdown(name)}", 0, chosen_part.count - 1, 0, key=key
-            )
+            column.number_input(f"Query on {escape_markdown(name)}", 0, part.count - 1, 0, key=key)
         )
     return int(
         column.selectbox(
             f"Value of {escape_markdown(name)}",
-            range(chosen_part.count),
-            format_func=lambda i: chosen_part.family.text(attributes, i) or "all records",
+            range(part.count),
+            format_func=lambda i: part.family.text(attributes, i) or "all records",
             key=key,
         )
     )

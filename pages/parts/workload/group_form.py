@@ -27,7 +27,7 @@ ADDED = "added"  # key of the page state: message about the tables that were jus
 MAX_ATTRIBUTES_PAIRS = 100  # attributes up to which all pairs are selected at first
 MAX_DRAWN_CELLS = 100_000
 MAX_SLIDER_QUERIES = 10_000
-PLANE = -1  # choice to draw one query on both attributes of a table
+PLANE = -1  # choice of a chart of one query on both attributes, in place of a part of the group
 # type of counts -> family of numeric attributes
 NUMERIC_FAMILIES = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}
 # fields that are reset after an addition, with their initial values
@@ -66,12 +66,12 @@ def _add(groups: tuple[Group, ...]) -> None:
 
 
 def all_ways(schema: Schema) -> tuple[Group, ...]:
-    """Draw the form for all k-way tables, with one family per kind or per attribute."""
+    """Draw the form for all k-way tables; return the groups that the workload does not have."""
     choices = [k for k in (1, 2, 3) if k <= len(schema)]
-    first = choices[: 2 if len(schema) <= MAX_ATTRIBUTES_PAIRS else 1]
+    default_ways = choices[: 2 if len(schema) <= MAX_ATTRIBUTES_PAIRS else 1]
     left, right = st.columns([2, 3])
     ways = left.pills(
-        "Attributes per table", choices, selection_mode="multi", default=first, key="ways"
+        "Attributes per table", choices, selection_mode="multi", default=default_ways, key="ways"
     )
     query_kind = right.radio(
         "Type of counts", list(NUMERIC_FAMILIES), key="ways_ask", horizontal=True
@@ -106,21 +106,20 @@ def _counts_label(schema: Schema, groups: Sequence[Group]) -> str:
 
 
 def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
-    """Return the families of numeric attributes for a type of counts, unless it is the default."""
-    numeric = [a for a in schema.attributes if a.kind == "numeric"]
+    """Return the families that differ from the default: numeric attribute -> family."""
+    family = NUMERIC_FAMILIES[query_kind]
     return {
-        a.name: NUMERIC_FAMILIES[query_kind]
-        for a in numeric
-        if NUMERIC_FAMILIES[query_kind] != default_family(a.kind)
+        a.name: family
+        for a in schema.attributes
+        if a.kind == "numeric" and family != default_family(a.kind)
     }
 
 
 def _example(schema: Schema, query_kind: str) -> str:
     """Return an example query of a type of counts, on a numeric attribute if there is one."""
-    first = next((a for a in schema.attributes if a.kind == "numeric"), schema.attributes[0])
-    example = Workload(schema).add(
-        first.name, NUMERIC_FAMILIES[query_kind] if first.kind == "numeric" else "marginal"
-    )
+    attribute = next((a for a in schema.attributes if a.kind == "numeric"), schema.attributes[0])
+    family = NUMERIC_FAMILIES[query_kind] if attribute.kind == "numeric" else "marginal"
+    example = Workload(schema).add(attribute.name, family)
     return escape_markdown(f"Example: records with {example.describe(example.queries // 2)}.")
 
 
@@ -139,7 +138,7 @@ def _family_items(families: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def one_set(schema: Schema) -> tuple[Group, ...]:
-    """Draw the form for one table: attributes, family, first and last query, and a chart."""
+    """Draw the form for one table, with a chart; return its group if the workload lacks it."""
     names = st.multiselect(
         "Attributes", schema.names, key="group_names", placeholder="None: the total count"
     )
@@ -164,6 +163,7 @@ def one_set(schema: Schema) -> tuple[Group, ...]:
 
 
 def _family_choice(schema: Schema, name: str) -> Any:
+    """Draw the choice of the family of one attribute; return it for `Workload.add`."""
     names = family_form.SINGLE
     start = names.index(default_family(schema[name].kind))
     key = f"own_{name}"
@@ -173,17 +173,18 @@ def _family_choice(schema: Schema, name: str) -> Any:
 
 
 def _family(schema: Schema, names: list[str]) -> Any:
+    """Draw the choice of the families of one table; return it for `Workload.add`."""
     choices = [SAME, JOINT] if len(names) == 1 else [SAME, EACH, JOINT]
-    how = st.radio("Type of counts", choices, horizontal=True, key="group_how")
-    if how == EACH:
+    scope = st.radio("Type of counts", choices, horizontal=True, key="group_how")
+    if scope == EACH:
         return {name: _family_choice(schema, name) for name in names}
-    if how == JOINT:
+    if scope == JOINT:
         return family_form.choose("Joint type of counts", family_form.JOINT, "joint")
     return family_form.choose("Type of counts on each attribute", family_form.SINGLE, "same")
 
 
 def picture(schema: Schema, group: Group, *, key: str) -> None:
-    """Draw the queries of a family of the group, or one query on two attributes."""
+    """Draw a chart: the queries of one part of a group, or one query on both attributes."""
     part, choices = 0, list(range(len(group.parts)))
     if len(group.attributes) == 2:
         choices.append(PLANE)
@@ -195,7 +196,7 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
             "Chart of the queries on",
             choices,
             format_func=lambda p: " × ".join(
-                group.attributes[a] for a in (range(2) if p < 0 else group.parts[p].axes)
+                group.attributes[a] for a in (range(2) if p == PLANE else group.parts[p].axes)
             ),
             key=f"{key}_part",
         )

@@ -65,17 +65,9 @@ def draw(plan: Plan) -> None:
 
 
 def _start_search(key: str, request_state: RequestState, records: float) -> None:
-    if (old := st.session_state.get("published_job", key)) != key:
-        job_widget.release_job(old)
-    st.session_state["published_job"] = key
+    job_widget.replace_job("published_job", key)
     if not job_queue.is_there(key):
-        request = (
-            request_state.required_workload.to_json(),
-            request_state.budget.to_dict(),
-            request_state.mechanism,
-            dict(request_state.options_without_defaults),
-        )
-        job_widget.start(key, publishing.weigh, *request, records)
+        job_widget.start(key, publishing.weigh, *request_state.plan_arguments, records)
 
 
 def _use(text: str) -> None:

@@ -70,7 +70,7 @@ def _cells(attribute: Attribute, key: str) -> list[int]:
     name = escape_markdown(attribute.name)
     if attribute.kind == "categorical" and attribute.size > MAX_LABELS:
         return [group_choice.choose_cell(st.container(), attribute, key=key)]
-    if attribute.kind == "categorical" and attribute.size <= MAX_LABELS:
+    if attribute.kind == "categorical":
         return st.multiselect(
             name, range(attribute.size), default=[0], format_func=attribute.label, key=key
         )
