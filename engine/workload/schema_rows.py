@@ -16,14 +16,16 @@ text, a backslash precedes a | or backslash that is part of it, and a blank at i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine._format import quote_public, shortest_text
+from engine._untrusted import parse_json
 from engine.errors import SchemaError
 from engine.workload.attribute import MAX_CELLS, Attribute
-from engine.workload.schema_io import DATE_KIND
+from engine.workload.schema_io import DATE_KIND, HIERARCHIES_KEY
 
 LABELS, BINS, DATES, CODES, ORDERED_CODES = "labels", "bins", "dates", "codes", "ordered codes"
 ROW_TYPES = (LABELS, BINS, DATES, CODES, ORDERED_CODES)
@@ -38,7 +40,8 @@ COMMON_KEYS = (
     "thousands",
     "date_format",
 )
-ROW_KEYS = ("name", "type", "values", *COMMON_KEYS)
+# the hierarchies of an attribute are one JSON text
+ROW_KEYS = ("name", "type", "values", *COMMON_KEYS, HIERARCHIES_KEY)
 FLAGS = ("clip", "integer")  # entries that are "true", "false" or empty
 MIN_STEPS = 3  # fewer bins of equal width are written as single edges
 _SEPARATOR = re.compile(r"[,\s|]+")
@@ -66,6 +69,8 @@ def attribute_row(attribute: Attribute) -> dict[str, str]:
     for key in COMMON_KEYS:
         if (value := document.get(key)) is not None:
             row[key] = _entry(value)
+    if attribute.hierarchies:
+        row[HIERARCHIES_KEY] = _hierarchies_text(document[HIERARCHIES_KEY], attribute.labels)
     return row
 
 
@@ -76,6 +81,36 @@ def _entry(value: object) -> str:
     if isinstance(value, list):
         return _joined(value)
     return shortest_text(value) if isinstance(value, float) else str(value)
+
+
+def _hierarchies_text(documents: Any, labels: Sequence[str] | None) -> str:
+    """Return hierarchies as JSON text, in which the area of a label does not depend on its place."""
+    if labels is not None:
+        documents = [
+            document | {"areas": dict(zip(labels, document["areas"], strict=True))}
+            for document in documents
+        ]
+    return json.dumps(documents, ensure_ascii=False)
+
+
+def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
+    """Return the hierarchies of a row for the labels of its values; inverse of `_hierarchies_text`."""
+    try:
+        documents = parse_json(text)
+        areas = [document["areas"] for document in documents]
+        if labels is None:
+            return documents
+        return [
+            document | {"areas": [areas_by_label[label] for label in labels]}
+            for document, areas_by_label in zip(documents, areas, strict=True)
+        ]
+    except KeyError as error:
+        raise SchemaError(
+            f"the label {quote_public(error.args[0])} has no area in the hierarchy of the attribute;"
+            " write the labels that it had, or read a code list with this label"
+        ) from None
+    except (TypeError, ValueError):
+        raise SchemaError("the hierarchies are not valid JSON; read the code list again") from None
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -153,6 +188,8 @@ def attribute_of_row(row: Mapping[str, str]) -> Attribute:
         raise SchemaError(
             f"the type {quote_public(kind)} is unknown; choose one of {', '.join(ROW_TYPES)}"
         )
+    if text := row.get(HIERARCHIES_KEY, ""):
+        document[HIERARCHIES_KEY] = _parsed_hierarchies(text, document.get("labels"))
     return Attribute.from_dict(document)
 
 

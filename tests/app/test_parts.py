@@ -24,6 +24,7 @@ from pages.parts.shell import figure_view, permalink, python_script
 from pages.parts.shell.error_text import LABELS, escape_markdown
 from pages.parts.shell.history import History, RequestState, fit_workload, renamed_attributes
 from pages.parts.workload.family_form import FORMS, SINGLE
+from tests.shapes import levels as levels_shape
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE_FILES = [ROOT / "app.py", *sorted((ROOT / "pages").rglob("*.py"))]
@@ -227,6 +228,19 @@ def test_long_code_reads_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     Path("workload.json").write_text(workload.to_json(), encoding="utf-8")
     names: dict = {}
     exec(python_script.workload_script(RequestState(workload=workload)).text(), names)
+    assert names["workload"] == workload
+
+
+def test_code_with_levels_reads_schema_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = levels_shape()
+    monkeypatch.chdir(tmp_path)
+    Path("schema.json").write_text(workload.schema.to_json(), encoding="utf-8")
+    code = python_script.workload_script(RequestState(workload=workload)).text()
+    assert "Levels(levels=['district', 'region'], weights=[1.0, 3.0])" in code
+    names: dict = {}
+    exec(code, names)
     assert names["workload"] == workload
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import demo_data
 from engine.errors import SchemaError
-from engine.workload import Attribute, Schema
+from engine.workload import Attribute, CodeList, Schema
 from engine.workload.schema_rows import (
     attribute_of_row,
     attribute_row,
@@ -29,12 +29,27 @@ ATTRIBUTES = [
     Attribute.dates("day", "2024-01-01", "2024-03-31", "day"),
     Attribute.of_size("code", 12, kind="categorical", missing_values=["-9"]),
     Attribute.of_size("rank", 5),
+    Attribute.hierarchy(
+        "place",
+        CodeList.from_labels({"a": ["1", "x|y"], "b": ["3"]}),
+        missing="unknown",
+    ),
 ]
 
 
 @pytest.mark.parametrize("attribute", ATTRIBUTES, ids=lambda one: one.name)
 def test_attribute_row_gives_equal_attribute(attribute: Attribute) -> None:
     assert attribute_of_row(attribute_row(attribute)) == attribute
+
+
+def test_hierarchy_of_row_follows_its_labels() -> None:
+    row = attribute_row(ATTRIBUTES[-1])
+    changed = attribute_of_row(row | {"values": "3 | 1 | unknown | x\\|y"})
+    assert changed.hierarchies[0].levels[0].area_of_cell.tolist() == [1, 0, 2, 0]
+    with pytest.raises(SchemaError, match="'4'"):
+        attribute_of_row(row | {"values": "3 | 1 | unknown | 4"})
+    with pytest.raises(SchemaError, match="without cells"):
+        attribute_of_row(row | {"values": "1 | unknown"})
 
 
 @pytest.mark.parametrize("name", list(demo_data.schemas()))

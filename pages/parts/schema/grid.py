@@ -11,6 +11,7 @@ import streamlit as st
 from engine._format import pluralize
 from engine.errors import SchemaError
 from engine.workload import Schema
+from engine.workload.schema_io import HIERARCHIES_KEY
 from engine.workload.schema_rows import (
     FLAGS,
     ROW_KEYS,
@@ -142,7 +143,8 @@ def draw(schema: Schema | None) -> None:
         {name: row[name] == "true" if name in FLAGS else row[name] for name in ROW_KEYS}
         for row in state[BASE]
     ]
-    hidden = () if state.get(SHOW_FORMATS) or _has_formats(state[BASE]) else FORMAT_COLUMNS
+    shows_formats = state.get(SHOW_FORMATS) or _has_formats(state[BASE])
+    hidden = (HIERARCHIES_KEY, *(() if shows_formats else FORMAT_COLUMNS))
     st.data_editor(
         base,
         num_rows="dynamic",

@@ -152,8 +152,10 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
         family = group.family
         if isinstance(family, Mapping):
             family = {names.get(name, name): one for name, one in family.items()}
+        # weights of levels are a part of the family
+        query_weights = group.query_weights if group.part_weights is None else None
         try:
-            fitted = fitted.add(attributes, family, group.weight, group.query_weights)
+            fitted = fitted.add(attributes, family, group.weight, query_weights)
         except EngineError as error:
             reasons.append(f"{' × '.join(group.attributes)}: {error}")
     return fitted, tuple(reasons)

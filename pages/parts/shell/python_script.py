@@ -77,7 +77,8 @@ def schema_script(schema: Schema | None) -> Script:
         read = f'schema = Schema.from_json(demo_data.schemas()["{name}"].read_bytes())'
         return _script(read, engine="Schema", demo_data="")
     lines = [f"    {_attribute(a)}," for a in schema.attributes]
-    if _long(lines) or sum(len(one.values) for one in schema.invariants) > MAX_LINES:
+    n_values = sum(len(one.values) for one in schema.invariants)
+    if _long(lines) or n_values > MAX_LINES or any(a.hierarchies for a in schema.attributes):
         read = (
             "# save schema.json on the page Start\nschema ="
             ' Schema.from_json(Path("schema.json").read_bytes())'
@@ -108,9 +109,8 @@ def workload_script(request: RequestState) -> Script:
             ' Workload.from_json(Path("workload.json").read_bytes())\nschema = workload.schema'
         )
         return _script(read, engine="Workload", pathlib="Path")
-    words = [
-        word for word in ("Custom", "Random", "Width") if any(f"{word}(" in line for line in lines)
-    ]
+    names = ("Custom", "Level", "Levels", "Random", "Width")
+    words = [word for word in names if any(f"{word}(" in line for line in lines)]
     families = _script("\n".join([f"workload = {start}", *lines]), engine="Workload")
     return head + Script(imports=frozenset(("engine", word) for word in words)) + families
 
@@ -290,7 +290,8 @@ def _bulky(group: Group) -> bool:
         for f in families
         if getattr(f, "predicates", None) is None and hasattr(f, "matrix")
     ]
-    return group.query_weights is not None or sum(sizes) > MAX_TEXT // 4
+    has_own_weights = group.query_weights is not None and group.part_weights is None
+    return has_own_weights or sum(sizes) > MAX_TEXT // 4
 
 
 def _group(group: Group) -> str:
