@@ -36,6 +36,16 @@ MAX_INTERVAL_CELLS = 100_000
 NoiseLaw = Literal["gaussian", "laplace"]
 
 
+def is_number(value: object) -> bool:
+    """Return whether the value of an option is a float or an integer; True and False are not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_integer(value: object) -> bool:
+    """Return whether the value of an option is an integer; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Resource limits of planning, with progress callback and cache.
@@ -59,24 +69,17 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("time_limit", "memory_limit"):
             value = getattr(self, name)
-            # A time limit is optional; without a memory limit the operating system would kill the
-            # process.
-            missing = value is None and name == "memory_limit"
-            # `not value > 0` also rejects nan.
-            if missing or (
-                value is not None
-                and (
-                    isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0
-                )
-            ):
+            if value is None and name == "time_limit":
+                continue
+            # memory_limit None is an error, because without a limit the operating system would end
+            # the process; `not value > 0` also rejects nan
+            if not is_number(value) or not value > 0:
                 raise PlanError(
                     f"{name} is {value!r}, but must be a number above 0. Give one, or leave the"
                     " option out."
                 )
         if self.workers is not None and (
-            isinstance(self.workers, bool)
-            or not isinstance(self.workers, int)
-            or not 1 <= self.workers <= 1024
+            not is_integer(self.workers) or not 1 <= self.workers <= 1024
         ):
             raise PlanError(
                 f"workers is {self.workers!r}, but must be an integer from 1 to 1024. Give one, or"
@@ -189,11 +192,7 @@ class Mechanism(ABC):
 
     def __post_init__(self) -> None:
         check_choice("option objective", self.objective, OBJECTIVES, error=PlanError, public=True)
-        if (
-            isinstance(self.power, bool)
-            or not isinstance(self.power, (int, float))
-            or not 1 <= self.power <= LARGEST_POWER
-        ):
+        if not is_number(self.power) or not 1 <= self.power <= LARGEST_POWER:
             raise PlanError(
                 f"power is {self.power!r}, but must be a number from 1 to {LARGEST_POWER:g}. Give"
                 " one, or choose the objective 'max' for an infinite power."
@@ -205,11 +204,7 @@ class Mechanism(ABC):
                     " no targets. Choose the objective 'max', or leave out targets."
                 )
             object.__setattr__(self, "targets", check_targets(self.targets))
-        if (
-            isinstance(self.max_records, bool)
-            or not isinstance(self.max_records, int)
-            or not 1 <= self.max_records < 2**50
-        ):
+        if not is_integer(self.max_records) or not 1 <= self.max_records < 2**50:
             raise PlanError(
                 f"max_records is {self.max_records!r}. Give an integer from 1 to 2^50 - 1."
             )

@@ -20,7 +20,7 @@ from engine._threads import threads_for
 from engine._validation import check_choice
 from engine.bounds.lower_bounds import full_domain_problem
 from engine.errors import NotApplicable, PlanError, WorkloadError
-from engine.mechanisms.base import Forecast, Limits, NoiseLaw
+from engine.mechanisms.base import Forecast, Limits, NoiseLaw, is_number
 from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
@@ -174,11 +174,7 @@ class Optimum(ExplicitMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (
-            isinstance(self.gap, bool)
-            or not isinstance(self.gap, (int, float))
-            or not 0 < self.gap < 1
-        ):
+        if not is_number(self.gap) or not 0 < self.gap < 1:
             raise PlanError(f"gap is {self.gap!r}. Give a number between 0 and 1, such as 1e-5.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:

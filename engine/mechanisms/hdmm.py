@@ -50,7 +50,7 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError
-from engine.mechanisms.base import Forecast, Limits
+from engine.mechanisms.base import Forecast, Limits, is_integer
 from engine.mechanisms.kronecker import (
     GramBuilder,
     KroneckerSolver,
@@ -862,7 +862,7 @@ class HDMM(ExplicitMechanism):
         )
         for name in ("restarts", "seed"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+            if not is_integer(value) or not 0 <= value < 2**31:
                 raise PlanError(f"{name} is {value!r}. Give an integer from 0 to 2^31 - 1.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:

@@ -59,7 +59,7 @@ from engine._threads import threads_for
 from engine._validation import check_int
 from engine.bounds.lower_bounds import domain_gram
 from engine.errors import LimitExceeded, PlanError, WorkloadError
-from engine.mechanisms.base import Forecast, Limits, NoiseLaw
+from engine.mechanisms.base import Forecast, Limits, NoiseLaw, is_integer
 from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
@@ -987,10 +987,8 @@ class Hierarchical(PerAttribute):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        branching = self.branching
-        if branching != "best" and (
-            isinstance(branching, bool) or not isinstance(branching, int) or branching < 2
-        ):
+        branching: Any = self.branching
+        if branching != "best" and (not is_integer(branching) or branching < 2):
             raise PlanError(f"branching is {branching!r}. Give an integer from 2, or 'best'.")
 
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:

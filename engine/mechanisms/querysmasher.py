@@ -19,7 +19,7 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
-from engine.mechanisms.base import Forecast, Limits, check_request
+from engine.mechanisms.base import Forecast, Limits, check_request, is_number
 from engine.mechanisms.kronecker import table_design, table_seconds, unit_seconds
 from engine.mechanisms.residual_base import (
     BASE_BYTES,
@@ -118,11 +118,7 @@ class QuerySmasher(ResidualMechanism):
                     ' "sum". Give it with centers="tuned" and objective="sum", or leave it out.'
                 )
         check_choice("option solver", self.solver, PROBLEMS, error=PlanError, public=True)
-        if (
-            isinstance(self.gap, bool)
-            or not isinstance(self.gap, (int, float))
-            or not 1e-9 <= self.gap <= 1
-        ):
+        if not is_number(self.gap) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap is {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
     @property

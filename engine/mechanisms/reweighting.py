@@ -47,6 +47,7 @@ import numpy as np
 from engine._arrays import Array
 from engine._clock import planning_time
 from engine.errors import PlanError
+from engine.mechanisms.base import is_number
 from engine.plans import Block
 from engine.plans.objectives import (
     ClassQueries,
@@ -96,11 +97,8 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
     except (TypeError, ValueError):
         numbers = [-1]
     shares = list(keep.values()) if several else [keep]
-    real = all(
-        isinstance(v, (int, float)) and not isinstance(v, bool) and 0.0 <= v < math.inf
-        for v in shares
-    )
-    if not real or min(numbers, default=0) < 0:
+    are_valid = all(is_number(share) and 0.0 <= share < math.inf for share in shares)
+    if not are_valid or min(numbers, default=0) < 0:
         raise PlanError(
             f"keep is {str(keep)[:60]}. Give the relative increase of the error of a group that is"
             " allowed, 0 or more: one number for all groups, or a mapping from group numbers to"
