@@ -352,24 +352,18 @@ def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sect
     single = [_single(frame, key, weight) for key, weight in terms.single.items()]
     even, odd = list[Slab](), list[Slab]()  # symmetric and antisymmetric parts of pairs
     for keys, weight in terms.pair.items():
-        for sign, side in ((1, even), (-1, odd)):
-            slab = (
-                _product(frame, keys, weight, sign)
-                if len(keys) == 2
-                else _joint(state, role, k, keys, weight, sign)
-            )
-            if slab is not None:
-                side.append(slab)
+        for sign, slabs in ((1, even), (-1, odd)):
+            if len(keys) == 2:
+                slabs.append(_product(frame, keys, weight, sign))
+            elif (slab := _joint(state, role, k, keys, weight, sign)) is not None:
+                slabs.append(slab)
     # numbers of symmetric pairs without the constant and of antisymmetric ones
     S, L = k * u // 2, u * (u - 1) // 2
-    # columns of slabs: constant and others of one attribute; pairs with the constant and without it
-    zero, one, sums, pairs, odd_pairs = (
-        slice(0, 1),
-        slice(1, None),
-        slice(1, k),
-        slice(k, None),
-        slice(u, None),
-    )
+    # columns of the slabs of single attributes, and of the symmetric slabs of pairs
+    zero, one = slice(0, 1), slice(1, None)  # the constant, other functions
+    # symmetric pairs with the constant, and without it; antisymmetric pairs in the same order
+    sums, pairs = slice(1, k), slice(k, None)
+    odd_sums, odd_pairs = slice(0, u), slice(u, None)
     trivial = [
         *((slab, [(zero, 0, 1.0)]) for slab in total),
         *((slab, [(zero, 0, math.sqrt(d)), (one, 1, 1.0)]) for slab in single),
@@ -388,7 +382,7 @@ def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sect
     standard = [
         *((slab, [(one, 0, 1.0)]) for slab in single),
         *((slab, [(sums, 0, math.sqrt(d / 2 - 1)), (pairs, u, 1.0)]) for slab in even if d > 2),
-        *((slab, [(slice(0, u), 0, math.sqrt(d / 2)), (odd_pairs, u + S, 1.0)]) for slab in odd),
+        *((slab, [(odd_sums, 0, math.sqrt(d / 2)), (odd_pairs, u + S, 1.0)]) for slab in odd),
     ]
     out = [
         Sector(name="trivial", times=1.0, width=1 + u + (S if even else 0), placed=trivial),

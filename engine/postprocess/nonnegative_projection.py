@@ -64,6 +64,7 @@ CG_PASSES = 2  # the second pass removes the error of the first, down to roundin
 ROUNDING_SHARE = 1e-14  # rounding error as a share of the total
 
 
+# maximal set -> subset -> means of the multipliers of the table over the other attributes
 _Means = dict[Axes, dict[Axes, Array]]
 
 
@@ -222,34 +223,31 @@ def project_nonnegative(
     total = float(contrasts[()])
     possible, uniform = possible or {}, uniform or {}
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
-    dual = _multipliers(contrasts, tables, sizes, possible, exact)
-    momentum, active, means, worst = (
-        1.0,
-        list(dual.values()),
-        dict[Axes, dict[Axes, Array]](),
-        dict[Axes, float](),
-    )
-    first_round = 0
+    duals = _multipliers(contrasts, tables, sizes, possible, exact)
+    first_round, momentum = 0, 1.0
+    active = list(duals.values())  # multipliers of the tables that are updated in this round
+    means: _Means = {}
+    violations: dict[Axes, float] = {}
     if state := checkpoints.read("search"):
-        first_round, momentum, active = _restore_search(dual, worst, state)
-        means = {axes: block.means() for axes, block in dual.items()}
+        first_round, momentum, active = _restore_search(duals, violations, state)
+        means = {axes: dual.means() for axes, dual in duals.items()}
     for number in range(first_round, MAX_ROUNDS):
         if number > first_round and checkpoints.due:
-            checkpoints.write("search", _search_state(dual, worst, number, momentum, active))
-        for block in active:
-            means[block.axes] = block.means()
-        moved = _lower_contrasts(means, lower, exact)
+            checkpoints.write("search", _search_state(duals, violations, number, momentum, active))
+        for dual in active:
+            means[dual.axes] = dual.means()
+        projected_lower = _lower_contrasts(means, lower, exact)
         updates_all = number % ROUNDS_PER_FULL_UPDATE == 0 or number == MAX_ROUNDS - 1 or not active
+        # weighted distance of cells with multipliers from 0, sum of the multipliers, and the inner
+        # product of momentum and gradient
         slack = multiplier_sum = opposition = 0.0
-        for block in dual.values() if updates_all else active:
-            table = _table_at(contrasts[block.axes], block, moved, means[block.axes])
-            worst[block.axes] = block.violation(table)
-            slack += table.size * float(
-                np.abs(table.reshape(-1)[block.cells]) @ np.abs(block.point)
-            )
-            multiplier_sum += float(np.abs(block.point).sum())
-            opposition += block.follow(table)
-        violated = max(worst.values(), default=0.0) > tolerance * total
+        for dual in duals.values() if updates_all else active:
+            table = _table_at(contrasts[dual.axes], dual, projected_lower, means[dual.axes])
+            violations[dual.axes] = dual.violation(table)
+            slack += table.size * float(np.abs(table.reshape(-1)[dual.cells]) @ np.abs(dual.point))
+            multiplier_sum += float(np.abs(dual.point).sum())
+            opposition += dual.follow(table)
+        violated = max(violations.values(), default=0.0) > tolerance * total
         if number == MAX_ROUNDS - 1 or (
             updates_all
             and not violated
@@ -259,20 +257,20 @@ def project_nonnegative(
         momentum = 1.0 if opposition > 0.0 else momentum
         previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
         # skip tables that nearly satisfy their constraints, as most do many rounds before the last
-        active = list(dual.values()) if updates_all else active
-        for block in active:
-            skipped = violated and worst[block.axes] <= SKIP_TOLERANCE * tolerance * total
-            block.extrapolate(0.0 if skipped else (previous - 1.0) / momentum)
+        active = list(duals.values()) if updates_all else active
+        for dual in active:
+            skipped = violated and violations[dual.axes] <= SKIP_TOLERANCE * tolerance * total
+            dual.extrapolate(0.0 if skipped else (previous - 1.0) / momentum)
             if skipped:
-                means[block.axes] = block.means()
+                means[dual.axes] = dual.means()
         active = [
-            block
-            for block in active
-            if not violated or worst[block.axes] > SKIP_TOLERANCE * tolerance * total
+            dual
+            for dual in active
+            if not violated or violations[dual.axes] > SKIP_TOLERANCE * tolerance * total
         ]
         tell(min(1.0, number / MAX_ROUNDS), AGREEING)
-    _apply_multipliers(contrasts, dual, means)
-    projected = {**contrasts, **moved}
+    _apply_multipliers(contrasts, duals, means)
+    projected = {**contrasts, **projected_lower}
     if possible:
         projected = zero_impossible_cells(projected, tables, sizes, possible, exact)
     projected = mix_with_uniform(projected, tables, possible, uniform, exact)
@@ -281,40 +279,40 @@ def project_nonnegative(
 
 
 def _search_state(
-    dual: Mapping[Axes, _Multipliers],
-    worst: Mapping[Axes, float],
+    duals: Mapping[Axes, _Multipliers],
+    violations: Mapping[Axes, float],
     number: int,
     momentum: float,
     active: list[_Multipliers],
 ) -> dict[str, Array]:
     """Return the state from which the search continues at round ``number``, as named arrays."""
-    axes = list(dual)
+    axes = list(duals)
     out = {
         "number": np.array(number),
         "momentum": np.array(momentum),
-        "worst": np.array([worst[a] for a in axes]),
+        "worst": np.array([violations[a] for a in axes]),
     }
-    out["active"] = np.array([axes.index(block.axes) for block in active], dtype=np.int64)
-    for k, block in enumerate(dual.values()):
-        out |= {f"cells {k}": block.cells, f"values {k}": block.values, f"point {k}": block.point}
+    out["active"] = np.array([axes.index(dual.axes) for dual in active], dtype=np.int64)
+    for k, dual in enumerate(duals.values()):
+        out |= {f"cells {k}": dual.cells, f"values {k}": dual.values, f"point {k}": dual.point}
     return out
 
 
 def _restore_search(
-    dual: Mapping[Axes, _Multipliers], worst: dict[Axes, float], state: Mapping[str, Any]
+    duals: Mapping[Axes, _Multipliers], violations: dict[Axes, float], state: Mapping[str, Any]
 ) -> tuple[int, float, list[_Multipliers]]:
     """Restore a search from the arrays of `_search_state`.
 
-    Changes ``dual`` and ``worst`` in place.  Returns the number of the round, the momentum and the
-    multipliers of the tables that are updated in this round.
+    Changes ``duals`` and ``violations`` in place.  Returns the number of the round, the momentum
+    and the multipliers of the tables that are updated in this round.
     """
-    for k, (axes, block) in enumerate(dual.items()):
-        block.cells, block.values, block.point = (
+    for k, (axes, dual) in enumerate(duals.items()):
+        dual.cells, dual.values, dual.point = (
             state[f"{word} {k}"] for word in ("cells", "values", "point")
         )
-        worst[axes] = float(state["worst"][k])
-    blocks = list(dual.values())
-    return int(state["number"]), float(state["momentum"]), [blocks[k] for k in state["active"]]
+        violations[axes] = float(state["worst"][k])
+    active = [list(duals.values())[k] for k in state["active"]]
+    return int(state["number"]), float(state["momentum"]), active
 
 
 def zero_impossible_cells(
@@ -333,33 +331,30 @@ def zero_impossible_cells(
     Guarantee: the projection is linear in ``contrasts`` and the identity if all impossible cells
     are 0, so that unbiased tables remain unbiased.
     """
-    dual = _multipliers(contrasts, tables, sizes, possible, exact)
+    duals = _multipliers(contrasts, tables, sizes, possible, exact)
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
-    constrained = [block for block in dual.values() if block.impossible is not None]
+    constrained = [dual for dual in duals.values() if dual.impossible is not None]
     zeros = {axes: np.zeros_like(c) for axes, c in lower.items()}
-    ends = np.cumsum([block.cells.size for block in constrained])[:-1]
+    ends = np.cumsum([dual.cells.size for dual in constrained])[:-1]
 
     def change_of_impossible_cells(point: Array) -> Array:
         """Set the multipliers; return the counts by which they change the impossible cells."""
-        for block, values in zip(constrained, np.split(point, ends), strict=True):
-            block.point = values
-        means = {axes: block.means() for axes, block in dual.items()}
-        moved = _lower_contrasts(means, zeros, exact)
-        moved[()] = zeros[()]
+        for dual, values in zip(constrained, np.split(point, ends), strict=True):
+            dual.point = values
+        means = {axes: dual.means() for axes, dual in duals.items()}
+        projected_lower = _lower_contrasts(means, zeros, exact)
+        projected_lower[()] = zeros[()]  # the total does not change
         parts = []
-        for block in constrained:
-            table = _table_at(np.zeros(block.shape), block, moved, means[block.axes])
-            parts.append(table.reshape(-1)[block.cells])
+        for dual in constrained:
+            table = _table_at(np.zeros(dual.shape), dual, projected_lower, means[dual.axes])
+            parts.append(table.reshape(-1)[dual.cells])
         return np.concatenate(parts)
 
     linear = scipy.sparse.linalg
     rounding = ROUNDING_SHARE * abs(float(contrasts[()]))
     for _ in range(CG_PASSES if constrained else 0):
         counts = np.concatenate(
-            [
-                assemble_table(contrasts, block.axes).reshape(-1)[block.cells]
-                for block in constrained
-            ]
+            [assemble_table(contrasts, dual.axes).reshape(-1)[dual.cells] for dual in constrained]
         )
         rounding = max(rounding, ROUNDING_SHARE * float(np.linalg.norm(counts)))
         # the system is singular: below the rounding level, the residual would grow again
@@ -369,21 +364,21 @@ def zero_impossible_cells(
         )
         # this call stores the solution in the multipliers
         change_of_impossible_cells(solution)
-        means = {axes: block.means() for axes, block in dual.items()}
-        moved = _lower_contrasts(means, lower, exact)
-        lower = moved | {(): lower[()]}
-        _apply_multipliers(contrasts, dual, means)
+        means = {axes: dual.means() for axes, dual in duals.items()}
+        projected_lower = _lower_contrasts(means, lower, exact)
+        lower = projected_lower | {(): lower[()]}
+        _apply_multipliers(contrasts, duals, means)
         contrasts = {**contrasts, **lower}
     return contrasts
 
 
 def _apply_multipliers(
-    contrasts: dict[Axes, Array], dual: Mapping[Axes, _Multipliers], means: _Means
+    contrasts: dict[Axes, Array], duals: Mapping[Axes, _Multipliers], means: _Means
 ) -> None:
     """Add g times the contrast of its multipliers to every contrast of a maximal set, in place."""
-    for axes, block in dual.items():
-        add_lower(contrasts[axes], axes, block.lower_contrast(means[axes]))
-        contrasts[axes].reshape(-1)[block.cells] += block.weight * block.point
+    for axes, dual in duals.items():
+        add_lower(contrasts[axes], axes, dual.lower_contrast(means[axes]))
+        contrasts[axes].reshape(-1)[dual.cells] += dual.weight * dual.point
         # remove the rounding errors that many small steps have accumulated
         contrasts[axes] = contrast(contrasts[axes])
 
@@ -441,17 +436,19 @@ def _lower_contrasts(
     for margins in means.values():
         for inside, values in margins.items():
             sums[inside] = sums[inside] + values if inside in sums else values
-    moved = {}
+    projected_lower = {}
     for inside, values in lower.items():
         free = inside in sums and inside not in exact
-        moved[inside] = values + _weight(inside) * contrast(sums[inside]) if free else values
-    return moved
+        projected_lower[inside] = (
+            values + _weight(inside) * contrast(sums[inside]) if free else values
+        )
+    return projected_lower
 
 
 def _table_at(
     contrast_values: Array,
     dual: _Multipliers,
-    moved: Mapping[Axes, Array],
+    projected_lower: Mapping[Axes, Array],
     means: Mapping[Axes, Array],
 ) -> Array:
     """Return the table on the set of ``dual`` at the present multipliers, in counts.
@@ -459,14 +456,17 @@ def _table_at(
     Parameters
     ----------
     contrast_values : given contrast of the table.
-    moved : contrasts of all sets that are not maximal, see `_lower_contrasts`.
+    projected_lower : contrasts of all sets that are not maximal, see `_lower_contrasts`.
     means : means of the multipliers of this table on subsets.
     """
     table, lower = contrast_values.copy(), dual.lower_contrast(means)
     add_lower(
         table,
         dual.axes,
-        {a: moved[a] + lower[a] if a in lower else moved[a] for a in proper_subsets(dual.axes)},
+        {
+            a: projected_lower[a] + lower[a] if a in lower else projected_lower[a]
+            for a in proper_subsets(dual.axes)
+        },
     )
     table.reshape(-1)[dual.cells] += dual.weight * dual.point
     return table

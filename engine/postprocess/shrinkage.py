@@ -513,10 +513,10 @@ def make_consistent(
     tell: Listener,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> dict[Axes, Array]:
-    """Make fitted tables consistent and non-negative; change their contrasts in place, return them.
+    """Change the contrasts of fitted tables so that these agree and have no negative cells.
 
-    ``tolerance`` is the share of uniform tables that may be mixed in.  The schema must have no
-    impossible cells and no public tables.
+    Returns ``contrasts``, which change in place.  ``tolerance`` is the share of uniform tables that
+    may be mixed in.  The schema must have no impossible cells and no public tables.
 
     Guarantee: every table is at least 0, up to the rounding of sums.
     """
@@ -524,25 +524,21 @@ def make_consistent(
     joint_sets = [axes for axes in evidence.tables if len(axes) <= 2]
     scaled_sets = [axes for axes in evidence.tables if len(axes) > 2]
     scaled_margins = {subset for axes in scaled_sets for subset in largest_subsets(axes)}
+    # project some sets jointly, scale the tables on others to the projected margins, and repeat with
+    # the tables for which scaling failed among the joint sets
     for number in itertools.count():
         # the number of rounds is unknown, so each round takes half of the remaining progress
         low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)
         projected_sets = maximal_sets([*joint_sets, *scaled_margins])
         before = {axes: contrasts[axes] for axes in all_sets(tuple(projected_sets))}
-        copies, tolerance = (
-            {axes: c.copy() for axes, c in before.items()},
-            margin_tolerance if scaled_sets else tolerance,
-        )
-        part_tell, round_checkpoints = (
-            _part(tell, low, share),
-            checkpoints.of_part(f"agree {number}"),
-        )
+        tolerance = margin_tolerance if scaled_sets else tolerance
+        round_checkpoints = checkpoints.of_part(f"agree {number}")
         contrasts |= project_nonnegative(
-            copies,
+            {axes: c.copy() for axes, c in before.items()},
             projected_sets,
             evidence.sizes,
             tolerance,
-            part_tell,
+            _part(tell, low, share),
             checkpoints=round_checkpoints,
         )
         failed = []
@@ -552,8 +548,7 @@ def make_consistent(
             margins = {
                 subset: assemble_table(contrasts, subset) for subset in largest_subsets(axes)
             }
-            done = round_checkpoints.read(name := "on " + ",".join(map(str, axes)))
-            if done:
+            if done := round_checkpoints.read(name := "on " + ",".join(map(str, axes))):
                 contrasts[axes] = done["contrast"]
             else:
                 contrasts[axes] = contrast(

@@ -72,41 +72,40 @@ def nearest_people(
     records = _tree_of_people(tables, sizes, people, generator) if done is None else done["records"]
     objective = _Objective(tables, sizes, records, impossible or {})
     order = columns = np.array(sorted({a for axes in tables for a in axes}), dtype=np.int64)
-    before, first_update, updates = math.inf, 0, MAX_ROUNDS * len(columns) if people else 0
+    previous_value, first_update = math.inf, 0
+    updates = MAX_ROUNDS * len(columns) if people else 0
     if done is not None:
-        objective.gaps, order, before, first_update = (
-            done["gaps"],
-            done["order"],
-            float(done["before"]),
-            int(done["updates"]),
-        )
+        objective.gaps, order = done["gaps"], done["order"]
+        previous_value, first_update = float(done["before"]), int(done["updates"])
         set_state(generator, done["generator"])
     allowed, share = tolerance * people * len(tables), 0.0
     first_distance = max(objective.distance, allowed)
     for update in range(first_update, updates):
         if update % len(columns) == 0:
-            if objective.distance <= allowed or objective.value >= (1.0 - MIN_IMPROVEMENT) * before:
+            improved = objective.value < (1.0 - MIN_IMPROVEMENT) * previous_value
+            if objective.distance <= allowed or not improved:
                 break
-            before, order = objective.value, generator.permutation(columns)
+            previous_value, order = objective.value, generator.permutation(columns)
         _update_column(records, int(order[update % len(columns)]), objective, generator)
         if checkpoints.due:
             state = {
                 "records": records,
                 "gaps": objective.gaps,
                 "order": order,
-                "before": np.array(before),
+                "before": np.array(previous_value),
             }
             checkpoints.write(
                 "people",
                 state | {"updates": np.array(update + 1), "generator": state_of(generator)},
             )
-        # the distance decreases by a nearly constant factor per round
-        first, present, last = np.log(
+        # progress in the logarithm of the distance, which decreases nearly linearly
+        log_first, log_present, log_allowed = np.log(
             np.maximum([first_distance, objective.distance, allowed], 1.0)
         )
         share = max(share, (update + 1) / updates)
-        if first > last:
-            share = max(share, min(1.0, float((first - present) / (first - last))))
+        if log_first > log_allowed:
+            done_share = float((log_first - log_present) / (log_first - log_allowed))
+            share = max(share, min(1.0, done_share))
         tell(share, "Adjusting records to the tables")
     return records
 
