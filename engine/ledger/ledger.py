@@ -375,11 +375,11 @@ def changed_total(
             f"The total of {dataset!r} has this amount already, and nothing was written. Give"
             " another amount."
         )
-    words = {
+    attribution = {
         "by": normalize_line("name", by, most=MAX_AUTHOR_CHARS),
         "reason": normalize_line("reason", reason, most=MAX_REASON_CHARS),
     }
-    note = json.dumps(words, ensure_ascii=False, sort_keys=True)
+    note = json.dumps(attribution, ensure_ascii=False, sort_keys=True)
     note = normalize_line("note", note, most=MAX_NOTE_CHARS)
     return {
         "dataset": dataset,
@@ -477,21 +477,21 @@ class Ledger:
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, wait: float = 30.0) -> Ledger:
         """Create a ledger; raise LedgerError if the file or results of an earlier ledger exist."""
-        place = Path(path).resolve()
+        ledger_file = Path(path).resolve()
         # results or a journal without a ledger show that the ledger was moved or lost, and a new
         # one would grant its budget again
         for trace in (
-            results_folder(place),
-            key_file(place),
-            place.with_name(place.name + "-journal"),
+            results_folder(ledger_file),
+            key_file(ledger_file),
+            ledger_file.with_name(ledger_file.name + "-journal"),
         ):
-            if trace.exists() and not place.exists():
+            if trace.exists() and not ledger_file.exists():
                 raise LedgerError(
-                    f"{trace} belongs to a ledger {place}, which is missing. Restore that ledger,"
-                    " or give another name for the new one."
+                    f"{trace} belongs to a ledger {ledger_file}, which is missing. Restore that"
+                    " ledger, or give another name for the new one."
                 )
-        create_file(place)
-        return cls(place, wait=wait)
+        create_file(ledger_file)
+        return cls(ledger_file, wait=wait)
 
     def add_dataset(
         self, dataset: str, *, total: Budget, note: str = "", kind: str | None = None
@@ -938,9 +938,9 @@ def verify_ledger(
     results : whether to read every saved file and compare its SHA-256.
     wait : seconds to wait for other programs.
     """
-    place = Path(path).resolve()
+    ledger_file = Path(path).resolve()
     try:
-        with transaction(place, write=False, wait=wait) as connection:
+        with transaction(ledger_file, write=False, wait=wait) as connection:
             problems = file_problems(connection)
             rows = read_rows(connection)
             book, rule_violations = balance(rows)
@@ -949,7 +949,7 @@ def verify_ledger(
             problems += (
                 chain_problems(connection, rows)
                 + rule_violations
-                + stray_results(place, book.spends)
+                + stray_results(ledger_file, book.spends)
             )
     except LedgerError as error:
         return (str(error),)
@@ -964,7 +964,7 @@ def verify_ledger(
                 f"row {seq}{key_text} of a receipt is not in the ledger: an old copy was restored"
             )
     if results:
-        problems += filter(None, (result_problem(place, row) for row in book.saved.values()))
+        problems += filter(None, (result_problem(ledger_file, row) for row in book.saved.values()))
     return tuple(problems)
 
 

@@ -41,12 +41,12 @@ FORMAT, _ENDING, _SEED_BYTES = "journal/1", ".journal", 32
 class Journal:
     """Seed of the noise of one release, and the digest of the counts for which it was created.
 
-    The digest is keyed with the seed; ``place`` is the file of the journal.
+    The digest is keyed with the seed; ``path`` is the file of the journal.
     """
 
     seed: bytes = field(repr=False)
     digest: str = field(repr=False)
-    place: Path
+    path: Path
 
     def check(self, digest: str) -> None:
         """Raise DataError unless ``digest`` belongs to the counts with which the release started."""
@@ -64,14 +64,14 @@ class Journal:
         seed, a digest of journal, counts and row, and the number of the call, so no two calls hash
         the same input.
 
-        >>> journal = Journal(seed=bytes(32), digest="d", place=Path("j"))
+        >>> journal = Journal(seed=bytes(32), digest="d", path=Path("j"))
         >>> one, again, other = journal.bits("row 1"), journal.bits("row 1"), journal.bits("row 2")
         >>> first = one(8)
         >>> first == again(8), first == one(8), first == other(8)
         (True, False, False)
         """
         purpose = hashlib.sha256(
-            json.dumps([FORMAT, self.place.name, self.digest, row_hash]).encode()
+            json.dumps([FORMAT, self.path.name, self.digest, row_hash]).encode()
         ).digest()
         requests = 0
 
@@ -84,8 +84,8 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the journal file durably."""
-        self.place.unlink(missing_ok=True)
-        sync_folder(self.place.parent)
+        self.path.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
 
 
 @contextmanager
@@ -115,16 +115,16 @@ def journal(
     LedgerError
         Another run has locked the journal, or it cannot be read or created.
     """
-    place = _place(ledger, key)
+    path = _journal_path(ledger, key)
     with ExitStack() as locks:
-        file = _open_locked(place, locks)
+        file = _open_locked(path, locks)
         if spent():
             # a new journal would be a second draw for the same spend
-            yield _read(file, place) if file else None, True
+            yield _read(file, path) if file else None, True
             return
         # a journal without a spend has produced no noise
-        place.unlink(missing_ok=True)
-        new = Journal(seed=seed, digest=digest(seed), place=place)
+        path.unlink(missing_ok=True)
+        new = Journal(seed=seed, digest=digest(seed), path=path)
         # without file locks, the journal of a killed run looks like that of an active run, so none
         # is stored
         if HAS_FILE_LOCKS:
@@ -136,18 +136,18 @@ def journal(
             try:
                 # link fails if the name exists, so only one of two concurrent runs succeeds; rename
                 # would replace the file of the other
-                os.link(draft.path, place)
+                os.link(draft.path, path)
             except FileExistsError:
-                raise _locked_error(place) from None
+                raise _locked_error(path) from None
             draft.path.unlink()
-            sync_folder(place.parent)
+            sync_folder(path.parent)
         yield new, False
 
 
 def is_interrupted(ledger: Path, key: str) -> bool:
     """Return whether a release has a journal that no active run has locked."""
     with ExitStack() as locks, suppress(LedgerError):
-        return _open_locked(_place(ledger, key), locks) is not None
+        return _open_locked(_journal_path(ledger, key), locks) is not None
     return False
 
 
@@ -156,53 +156,53 @@ def remove_ended(ledger: Path, unfinished: Callable[[], Collection[str]]) -> Non
 
     ``unfinished`` returns the keys of all other releases: those with a spend and no result.
     """
-    for place in results_folder(ledger).glob(f"*{_ENDING}"):
+    for path in results_folder(ledger).glob(f"*{_ENDING}"):
         with ExitStack() as locks, suppress(OSError, LedgerError):
             # evaluated under the lock, because a run spends only while it holds the lock
-            if _open_locked(place, locks) and place not in {
-                _place(ledger, key) for key in unfinished()
+            if _open_locked(path, locks) and path not in {
+                _journal_path(ledger, key) for key in unfinished()
             }:
-                place.unlink()
-                sync_folder(place.parent)
+                path.unlink()
+                sync_folder(path.parent)
 
 
-def _place(ledger: Path, key: str) -> Path:
+def _journal_path(ledger: Path, key: str) -> Path:
     return result_file(ledger, key).with_suffix(_ENDING)
 
 
-def _open_locked(place: Path, locks: ExitStack) -> BinaryIO | None:
+def _open_locked(path: Path, locks: ExitStack) -> BinaryIO | None:
     """Open a file and lock it until ``locks`` is closed; return None if it does not exist.
 
     Raises LedgerError if another run holds the lock.
     """
     while True:
         try:
-            handle = os.open(place, os.O_RDWR)
+            handle = os.open(path, os.O_RDWR)
         except FileNotFoundError:
             return None
         file = locks.enter_context(os.fdopen(handle, "r+b"))
         if not locked(file):
-            raise _locked_error(place)
+            raise _locked_error(path)
         # the run that had the lock before may have deleted the file after it was opened here
         with suppress(FileNotFoundError):
-            if os.fstat(file.fileno()).st_ino == os.stat(place).st_ino:
+            if os.fstat(file.fileno()).st_ino == os.stat(path).st_ino:
                 return file
 
 
-def _read(file: BinaryIO, place: Path) -> Journal | None:
+def _read(file: BinaryIO, path: Path) -> Journal | None:
     """Read a journal; return None if it is damaged."""
     try:
         data = parse_json(file.read())
         if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != _SEED_BYTES:
             return None
-        return Journal(seed=seed, digest=str(data["digest"]), place=place)
+        return Journal(seed=seed, digest=str(data["digest"]), path=path)
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _locked_error(place: Path) -> LedgerError:
+def _locked_error(path: Path) -> LedgerError:
     return LedgerError(
-        f"Another run of this release is active and has locked {place.name}. This run spent"
+        f"Another run of this release is active and has locked {path.name}. This run spent"
         " nothing. Wait until the other run ends, then repeat the same attempt: it returns the"
         " result of that run."
     )

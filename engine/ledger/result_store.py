@@ -94,14 +94,14 @@ def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
             folder.chmod(0o700)
         # a power cut loses directory entries that were not synced, so the entry of this folder is
         sync_folder(folder.parent)
-        place, file = _locked_temporary_file(folder)
+        path, file = _locked_temporary_file(folder)
         with file:
             try:
                 _allocate(file, size)
-                yield Draft(path=place, file=file)
+                yield Draft(path=path, file=file)
             finally:
                 with suppress(OSError):
-                    os.unlink(place)
+                    os.unlink(path)
     except OSError as error:
         raise LedgerError(
             f"A result cannot be saved in {folder}: {error.strerror or error}. Free disk space, or"
@@ -111,10 +111,10 @@ def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
 
 def remove_stale(ledger: Path) -> None:
     """Remove temporary files of killed runs; locked files of active runs remain."""
-    for place in results_folder(ledger).glob(f"*{_PART}"):
-        with suppress(OSError), open(place, "r+b") as file:
+    for path in results_folder(ledger).glob(f"*{_PART}"):
+        with suppress(OSError), open(path, "r+b") as file:
             if locked(file):
-                os.unlink(place)
+                os.unlink(path)
 
 
 class _File(io.BufferedRandom):
@@ -131,30 +131,30 @@ class _File(io.BufferedRandom):
 class _SizeCounter(io.RawIOBase):
     """File that stores nothing and only counts its bytes; reading returns zeros."""
 
-    end = place = 0
+    end = position = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
         memoryview(buffer)[:] = bytes(len(buffer))
-        self.place += len(buffer)
+        self.position += len(buffer)
         return len(buffer)
 
     def seekable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self.place
+        return self.position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        self.place = offset + (0, self.place, self.end)[whence]
-        return self.place
+        self.position = offset + (0, self.position, self.end)[whence]
+        return self.position
 
     def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
-        self.place += size
-        self.end = max(self.end, self.place)
+        self.position += size
+        self.end = max(self.end, self.position)
         return size
 
 

@@ -162,7 +162,7 @@ def test_journal_of_running_release_blocks_second_run(release_plan: Plan, ledger
     )
     with opened as (journal, spent):
         assert not spent
-        assert journals(Ledger(ledger.path)) == [journal.place]
+        assert journals(Ledger(ledger.path)) == [journal.path]
         with pytest.raises(LedgerError, match="is active"):
             run_release(release_plan, ledger)
         assert ledger.status("survey").spent == 0.0
@@ -232,7 +232,7 @@ def test_journal_without_spend_is_removed_on_open(release_plan: Plan, ledger: Le
 def test_noise_bits_of_different_spends_differ(tmp_path: Path) -> None:
     """A seed restored from a copy gives other noise for other counts, releases and rows."""
     samples = [
-        noise_journal.Journal(seed=bytes([seed]) * 32, digest=digest, place=tmp_path / name).bits(
+        noise_journal.Journal(seed=bytes([seed]) * 32, digest=digest, path=tmp_path / name).bits(
             row
         )(64)
         for seed in (0, 1)
@@ -241,7 +241,7 @@ def test_noise_bits_of_different_spends_differ(tmp_path: Path) -> None:
         for row in "ef"
     ]
     assert len(set(samples)) == 16
-    stream = noise_journal.Journal(seed=bytes(32), digest="a", place=tmp_path).bits("e")
+    stream = noise_journal.Journal(seed=bytes(32), digest="a", path=tmp_path).bits("e")
     assert len({stream(8) for _ in range(1000)}) == 1000
 
 
@@ -286,7 +286,7 @@ def test_journal_is_synced_to_disk_before_spend(
 
 
 def test_noise_bits_have_mean_one_half(tmp_path: Path) -> None:
-    stream = noise_journal.Journal(seed=bytes(32), digest="a", place=tmp_path).bits("e")
+    stream = noise_journal.Journal(seed=bytes(32), digest="a", path=tmp_path).bits("e")
     bits = np.unpackbits(np.frombuffer(stream(1 << 16) + stream(1 << 16), np.uint8))
     # the seed is fixed, so the mean is deterministic
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))

@@ -608,7 +608,7 @@ BUGS = (
     Bug(
         name="missing ledger replaced by an empty one",
         file="engine/ledger/ledger.py",
-        old="            if trace.exists() and not place.exists():\n",
+        old="            if trace.exists() and not ledger_file.exists():\n",
         new="            if False:\n",
         tests=("tests/ledger/test_faults.py::test_create_over_existing_ledger_is_refused",),
     ),
@@ -682,8 +682,8 @@ BUGS = (
     Bug(
         name="journal key reused for a second spend",
         file="engine/ledger/noise_journal.py",
-        old="self.place.name, self.digest, row_hash])",
-        new="self.place.name, self.digest])",
+        old="self.path.name, self.digest, row_hash])",
+        new="self.path.name, self.digest])",
         tests=("tests/crashes/test_journal.py::test_noise_bits_of_different_spends_differ",),
     ),
     Bug(
@@ -696,7 +696,7 @@ BUGS = (
     Bug(
         name="live release treated as crashed",
         file="engine/ledger/noise_journal.py",
-        old="        if not locked(file):\n            raise _locked_error(place)\n",
+        old="        if not locked(file):\n            raise _locked_error(path)\n",
         new="",
         tests=("tests/crashes/test_journal.py::test_journal_of_running_release_blocks_second_run",),
     ),
