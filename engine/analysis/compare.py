@@ -318,15 +318,15 @@ def _jobs(mechanisms: str | Iterable[MechanismChoice] | None) -> list[_Job]:
 
     Raises PlanError if an argument is not a name or a pair of a name and JSON options.
     """
-    out = []
+    jobs = []
     allowed = "names of mechanisms, or pairs of a name and its options"
     if isinstance(mechanisms, str):
         mechanisms = [mechanisms]
     check_type("mechanisms", mechanisms, (Iterable, type(None)), give=allowed, error=PlanError)
     for choice in variants().values() if mechanisms is None else mechanisms:
         name, options = (choice, {}) if isinstance(choice, str) else _name_and_options(choice)
-        out.append(_Job(label=label_of(name, options), name=name, options=dict(options)))
-    return out
+        jobs.append(_Job(label=label_of(name, options), name=name, options=dict(options)))
+    return jobs
 
 
 def _name_and_options(choice: Any) -> tuple[str, Mapping[str, Any]]:

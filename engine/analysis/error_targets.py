@@ -521,7 +521,7 @@ def fit_targets(
     fitted_plan, min_budget = _plan_and_budget(request, checked_targets)
     if locked is None:
         return _fitted_request(request, checked_targets, fitted_plan, min_budget, 1.0)
-    is_locked = tuple(bool(one) for one in locked)
+    is_locked = tuple(bool(lock) for lock in locked)
     if len(is_locked) != len(checked_targets):
         raise PlanError(
             f"There are {len(is_locked)} locks for {len(checked_targets)} targets. Give one per"

@@ -257,28 +257,28 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
     """
     import pandas as pd
 
-    words, rows = [], []
-    for name, one, other in _setting_rows(first, second):
-        if one != other:
+    sentences, rows = [], []
+    for name, value, other_value in _setting_rows(first, second):
+        if value != other_value:
             # Options that only one of the mechanisms has appear in the table only.
-            if ABSENT not in (one, other):
-                words.append(f"The {name} differs: {one} and {other}.")
-            rows.append((name, one, other))
+            if ABSENT not in (value, other_value):
+                sentences.append(f"The {name} differs: {value} and {other_value}.")
+            rows.append((name, value, other_value))
     schema_rows = _schema_rows(first.schema, second.schema)
     if schema_rows:
-        words.append(f"The schemas differ in {_plural(len(schema_rows), 'attribute')}.")
+        sentences.append(f"The schemas differ in {_plural(len(schema_rows), 'attribute')}.")
     groups = _matched_groups(first, second)
-    for kind, sentence in (
+    for kind, subject in (
         ("only first", "only the first plan has"),
         ("only second", "only the second plan has"),
     ):
         if missing := int((groups["in"] == kind).sum()):
-            words.append(f"{_plural(missing, 'table')} {sentence}.".capitalize())
+            sentences.append(f"{_plural(missing, 'table')} {subject}.".capitalize())
     reweighted = groups[
         (groups["in"] == "both") & (groups["weight, first"] != groups["weight, second"])
     ]
     if len(reweighted):
-        words.append(f"{_plural(len(reweighted), 'table')} with another weight.")
+        sentences.append(f"{_plural(len(reweighted), 'table')} with another weight.")
     rows += schema_rows
     rows += [
         (
@@ -296,26 +296,28 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
         for _, g in groups[groups["in"] != "both"].iterrows()
     ]
     return PlanDifference(
-        words=tuple(words), request=pd.DataFrame(rows, columns=list(REQUEST_COLUMNS)), groups=groups
+        words=tuple(sentences),
+        request=pd.DataFrame(rows, columns=list(REQUEST_COLUMNS)),
+        groups=groups,
     )
 
 
 def _setting_rows(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
     """Return the settings of two plans as rows of name, first value and second value."""
-    out = [
+    rows = [
         ("mechanism", first.mechanism, second.mechanism),
         ("budget", _budget_text(first), _budget_text(second)),
         ("cap on records", f"{first.max_records:,}", f"{second.max_records:,}"),
     ]
     for name in sorted({*first.options, *second.options}):
-        out.append(
+        rows.append(
             (
                 f"option {name}",
                 _option_text(first.options, name),
                 _option_text(second.options, name),
             )
         )
-    return out
+    return rows
 
 
 def _budget_text(plan: Plan) -> str:

@@ -84,8 +84,8 @@ def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
     """
     table = group_table(plan)
     shares = [_quality_shares(ratios, scale) for ratios in _variations(plan, scale.records)]
-    for place, name in enumerate(QUALITIES):
-        table = table.assign(**{name: [share[place] for share in shares]})
+    for k, name in enumerate(QUALITIES):
+        table = table.assign(**{name: [group_shares[k] for group_shares in shares]})
     table = table.assign(**{"publishable from": table["RMSE"] / scale.publishable})
     return table.sort_values(
         ["publishable", "noise", "RMSE"], ascending=[True, False, False], ignore_index=True
@@ -183,12 +183,12 @@ def budget_for_quality(
 
     def ratio(candidate: Plan) -> float:
         """Return the quantile of the coefficients of variation at the share, over its limit."""
-        pieces = _variations(candidate, scale.records)
-        values = np.concatenate(pieces)
+        variations = _variations(candidate, scale.records)
+        values = np.concatenate(variations)
         weights = np.concatenate(
             [
                 np.full(len(p), g.count / len(p))
-                for p, g in zip(pieces, plan.workload.groups, strict=True)
+                for p, g in zip(variations, plan.workload.groups, strict=True)
             ]
         )
         order = np.argsort(values, kind="stable")
@@ -215,10 +215,10 @@ def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False
     positive_part = answers["answer"].where(answers["answer"] > 0.0, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         variation = np.where(answers["std"] > 0.0, answers["std"] / positive_part, 0.0)
-    words = [scale.quality(float(value)) for value in variation]
+    qualities = [scale.quality(float(value)) for value in variation]
     table, position = answers.copy(), list(answers).index("std") + 1
     table.insert(position, "relative error", np.where(np.isfinite(variation), variation, np.nan))
-    table.insert(position + 1, "quality", words)
+    table.insert(position + 1, "quality", qualities)
     if hide:
         hidden = [name for name in ("answer", "low", "high", "relative error") if name in table]
         table.loc[table["quality"] == QUALITIES[2], hidden] = math.nan

@@ -115,15 +115,15 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     table = breakdown(plan, group, query)
     if plan.full_tables:
         return f"All error comes from one measured table, {_name(table['attributes'][0])}."
-    pieces: list[str] = []
+    contributions: list[str] = []
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):
         # smaller shares would be shown as 0%
         if share >= 0.005:
             source = names[0] if names else "the total"
             if len(names) > 1:
                 source = f"the {_name(names)} interaction"
-            pieces.append(f"{share:.0%} {'' if pieces else 'comes '}from {source}")
-    return f"{', '.join(pieces)}." if pieces else "No noise."
+            contributions.append(f"{share:.0%} {'' if contributions else 'comes '}from {source}")
+    return f"{', '.join(contributions)}." if contributions else "No noise."
 
 
 def _name(names: tuple[str, ...]) -> str:
@@ -148,11 +148,11 @@ def group_table(plan: Plan) -> pd.DataFrame:
     errors = errors_by_group(plan)
     names = [" × ".join(names) or "(total)" for names in errors["attributes"]]
     weights = [g.weight for g in plan.workload.groups]
-    out = errors.assign(attributes=names).rename(
+    table = errors.assign(attributes=names).rename(
         columns={"rmse": "RMSE", "max_std": "largest standard error"}
     )
-    out.insert(0, "group", range(len(out)))
-    return out.assign(weight=weights)
+    table.insert(0, "group", range(len(table)))
+    return table.assign(weight=weights)
 
 
 def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.DataFrame:

@@ -261,14 +261,19 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
     NotApplicable : the cells of the attribute cannot be merged, or a group has no equivalent on the
         merged cells.
     """
-    old = workload.schema
-    coarse = (coarser_attribute(a, factor) if a.name == attribute else a for a in old.attributes)
-    new = replace(old, attributes=tuple(coarse))
-    if attribute not in new:
-        # Raises an error that lists the attribute names.
-        old[attribute]
-    groups = [_coarsened_group(new, i, g, attribute, factor) for i, g in enumerate(workload.groups)]
-    return Workload(new, tuple(groups))
+    # Raises an error that lists the attribute names if there is no such attribute.
+    workload.schema[attribute]
+    schema = replace(
+        workload.schema,
+        attributes=tuple(
+            coarser_attribute(a, factor) if a.name == attribute else a
+            for a in workload.schema.attributes
+        ),
+    )
+    groups = [
+        _coarsened_group(schema, i, g, attribute, factor) for i, g in enumerate(workload.groups)
+    ]
+    return Workload(schema, tuple(groups))
 
 
 def _coarsened_group(
@@ -352,15 +357,16 @@ def error_table(before: Plan, after: Plan, group: int, group_after: int | None) 
     """
     import pandas as pd
 
-    old, new = errors_by_group(before), errors_by_group(after)
-    errors_after = [
-        math.nan if group_after is None else float(new[c][group_after]) for c in ("rmse", "max_std")
-    ]
+    errors_before, errors_after = errors_by_group(before), errors_by_group(after)
+    rmse_after = max_std_after = math.nan
+    if group_after is not None:
+        rmse_after = float(errors_after["rmse"][group_after])
+        max_std_after = float(errors_after["max_std"][group_after])
     rows = [
         ("typical error (RMSE)", before.rmse, after.rmse),
-        ("RMSE of this group", old["rmse"][group], errors_after[0]),
-        ("largest error of this group", old["max_std"][group], errors_after[1]),
-        ("largest error of all", old["max_std"].max(), new["max_std"].max()),
+        ("RMSE of this group", errors_before["rmse"][group], rmse_after),
+        ("largest error of this group", errors_before["max_std"][group], max_std_after),
+        ("largest error of all", errors_before["max_std"].max(), errors_after["max_std"].max()),
     ]
     table = pd.DataFrame(rows, columns=["errors in counts", "before", "after"])
     return table.assign(

@@ -340,12 +340,12 @@ def _part_answers(part: Part, table: Array) -> Array:
         return part.family.dot(part.sizes, table)
     # sums of intervals take several times the memory of the table, so they are taken in slabs
     columns = table.reshape(len(table), -1)
-    out = np.empty((part.count, columns.shape[1]))
+    answers = np.empty((part.count, columns.shape[1]))
     step = max(1, ANSWER_SLAB_ENTRIES // len(table))
     for start in range(0, columns.shape[1], step):
         slab = slice(start, start + step)
-        out[:, slab] = part.family.dot(part.sizes, columns[:, slab])
-    return out.reshape(part.count, *table.shape[1:])
+        answers[:, slab] = part.family.dot(part.sizes, columns[:, slab])
+    return answers.reshape(part.count, *table.shape[1:])
 
 
 def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
@@ -429,13 +429,13 @@ def write_archive(
         and its answers.  For a function, the answers are read back from the file one space at a
         time, so that memory holds those of one space.
     """
-    spent = (
+    receipt_fields = (
         {}
         if receipt is None
         else {n: getattr(receipt, n) for n in ("key", "dataset", "utc", "pcost")}
     )
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("release.json", json.dumps({**head, **spent}))
+        archive.writestr("release.json", json.dumps({**head, **receipt_fields}))
         for name, text in texts.items():
             archive.writestr(name, text)
         positions: dict[Space, tuple[int, int]] = {}

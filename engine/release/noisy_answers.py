@@ -47,7 +47,7 @@ def check_blocks(part: Measurable) -> None:
     PlanError
         A block cannot be measured, or the estimates cannot be combined.
     """
-    seen = set[tuple[object, ...]]()
+    checked_classes = set[tuple[object, ...]]()
     for block in part.blocks.values():
         sizes = part.schema.sizes(block.attributes)
         # blocks with equal entries are checked once; weights are arrays, so a block with weights is
@@ -60,8 +60,8 @@ def check_blocks(part: Measurable) -> None:
             block.law,
             block if block.weights is not None else None,
         )
-        if block_class not in seen:
-            seen.add(block_class)
+        if block_class not in checked_classes:
+            checked_classes.add(block_class)
             _check_grid(block)
             _check_on_zeros(block, sizes, estimated=isinstance(part, Plan))
             if not block.column_norm * part.max_records / block.grid < 2.0**MOST_BITS:

@@ -500,9 +500,9 @@ class _Summary:
         if len(labels) < 2:
             raise SchemaError("it has one value only")
         if len(labels) > MAX_LABELS:
-            what = "codes with leading zeros" if self.has_leading_zeros else "texts"
+            noun = "codes with leading zeros" if self.has_leading_zeros else "texts"
             raise SchemaError(
-                f"it has more than {MAX_LABELS} {what}. Declare by hand which of them get a cell"
+                f"it has more than {MAX_LABELS} {noun}. Declare by hand which of them get a cell"
             )
         if any(text.isspace() for text in labels):
             raise SchemaError(
