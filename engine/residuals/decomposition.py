@@ -651,7 +651,7 @@ def _distinct_subworkloads(
 ) -> Decomposition:
     """Return the decomposition with one subworkload per distinct Gram up to scale.
 
-    ``products`` lists the Kronecker products by the numbers in ``contributions``.
+    ``contributions`` refer to the Kronecker products in ``products`` by number.
     """
     schema, split = workload.schema, registry.split
     attribute_classes = _class_numbers(
@@ -730,7 +730,7 @@ Merged = list[MergedTerm]
 
 
 def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
-    """Return the terms of a subworkload's Gram, as few as possible.
+    """Return the terms of a subworkload's Gram, merged so that few remain.
 
     Two terms that differ on one set of axes only are added up: the weighted sum of their Grams on
     this set takes their place.

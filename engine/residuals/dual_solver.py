@@ -74,8 +74,8 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
         image: Array = factor.matrix @ vector
         return factor.matrix.T @ image if factor.low_rank else image
 
-    # random vectors miss an asymmetry with probability 0 and need no permuted copy of the Gram; the
-    # fixed seed makes searches reproducible
+    # invariance is tested on random vectors, which need no permuted copy of the Gram and miss an
+    # asymmetry with probability 0; the fixed seed makes searches reproducible
     rng, sizes, dimension = np.random.default_rng(7), lift.sizes, factor.dimension
     coordinate_sizes = lift.coordinates
     probe, cell_probe = rng.standard_normal(dimension), rng.standard_normal(lift.cells)
@@ -91,8 +91,7 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     ]
     candidates: list[tuple[Signed, Signed]] = []
     for axis_set in reversals:
-        # cosine k is even under reversal if k is even, odd otherwise, so a reversal only changes
-        # signs
+        # reversing the cells multiplies cosine k by (-1)^k
         sign = np.ones(coordinate_sizes)
         for axis in axis_set:
             along = [1] * len(sizes)
@@ -121,8 +120,7 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
         )
         moved_probe = lift.table_coordinates(_act(on_cells, cell_probe)[None])[0]
         lift_invariant = np.allclose(moved_probe, _act(on_coordinates, lifted), rtol=0, atol=1e-9)
-        # only commuting involutions have common characters, and therefore a common block
-        # decomposition
+        # only commuting symmetries have joint eigenspaces, which are the blocks of the Gram
         commuting = all(
             np.allclose(
                 _act(on_coordinates, _act(k, probe)),
@@ -248,7 +246,7 @@ class Weights(Protocol):
         """Return the Hessian of -2 T in the weights of the k orbits ``on``, shape (k, k)."""
 
 
-def concentrated(
+def newton_weights(
     problem: Weights, mass: Array, gap: float, deadline: float
 ) -> tuple[Array, float] | None:
     """Return dual weights that prove the required gap, and the gap they prove.
@@ -530,18 +528,17 @@ class DualProblem:
             mass = s * s
             T, d = self.evaluate(mass)
             total = float(mass.sum())
-            if (
-                d.max() * total / T < ratio
-            ):  # value over bound of the same weights, so that they alone prove the gap
+            # value over bound of the same weights, so that the best weights alone prove the gap
+            if d.max() * total / T < ratio:
                 ratio, best = float(d.max()) * total / T, mass / total
             gap = math.sqrt(ratio) - 1.0
             if watch is not None:
                 watch(gap)
             if options.gap < gap <= near and evaluations >= MIN_NEWTON_EVALUATIONS:
                 near = gap / 10.0
-                few = concentrated(self, best, options.gap, options.deadline)
-                if few is not None:
-                    best, gap = few
+                newton_result = newton_weights(self, best, options.gap, options.deadline)
+                if newton_result is not None:
+                    best, gap = newton_result
                     if watch is not None:
                         watch(gap)
             if gap <= options.gap:
@@ -552,8 +549,8 @@ class DualProblem:
             # the total either
             return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
 
-        # the first step of L-BFGS has length 1: from a longer start it cannot land on s = 0, where
-        # gradients vanish
+        # the first step of L-BFGS has length 1: from a longer vector it cannot end at s = 0, where
+        # the gradient is 0
         first = START_NORM * np.sqrt(
             self.multiplicity / self.multiplicity.sum() if start is None else start
         )
@@ -722,6 +719,7 @@ class FourierProblem(DualProblem):
     def solution(self, mass: Array, status: str) -> Solution:
         if any(_has_circle_center(L) for L in self.lift.matrices):
             return super().solution(mass, f"half circles, {status}")
+        # columns: the Fourier basis in residual coordinates
         E = np.ones((1, 1), dtype=complex)
         for n in self.sizes:
             # column 0 is the constant frequency, which is outside the residual space
@@ -733,7 +731,7 @@ class FourierProblem(DualProblem):
         # scaled to 1
         eigenvalues *= self.lift.cells / eigenvalues.sum()
         half = np.sqrt(eigenvalues)
-        back = np.divide(1.0, half, out=np.zeros_like(half), where=nonzero)
+        inverse_half = np.divide(1.0, half, out=np.zeros_like(half), where=nonzero)
         rows = self.lift.rows(((E * half) @ E.conj().T).real)
         value = float(
             np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=nonzero))
@@ -743,7 +741,7 @@ class FourierProblem(DualProblem):
         strategy = Strategy(
             sizes=self.sizes,
             rows=rows / math.sqrt(max_cost),
-            pinv=((E * back) @ E.conj().T).real * math.sqrt(max_cost),
+            pinv=((E * inverse_half) @ E.conj().T).real * math.sqrt(max_cost),
             complete=bool(nonzero.all()),
         )
         value *= max_cost
@@ -793,7 +791,7 @@ def _independent(blocks: Sequence[Array]) -> list[Array]:
 
 
 def _orthogonal(rows: Array) -> Array:
-    """Return rows made exactly orthogonal, from rows that are so up to rounding errors.
+    """Return orthogonal rows, from rows that are orthogonal up to rounding errors.
 
     ``rows`` are sorted by norm, the longest last.  A rounding error of a long row in a short one
     would bias the answers of queries with small weight.

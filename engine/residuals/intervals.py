@@ -56,9 +56,9 @@ SWEEP_ENTRIES = 1 << 13
 # Newton's method for the conductances of a ladder ends at this relative correction, or after this
 # number of steps
 LADDER_TOLERANCE, MAX_LADDER_STEPS = 1e-8, 6
-# conductance that replaces zero, by which it would be divided
+# conductance that replaces zero, which would be a divisor
 TINY = 1e-300
-# cells up to which the strategy is formed as a matrix
+# largest number of cells for which the strategy is computed as a matrix
 MAX_STRATEGY_CELLS = 10_000
 
 
@@ -226,7 +226,7 @@ class IntervalSpace:
         return out
 
     def cell_traces(self) -> Array:
-        """Return c_i^T G c_i of every cell, its weighted sum of squared coefficients, shape (n,)."""
+        """Return c_i^T G c_i, the weighted sum of squared coefficients of each cell, shape (n,)."""
         gram, n = self.gram, self.cells
         i = np.arange(1.0, n + 1.0)
         diagonal = gram.marginal + gram.prefix * (n + 1 - i) + gram.suffix * i
@@ -361,8 +361,8 @@ def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
     ratio = min(low / high, 1.0)
     count = math.ceil((3.0 - math.log(ratio)) * QUADRATURE_LOG_PRECISION / (2.0 * math.pi**2))
     period = float(ellipkm1(ratio))
-    half = (np.arange(1, (count + 1) // 2 + 1) - 0.5) * period / count
-    phi = _amplitude(half, ratio)
+    lower_half = (np.arange(1, (count + 1) // 2 + 1) - 0.5) * period / count
+    phi = _amplitude(lower_half, ratio)
     sn, cn = np.sin(phi), np.cos(phi)
     dn = np.sqrt(cn**2 + ratio * sn**2)
     scale, pairs = 2.0 * period / (math.pi * count), count // 2
@@ -583,15 +583,17 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     slope = banded[1].reshape(values.shape)
     slope[:, -1] = 0.0
     for _ in range(MAX_LADDER_STEPS):
-        before = values[:, :-1]
-        shrink = resistance * before
-        shrink += 1.0
-        np.reciprocal(shrink, out=shrink)
-        np.multiply(before, shrink, out=error[:, 1:])
+        # error: right-hand side of the recurrence minus l_k; slope: minus the derivative of this side
+        # by l_(k-1), which is 1 / (1 + r_k l_(k-1))^2
+        previous = values[:, :-1]
+        ratio = resistance * previous
+        ratio += 1.0
+        np.reciprocal(ratio, out=ratio)
+        np.multiply(previous, ratio, out=error[:, 1:])
         error[:, 1:] += leak
         error[:, 1:] -= values[:, 1:]
-        shrink *= shrink
-        np.negative(shrink, out=slope[:, :-1])
+        ratio *= ratio
+        np.negative(ratio, out=slope[:, :-1])
         solution, _ = scipy.linalg.lapack.dtbtrs(banded, error.ravel(), uplo="L", diag="U")
         correction = np.asarray(solution).reshape(values.shape)
         correction /= values
@@ -798,8 +800,8 @@ class IntervalSolution:
         """Return strategy rows B on the cells and the reconstruction R of the differences.
 
         Shapes (m, n) and (m, m).  Columns of B have norm at most 1; R @ answers estimates the
-        differences, which determine the piece of every query, with covariance R R^T at noise scale
-        1.
+        differences, which determine the component of every query, with covariance R R^T at noise
+        scale 1.
         """
         import scipy.linalg
 
@@ -861,10 +863,10 @@ def solve(
         proposal = point + step
         is_plain = len(steps) == 1
         if not is_plain:
-            by_step = np.stack([step - other for other in steps[:-1]], axis=1)
-            by_point = np.stack([point - other for other in points[:-1]], axis=1)
-            mix = np.linalg.lstsq(by_step, step, rcond=1e-10)[0]
-            proposal = proposal - (by_point + by_step) @ mix
+            step_changes = np.stack([step - other for other in steps[:-1]], axis=1)
+            point_changes = np.stack([point - other for other in points[:-1]], axis=1)
+            mix = np.linalg.lstsq(step_changes, step, rcond=1e-10)[0]
+            proposal = proposal - (point_changes + step_changes) @ mix
         candidate = evaluate(space, np.exp(proposal - proposal.max()))
         if not is_plain and not candidate.trace >= current.trace * (1.0 - 1e-12):
             points, steps = [], []

@@ -203,7 +203,7 @@ def _listen(
 
 
 def _search(task: Task, cancel_signal: CancelSignal) -> tuple[str, Solution] | Cancelled:
-    """Run a search in a worker and return its key and solution, or the reason why it stopped."""
+    """Run a search in a worker and return its key and solution; Cancelled if it was cancelled."""
     is_same_machine = platform.node() == cancel_signal.machine
     is_child = os.getppid() == cancel_signal.process
 

@@ -31,7 +31,7 @@ from engine._arrays import Array, Index, thin_svd
 from engine.residuals.basis import Axes, Space, basis
 from engine.workload import Part
 
-# tolerances with which rows are in the span of others, and with which a matrix is orthogonal
+# tolerances of the tests that rows are in the span of others, and that a matrix is orthogonal
 SPAN_TOLERANCE, ORTHOGONALITY_TOLERANCE = 1e-9, 1e-5
 # a residual row is not answered if more than this share of its norm is outside the measured span
 MAX_UNMEASURED_SHARE = 1e-6
@@ -264,7 +264,7 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
             placed.append((tuple(attributes[a] for a in axes), numbers[strategy]))
         products.append((scale, placed))
     distinct = dict.fromkeys(entry for _, placed in products for entry in placed)
-    undominated, ties = _undominated(distinct, tables)
+    undominated, removal_steps = _undominated(distinct, tables)
     reduced = {
         (names, k): tables[k][np.ix_(*(undominated[name] for name in names))]
         for names, k in distinct
@@ -276,7 +276,7 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
             bounds, *_product(scale, [(entry[0], reduced[entry]) for entry in placed], order)
         )
     sizes = {name: len(values) for name, values in undominated.items()}
-    return _eliminate(bounds, sizes, order) * (1.0 + TIE_TOLERANCE) ** ties
+    return _eliminate(bounds, sizes, order) * (1.0 + TIE_TOLERANCE) ** removal_steps
 
 
 def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dict[str, Index], int]:

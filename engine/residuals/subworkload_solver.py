@@ -122,7 +122,7 @@ class AlternatingSearch:
     solved: dict[Axes, Searched] = field(default_factory=dict)
 
     @cached_property
-    def across(self) -> list[list[tuple[Axes, Factor]]]:
+    def coupled_factors(self) -> list[list[tuple[Axes, Factor]]]:
         """For every term, its (axes, Gram) factors with axes in several sets."""
         sets = [set(axes) for axes in self.sets]
         return [
@@ -131,7 +131,7 @@ class AlternatingSearch:
         ]
 
     @cached_property
-    def inside(self) -> list[list[Factor | None]]:
+    def inner_grams(self) -> list[list[Factor | None]]:
         """For every set and every term, the Gram of the term's factors with all axes in the set.
 
         It is None if the term has no such factor.
@@ -157,11 +157,11 @@ class AlternatingSearch:
         errors = np.ones_like(minima)
         for t in range(len(self.terms)):
             for u, axes in enumerate(self.sets):
-                if (gram := self.inside[u][t]) is not None:
+                if (gram := self.inner_grams[u][t]) is not None:
                     minima[u, t] = self.search(gram, self.centers_of(axes))[0].bound
         # factors with axes in several sets need the strategies of other axes, which do not exist in
         # the first sweep: it leaves out terms with such factors, unless all terms have some
-        include_coupled = all(self.across)
+        include_coupled = all(self.coupled_factors)
         for _ in range(MAX_SWEEPS):
             for u, axes in enumerate(self.sets):
                 weights = coefficients * np.prod(np.delete(errors, u, axis=0), axis=0)
@@ -175,18 +175,21 @@ class AlternatingSearch:
                 )
                 strategy = self.solved[axes][0].strategy
                 errors[u] = [
-                    1.0 if f is None else _squared_error(strategy, f) for f in self.inside[u]
+                    1.0 if f is None else _squared_error(strategy, f) for f in self.inner_grams[u]
                 ]
             include_coupled = True
-            coupled = [math.prod(self._error(a, f) for a, f in factors) for factors in self.across]
+            coupled = [
+                math.prod(self._error(a, f) for a, f in factors) for factors in self.coupled_factors
+            ]
             previous = self.value
             self.value = float((coefficients * coupled) @ np.prod(errors, axis=0))
             if self.value > previous * (1.0 - MIN_RELATIVE_GAIN):
                 break
-        self.bound = self._pinching_bound() if any(self.across) else 0.0
+        self.bound = self._pinching_bound() if any(self.coupled_factors) else 0.0
         if not self.bound:
             coupled_bounds = [
-                math.prod(self._lower_bound(a, f) for a, f in factors) for factors in self.across
+                math.prod(self._lower_bound(a, f) for a, f in factors)
+                for factors in self.coupled_factors
             ]
             self.bound = float((coefficients * coupled_bounds) @ np.prod(minima, axis=0))
 
@@ -207,10 +210,10 @@ class AlternatingSearch:
         ``weight`` is the term's coefficient times the errors of its factors within other sets.
         None if the term has factors with axes in several sets and ``include_coupled`` is False.
         """
-        gram = self.inside[u][t]
-        if self.across[t] and not include_coupled:
+        gram = self.inner_grams[u][t]
+        if self.coupled_factors[t] and not include_coupled:
             return None
-        for axes, factor in self.across[t]:
+        for axes, factor in self.coupled_factors[t]:
             if self.sets[u][0] in axes:
                 gram = Factor(
                     sizes=(self.sizes[self.sets[u][0]],),
@@ -264,9 +267,11 @@ class AlternatingSearch:
 
         It applies to sums of one product and factors that couple all axes.
         """
-        products = [t for t, factors in enumerate(self.across) if not factors]
+        products = [t for t, factors in enumerate(self.coupled_factors) if not factors]
         coupled_terms = [
-            (c, factors) for (c, _), factors in zip(self.terms, self.across, strict=True) if factors
+            (c, factors)
+            for (c, _), factors in zip(self.terms, self.coupled_factors, strict=True)
+            if factors
         ]
         if len(products) != 1 or not all(
             len(factors[0][0]) == len(self.sizes) for _, factors in coupled_terms
@@ -275,7 +280,7 @@ class AlternatingSearch:
         # singular values of the product's H, one axis per set, and bases of the singular vectors
         singular_values = np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0]))
         transforms: list[Array] = []
-        for axes, factors in zip(self.sets, self.inside, strict=True):
+        for axes, factors in zip(self.sets, self.inner_grams, strict=True):
             gram = factors[products[0]]
             assert gram is not None  # a product has every axis
             # G^(1/2) L D^(1/2) has the singular values of G^(1/2) S^(1/2) for S = L D L^T
@@ -403,7 +408,7 @@ class SubworkloadSolver:
         return [self._forecast(sub, counted) for sub in subs]
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` until all dense searches together are expected to take ``seconds``.
+        """Lower ``dense_limit`` until dense searches are expected to take at most ``seconds``.
 
         ``costs`` are the forecasts of the subworkloads.  With tuned centers the time is limited to
         ``MAX_TUNED_SEARCH_S`` as well, because without the symmetries of uniform centers a search
@@ -433,14 +438,16 @@ class SubworkloadSolver:
             merged_terms = [
                 {k for t in sub.terms for a, k in t.factors if a == x} for x, _ in terms[0]
             ]
-            pieces = [
+            factors_on = [
                 (axes, [number])
                 for (axes, number), merged in zip(terms[0], merged_terms, strict=True)
                 if not merged <= counted
             ]
             counted.update(*merged_terms)
         else:
-            pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
+            factors_on = [
+                (tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])
+            ]
         searches = 1
         sets, prefix = self._sets(sub) if len(terms) > 1 else ([], "")
         if prefix == COUPLED_PREFIX:
@@ -451,10 +458,10 @@ class SubworkloadSolver:
         if sets:
             # on every set of axes: one search per term for the bound, then one per sweep
             searches = len(terms) + ALTERNATING_SWEEPS
-            pieces = [
+            factors_on = [
                 (axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets
             ]
-        for axes, numbers in pieces:
+        for axes, numbers in factors_on:
             sizes = tuple(sub.sizes[a] for a in axes)
             centers = [sub.centers[a] for a in axes]
             grams = [self._structured_gram(self.factors[k], centers) for k in numbers]
@@ -722,7 +729,7 @@ class SubworkloadSolver:
             and not is_configured()
         ):
             return
-        outstanding = [i for i in order if self._unsolved(subs[i])]
+        outstanding = [i for i in order if self._worker_searches(subs[i])]
         seconds = sum(costs[i].seconds for i in outstanding)
         peak_bytes = max((costs[i].peak for i in outstanding), default=0.0)
         # the longest search takes the same time in parallel, so only the time of the others is
@@ -736,7 +743,7 @@ class SubworkloadSolver:
 
         def tasks() -> Iterator[Task]:
             for i in outstanding:
-                for search in self._unsolved(subs[i]):
+                for search in self._worker_searches(subs[i]):
                     if search.key not in seen:
                         searches[search.key] = search
                         seen.add(search.key)
@@ -755,7 +762,7 @@ class SubworkloadSolver:
             self._parallel_results[key] = solution
             self._store(searches.pop(key), solution)
 
-    def _unsolved(self, sub: Subworkload) -> list[Search]:
+    def _worker_searches(self, sub: Subworkload) -> list[Search]:
         """Return the searches of a subworkload that a worker process with one core may run.
 
         Searches with a result in the cache are left out, as well as those that NumPy runs on all

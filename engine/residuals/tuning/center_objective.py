@@ -76,7 +76,8 @@ class Allowance:
     ----------
     memory : largest memory in bytes.
     deadline : time limit on the clock of `planning_time`.
-    stopped : names of the exceeded limits; "work" is that of one step without a time limit.
+    stopped : names of the exceeded limits: "memory", "time", or "work", the time of one step of a
+        search without a time limit.
     """
 
     memory: float = math.inf
@@ -410,18 +411,19 @@ def roles_of(workload: Workload) -> dict[str, Role]:
     Attributes have the same role if they have the same size and occur equally often, with the same
     weights, at the same places of the same parts.
     """
-    identities: dict[Any, int] = {}
+    # numbers of parts, and of places: (number of a part, position in it, parts of its group)
+    numbers: dict[Any, int] = {}
     _, weights = np.unique([group.weight for group in workload.groups], return_inverse=True)
     occurrences: list[Index] = [np.zeros((0, 3), dtype=np.int64)]  # attribute, place, weight
     for group_class in workload.group_classes:
         parts = [
-            (identities.setdefault(p.key, len(identities)), p.axes)
+            (numbers.setdefault(p.key, len(numbers)), p.axes)
             for p in workload.groups[group_class.numbers[0]].parts
         ]
         part_numbers = tuple(sorted(number for number, _ in parts))
         for number, axes in parts:
             for position, axis in enumerate(axes):
-                place = identities.setdefault((number, position, part_numbers), len(identities))
+                place = numbers.setdefault((number, position, part_numbers), len(numbers))
                 columns = [
                     group_class.places[:, group_class.ranks.index(axis)],
                     np.full(len(group_class.numbers), place),
@@ -434,9 +436,9 @@ def roles_of(workload: Workload) -> dict[str, Role]:
         rows[firsts].tolist(), np.bincount(row_class).tolist(), strict=True
     ):
         by_attribute.setdefault(attribute, []).append((*place_and_weight, multiplicity))
-    numbers: dict[Any, Role] = {}
+    roles: dict[Any, Role] = {}
     return {
-        a.name: numbers.setdefault((a.size, tuple(by_attribute.get(i, ()))), len(numbers))
+        a.name: roles.setdefault((a.size, tuple(by_attribute.get(i, ()))), len(roles))
         for i, a in enumerate(workload.schema.attributes)
     }
 
@@ -469,7 +471,7 @@ class CenterProblem:
         self.pieces: list[Piece] = []
         self._numbers: dict[Any, int] = {}
         self._rows: dict[Any, Array] = {}
-        self._starts: dict[Any, Array] = {}
+        self._last_weights: dict[Any, Array] = {}
         self._grams: dict[Any, Array] = {}
         self._zero_pieces: dict[int, bool] = {}
         self._bytes, self._seconds = 0, 0.0
@@ -724,10 +726,10 @@ class CenterProblem:
             gap=self.options.gap,
             evaluations=self.options.evaluations,
             deadline=self.allowance.deadline,
-            start=self._starts.get(key),
+            start=self._last_weights.get(key),
         )
         self.allowance.check()
-        self._starts[key] = solution.dual
+        self._last_weights[key] = solution.dual
         return solution
 
     def rows(self, part: Part) -> Array:
@@ -778,9 +780,9 @@ class CenterProblem:
         with threads_for(n):
             problem = DualProblem(lift=FullDomain(n), factor=factor)
             options = replace(self.options, deadline=self.allowance.deadline)
-            mass, status = problem.maximise(options, self._starts.get(("whole", role)))
-            self._starts["whole", role] = 0.99 * mass + 0.01 / n
-            self._starts[inside] = mass  # also near the optimum for G alone
+            mass, status = problem.maximise(options, self._last_weights.get(("whole", role)))
+            self._last_weights["whole", role] = 0.99 * mass + 0.01 / n
+            self._last_weights[inside] = mass  # also near the optimum for G alone
             pi = problem.solution(mass, status).strategy.covariance.sum(axis=1)
         return np.asarray(pi / pi.sum())
 
@@ -795,7 +797,7 @@ class CenterProblem:
         self.allowance.check()
         with threads_for(factor.rank):
             problem = DualProblem(lift=Lift(factor.sizes, centers), factor=factor)
-            start = self._starts.get(key)
+            start = self._last_weights.get(key)
             if start is not None and len(start) == problem.variables:
                 start = 0.99 * start + 0.01 * problem.multiplicity / problem.multiplicity.sum()
             else:
@@ -804,7 +806,7 @@ class CenterProblem:
                 replace(self.options, deadline=self.allowance.deadline), start
             )
             self.allowance.check()
-            self._starts[key] = mass
+            self._last_weights[key] = mass
             return problem.sensitivities(mass)
 
     def gram(self, part: Part) -> Array:
@@ -843,7 +845,7 @@ class CenterProblem:
         return pi / total_variance
 
     def _averaged_gram(self, part: Part, position: int) -> Array:
-        """Return the Gram of a part on one attribute, averaged over its other attributes."""
+        """Return the Gram of a part on one attribute, with uniform centers on all others."""
         if len(part.sizes) == 1:
             return self.gram(part)
         means = [None if i == position else center(n, None) for i, n in enumerate(part.sizes)]

@@ -106,7 +106,7 @@ def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
     )
 
 
-def first_strategy(gram: Array) -> Array:
+def initial_strategy(gram: Array) -> Array:
     """Return an initial strategy for a Gram: its fourth root, scaled to norm 1, shape (r, r).
 
     It is the optimal strategy, up to scale, if all cells then have equal column norms.
@@ -249,7 +249,7 @@ class PairKind:
     sizes : sizes of the two attributes.
     query_rows : coefficients of the queries on the residual space of the pair, in the basis V;
         shape (queries, r).
-    across : the basis V: orthonormal columns, shape (residual coordinates, r).
+    pair_basis : the basis V: orthonormal columns, shape (residual coordinates, r).
     A : coefficients of the queries on the residual spaces of the two attributes, shapes (queries,
         n_i - 1).
     a0 : coefficients of the queries on the total, shape (queries,).
@@ -260,7 +260,7 @@ class PairKind:
 
     sizes: tuple[int, int]
     query_rows: Array
-    across: Array
+    pair_basis: Array
     A: tuple[Array, Array]
     a0: Array
     swaps: bool
@@ -274,12 +274,14 @@ class PairKind:
     @cached_property
     def lift(self) -> Array:
         """V^T (L_i (x) L_j) at uniform centers, shape (r, n_i, n_j)."""
-        return Lift(self.sizes).rows(np.ascontiguousarray(self.across.T)).reshape(-1, *self.sizes)
+        return (
+            Lift(self.sizes).rows(np.ascontiguousarray(self.pair_basis.T)).reshape(-1, *self.sizes)
+        )
 
     @cached_property
-    def turn(self) -> Array:
+    def swap_matrix(self) -> Array:
         """Matrix that swaps the two attributes, in the coordinates of V, shape (r, r)."""
-        return self.across.T @ swap_pair(self.across, *(n - 1 for n in self.sizes))
+        return self.pair_basis.T @ swap_pair(self.pair_basis, *(n - 1 for n in self.sizes))
 
 
 def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
@@ -311,7 +313,7 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
     return PairKind(
         sizes=(sizes[0], sizes[1]),
         query_rows=U[:, is_nonzero] * singular_values[is_nonzero],
-        across=Vt[is_nonzero].T,
+        pair_basis=Vt[is_nonzero].T,
         A=(axes[0], axes[1]),
         a0=total[:, 0],
         swaps=swaps,
@@ -322,8 +324,8 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
 STEPS_BY_POWER = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}
 # the search with a power ends if a step lowers log S by less than this
 MIN_DECREASE = 1e-8
-# steps that take less than QUICK_STEP_S seconds are so many times more numerous, at most
-# MAX_STEP_FACTOR times
+# if an evaluation is expected to take less than QUICK_STEP_S seconds, the numbers of steps are
+# multiplied by the ratio of the two times, at most by MAX_STEP_FACTOR
 MAX_STEP_FACTOR, QUICK_STEP_S = 6.0, 3e-4
 
 
@@ -378,33 +380,35 @@ class ComplementProblem:
 
     def _find_kinds(self) -> None:
         """Set ``pairs`` and ``singles``, the classes, and the class of every pair and attribute."""
-        on_one: dict[str, list[Group]] = {}
+        groups_on: dict[str, list[Group]] = {}  # attribute -> groups on this attribute alone
         for group in self.workload.groups:
             if group.weight > 0.0 and len(group.attributes) == 1:
-                on_one.setdefault(group.attributes[0], []).append(group)
+                groups_on.setdefault(group.attributes[0], []).append(group)
         for p, ((sizes, _), pairs) in enumerate(pair_kinds(self.workload).items()):
             self.pairs.append(pair_kind_of(sizes, pairs[next(iter(pairs))]))
             self.pairs[p].count = len(pairs)
             self.pair_kind |= dict.fromkeys(pairs, p)
-        inside: dict[str, Counter[tuple[int, int]]] = {}
+        # attribute -> (class of pairs, position in the pair) -> number of its pairs
+        pairs_of: dict[str, Counter[tuple[int, int]]] = {}
         for pair, p in self.pair_kind.items():
             for slot, name in enumerate(pair):
-                inside.setdefault(name, Counter())[p, 0 if self.pairs[p].swaps else slot] += 1
-        kinds: dict[Any, int] = {}
+                position = 0 if self.pairs[p].swaps else slot
+                pairs_of.setdefault(name, Counter())[p, position] += 1
+        class_numbers: dict[Any, int] = {}
         for name in self.workload.schema.names:
-            single_groups = on_one.get(name, [])
-            if name not in inside and not single_groups:
+            single_groups = groups_on.get(name, [])
+            if name not in pairs_of and not single_groups:
                 continue
-            pair_counts = inside.get(name, Counter())
+            pair_counts = pairs_of.get(name, Counter())
             n = self.workload.schema[name].size
-            # attributes of one class share their parameters, so that there are few
+            # attributes of one class have the same parameters, which makes the search smaller
             attribute_class = (
                 n,
                 frozenset(Counter((g.key, g.weight) for g in single_groups).items()),
                 frozenset(pair_counts.items()),
             )
-            if attribute_class not in kinds:
-                kinds[attribute_class] = len(self.singles)
+            if attribute_class not in class_numbers:
+                class_numbers[attribute_class] = len(self.singles)
                 rows = [math.sqrt(g.weight) * product_rows(g) for g in single_groups] or [
                     np.zeros((0, n))
                 ]
@@ -417,13 +421,13 @@ class ComplementProblem:
                         pairs=pair_counts,
                     )
                 )
-            self.single_kind[name] = kinds[attribute_class]
-            self.singles[kinds[attribute_class]].count += 1
+            self.single_kind[name] = class_numbers[attribute_class]
+            self.singles[class_numbers[attribute_class]].count += 1
 
     def _layout(self) -> None:
         """Set names and shapes of all parameters, and the initial strategies by name."""
         self.shapes: list[tuple[Any, tuple[int, ...]]] = []
-        self.first: dict[Any, Array] = {}
+        self.initial_strategies: dict[Any, Array] = {}
         for p, kind in enumerate(self.pairs):
             r = len(kind.gram)
             if r:
@@ -442,19 +446,19 @@ class ComplementProblem:
         self.length = sum(math.prod(shape) for _, shape in self.shapes)
 
     def _add_strategy(self, name: Any, gram: Array) -> None:
-        self.first[name] = first_strategy(gram)
+        self.initial_strategies[name] = initial_strategy(gram)
         self.shapes.append((name, gram.shape))
 
     @staticmethod
-    def _gram_on_attribute(kind: SingleKind, passed: Mapping[Any, Array]) -> Array:
+    def _gram_on_attribute(kind: SingleKind, on_attribute: Mapping[Any, Array]) -> Array:
         """Return the Gram on the residual space of an attribute, shape (n - 1, n - 1).
 
-        It is a sum over the groups on the attribute and those on its pairs.  ``passed`` maps the
-        keys of ``kind.pairs`` to the coefficients of the pairs' queries on the attribute.
+        It is a sum over the groups on the attribute and those on its pairs.  ``on_attribute`` maps
+        the keys of ``kind.pairs`` to the coefficients of the pairs' queries on the attribute.
         """
         gram = kind.query_rows.T @ kind.query_rows
         for key, count in kind.pairs.items():
-            gram = gram + count * passed[key].T @ passed[key]
+            gram = gram + count * on_attribute[key].T @ on_attribute[key]
         return gram
 
     def parameters(self, x: Array) -> dict[Any, Array]:
@@ -469,8 +473,8 @@ class ComplementProblem:
             start += math.prod(shape)
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
-                values["Y", p, 1] = kind.turn @ values["Y", p, 0]
-                values["y", p] = (values["y", p] + kind.turn @ values["y", p]) / 2.0
+                values["Y", p, 1] = kind.swap_matrix @ values["Y", p, 0]
+                values["y", p] = (values["y", p] + kind.swap_matrix @ values["y", p]) / 2.0
         return values
 
     def vector(self, gradient: dict[Any, Array]) -> Array:
@@ -480,11 +484,11 @@ class ComplementProblem:
         """
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
-                gradient["Y", p, 0] = gradient["Y", p, 0] + kind.turn.T @ gradient["Y", p, 1]
-                gradient["y", p] = (gradient["y", p] + kind.turn.T @ gradient["y", p]) / 2.0
+                gradient["Y", p, 0] = gradient["Y", p, 0] + kind.swap_matrix.T @ gradient["Y", p, 1]
+                gradient["y", p] = (gradient["y", p] + kind.swap_matrix.T @ gradient["y", p]) / 2.0
         return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
 
-    def reversible(self, x: Array) -> Array:
+    def even_part(self, x: Array) -> Array:
         """Return the parameters made invariant under reversal of all attributes.
 
         The part of every parameter of the split that changes sign under reversal becomes 0.
@@ -497,13 +501,13 @@ class ComplementProblem:
             elif name[0] in "Yy":
                 kind = self.pairs[name[1]]
                 is_odd = np.add.outer(*(np.arange(1, n) % 2 for n in kind.sizes)).ravel() % 2 == 1
-                Z = (kind.across @ values[name]).reshape(len(is_odd), -1)
+                Z = (kind.pair_basis @ values[name]).reshape(len(is_odd), -1)
                 if name[0] == "Y":
                     is_odd_on_attribute = np.arange(1, kind.sizes[name[2]]) % 2 == 1
                     Z[is_odd[:, None] != is_odd_on_attribute] = 0.0
                 else:
                     Z[is_odd] = 0.0
-                values[name] = kind.across.T @ Z.reshape(len(is_odd), *values[name].shape[1:])
+                values[name] = kind.pair_basis.T @ Z.reshape(len(is_odd), *values[name].shape[1:])
         return np.concatenate([values[name].ravel() for name, _ in self.shapes])
 
     def evaluate(self, x: Array) -> tuple[float, Array]:
@@ -519,7 +523,7 @@ class ComplementProblem:
         values = self.parameters(x)
         gradient = {name: np.zeros_like(value) for name, value in values.items()}
         # coefficients of the queries of every class of pairs on their two attributes
-        passed = {
+        on_attribute = {
             (p, slot): kind.A[slot] + kind.query_rows @ values["Y", p, slot]
             for p, kind in enumerate(self.pairs)
             for slot in (0, 1)
@@ -528,10 +532,10 @@ class ComplementProblem:
             self._pair_term(p, kind, values, gradient) for p, kind in enumerate(self.pairs)
         )
         S += math.fsum(
-            self._single_term(s, kind, values, passed, gradient)
+            self._single_term(s, kind, values, on_attribute, gradient)
             for s, kind in enumerate(self.singles)
         )
-        S += self._total_term(values, passed, gradient)
+        S += self._total_term(values, on_attribute, gradient)
         return S, self.vector(gradient)
 
     def _noise(
@@ -548,17 +552,17 @@ class ComplementProblem:
         ``count`` times the derivative by this parameter is added to ``gradient``.
         """
         self.allowance.check()
-        first = self.first[name]
+        initial = self.initial_strategies[name]
         with threads_for(len(gram)):
-            result = noise(gram, first + values[name] @ first, lift, self.power)
-            gradient[name] += count * result.by_strategy @ first.T
+            result = noise(gram, initial + values[name] @ initial, lift, self.power)
+            gradient[name] += count * result.by_strategy @ initial.T
         return result
 
     def _pair_term(
         self, p: int, kind: PairKind, values: Mapping[Any, Array], gradient: dict[Any, Array]
     ) -> float:
         """Return the term of a class of pairs in S; add its derivatives to ``gradient``."""
-        if ("pair", p) not in self.first:
+        if ("pair", p) not in self.initial_strategies:
             return 0.0
         N = [basis(n) for n in kind.sizes]
         lift = kind.lift - (values["Y", p, 0] @ N[0].T)[:, :, None]
@@ -578,32 +582,40 @@ class ComplementProblem:
         s: int,
         kind: SingleKind,
         values: Mapping[Any, Array],
-        passed: Mapping[Any, Array],
+        on_attribute: Mapping[Any, Array],
         gradient: dict[Any, Array],
     ) -> float:
         """Return the term of a class of attributes in S; add its derivatives to ``gradient``."""
-        if ("single", s) not in self.first:
+        if ("single", s) not in self.initial_strategies:
             return 0.0
         lift = basis(kind.n).T - values["zeta", s][:, None]
         result = self._noise(
-            ("single", s), kind.count, self._gram_on_attribute(kind, passed), lift, values, gradient
+            ("single", s),
+            kind.count,
+            self._gram_on_attribute(kind, on_attribute),
+            lift,
+            values,
+            gradient,
         )
         gradient["zeta", s] -= kind.count * result.by_lift.sum(axis=1)
         for (p, slot), count in kind.pairs.items():
-            by_passed = passed[p, slot] @ result.by_gram
+            by_coefficients = on_attribute[p, slot] @ result.by_gram
             gradient["Y", p, slot] += (
-                2.0 * kind.count * count * self.pairs[p].query_rows.T @ by_passed
+                2.0 * kind.count * count * self.pairs[p].query_rows.T @ by_coefficients
             )
         return kind.count * result.value
 
     def _total_term(
-        self, values: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]
+        self,
+        values: Mapping[Any, Array],
+        on_attribute: Mapping[Any, Array],
+        gradient: dict[Any, Array],
     ) -> float:
         """Return the term of the total in S, and add its derivatives to ``gradient``.
 
         The term is the root of the sum of squared coefficients that the queries have on the total.
-        ``values`` maps the names of parameters to their values; ``passed`` maps (class of pairs,
-        slot) to the coefficients of the pair's queries on one of its attributes.
+        ``values`` maps the names of parameters to their values; ``on_attribute`` maps (class of
+        pairs, slot) to the coefficients of the pair's queries on one of its attributes.
         """
         square, derivatives = self.constant, list[tuple[Any, Array]]()
         for s, single in enumerate(self.singles):
@@ -614,13 +626,13 @@ class ComplementProblem:
             kind = self.pairs[p]
             on_total = kind.a0 + kind.query_rows @ values["y", p]
             for slot, s in enumerate(attribute_classes):
-                on_total = on_total + passed[p, slot] @ values["zeta", s]
+                on_total = on_total + on_attribute[p, slot] @ values["zeta", s]
             square += count * float(on_total @ on_total)
             by_y = 2.0 * count * kind.query_rows.T @ on_total
             derivatives.append((("y", p), by_y))
             for slot, s in enumerate(attribute_classes):
                 derivatives.append((("Y", p, slot), np.outer(by_y, values["zeta", s])))
-                derivatives.append((("zeta", s), 2.0 * count * passed[p, slot].T @ on_total))
+                derivatives.append((("zeta", s), 2.0 * count * on_attribute[p, slot].T @ on_total))
         if square <= 0.0:
             return 0.0
         for name, derivative in derivatives:
@@ -680,7 +692,7 @@ class _Search:
             self._descend(math.ceil(step_factor * steps))
         # in a workload that is invariant under reversal, the odd part of the parameters is a
         # rounding error: it would add a component to the queries that is too small to be measured
-        even = self.problem.reversible(self.x)
+        even = self.problem.even_part(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE
         ):
@@ -734,7 +746,7 @@ def split_of(
         a, b = pair
         key = (p, problem.single_kind[a], problem.single_kind[b])
         if key not in by_class:
-            V = problem.pairs[p].across
+            V = problem.pairs[p].pair_basis
             first = V @ values["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
             second = V @ values["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
             total = (

@@ -217,7 +217,7 @@ LBFGS_STEPS = 60
 MAX_BALANCE_ROUNDS = 12
 # the iteration ends if a round is predicted to lower S by less than this share
 MIN_RELATIVE_GAIN = 1e-6
-# L-BFGS starts at the best center in proportion to V^-1 1 (see above) among those with these c
+# values of c for the initial centers of L-BFGS, see `CenterProblem.scalar_center`
 INITIAL_SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
@@ -407,7 +407,7 @@ class SplitMemory:
             # before the cache key, because hashing 100,000 groups takes longer than planning
             return UNIFORM
         cuts = np.cumsum(self.sizes)
-        cached_values, is_exact = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
+        cached_values, is_final = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
         start: dict[str, Array] = {}
         if cached_values is not None:
             for name, pi in zip(
@@ -416,7 +416,7 @@ class SplitMemory:
                 # NaN marks a uniform center
                 if np.isfinite(pi).all() and abs(float(pi.sum()) - 1.0) < 1e-9:
                     start[name] = pi
-        if is_exact:
+        if is_final:
             return Split(centers=start)
         tuned = tuned_centers(self.workload, watch, start, self.allowance)
         vectors = [
@@ -427,8 +427,8 @@ class SplitMemory:
 
     def complements(self, watch: Listener) -> Split:
         """Return the split with tuned complements, see `engine.residuals.tuning.complements`."""
-        cached_values, is_exact = self._recall(None, "complements")
-        if is_exact and cached_values is not None:
+        cached_values, is_final = self._recall(None, "complements")
+        if is_final and cached_values is not None:
             if not cached_values.any():
                 return UNIFORM
             centers, complements = split_of(ComplementProblem(self.workload, watch), cached_values)
@@ -501,9 +501,9 @@ def split_seconds(
         if sub.mixed:
             seconds += MIXED_SPACE_SECONDS + (JOINT_ROWS_SECONDS if has_joint_factor else 0.0)
             if has_untuned_pairs and has_joint_factor:
-                seconds += UNTUNED_PAIR_STEPS * _step(sub, factors)
+                seconds += UNTUNED_PAIR_STEPS * _evaluation_seconds(sub, factors)
             elif not too_slow(sub.sizes):
-                seconds += MIXED_SPACE_STEPS * _step(sub, factors)
+                seconds += MIXED_SPACE_STEPS * _evaluation_seconds(sub, factors)
         elif len(sub.sizes) == 1:
             factor = factors[sub.terms[0].factors[0][1]]
             if not isinstance(factor, IntervalFactor):
@@ -514,7 +514,7 @@ def split_seconds(
     return seconds
 
 
-def _step(sub: Subworkload, factors: Sequence[Factor]) -> float:
+def _evaluation_seconds(sub: Subworkload, factors: Sequence[Factor]) -> float:
     """Return the expected time of one evaluation of the dual of a subworkload, in seconds.
 
     A product is solved factor by factor.  A sum of products takes one matrix, whose order is the

@@ -69,7 +69,7 @@ SECONDS_PER_ENTRY = 3e-8
 MULTIPLICATIONS_PER_ENTRY = 600
 # number of entries that take as long as the variance of one query from the factors of its group
 ENTRIES_PER_VARIANCE = 10
-# number of residual spaces above which unions of some of them gain little
+# with more residual spaces than this, unions of some of them are not formed, as they gain little
 MAX_SPACES = 60
 # Grams count as equal if their entries differ by at most this share of the largest entry
 GRAM_TOLERANCE = 1e-12
@@ -497,7 +497,7 @@ def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]
 
 
 def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
-    """Return the expected time of the search for a union's strategy, in seconds on one idle core."""
+    """Return the expected time of the search for a union's strategy, in seconds on one core."""
     is_full_rank = rank_of(workload, attributes, spaces) == workload.schema.cells(attributes)
     steps = FULL_RANK_STEPS if is_full_rank else LOW_RANK_STEPS
     return MIN_SEARCH_S + steps * work_of(workload, attributes, spaces, math.inf) / PRODUCT_FLOPS
