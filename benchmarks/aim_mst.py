@@ -244,7 +244,7 @@ def _aim(search: _Search, sets: Mapping[Space, float], singles: Sequence[Space])
         feasible = {
             names
             for names in workload_weights
-            if any(set(names) <= set(held) for held in search.measured)
+            if any(set(names) <= set(measured) for measured in search.measured)
             or search.model.megabytes([*search.measured, names]) <= MAX_MODEL_MEGABYTES * share
         }
         noise_error = math.sqrt(2.0 / math.pi) * sigma
@@ -284,7 +284,7 @@ def _mst(search: _Search, sets: Mapping[Space, float], singles: Sequence[Space])
         )
         a, b = tree[-1]
         component = {
-            name: component[b] if held == component[a] else held for name, held in component.items()
+            name: component[b] if root == component[a] else root for name, root in component.items()
         }
     for names in tree:
         search.measure(names, math.sqrt(1.5 * len(tree) / search.rho))

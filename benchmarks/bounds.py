@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="uniform plans where a tuned one takes minutes"
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="what one search may take")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of a search")
     parser.add_argument("--only", help="rows whose name has this text")
     parser.add_argument("--row", help=argparse.SUPPRESS)  # one row as JSON, in the child process
     args = parser.parse_args(arguments)

@@ -224,12 +224,13 @@ def marginals() -> Iterator[Line]:
 
 
 def marginals_bound(sizes: tuple[int, ...], sets: list[tuple[int, ...]]) -> float:
-    """Return the singular value bound of a workload of marginals: residual spaces are its
-    eigenspaces.
-    """
+    """Return the singular value bound of marginals, whose eigenspaces are the residual spaces."""
     inside = np.array([[i in axes for i in range(len(sizes))] for axes in sets], dtype=bool)
     outside = np.array(
-        [math.prod(n for n, held in zip(sizes, row, strict=True) if not held) for row in inside]
+        [
+            math.prod(n for n, is_inside in zip(sizes, row, strict=True) if not is_inside)
+            for row in inside
+        ]
     )
     total = 0.0
     for space in {
@@ -251,8 +252,8 @@ def prefix_marginals() -> Iterator[Line]:
         if math.prod(LOANS[i] for i in axes) < 5000
     ]
     cases = {
-        # prefixes hold the total already, so the workload has every set of categorical attributes
-        # with both prefixes
+        # prefixes contain the total, so every set of categorical attributes occurs with both
+        # numeric attributes
         "CPS all prefix-marginals": (
             CPS,
             3,
@@ -274,7 +275,8 @@ def prefix_marginals() -> Iterator[Line]:
     }
     for name, (sizes, first, sets, printed) in cases.items():
         count = sum(math.prod(sizes[i] for i in axes) for axes in sets)
-        # a column of a prefix workload has at most n ones, and n (n + 1) / 2 ones in all
+        # prefix queries on n cells: at most n of them count a cell, and together they count
+        # n (n + 1) / 2 cells
         norm = sum(math.prod(sizes[i] for i in axes if i >= first) for axes in sets)
         trace = sum(
             math.prod(
@@ -291,7 +293,7 @@ def prefix_marginals() -> Iterator[Line]:
 def ranges(quick: bool) -> Iterator[Line]:
     """Yield example 3.1 and figure 3: total errors on all ranges over the singular value bound."""
     line, square = family("range").gram((1024,)), family("range").gram((32,))
-    # a range in the middle holds cell 512 with 512 starts and 513 ends
+    # the ranges that contain the middle cell have 512 starts and 513 ends
     worst = {1: 512 * 513, 2: (16 * 17) ** 2}
     grid = np.kron(square, square)
     bound_1, bound_2 = svd_bound(line), svd_bound(grid)
@@ -332,13 +334,15 @@ def ranges(quick: bool) -> Iterator[Line]:
 
 
 def select_levels(gram: np.ndarray, sizes: tuple[int, ...], levels: int) -> tuple[float, float]:
-    """Return error over bound of level selection where the paper stops, and with one more level
-    tried after that.
+    """Return the ratio of error to bound of level selection, as published and with patience 1.
+
+    The published search stops at the first level that does not reduce the error; with patience 1
+    it tries one more level.
     """
     gaps: list[float] = []
     patient = replace(PUBLISHED, patience=1, levels=levels, watch=lambda _, gap: gaps.append(gap))
     selection = level_selection(gram, sizes, patient)
-    # one search shows both: up to the first level that does not pay they are the same
+    # both searches are equal up to the first level without an improvement, so one search suffices
     stop = next((gap for gap, after in itertools.pairwise(gaps) if after == gap), gaps[-1])
     return (1.0 + stop) ** 2, selection.error / selection.bound
 

@@ -13,7 +13,6 @@ Source: Xiao, Wang, Zhang and Kifer 2022, section 7.
 """
 
 import argparse
-import itertools
 import math
 import sys
 import time
@@ -32,6 +31,7 @@ from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
+from tests.common_mechanism.matrices import marginals
 
 BINARY, AGES = (2,) * 7, (101, 2)
 SAVED = {  # domain, coarse and fine ways, and the share printed in the tables, in percent
@@ -116,15 +116,9 @@ OUTPUT = Path(__file__).with_suffix(".txt")
 
 
 def ways(sizes: tuple[int, ...], k: int, *, pcost: float = 1.0) -> LinearMechanism:
-    """All k-way marginals with equal independent noise."""
-    tables = []
-    for axes in itertools.combinations(range(len(sizes)), k):
-        rows = np.ones((1, 1))
-        for i, size in enumerate(sizes):
-            rows = np.kron(rows, np.eye(size) if i in axes else np.ones((1, size)))
-        tables.append(rows)
-    B = np.vstack(tables)
-    return LinearMechanism(B, np.eye(len(B)) * len(tables) / pcost)
+    """Return all k-way marginals with equal independent noise."""
+    B = marginals(sizes, k)
+    return LinearMechanism(B, np.eye(len(B)) * math.comb(len(sizes), k) / pcost)
 
 
 def savings() -> None:
@@ -141,15 +135,11 @@ def savings() -> None:
 
 
 def cascade() -> None:
-    """Table 7's savings from its printed choices; the last look is counted outside the bin that
-    both options share.
-    """
+    """Print the savings of table 7 that follow from its printed choices; see `look_costs`."""
     chain = census_cascade(pcost=1.0)
     by_sex, last = look_costs(chain), chain.looks[2].pcost
-    one_total = [
-        by_sex[0] / 2,
-        *by_sex[1:],
-    ]  # the first look without sex, as the printed column has it
+    # the first look without sex, as in the printed column
+    one_total = [by_sex[0] / 2, *by_sex[1:]]
     print(
         f"\ntable 7: looks cost {by_sex[0]:.2%}, {by_sex[1]:.2%} and {last:.0%} of the budget, the"
         " last one"
@@ -183,7 +173,7 @@ def noisy(
 
 
 def accuracy(counts: np.ndarray, *, repeats: int, seed: int) -> None:
-    """Tables 5 and 6: how often the look leads to the choice that the exact counts ask for."""
+    """Print tables 5 and 6: how often the choices by the look and by exact counts agree."""
     random, near = np.random.default_rng(seed), 0
     print(
         f"\n{'tables 5 and 6: rho, x, y':<22}{'%M1 paper':>11}{'ours':>8}{'% right paper':>15}{'ours':>8}{'within':>9}"
@@ -257,26 +247,26 @@ def rivals(counts: np.ndarray, *, repeats: int, seed: int) -> None:
 
 
 def one_table(k: int, *, pcost: float) -> float:
-    """Standard error of a 1-way cell that is summed from one k-way table only, though every table
-    tells it.
+    """Return the standard error of a 1-way cell that is summed from a single k-way table.
+
+    All tables on the attribute together would give a smaller error.
     """
     return math.sqrt(2 ** (k - 1) * math.comb(len(BINARY), k) / pcost)
 
 
 def races(*, blocks: int, seed: int) -> None:
-    """Tables 2, 3 and 4 on simulated blocks: right choices by the look, against always taking the
-    more frequent one.
+    """Print tables 2 to 4 on simulated blocks: right choices by the look, and by frequency alone.
 
-    The printed % of M1 fit a fine analysis that takes a 1-way cell from a single 2-way table.  All
-    six tables together tell it better; then the fine analysis is right more often, and the choice
-    is a closer one.
+    The printed shares of M1 fit a fine analysis that sums a 1-way cell from a single 2-way table.
+    From all six tables together the cell has a smaller error, so that the fine analysis is right
+    more often and fewer choices are clear.
     """
     random, counts = np.random.default_rng(seed), race_blocks(blocks, seed).astype(np.float64)
     for ways_, as_printed in ((2, True), (2, False), (7, False)):
         rows, name = RACES[ways_], "identity" if ways_ == 7 else f"{ways_}-way"
-        how = (
-            "" if ways_ == 7 else ", one table a cell" if as_printed else ", best use of all tables"
-        )
+        how = ""
+        if ways_ != 7:
+            how = ", one table a cell" if as_printed else ", best use of all tables"
         print(f"\ntables 2-4, 1-way vs {name}{how}, {blocks:,} SIMULATED blocks")
         print(
             f"{'rho, x, y':<22}{'%M1 paper':>11}{'ours':>8}{'% right paper':>15}{'ours':>8}{'% right by frequency':>22}"
@@ -338,15 +328,16 @@ def tracts(*, count: int, seed: int) -> None:
 
 
 def _serves(chain: NestedChain, k: int, counts: np.ndarray) -> np.ndarray:
-    """Whether analysis k + 1 still serves analysis k, for exact or estimated counts of its cells."""
+    """Return per tract whether analysis k + 1 is accurate enough for the cells of analysis k."""
     coarse, fine = chain.analyses[k], chain.analyses[k + 1]
     rule = NestedRule(look=coarse, coarse=coarse, fine=fine, share=0.5, snr=20.0, sigmas=0.0)
     return rule.fine_enough(counts)
 
 
 def look_costs(chain: NestedChain) -> list[float]:
-    """Shares of the budget that looks as exact would take; the last outside the bin that both
-    options share.
+    """Return the costs of the three looks as shares of the budget.
+
+    The cost of the last look is its largest one over the cells that the fine analysis refines.
     """
     costs = [np.diag(look.privacy_cost_matrix()) for look in chain.looks]
     left = np.diag(chain.residuals[-1].privacy_cost_matrix())

@@ -56,8 +56,8 @@ def coverage(
             values = published.table(group.attributes)
             half = uncertainty.reach(CONFIDENCE) * uncertainty.table_errors(group.attributes)
             unbiased = 1.96 * np.sqrt(result.variances(number).reshape(values.shape))
-            held = np.abs(values - exact(group.attributes)) <= half
-            figures = np.stack([held, half, unbiased, np.ones_like(values)])
+            is_covered = np.abs(values - exact(group.attributes)) <= half
+            figures = np.stack([is_covered, half, unbiased, np.ones_like(values)])
             sums[len(group.attributes)] += figures[:, values > ABOVE].sum(axis=1)
     out = {}
     for order, (covered, reach, unbiased_reach, cells) in sums.items():
@@ -74,7 +74,7 @@ def coverage(
 def main() -> None:
     """Print one row per table and budget."""
     parser = table_options(__file__, __doc__)
-    parser.add_argument("--rehearsals", type=int, default=200, help="a row")
+    parser.add_argument("--rehearsals", type=int, default=200, help="rehearsals per row")
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
     parser.add_argument("--epsilon", nargs="+", type=float, choices=list(RHO), help="budgets")
     args = parser.parse_args(namespace=argparse.Namespace(full=False))

@@ -49,11 +49,11 @@ def spread_of_mechanisms(
     queries, noise : of each analysis its query rows, shape (queries, cells), and total variance, in
         counts^2.
     answers : of the look, shape (rows of the look,).
-    seed : of the random objectives; they meet no private value, and the same seed gives the same
-        decision.
+    seed : seed of the random objectives, which do not depend on the records; the same seed gives
+        the same decision.
     radius : how far a table may be from the look, in the sum of absolute standard errors.  Where no
         table is that close, the closest distance is used and `shares["radius"]` shows it.
-    max_records : public cap on the number of records; needed when the look says nothing about some
+    max_records : public cap on the number of records; needed if the look does not measure some
         cells.
 
     Raises: PlanError if there are no draws, or the look leaves the tables unbounded and there is no

@@ -134,9 +134,7 @@ def tables_4_and_5(noise: str) -> Iterator[Line]:
 
 
 def schema_of(name: str) -> Schema:
-    """Return a schema with every attribute numeric, so that prefixes are allowed on those that ask
-    them.
-    """
+    """Return a schema whose attributes are all numeric, because prefixes require this."""
     sizes = [n for kind in SCHEMAS[name] for n in kind]
     return Schema([Attribute.of_size(f"x{i}", n) for i, n in enumerate(sizes)])
 
@@ -216,13 +214,14 @@ PAPER_ND = {
 
 
 def _plain(workload: Workload, noise: str) -> tuple[float, float]:
-    """Return the squared errors of the identity strategy and of noise on every query, for noise of
-    variance 1.
+    """Return the squared errors of two mechanisms for noise of variance 1.
+
+    The first is the identity strategy, the second adds noise to every query of the workload.
     """
     problem = GramBuilder(workload).build(weighted_groups(workload))
     traces = [np.array([float(np.trace(g.matrix)) for g in unit]) for unit in problem.grams]
-    # the diagonal of the Gram of 0/1 queries counts the queries on a cell; here one cell is in most
-    # queries of all
+    # the diagonal of the Gram matrix of 0/1 queries is the number of queries that count a cell; here
+    # one cell attains the maximum in every group
     largest = [np.array([float(np.diag(g.matrix).max()) for g in unit]) for unit in problem.grams]
     sensitivity = float(problem.weights @ problem.group_costs(largest))
     untouched = math.prod(

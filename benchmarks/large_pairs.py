@@ -95,10 +95,10 @@ def main(arguments: list[str] | None = None) -> int:
             if (name, option) in SECONDS:
                 limits["class gap"] = GAP
             for figure, value in figures.items():
-                most = limits.get(figure)
-                met = "" if most is None else "yes" if value <= most else "NO"
-                missed += met == "NO"
-                limit = "" if most is None else f"{most:g}"
+                met = limit = ""
+                if (most := limits.get(figure)) is not None:
+                    met, limit = "yes" if value <= most else "NO", f"{most:g}"
+                    missed += value > most
                 show(f"{name:8}{option:12}{figure:22}{limit:>10}{value:>12.5g}  {met}".rstrip())
     return 1 if missed else 0
 

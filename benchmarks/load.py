@@ -250,7 +250,7 @@ def several_users(server: RunningServer, size: Size) -> Iterator[Row]:
 
 @contextmanager
 def busy_session(server: RunningServer, what: str, size: Size) -> Iterator[Client]:
-    """A session whose workers are at work: a plan for the largest variance, or a Compare."""
+    """Yield a session while its workers compute a plan for the largest variance or a comparison."""
     if what == "a plan":
         page = open_client(server, "preview", query("adult", (1, 2, 3), objective="max"))
         page.press("plan_now")

@@ -47,14 +47,14 @@ class NestedRule:
 
     Attributes
     ----------
-    look, coarse, fine : what was run, the primary analysis and the secondary one that refines it.
+    look, coarse, fine : mechanism that was run, coarse analysis, and fine analysis that refines it.
     share, snr : x and y of the paper: the share of cells, in (0, 1], and the least signal-to-noise
         ratio, above 0.
     sigmas : width of the confidence bounds in standard errors of the look; 0 decides by the
         estimate alone.
 
-    Raises: PlanError for an option out of range, NotAnswerable unless look and fine analysis tell
-    the coarse queries. Source: section 6.2; the experiments of section 7 use sigmas = 0.
+    Raises: PlanError for an option out of range, NotAnswerable unless look and fine analysis
+    determine the coarse queries. Source: section 6.2; the experiments of section 7 use sigmas = 0.
 
     >>> coarse, fine = LinearMechanism(np.ones((1, 4))), LinearMechanism(np.eye(4))
     >>> rule = NestedRule(look=LinearMechanism(np.ones((1, 4)), [[4]]), coarse=coarse, fine=fine, share=0.5, snr=5)
@@ -75,17 +75,14 @@ class NestedRule:
 
     @cached_property
     def map(self) -> Array:
-        """A_*, from the look's answers to those of the coarse analysis, shape (queries, rows of the
-        look).
-        """
+        """Map from the answers of the look to the coarse answers, shape (queries, rows of look)."""
         return self.look.estimates(self.coarse.B)
 
     @cached_property
     def errors(self) -> dict[str, Array]:
-        """Standard errors of the coarse answers by look, coarse and fine mechanism, each shape
-        (queries,), in counts.
+        """Standard errors in counts of the coarse answers from look, coarse and fine analysis.
 
-        These are those of the best unbiased answers: of equivalent mechanisms they are the same.
+        Each has shape (queries,). The answers are the best linear unbiased ones.
         """
         B = self.coarse.B
         by = {"look": self.look, "coarse": self.coarse, "fine": self.fine}
@@ -102,16 +99,16 @@ class NestedRule:
         return estimate - width, estimate + width
 
     def fine_enough(self, counts: npt.ArrayLike) -> Flags:
-        """Whether counts of coarse cells, shape (..., queries), exceed the noise often enough.
+        """Whether the share of coarse cells whose count exceeds the noise is large enough.
 
-        For exact counts this is the right choice, and private: for rehearsals on simulated data
-        only.
+        For exact counts, shape (..., queries), this is the right choice. It has no privacy guarantee,
+        so it may be used for simulated data only.
         """
         flags = exceeds_noise(np.asarray(counts, float), self.errors["fine"], self.snr)
         return np.asarray(flags.mean(axis=-1) >= self.share)
 
     def decide(self, answers: npt.ArrayLike) -> Decision:
-        """The verdict on one look, with answers of shape (rows of the look,)."""
+        """Return the decision that follows from the answers of a look, shape (rows of the look,)."""
         low, high = self.bounds(answers)
         errors = [self.errors["coarse"], self.errors["fine"]]
         return nested_decision(
@@ -199,14 +196,14 @@ class NestedChain:
 
     @cached_property
     def increments(self) -> tuple[LinearMechanism, ...]:
-        """The first look, then what each later look adds to the one before."""
+        """The first look, then the residual mechanism of each later look after the one before."""
         return self.looks[:1] + tuple(
             unchecked_residual(b, a) for a, b in itertools.pairwise(self.looks)
         )
 
     @cached_property
     def residuals(self) -> tuple[LinearMechanism, ...]:
-        """What is left of each analysis after the last look on its path."""
+        """Residual mechanism of each analysis after the last look on its path."""
         last = len(self.looks) - 1
         return tuple(
             unchecked_residual(M, self.looks[min(i, last)]) for i, M in enumerate(self.analyses)

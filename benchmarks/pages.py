@@ -33,7 +33,7 @@ DEMOS = {"CPS, up to 3-way": ("cps", (1, 2, 3)), "Adult, up to 2-way": ("adult",
 
 
 def session(workload: Workload) -> AppTest:
-    """A session with a workload, before the first page."""
+    """Return a session with a workload, before it opens a page."""
     app = AppTest.from_file(ROOT / "app.py", default_timeout=LIMIT)
     app.session_state[history.KEY] = history.History(
         present=history.RequestState(workload=workload)
@@ -42,7 +42,7 @@ def session(workload: Workload) -> AppTest:
 
 
 def draw(app: AppTest, file: str = "") -> float:
-    """CPU seconds of one run, of another page if `file` names one."""
+    """Return the CPU seconds of a run of the open page, or of the page with this file."""
     if file:
         app.switch_page(file)
     start = time.process_time()
@@ -52,7 +52,7 @@ def draw(app: AppTest, file: str = "") -> float:
 
 
 def time_quick_plans(workload: Workload) -> tuple[int, float]:
-    """Number of quick mechanisms with a plan, and seconds until the last of them."""
+    """Return the number of quick mechanisms with a plan, and the seconds until the last plan."""
     app, choices = session(workload), variants()
     quick = quick_choices(expected_costs(workload, Budget(pcost=1.0), list(choices.values())))
     quick_variants, there, last, running = [choices[label] for label in quick], 0, 0.0, True
@@ -74,17 +74,15 @@ def main() -> None:
     """Print both tables."""
     parser = options(__file__, __doc__)
     parser.add_argument(
-        "--attributes", type=int, default=500, help="two-valued ones, 500 when left out"
+        "--attributes", type=int, default=500, help="number of attributes, of two values each"
     )
     args = parser.parse_args()
-    # plans are computed in the page, so that their seconds count
-    plans.AT_ONCE = plans.PATIENCE = LIMIT
     schema = Schema(
         [Attribute.of_size(f"question {i}", 2, kind="categorical") for i in range(args.attributes)]
     )
     workload = Workload.all_ways(schema, 2)
     with table(__file__, write=args.write) as show:
-        show("Seconds from opening Compare until the quick mechanisms stand there", "")
+        show("Seconds from opening Compare until the quick mechanisms are ranked", "")
         for title, (name, ways) in DEMOS.items():
             demo = Schema.from_json(demo_data.schemas()[name].read_bytes())
             count, seconds = time_quick_plans(Workload.all_ways(demo, ways))
@@ -96,6 +94,8 @@ def main() -> None:
             "",
         )
         show(f"{'page':<16}{'first':>8}{'again':>8}")
+        # plans are computed in the page, so that their seconds count
+        plans.QUICK_S = plans.LIVE_S = plans.PAGE_LIMIT_S = LIMIT
         app = session(workload)
         for page in page_layout.PAGES:
             show(f"{page.title:<16}{draw(app, page.file):>8.2f}{draw(app):>8.2f}")

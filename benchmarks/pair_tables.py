@@ -39,16 +39,16 @@ from engine.residuals import basis
 from engine.workload import Workload
 
 ROWS = ("[10]^40 affine", "[10]^40 abs", "[20]^40 affine", "[20]^40 abs")
-TURNS = 1_000  # of pieces and strategy, at most
-ARRIVED = 2e-5  # gap in the RMSE at which a search ends
-FAINT = 1e-12  # of the largest eigenvalue: directions without queries
-ROUNDING = 1e-18  # of the largest eigenvalue, in roots
+MAX_STEPS = 1_000  # alternating updates of pieces and strategy
+MAX_GAP = 2e-5  # gap in the RMSE at which a search ends
+RANK_TOLERANCE = 1e-12  # smaller shares of the largest eigenvalue are directions without queries
+MIN_EIGENVALUE = 1e-18  # share of the largest eigenvalue to which others are raised for a root
 
 
 def root(gram: Array, power: float = 0.5) -> Array:
     """Return a power of a positive semidefinite matrix, shape (m, m)."""
     values, U = np.linalg.eigh(gram)
-    return np.asarray((U * np.maximum(values, ROUNDING * values.max()) ** power) @ U.T)
+    return np.asarray((U * np.maximum(values, MIN_EIGENVALUE * values.max()) ** power) @ U.T)
 
 
 def product(matrices: Iterable[Array]) -> Array:
@@ -57,8 +57,9 @@ def product(matrices: Iterable[Array]) -> Array:
 
 
 def sectors(n: int, d: int) -> list[tuple[float, Array]]:
-    """Return how often every sector occurs and its A, shape (n^2, width), on products of 1 and n -
-    1 functions.
+    """Return the multiplicity and the matrix A, shape (n^2, width), of every sector.
+
+    The coordinates of a pair are the products of two functions on n cells, the first one constant.
     """
     unit = np.eye(n * n).reshape(n, n, n * n)
     even, odd = {}, {}
@@ -81,10 +82,10 @@ def sectors(n: int, d: int) -> list[tuple[float, Array]]:
 
 
 def pair_gram(workload: Workload, functions: Array) -> Array:
-    """Return the Gram of a pair of attributes in products of functions, 1-way groups shared out,
-    shape (n^2, n^2).
+    """Return the Gram matrix of the queries on a pair in products of functions, shape (n^2, n^2).
 
-    ``functions`` has shape (n, n), the constant one first, of mean square 1.
+    Each 1-way group is divided equally among the pairs with its attribute. ``functions`` has shape
+    (n, n) and columns of mean square 1, the first one constant.
     """
     d, n = len(workload.schema.names), len(functions)
     constant, out = np.diag(np.arange(n) == 0.0).astype(float), np.zeros((n * n, n * n))
@@ -99,27 +100,25 @@ def pair_gram(workload: Workload, functions: Array) -> Array:
 
 
 def pair_tables(workload: Workload) -> tuple[float, float]:
-    """Return the least RMSE that rows on the tables of pairs reach at privacy cost 1, and what none
-    goes below.
-    """
+    """Return the least RMSE of strategies on tables of pairs at privacy cost 1, and a lower bound."""
     d, n = len(workload.schema.names), workload.schema[workload.schema.names[0]].size
     functions = np.column_stack([np.ones(n), math.sqrt(n) * basis(n)])
     cells = np.kron(functions, functions)
-    H, parted, pairs = pair_gram(workload, functions), sectors(n, d), d * (d - 1) / 2
+    H, all_sectors, pairs = pair_gram(workload, functions), sectors(n, d), d * (d - 1) / 2
     # joint rows help only if there are joint queries; rows on one attribute always help
     two = np.flatnonzero(np.arange(n * n) % n * (np.arange(n * n) >= n))
     values, U = np.linalg.eigh(H[np.ix_(two, two)])
-    joint_rows = np.zeros((n * n, int((values > FAINT * values.max()).sum())))
+    joint_rows = np.zeros((n * n, int((values > RANK_TOLERANCE * values.max()).sum())))
     joint_rows[two] = U[:, len(two) - joint_rows.shape[1] :]
     B = np.hstack([np.delete(np.eye(n * n), two, axis=1), joint_rows])
     parts = []
-    for times, A in parted:
+    for times, A in all_sectors:
         _, sizes, V = np.linalg.svd(B.T @ A, full_matrices=False)
-        A = A @ V[sizes > math.sqrt(FAINT) * sizes.max(initial=1.0)].T
+        A = A @ V[sizes > math.sqrt(RANK_TOLERANCE) * sizes.max(initial=1.0)].T
         parts.append((times, A, A.T @ H @ A))
     mu, Q, best, least = np.full(n * n, n**-2.0), B @ B.T, math.inf, 0.0
-    turned = np.arange(n * n).reshape(n, n).T.ravel()
-    for turn in range(TURNS):
+    transposition = np.arange(n * n).reshape(n, n).T.ravel()
+    for step in range(MAX_STEPS):
         total, N, slope = 0.0, np.zeros_like(H), np.zeros_like(H)
         for times, A, M in parts:
             if A.size:
@@ -128,20 +127,20 @@ def pair_tables(workload: Workload) -> tuple[float, float]:
                 total += times * float(np.sum(variances * M))
                 N += times * Q @ read @ M @ read.T @ Q
                 slope += times * read @ M @ read.T
-        # pairs have no order
-        N, slope = ((X + X[np.ix_(turned, turned)]) / 2.0 for X in (N, slope))
+        # the attributes of a pair are interchangeable
+        N, slope = ((X + X[np.ix_(transposition, transposition)]) / 2.0 for X in (N, slope))
         cost = np.einsum("xa,ab,xb->x", cells, Q, cells)
         best = min(best, total * cost.max())
-        if turn % 20 == 0:
+        if step % 20 == 0:
             D = B.T @ (cells.T * mu) @ cells @ B
-            # of a convex function and its slope: no Q has less than total^2 / <slope, Q> and a cost
-            # of less than <D, Q>
+            # the error is convex in Q, so every Q has an error of at least total^2 / <slope, Q> and a
+            # cost of at least <D, Q>
             top = float(scipy.linalg.eigh(B.T @ slope @ B, D, eigvals_only=True)[-1])
             least = max(least, total**2 / top)
-            if best <= least * (1.0 + ARRIVED) ** 2:
+            if best <= least * (1.0 + MAX_GAP) ** 2:
                 break
         mu = mu * cost / cost.max()
-        mu = (mu + mu[turned]) / (mu.sum() * 2.0)
+        mu = (mu + mu[transposition]) / (mu.sum() * 2.0)
         narrow = B.T @ (cells.T * mu) @ cells @ B
         half, back = root(narrow), root(narrow, -0.5)
         Q = B @ back @ root(half @ B.T @ N @ B @ half) @ back @ B.T
@@ -149,7 +148,7 @@ def pair_tables(workload: Workload) -> tuple[float, float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print one row a workload."""
+    """Print one row per workload."""
     parser = options(__file__, __doc__)
     parser.add_argument("--only", choices=ROWS, help="one row")
     args = parser.parse_args(arguments)

@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument(
         "--full", action="store_true", help="also all tables of three attributes of Adult (long)"
     )
-    parser.add_argument("--seeds", type=int, default=3, help="releases a row")
+    parser.add_argument("--seeds", type=int, default=3, help="releases per row")
     parser.add_argument("--epsilon", nargs="+", type=float, choices=list(RHO), help="budgets")
     args = parser.parse_args()
     head = f"{'tables':12} {'epsilon':>8}" + "".join(f" {name:>9}" for name in FIGURES)
@@ -181,9 +181,7 @@ def main() -> None:
             row = f"{table[0]:12} {epsilon:8g}"
             if not output.has(row):
                 r = rows(table, epsilon, args.seeds)
-                digits = {
-                    name: 2 if name.endswith(" s") else 0 if name == "MB" else 4 for name in FIGURES
-                }
+                digits = {name: 2 if name.endswith(" s") else 4 for name in FIGURES} | {"MB": 0}
                 output.add(row + "".join(f" {r[name]:9.{digits[name]}f}" for name in FIGURES))
 
 

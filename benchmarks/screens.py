@@ -14,18 +14,12 @@ number of pixels by which the page is wider than its window, 0 if it needs no sc
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-
 from benchmarks import options, table
-from tests.browser.conftest import CHROMIUM, FLAGS, Visit
-from tests.browser.screens import MEASURE, PAGES, open_page
-from tests.server.serving import run_server
+from tests.browser.conftest import Visit
+from tests.browser.screens import MEASURE, PAGES, open_page, open_visit
 
 WIDTHS, HEIGHT = (1440, 1024, 420), 900  # pixels
 MAX_OPENED = 40  # clicks on closed expanders of a page
@@ -79,18 +73,6 @@ def _open_expanders(visit: Visit) -> dict[str, int]:
     return sizes
 
 
-@contextmanager
-def open_visit() -> Iterator[Visit]:
-    """Start the app and open a browser for it."""
-    place = tempfile.TemporaryDirectory(prefix="screens-")
-    with place as folder, run_server(Path(folder)) as server, sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = running.new_context(color_scheme="light", reduced_motion="reduce")
-        context.request.get(server.address)
-        yield Visit(page=context.new_page(), url=server.url, pictures_folder=Path(folder))
-        running.close()
-
-
 def main() -> None:
     """Print the table."""
     parser = options(__file__, __doc__)
@@ -99,7 +81,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, help="folder for pictures of the pages")
     args = parser.parse_args()
     columns = ("first", "all", "opened", "widgets", "folds", "height", "open px", "wide")
-    with table(__file__, write=args.write) as show, open_visit() as visit:
+    with table(__file__, write=args.write) as show, open_visit(reduced_motion="reduce") as visit:
         for width in args.widths:
             show(f"Window of {width} x {HEIGHT} pixels", "")
             show(f"{'page':<16}" + "".join(f"{column:>9}" for column in columns))

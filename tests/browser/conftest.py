@@ -307,7 +307,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="package")
 def browser(server: RunningServer) -> Iterator[BrowserContext]:
-    """Run one browser for all tests, with the key of the server and compiled scripts."""
+    """Yield a browser with the access cookie of the server, whose scripts are already compiled."""
     if not Path(CHROMIUM).exists():
         pytest.fail(f"{CHROMIUM} is not installed; run: apt-get install chromium")
     with sync_playwright() as driver:
@@ -315,9 +315,8 @@ def browser(server: RunningServer) -> Iterator[BrowserContext]:
         window = {"width": WIDTH, "height": HEIGHT}
         context = running.new_context(viewport=window, reduced_motion=MOTION, accept_downloads=True)
         assert context.request.get(server.address).ok
-        context.new_page().goto(
-            f"{server.url}/_stcore/health"
-        )  # keeps the process of all pages alive
+        # an open page keeps the renderer process that all pages share
+        context.new_page().goto(f"{server.url}/_stcore/health")
         yield context
         running.close()
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import BytesIO
-from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
 import demo_data
 from engine.workload import Schema, Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import DEFAULT_BUDGET, RequestState
-from tests.browser.conftest import CHROMIUM, FLAGS, Visit
+from tests.browser.conftest import Visit
+from tests.browser.screens import open_visit
 from tests.browser.tour import SCROLL, Tour
-from tests.server.serving import ROOT, run_server
+from tests.server.serving import ROOT
 
 FOLDER, TOUR_FILE = ROOT / ".readme", "walk.webp"
-WIDTH, HEIGHT, MAX_BYTES = 1440, 900, 150_000  # pixels, pixels, bytes
+WINDOW, MAX_BYTES = {"width": 1440, "height": 900}, 150_000  # pixels, bytes
 
 
 def build_studio(name: str) -> RequestState:
@@ -29,20 +25,6 @@ def build_studio(name: str) -> RequestState:
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
     workload = Workload.all_ways(schema, (1, 2)).add(("age",), "range")
     return RequestState(workload=workload, budget=DEFAULT_BUDGET)
-
-
-@contextmanager
-def open_visit() -> Iterator[Visit]:
-    """Open the app in a window of the size of a picture."""
-    place = tempfile.TemporaryDirectory(prefix="pictures-")
-    with place as folder, run_server(Path(folder)) as server, sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = running.new_context(
-            viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light"
-        )
-        context.request.get(server.address)
-        yield Visit(page=context.new_page(), url=server.url, pictures_folder=Path(folder))
-        running.close()
 
 
 def take_picture(visit: Visit, name: str, top: str) -> str:
@@ -66,7 +48,7 @@ def main() -> int:
         permalink.packed(build_studio("survey")),
         permalink.packed(build_studio("census")),
     )
-    with open_visit() as visit:
+    with open_visit(viewport=WINDOW) as visit:
         visit.open(f"workload?{permalink.NAME}={survey}")
         print(take_picture(visit, "workload", "Workload"))
         visit.open(f"preview?{permalink.NAME}={survey}")
@@ -81,7 +63,7 @@ def main() -> int:
         visit.expect_text("REHEARSAL on simulated")
         visit.pick("Table", "0: age, prefix")
         print(take_picture(visit, "release", "1. Rehearse"))
-    with open_visit() as visit:
+    with open_visit(viewport=WINDOW) as visit:
         tour = Tour(visit=visit)
         tour.walk()
         print(f"walk: {tour.save(FOLDER / TOUR_FILE):,} bytes, {len(tour.frames)} frames")

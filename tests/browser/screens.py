@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import TimeoutError as PageTimeout
+from playwright.sync_api import sync_playwright
 
 import demo_data
 from engine.workload import Schema, Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import DEFAULT_BUDGET
 from pages.parts.shell.request_state import RequestState
-from tests.browser.conftest import Visit
+from tests.browser.conftest import CHROMIUM, FLAGS, Visit
+from tests.server.serving import run_server
 
 # name in the table -> page, and the demo whose tables of one and two attributes are its workload
 PAGES = {
@@ -70,6 +76,18 @@ MEASURE = """(low) => {
 IS_DONE = """() => ![...document.querySelectorAll(
   "[data-testid=stMain] [data-testid=stProgress], [data-testid=stMain] [data-testid=stSpinner]")].length"""
 MAX_WAIT = 60_000  # milliseconds
+
+
+@contextmanager
+def open_visit(**options: Any) -> Iterator[Visit]:
+    """Start the app and yield a visit in a light browser context with these further options."""
+    place = tempfile.TemporaryDirectory(prefix="visit-")
+    with place as folder, run_server(Path(folder)) as server, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        context = browser.new_context(color_scheme="light", **options)
+        context.request.get(server.address)
+        yield Visit(page=context.new_page(), url=server.url, pictures_folder=Path(folder))
+        browser.close()
 
 
 def open_page(visit: Visit, name: str) -> None:

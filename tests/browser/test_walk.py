@@ -219,7 +219,7 @@ def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Package (zip)").click()
     assert waiting.value.path().stat().st_size > 1_000
-    # 4 fields are filled by the keyboard; 35 clicks are allowed, with the Schema page
+    # 4 fields are filled by the keyboard
     assert clicks(page) + 4 <= 18
 
     page.reload()

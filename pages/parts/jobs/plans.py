@@ -5,6 +5,7 @@ A change of the budget only rescales the noise of a plan in the cache, without a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -124,7 +125,7 @@ def _plan_after_edit(
     return None
 
 
-def quick_plan(request_state: RequestState, seconds: float = QUICK_S) -> Plan | None:
+def quick_plan(request_state: RequestState, seconds: float = math.inf) -> Plan | None:
     """Return the plan of a request if the cache has it or its forecast is short; otherwise None.
 
     A forecast is short if it is at most ``seconds`` and at most `QUICK_S`. A search that takes
