@@ -100,7 +100,7 @@ def _entry(row, sizes, *cell):
 
 
 def _predicate(text, attributes, *cell):
-    """Evaluate a predicate text as Python; a numeric cell has the value amid its edges."""
+    """Evaluate a predicate text as Python; a numeric cell has the midpoint of its bin."""
     values = {}
     for a, c in zip(attributes, cell, strict=True):
         if a.labels is not None:
@@ -199,7 +199,6 @@ class Explicit:
         return self._cost(self.rows)
 
     def block_pcost(self, space):
-        """Privacy cost of a single block."""
         return self._cost(self.blocks[space])
 
     def _cost(self, rows):
@@ -209,7 +208,7 @@ class Explicit:
         return float(np.max(np.sum(rows**2, axis=0)))
 
     def of_group(self, number):
-        """Return the matrices from which the plan answers a group: all of them."""
+        """Return the matrix from which a group is answered; `LocalExplicit` uses one component."""
         return self
 
     def covariance(self, W):
@@ -228,7 +227,7 @@ class Explicit:
         return np.linalg.norm(residual, axis=1) <= 1e-7 * np.linalg.norm(W, axis=1)
 
 
-class Nothing:
+class Unmeasured:
     """Replacement of `Explicit` for a zero-weight group that no component of a plan measures."""
 
     def variances(self, W):
@@ -251,7 +250,8 @@ class LocalExplicit(Explicit):
         self.reach = [set(b.attributes) for b in plan.components]
 
     def of_group(self, number):
-        return self.parts[self.answered_by[number]] if self.answered_by[number] >= 0 else Nothing()
+        part = self.answered_by[number]
+        return self.parts[part] if part >= 0 else Unmeasured()
 
     def _each(self, W):
         """Return the variances of all components, and the component that answers each query.

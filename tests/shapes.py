@@ -225,7 +225,7 @@ def windows():
 
 
 def windows_coupled():
-    """Null directions in a problem that is large enough to be split by its symmetries."""
+    """The queries do not span the cells, and the problem is large enough to use its symmetries."""
     return (
         Workload(numeric(8, 8))
         .add(("a", "b"), Width(4))

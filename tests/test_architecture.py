@@ -239,7 +239,7 @@ def texts_in(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def unknown_names(text: str, names: Collection[str]) -> list[str]:
-    """Return the names in single backticks of a line that nothing has."""
+    """Return the names in single backticks of a line that are not among ``names``."""
     if text.lstrip().startswith((">>>", "...")):
         return []
     quoted = re.findall(r"(?<!`)`([A-Za-z_][\w.]*)(?:\(.*?\))?`(?!`)", text)

@@ -54,7 +54,7 @@ def test_packages_are_those_of_dev_beyond_test() -> None:
 
 
 def test_files_of_requirements_exist() -> None:
-    known = {*requirements.PROGRAMS, *requirements.PACKAGES}
+    requirement_names = {*requirements.PROGRAMS, *requirements.PACKAGES}
     for file, names in requirements.FILES.items():
         assert (ROOT / "tests" / file).exists()
-        assert set(names) <= known
+        assert set(names) <= requirement_names

@@ -31,8 +31,8 @@ CASES = [
 ]
 
 
-def less(budget: Budget) -> Budget:
-    """Return a budget that is smaller than the guaranteed precision allows."""
+def slightly_smaller(budget: Budget) -> Budget:
+    """Return a budget below the given one by more than the tolerance of the search for budgets."""
     if budget.pure_epsilon is None:
         return Budget(pcost=budget.pcost * (1 - 1e-7))
     return Budget.pure(budget.pure_epsilon * (1 - 5e-8))
@@ -57,7 +57,7 @@ def check_budget(result: Plan, wanted: float | list[float], share: float) -> Bud
     several = [wanted] * len(result.workload.groups) if isinstance(wanted, float) else wanted
     budget = budget_for_error(result, wanted, share)
     assert budget.law == result.budget.law
-    enough, short = at_budget(result, budget), at_budget(result, less(budget))
+    enough, short = at_budget(result, budget), at_budget(result, slightly_smaller(budget))
     assert (stds(enough, several) <= 1).mean() >= share
     assert share_within(enough, wanted) >= share
     assert (stds(short, several) <= 1).mean() < share
@@ -133,13 +133,13 @@ def test_budget_for_error_includes_rounding_variance(monkeypatch: pytest.MonkeyP
     result = plan(
         Workload(shapes.numeric(40, 30)).add(("a", "b"), "marginal"), Budget.pure(1.0), "identity"
     )
-    tried: list[Budget] = []
+    trials: list[Budget] = []
     monkeypatch.setattr(
-        fitness, "at_budget", lambda plan, budget: tried.append(budget) or at_budget(plan, budget)
+        fitness, "at_budget", lambda plan, budget: trials.append(budget) or at_budget(plan, budget)
     )
     budget = check_budget(result, 1e11, 1.0)
     # the search converges quickly although the variance is not proportional to 1 / pcost
-    assert len(tried) <= 10
+    assert len(trials) <= 10
     assert budget.pure_epsilon > 100 * math.sqrt(2) / 1e11
 
 
@@ -148,7 +148,9 @@ def test_budget_for_query_is_minimal() -> None:
     for wanted in (2.5e-3, 2.5, 2.5e3):
         budget = analysis.budget_for_query(result, ("age", "sex"), tensor, wanted)
         assert plan(WORKLOAD, budget).variance_of(("age", "sex"), tensor) <= wanted**2
-        assert plan(WORKLOAD, less(budget)).variance_of(("age", "sex"), tensor) > wanted**2
+        assert (
+            plan(WORKLOAD, slightly_smaller(budget)).variance_of(("age", "sex"), tensor) > wanted**2
+        )
     with pytest.raises(PlanError, match="no noise"):
         analysis.budget_for_query(result, ("age", "sex"), 0 * tensor, 1.0)
     for wanted in (0.0, [1.0, 2.0]):
@@ -169,7 +171,7 @@ def test_budget_fit_shape_is_smaller_than_scale() -> None:
     result = plan(workload, shaped, objective="max", targets=several)
     assert share_within(result, several) == 1.0
     assert result.achieved == pytest.approx(1.0, rel=1e-6)
-    # the certificate bounds what any shares and strategies of the class can save
+    # no other strategies or budget shares of the class reduce the error by more than 1%
     assert result.certificate.lower_bound > 0.99
 
 

@@ -182,7 +182,7 @@ def test_rehearsal_answers_include_true_counts(example: Plan) -> None:
     assert ribbon.y0 > 0
     assert picture.figure.layout.legend.yanchor == "bottom"
     assert picture.figure.layout.legend.y > 1.0
-    # these are no complete product, so a label has one line per condition
+    # some combinations of values are missing, so each label has one line per condition
     assert all(
         label.count("<br>") == 1 and " and " not in label for label in picture.figure.data[1].x
     )
@@ -193,9 +193,9 @@ def test_rehearsal_answers_include_true_counts(example: Plan) -> None:
     released = check_picture(figures.answers_picture(measurement.answers(number), rehearsal=False))
     assert "REHEARSAL" not in released.figure.to_json()
     assert not released.figure.layout.shapes
-    alone = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex",))
+    single = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex",))
     axis = check_picture(
-        figures.answers_picture(measurement.answers(alone), rehearsal=False)
+        figures.answers_picture(measurement.answers(single), rehearsal=False)
     ).figure
     assert (axis.layout.xaxis.title.text, axis.data[0].x) == ("sex", ("F", "&lt;b&gt;M&lt;/b&gt;"))
 

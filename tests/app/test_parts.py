@@ -296,7 +296,7 @@ def test_page_module_follows_import_rules(file: Path) -> None:
 
 
 def find_stale_clicks(text: str) -> list[str]:
-    """Return the buttons whose callback receives values from when they were drawn."""
+    """Return the labels of buttons whose callback is bound to values when the button is drawn."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     buttons = [
         call
@@ -304,11 +304,11 @@ def find_stale_clicks(text: str) -> list[str]:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "button"
     ]
     keywords = {id(call): {word.arg: word.value for word in call.keywords} for call in buttons}
-    held = (ast.Call, ast.Lambda)
     stale = [
         c
         for c in buttons
-        if "args" in keywords[id(c)] or isinstance(keywords[id(c)].get("on_click"), held)
+        if "args" in keywords[id(c)]
+        or isinstance(keywords[id(c)].get("on_click"), (ast.Call, ast.Lambda))
     ]
     return [ast.unparse(call.args[0]) for call in stale]
 

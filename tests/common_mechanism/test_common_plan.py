@@ -131,7 +131,7 @@ def cost_of_dense(dense):
 
 def test_look_is_maximal(split):
     shared = split.options[0].schema
-    # fine cells repeat rows; standard form makes them independent
+    # the rows may be linearly dependent; those of the standard form are not
     look = LinearMechanism(rows_of(shared, split.look.blocks)).standard_rows
     assert_maximal(look, [LinearMechanism(rows_of(shared, p.blocks)) for p in split.options])
 
@@ -150,7 +150,7 @@ def test_spends_sum_to_plan_cost_and_cover_release(split):
 
 
 def estimates(split, i, look_answers, answers):
-    """Residual coordinates of option i from answers in counts, every space in one vector."""
+    """Return the residual coordinates of option i, by space, from noisy strategy answers."""
     looked = {
         space: estimate(b, look_answers[space] / b.grid) for space, b in split.look.blocks.items()
     }
@@ -283,7 +283,7 @@ def test_looks_of_nested_analyses_are_nested():
     costs = [cost_of(chain[0].schema, look.blocks) for look in looks]
     for k, (coarse, fine) in enumerate(itertools.pairwise(costs)):
         assert np.linalg.eigvalsh(fine - coarse)[0] > -1e-9 * np.abs(fine).max()
-        # CM_1234 -> CM_234 -> CM_34: the increment is a mechanism
+        # a look at fewer analyses adds an independent mechanism to the look before
         step = residual(
             *(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k))
         )

@@ -88,7 +88,9 @@ def test_decide_follows_from_shares():
         for i, name in ((1, "2-way"), (2, "3-way")):
             assert decision.shares[f"{name}, lower"] == pytest.approx(low[i])
             assert decision.shares[f"{name}, upper"] == pytest.approx(high[i])
-        expected = 2 if low[2] >= 0.5 else 1 if low[1] >= 0.5 else None if high[0] < 0.5 else 0
+        expected = next((i for i in (2, 1) if low[i] >= 0.5), 0)
+        if not expected and high[0] < 0.5:
+            expected = None
         assert decision.choice == expected
         seen.add((decision.choice, decision.certain))
     assert {None, 0, 1, 2} == {choice for choice, _ in seen}

@@ -84,7 +84,7 @@ def test_finish_charges_other_records_the_full_residual(ledger):
 
 
 def test_joint_cost_is_below_sum_of_costs():
-    """A record moved between the costliest cells of the two steps costs more than the joint cost."""
+    """The costliest cells of the two steps differ, so no record has the costs of both."""
     common_part, left = COMMON.look, COMMON.residuals[1]
     parts = [common_part.blocks, left.blocks]
     worst = sum(sum(b.pcost(common_part.max_records) for b in blocks.values()) for blocks in parts)

@@ -53,10 +53,10 @@ def test_exact_split_sums_as_decimals(pcosts):
 
 
 @pytest.fixture
-def costlier(monkeypatch):
-    """Multiply the joint cost of at least ``parts`` parts by a factor."""
+def multiply_joint_cost(monkeypatch):
+    """Return a function after which the joint cost of ``parts`` parts or more has a factor."""
 
-    def plant(parts, factor=1.5):
+    def patch(parts, factor=1.5):
         real = engine.common_mechanism.common_plan.joint_pcost
 
         def more(blocks, records):
@@ -64,16 +64,16 @@ def costlier(monkeypatch):
 
         monkeypatch.setattr(engine.common_mechanism.common_plan, "joint_pcost", more)
 
-    return plant
+    return patch
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("factor", [1.5, 1.0 + 1e-4, 1.0 + 1e-7])
-def test_stretch_covers_joint_cost_of_parts(costlier, rows, factor):
+def test_stretch_covers_joint_cost_of_parts(multiply_joint_cost, rows, factor):
     budget = Budget(pcost=1.0, rows_per_person=rows)
     options = [plan(ways((3, 2, 2), k), budget) for k in (1, 2)]
     assert coarse_or_fine(*options).stretch == pytest.approx(1.0, abs=1e-8)
-    costlier(2, factor)
+    multiply_joint_cost(2, factor)
     assert coarse_or_fine(*options).stretch == pytest.approx(math.sqrt(factor), abs=1e-8)
 
 
@@ -89,9 +89,9 @@ def test_parts_use_smallest_max_records(caps):
         assert joint_pcost([both.look.blocks, left.blocks], 10_000) <= option.pcost
 
 
-def test_chain_whose_costs_round_up_is_refused(costlier):
+def test_chain_whose_costs_round_up_is_refused(multiply_joint_cost):
     options = [make_plan(ways((3, 2, 2), k)) for k in (1, 2, 3)]
     assert nested_choices(*options).following is not None
-    costlier(3)
+    multiply_joint_cost(3)
     with pytest.raises(PlanError, match="rounded in each"):
         nested_choices(*options)

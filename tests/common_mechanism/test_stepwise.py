@@ -281,7 +281,7 @@ def test_chain_with_equal_analyses_is_refused():
         nested_choices(ways(1), ways(2), names=["look closer", "fine"])
 
 
-# --- options that are the look, budgets, and damage ---
+# --- options equal to the look, insufficient budgets, damaged files ---
 
 
 def test_finish_option_equal_to_look_spends_nothing(ledger):

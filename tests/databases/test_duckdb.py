@@ -102,10 +102,11 @@ def test_counts_of_table_equal_local_counts(
 
 
 @pytest.mark.parametrize(
-    ("news", "first", "expected"), [(-1, 3, [3, 1, 1, 1]), (10**9, 1, [1, 2, 3]), (-1, 1, [1] * 6)]
+    ("reports", "first", "expected"),
+    [(-1, 3, [3, 1, 1, 1]), (10**9, 1, [1, 2, 3]), (-1, 1, [1] * 6)],
 )
 def test_slow_database_counts_fewer_tables_per_statement(
-    news: int, first: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+    reports: int, first: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_counts, fractions, real = list[int](), list[float](), database_module._one_by_one
 
@@ -114,7 +115,7 @@ def test_slow_database_counts_fewer_tables_per_statement(
         return real(schema, rows, sets, *rest)
 
     monkeypatch.setattr(database_module, "_one_by_one", one_by_one)
-    monkeypatch.setattr(database_module, "MAX_REPORTS_PER_QUERY", news)
+    monkeypatch.setattr(database_module, "MAX_REPORTS_PER_QUERY", reports)
     monkeypatch.setattr(database_module, "MAX_TABLES_OF_FIRST_QUERY", first)
     sets, frame = list(itertools.combinations(SCHEMA.names, 2)), survey(50)
     counts = count_marginals(
@@ -326,7 +327,7 @@ def test_count_without_snapshot_is_one_statement(monkeypatch: pytest.MonkeyPatch
 
 
 def test_texts_in_database_are_compared_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database compares texts without case, and enumeration values as numbers."""
+    """The columns ignore case, or are enumerations that DuckDB stores as numbers."""
     connection, texts = (
         ibis.duckdb.connect(),
         ["F", "f", "é", "É", "", None, "1", "NaN", "nan", "NAN"],

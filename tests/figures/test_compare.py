@@ -277,10 +277,10 @@ def test_texts_use_singular_for_one() -> None:
         spread_picture(result, 1.0),
         ranking_picture(compared),
     ]
-    said = [f"{one.title} {one.alt} {one.note}" for one in pictures]
-    said += [comparison_page(compared, workload, Budget(pcost=1.0))]
-    said += [within_text(result, 1.0), quality_text(result, NoiseScale(records=1.0))]
+    sentences = [f"{one.title} {one.alt} {one.note}" for one in pictures]
+    sentences += [comparison_page(compared, workload, Budget(pcost=1.0))]
+    sentences += [within_text(result, 1.0), quality_text(result, NoiseScale(records=1.0))]
     plural = re.compile(
         r"(?<![\d.,])1 (?:queries|cells|groups|attributes|mechanisms|records|rows|steps|counts)\b"
     )
-    assert [(text, plural.findall(text)) for text in said if plural.search(text)] == []
+    assert [(text, plural.findall(text)) for text in sentences if plural.search(text)] == []

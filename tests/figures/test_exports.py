@@ -73,10 +73,10 @@ def test_latex_text_of_every_table_compiles(
         file.name,
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    said = done.stdout.decode(errors="replace")
+    log = done.stdout.decode(errors="replace")
     # the end of the log names the table that does not compile
-    assert done.returncode == 0, said[-800:]
-    assert f"Output written on tables.pdf ({len(tables)} pages" in said
+    assert done.returncode == 0, log[-800:]
+    assert f"Output written on tables.pdf ({len(tables)} pages" in log
     assert file.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 

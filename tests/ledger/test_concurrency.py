@@ -46,11 +46,11 @@ def test_long_reader_blocks_commit_but_not_open(ledger):
 
 def test_four_processes_never_overspend_or_draw_twice(tmp_path):
     ledger, queue = make(tmp_path / "busy.ledger"), FORK.Queue()
-    crew = [FORK.Process(target=hammer, args=(ledger.path, seed, queue)) for seed in range(4)]
-    for process in crew:
+    processes = [FORK.Process(target=hammer, args=(ledger.path, seed, queue)) for seed in range(4)]
+    for process in processes:
         process.start()
-    answers = [queue.get(timeout=CEILING) for _ in crew]
-    for process in crew:
+    answers = [queue.get(timeout=CEILING) for _ in processes]
+    for process in processes:
         process.join()
     fresh = Counter(key for keys, _ in answers for key in keys)
     rows = [row for row in ledger.rows() if row.kind == "spend"]
@@ -88,10 +88,10 @@ def test_eight_threads_share_one_ledger_object(ledger):
         for attempt in (1, 2, 3):
             fresh.append(spend(ledger, attempt=attempt, pcost=0.1).fresh)
 
-    crew = [threading.Thread(target=click) for _ in range(8)]
-    for thread in crew:
+    threads = [threading.Thread(target=click) for _ in range(8)]
+    for thread in threads:
         thread.start()
-    for thread in crew:
+    for thread in threads:
         thread.join()
     assert Counter(fresh) == {True: 3, False: 21}
     assert ledger.status("adult").spent == 0.3

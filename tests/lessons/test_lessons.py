@@ -127,12 +127,12 @@ def test_contest_errors_match_least_squares(name: str, cells: int) -> None:
     schema = Schema([Attribute.of_size("x", cells)])
     W = oracles.workload_rows(Workload(schema).add(["x"], name))[0]
     assert outcome.queries == len(W)
-    for tried in outcome.results:
-        assert np.max(np.sum(tried.rows**2, axis=0)) == pytest.approx(1.0)
-        variances = np.sum((W @ np.linalg.pinv(tried.rows)) ** 2, axis=1)
-        np.testing.assert_allclose(tried.errors, np.sqrt(variances), rtol=1e-7)
-        assert tried.rmse == pytest.approx(np.sqrt(variances.mean()))
-        assert tried.rmse >= outcome.bound() * (1 - 1e-9)
+    for result in outcome.results:
+        assert np.max(np.sum(result.rows**2, axis=0)) == pytest.approx(1.0)
+        variances = np.sum((W @ np.linalg.pinv(result.rows)) ** 2, axis=1)
+        np.testing.assert_allclose(result.errors, np.sqrt(variances), rtol=1e-7)
+        assert result.rmse == pytest.approx(np.sqrt(variances.mean()))
+        assert result.rmse >= outcome.bound() * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -276,9 +276,9 @@ def test_lesson_pictures_match_their_numbers() -> None:
     costs = check_picture(lesson_figures.cost_picture(lessons.decompose_query(PAPER, QUERY)))
     assert costs.table["pcost"].tolist() == pytest.approx([1 / 4, 1 / 36, 1 / 4, 1 / 9])
     outcome = contest("range", 8)
-    for number, tried in enumerate(outcome.results):
+    for number, result in enumerate(outcome.results):
         np.testing.assert_array_equal(
-            check_picture(strategy_figures.strategy_picture(tried)).figure.data[0].z, tried.rows
+            check_picture(strategy_figures.strategy_picture(result)).figure.data[0].z, result.rows
         )
         errors = check_picture(strategy_figures.range_errors_picture(outcome, number))
         W = oracles.workload_rows(

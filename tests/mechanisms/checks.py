@@ -38,7 +38,8 @@ def check_privacy(plan, explicit):
 
 
 def check_tight(plan, explicit):
-    """Check that one record attains the cost; charge="groups" adds costs of several records."""
+    """Check that the costliest cell of the explicit matrices has the cost of the plan."""
+    # their option charge="groups" adds costs of different cells
     if plan.mechanism in ("gaussian", "laplace") and "charge" not in plan.options:
         return
     assert explicit.pcost >= plan.pcost * (1 - SLACK)
@@ -110,7 +111,7 @@ def check_any_query(plan, explicit, rows, seed=0):
     """
     rng, schema = np.random.default_rng(seed), plan.schema
     sizes, names = [a.size for a in schema.attributes], schema.names
-    queries_and_rows, full = [], []
+    queries_and_rows, answered_rows = [], []
     for group, W in zip(plan.workload.groups, rows, strict=True):
         queries_and_rows.append((group.attributes, rng.integers(-3, 4, len(W)) @ W))
     for k in range(len(names) + 1):
@@ -135,7 +136,7 @@ def check_any_query(plan, explicit, rows, seed=0):
         tensor = table.transpose([order.index(name) for name in attributes])
         if answered:
             queries.append((attributes, tensor))
-            full.append(row)
+            answered_rows.append(row)
             assert plan.variance_of(attributes, tensor) == pytest.approx(
                 expected, rel=close, abs=1e-12
             )
@@ -145,11 +146,13 @@ def check_any_query(plan, explicit, rows, seed=0):
         else:
             with pytest.raises(NotAnswerable):
                 plan.variance_of(attributes, tensor)
-    expected = explicit.covariance(np.array(full).reshape(len(full), math.prod(sizes)))
+    expected = explicit.covariance(
+        np.array(answered_rows).reshape(len(answered_rows), math.prod(sizes))
+    )
     np.testing.assert_allclose(
         plan.covariance(queries), expected, rtol=1e-8, atol=1e-9 * np.max(expected, initial=1e-3)
     )
-    return len(full), len(queries_and_rows) - len(full)
+    return len(answered_rows), len(queries_and_rows) - len(answered_rows)
 
 
 def check_round_trip(plan):

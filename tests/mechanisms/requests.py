@@ -127,12 +127,16 @@ SETTINGS = {
 
 
 def kind_of(mechanism, options):
-    """Kind of a case; the design combines every kind with every shape."""
+    """Return the kind of a case; `DESIGN` contains every pair of a kind and a shape."""
     return "other solvers" if mechanism == "querysmasher" and options else mechanism
 
 
 def pairwise_design():
-    """Rows (case number, shape, setting): one per kind and shape, more for the missing pairs."""
+    """Return triples (case number, shape, setting).
+
+    Every kind of case occurs with every shape, every case with every setting, and every shape with
+    every setting.
+    """
     kinds, rows, covered = {}, [], Counter()
 
     def add_row(k, shape, setting):
@@ -178,7 +182,10 @@ def planned(mechanism, options, shape, setting="plain"):
 
 
 def class_optimum(result, shape):
-    """Optimum of plans with uniform centers and without unions, or None if it is unknown."""
+    """Return bounds (low, high) on the least RMSE of plans like ``result``, or None if unknown.
+
+    They are known for plans with uniform centers and one strategy per residual space.
+    """
     if (
         result.mechanism not in RESIDUAL
         or result.split.centers

@@ -289,7 +289,7 @@ def test_best_of_two_prefixes_reaches_published_errors():
 def test_best_of_all_pairs_reaches_published_errors():
     workload = Workload.all_ways(numeric(2, 5, 50, 100), 2, "marginal")
     search = best_of(workload, "laplace", restarts=2)
-    # table 3 of the paper, for noise of variance 1 instead of 2 (Laplace noise of scale 1)
+    # table 3 of the paper counts a noise variance of 1; Laplace noise of scale 1 has variance 2
     for operator, printed in {
         "OPT_kron": 213_270,
         "OPT_plus": 85_070,
@@ -332,7 +332,7 @@ def test_planned_problems_match_solved_problems(monkeypatch, sizes):
         )
         for problems in (planned_problems(workload), solved_problems.values())
     )
-    # the forecast does not follow the merges after the first ones
+    # the forecast only includes the problems of the first merges of clusters
     assert (planned & solved).total() >= 0.7 * max(planned.total(), solved.total())
     assert planned == solved or len(sizes) > 2
 

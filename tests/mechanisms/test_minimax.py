@@ -249,7 +249,7 @@ def test_arranged_group_classes_ignore_schema_order():
 
 @pytest.mark.parametrize(("each", "gap"), [(1.0, 8e-5), (2.0, 5e-4)])
 def test_minimax_equal_attributes_has_small_gap(each, gap):
-    """Weights that reach zero, or steps without momentum, would leave 1.0e-4 and 7.2e-4."""
+    """A search with weights that reach zero, or without momentum, leaves gaps above these."""
     workload = Workload.all_ways(shapes.numeric(10, 10, 10, 10), (1, 2))
     targets = [each ** (len(group.attributes) - 1) for group in workload.groups]
     result = plan(workload, ONE, objective="max", targets=targets, cache=False)

@@ -145,9 +145,10 @@ def test_wff_circle_is_within_published_variance() -> None:
     )
     odd = windows - 0.5
     spectrum = np.abs(np.fft.fft(odd[:, 0]))
-    # variance of the odd part of any window at privacy cost 1
-    circle = (spectrum.sum() / (2 * m)) ** 2
-    published = (0.5 + math.sqrt(circle)) ** 2  # with the best share for half the total
+    # each window is half of the total plus an odd part; the variance of the odd part at pcost 1
+    odd_variance = (spectrum.sum() / (2 * m)) ** 2
+    # with the optimal division of the budget between both parts
+    published = (0.5 + math.sqrt(odd_variance)) ** 2
     result = plan(
         Workload(cube(m, 1)).add("n0", "prefix"), Budget(pcost=1.0), "wff", embedding="circle"
     )

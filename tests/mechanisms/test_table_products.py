@@ -52,7 +52,7 @@ def product_plan() -> Plan:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the search early: a worse plan makes a product more likely, if it is considered."""
+    """Stop searches early: any product that is considered would have a smaller error."""
     monkeypatch.setattr("engine.mechanisms.reweighting.MAX_SOLVES", 4)
     monkeypatch.setattr("engine.residuals.tuning.tune.LBFGS_STEPS", 2)
 
@@ -127,8 +127,8 @@ def test_tuned_plan_with_invariants_has_no_product(few_steps: None) -> None:
 
 
 @pytest.mark.parametrize("family", ["marginal", "prefix"])
-def test_tuned_plan_one_table_is_publishable(family: str) -> None:
-    """For a single table both forms have equal errors up to rounding."""
+def test_tuned_plan_single_table_has_no_product(family: str) -> None:
+    """A product plan would have an equal error but no published tables."""
     workload = Workload(
         Schema([Attribute.of_size(name, n) for name, n in zip("abc", (5, 9, 9), strict=True)])
     )

@@ -76,7 +76,7 @@ def _unknown(does: str, name: str) -> str:
 
 
 def _campaign(chosen: list[Bug], jobs: int) -> list[str]:
-    """Names of the bugs that no test detects."""
+    """Plant bugs in copies of the project and return the names of those that no test detects."""
     waiting: queue.SimpleQueue[Bug] = queue.SimpleQueue()
     for mutation in chosen:
         waiting.put(mutation)
@@ -91,25 +91,23 @@ def _campaign(chosen: list[Bug], jobs: int) -> list[str]:
                     return
                 with planted(mutation, place):
                     result = verdict(place, mutation.tests)
-                if not result.failed:
+                words = f"{mutation.name:55} {result.seconds:5.1f} s"
+                if result.failed:
+                    print(f"caught  {words}  {result.failed}", flush=True)
+                else:
                     missed.append(mutation.name)
-                word, who = (
-                    ("caught", result.failed)
-                    if result.failed
-                    else ("MISSED", ", ".join(mutation.tests))
-                )
-                print(f"{word}  {mutation.name:55} {result.seconds:5.1f} s  {who}", flush=True)
-                if not result.failed:
+                    outcome = "passed" if result.sound else "neither passed nor failed"
                     print(
-                        f"        {'passed' if result.sound else 'neither passed nor failed'}:"
-                        f" {result.output[-2000:]}"
+                        f"MISSED  {words}  {', '.join(mutation.tests)}\n"
+                        f"        {outcome}: {result.output[-2000:]}",
+                        flush=True,
                     )
 
-    crew = [threading.Thread(target=work) for _ in range(jobs)]
-    for worker in crew:
-        worker.start()
-    for worker in crew:
-        worker.join()
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     return missed
 
 

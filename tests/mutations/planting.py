@@ -114,7 +114,7 @@ def load_libraries() -> None:
 
 
 def verdict(place: Path, tests: Sequence[str]) -> Verdict:
-    """Run tests of a copy in a forked process until the first one fails."""
+    """Return the result of tests of a copy, which run in a forked process until one fails."""
     start, output = time.monotonic(), place / "output.txt"
     process = FORK.Process(target=_run, args=(place, list(tests), output))
     process.start()
@@ -125,7 +125,9 @@ def verdict(place: Path, tests: Sequence[str]) -> Verdict:
         process.join()
     text = output.read_text(encoding="utf-8", errors="replace")
     named = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.MULTILINE)
-    failed = f"no end after {LONGEST:g} s" if hangs else named.group(1) if named else ""
+    failed = named.group(1) if named else ""
+    if hangs:
+        failed = f"no end after {LONGEST:g} s"
     return Verdict(
         failed=failed, sound=process.exitcode == 0, seconds=time.monotonic() - start, output=text
     )

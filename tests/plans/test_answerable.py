@@ -114,14 +114,14 @@ def test_explicit_variance_crossing_factors_matches_full_table() -> None:
         .add((), "total")
     )
     rows = np.concatenate(oracles.workload_rows(workload))
-    left = np.linalg.norm(rows - (rows @ span) @ span.T, axis=1) > 1e-6 * np.linalg.norm(
+    unmeasured = np.linalg.norm(rows - (rows @ span) @ span.T, axis=1) > 1e-6 * np.linalg.norm(
         rows, axis=1
     )
     variances = [
         explicit_group_variance(group, block).values(0, group.count) for group in workload.groups
     ]
-    np.testing.assert_array_equal(np.isinf(np.concatenate(variances)), left)
-    assert 0 < left.sum() < len(left)
+    np.testing.assert_array_equal(np.isinf(np.concatenate(variances)), unmeasured)
+    assert 0 < unmeasured.sum() < len(unmeasured)
     assert [is_table_unmeasured(block, names) for names in (("a1",), ("a2", "a0"), ())] == [
         True,
         True,
@@ -206,7 +206,7 @@ def test_plan_and_compare_light_queries_are_refused(mechanism: str) -> None:
 
 
 def test_plan_checks_answers_without_listing_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The unmeasured components of many ranges follow from a few rows with the same Gram."""
+    """Many ranges are replaced by a few rows with the same Gram matrix, hence the same span."""
     schema = domain(5, 4, 4)
     ranges = Workload(schema).add(schema.names, "range").add(schema.names, "prefix")
     narrow = Workload(domain(6, 6)).add(("a0", "a1"), "affine")

@@ -177,7 +177,7 @@ def test_replaced_pcost_random_signs_bounds_all_pairs(seed: int) -> None:
     """The worst pair is equal in some attributes and differs in others."""
     rng = np.random.default_rng(seed)
     sizes = dict(zip("abc", rng.integers(2, 7, 3).tolist(), strict=True))
-    blocks, moved = {}, []
+    blocks, rows = {}, []
     for names in ("a", "b", "ab", "bc", "abc"):
         factors = [strategy((rng.standard_normal((2, sizes[n])) + 0.5).tolist()) for n in names]
         target = dataclasses.replace(
@@ -188,8 +188,8 @@ def test_replaced_pcost_random_signs_bounds_all_pairs(seed: int) -> None:
             columns(target).reshape(-1, *(sizes[n] if n in names else 1 for n in "abc"))
             / target.noise
         )
-        moved.append(np.broadcast_to(table, (len(table), *sizes.values())).reshape(len(table), -1))
-    B = np.concatenate(moved)
+        rows.append(np.broadcast_to(table, (len(table), *sizes.values())).reshape(len(table), -1))
+    B = np.concatenate(rows)
     gram = B.T @ B
     truth = float((np.diag(gram)[:, None] + np.diag(gram) - 2.0 * gram).max())
     bound = replaced_pcost(blocks, RECORDS)

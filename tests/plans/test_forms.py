@@ -30,8 +30,9 @@ from engine.workload import Custom, Workload, joint_part
 from tests.shapes import numeric
 
 
-def list_queries(monkeypatch: pytest.MonkeyPatch, *, yes: bool) -> None:
-    monkeypatch.setattr(variance, "prefers_forms", lambda rows, rank: not yes)
+def set_listing(monkeypatch: pytest.MonkeyPatch, *, listed: bool) -> None:
+    """Compute variances from a list of all queries, or without one as quadratic forms."""
+    monkeypatch.setattr(variance, "prefers_forms", lambda rows, rank: not listed)
 
 
 def test_quadratic_forms_match_all_products() -> None:
@@ -46,13 +47,12 @@ def test_quadratic_forms_match_all_products() -> None:
 @pytest.mark.parametrize("sets", [[(0, 1, 2)], [(2, 0, 1)]])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_squares_of_products_match_listed_queries(sets, weighted, monkeypatch) -> None:
-    """Also for a matrix with its axes in another order and for weighted measurements."""
     rng = np.random.default_rng(1)
     rows = [rng.normal(size=(7, 6)), rng.normal(size=(5, 4))]
     matrix, weights = rng.normal(size=(24, 9)), rng.uniform(0.5, 2.0, 9) if weighted else None
     squares = []
-    for yes in (True, False):
-        list_queries(monkeypatch, yes=yes)
+    for listed in (True, False):
+        set_listing(monkeypatch, listed=listed)
         squares.append(squares_of_products(rows, (2, 3, 4), sets, [matrix], weights))
     np.testing.assert_allclose(squares[0], squares[1], rtol=1e-11)
 
@@ -83,8 +83,8 @@ def test_plan_variances_match_listed_queries(work, options, monkeypatch) -> None
     )
     variances_by_method = []
     assert bool(result.split.unions) == bool(work)
-    for yes in (True, False):
-        list_queries(monkeypatch, yes=yes)
+    for listed in (True, False):
+        set_listing(monkeypatch, listed=listed)
         again = load_plan(result.to_json())
         variances_by_method.append([again.variances(i) for i in range(len(again.workload.groups))])
     for one, other in zip(*variances_by_method, strict=True):
@@ -114,7 +114,7 @@ def test_at_budget_reuses_search_and_variances(options, pcost, monkeypatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(ResidualMechanism, "_solve", lambda *_: pytest.fail("solved"))
         patch.setattr(VarianceBuilder, "_products", lambda *_: pytest.fail("listed"))
-        # a union recomputes the single number of the group without attributes
+        # with a union, the variance of the group without attributes is computed again
         if "centers" not in options:
             patch.setattr(variance.GroupVariance, "_sum", lambda *_: pytest.fail("summed"))
             patch.setattr(variance, "pareto_front", lambda _: pytest.fail("compared"))
@@ -163,9 +163,9 @@ def split_with_union(*, joint: bool) -> Split:
 
 
 @pytest.mark.parametrize("joint", [False, True])
-@pytest.mark.parametrize("yes", [False, True])
-def test_union_group_variances_match_single_queries(joint, yes, monkeypatch) -> None:
-    list_queries(monkeypatch, yes=yes)
+@pytest.mark.parametrize("listed", [False, True])
+def test_union_group_variances_match_single_queries(joint, listed, monkeypatch) -> None:
+    set_listing(monkeypatch, listed=listed)
     workload = workload_with_union(joint=joint)
     result = (
         QuerySmasher(centers="tuned")
@@ -227,7 +227,7 @@ def test_union_unmeasured_queries_have_infinite_variance(monkeypatch) -> None:
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert result.split.unions
     builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=result.schema)
-    list_queries(monkeypatch, yes=False)
+    set_listing(monkeypatch, listed=False)
     assert [builder.measures_all(group) for group in workload.groups] == [False, False]
     assert np.isfinite(builder.group(workload.groups[0]).values(0, 1)).all()
     assert np.isinf(builder.group(workload.groups[1]).values(0, 12)).any()

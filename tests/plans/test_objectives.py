@@ -74,7 +74,7 @@ def test_plan_achieved_objective_matches_matrices(mechanism, shape, goal):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("all_mechanisms", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_objective_bound_holds_for_other_mechanisms(all_mechanisms, shape, goal):
-    """All mechanisms measure residual spaces of uniform centers: bounds hold for every plan."""
+    """All these mechanisms measure the same residual spaces, so a bound of one holds for all."""
     names = [m.name for m in RESIDUAL] if all_mechanisms else mechanisms_for(shape, goal)
     plans = [cached_plan(name, shape, **goal) for name in names]
     best = min(
@@ -112,8 +112,9 @@ FEW = pairwise(*SOLVED)
     ],
 )
 def test_budget_shares_match_generic_solver(mechanism, shape, goal):
-    # the strategies are fixed, only the shares are free
+    """The strategies are fixed; the solver minimises over the logarithms of the noise variances."""
     result = cached_plan(mechanism, shape, **goal)
+    # the variances of the queries are P @ (noise variances of the blocks)
     P, weights = contributions(result)
     x = np.log([b.noise**2 for b in cached_plan(mechanism, shape, "sum").blocks.values()])
 
@@ -134,10 +135,10 @@ def test_budget_shares_match_generic_solver(mechanism, shape, goal):
     else:
         p = goal["power"]
 
-        def norm(y):
+        def log_objective(y):
             return math.log(weights @ (P @ np.exp(y)) ** p) / p + math.log(np.exp(-y).sum())
 
-        solved = scipy.optimize.minimize(norm, x, method="BFGS", options={"gtol": 1e-9})
+        solved = scipy.optimize.minimize(log_objective, x, method="BFGS", options={"gtol": 1e-9})
         best = math.exp(0.5 * solved.fun) / result.workload.queries ** (0.5 / p)
     assert result.achieved == pytest.approx(best, rel=2e-5)
 
@@ -305,13 +306,13 @@ def test_max_objective_worse_split_stops_early(monkeypatch):
         .add(("a", "b"), "range")
     )
     uniform = plan(workload, ONE, objective="max", cache=False)
-    alone = len(steps)
+    uniform_steps = len(steps)
     steps.clear()
     tuned = plan(workload, ONE, objective="max", centers="tuned", cache=False)
     assert tuned.split.complements
     assert tuned.max_variance < uniform.certificate.lower_bound**2
-    assert alone > 10
-    assert 0 < steps.count(False) < 0.5 * alone
+    assert uniform_steps > 10
+    assert 0 < steps.count(False) < 0.5 * uniform_steps
     assert steps[-1] is False
 
 

@@ -34,7 +34,7 @@ def weights_of(emphasis, workload):
 
 
 def test_max_objective_mixed_attributes_has_small_gap(monkeypatch):
-    """One weight per cell for all groups leaves a gap of 2e-3 to a bound that is 1e-4 too low."""
+    """One weight per cell that all groups share would leave a gap of 2e-3."""
     # treat the small tables like large ones
     monkeypatch.setattr(reweighting, "MAX_FULL_DOMAIN_CELLS", 0)
     schema = Schema(
@@ -63,33 +63,33 @@ def test_point_weights_improve_plan(monkeypatch):
 
 
 def test_point_weights_match_explicit_sums(monkeypatch):
-    """Terms by query and the optimal noises, against explicit sums."""
+    """The weighted variances and the noises that minimise their sum equal explicit sums."""
     monkeypatch.setattr(reweighting, "MAX_FULL_DOMAIN_CELLS", 0)
     workload, goal = (
         Workload.all_ways(shapes.numeric(5, 4, 3), (1, 2, 3)),
         Objective(power=math.inf, targets=(3.0,) * 7),
     )
     result = plan(workload, ONE, objective="max", targets=math.sqrt(3.0))
-    same = symmetry(workload, list(result.blocks), goal, {}, UNIFORM)
+    classes = symmetry(workload, list(result.blocks), goal, {}, UNIFORM)
     builder = VarianceBuilder(blocks=result.blocks, split=UNIFORM, schema=workload.schema)
-    groups, emphasis = queries_by_class(workload, builder, same, goal), result.tradeoff.emphasis
-    noises = np.random.default_rng(0).uniform(1.0, 2.0, len(same.counts))
-    single = PointWeights(groups, emphasis)
-    single.update(groups, noises)
-    weighted, best = single.weighted_variances(groups, same.counts, noises, emphasis)
+    groups, emphasis = queries_by_class(workload, builder, classes, goal), result.tradeoff.emphasis
+    noises = np.random.default_rng(0).uniform(1.0, 2.0, len(classes.counts))
+    point_weights = PointWeights(groups, emphasis)
+    point_weights.update(groups, noises)
+    weighted, best = point_weights.weighted_variances(groups, classes.counts, noises, emphasis)
 
-    def variances(kind, s):
-        columns = [s[list(groups[kind].spaces)][:, None], *groups[kind].footprint.tables]
+    def variances(kind, noises):
+        columns = [noises[list(groups[kind].spaces)][:, None], *groups[kind].footprint.tables]
         return functools.reduce(
             lambda a, b: np.einsum("ja,jb->jab", a, b).reshape(len(a), -1), columns
         ).sum(axis=0)
 
     start = [w * groups[k].target for k, w in enumerate(weights_of(emphasis, workload))]
-    mass = [m * (variances(k, noises) / 3.0) ** UPDATE_EXPONENT for k, m in enumerate(start)]
-    mass = [m / sum(map(np.sum, mass)) for m in mass]
+    updated = [w * (variances(k, noises) / 3.0) ** UPDATE_EXPONENT for k, w in enumerate(start)]
+    query_weights = [w / sum(map(np.sum, updated)) for w in updated]
     expected_weights = [np.zeros(len(v)) for v in emphasis.vectors]
     for k, numbers in enumerate(emphasis.vector_indices):
-        table = (mass[k] * variances(k, noises) / 3.0).reshape(
+        table = (query_weights[k] * variances(k, noises) / 3.0).reshape(
             [len(emphasis.vectors[n]) for n in numbers]
         )
         for axis, number in enumerate(numbers):
@@ -99,20 +99,20 @@ def test_point_weights_match_explicit_sums(monkeypatch):
     for actual, expected in zip(weighted, expected_weights, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-9)
 
-    def total(s):
-        return sum(float(m @ variances(k, s)) for k, m in enumerate(mass)) * float(
-            np.sum(same.counts / s)
+    def error_at_pcost_1(noises):
+        return sum(float(w @ variances(k, noises)) for k, w in enumerate(query_weights)) * float(
+            np.sum(classes.counts / noises)
         )
 
-    assert np.sum(same.counts / best) == pytest.approx(1.0)
+    assert np.sum(classes.counts / best) == pytest.approx(1.0)
     for other in (noises, *(best * (1.0 + 0.1 * np.eye(len(best))))):
-        assert total(best) < total(other)
+        assert error_at_pcost_1(best) < error_at_pcost_1(other)
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
 @pytest.mark.parametrize("shape", ["nested", "query_weighted", "custom_matrix"])
 def test_objective_bound_matches_weighted_optimum(shape, goal):
-    """The bound is the brute-force optimum of the weighted sum over the weights' dual norm."""
+    """The bound is the optimum of the weighted sum, divided by the dual norm of the weights."""
     result = cached_plan("querysmasher", shape, **goal)
     workload, tradeoff = result.workload, result.tradeoff
     weights = weights_of(tradeoff.witness or tradeoff.emphasis, workload)

@@ -18,7 +18,7 @@ from engine.privacy import Budget
 from engine.publish.tables_package import write_tables
 from engine.workload import Attribute, Schema, Workload
 from tests.pairs import pairwise
-from tests.publish.measured import SCHEMA, check, people, sets
+from tests.publish.measured import SCHEMA, check, people, possible_people, sets
 
 RULES = {
     "one": ["a < 3 and b > 2"],
@@ -34,13 +34,7 @@ FEW = pairwise(*CASES)
 def simulate_with_rules(rules, ways=(1, 2), pcost=0.05, seed=1, **options):
     """Return a simulated measurement of records that satisfy rules, and a function to exact tables."""
     schema = SCHEMA.with_facts(impossible=rules)
-    counts = people(schema, 3_000, seed)(schema.names) * (schema.possible_share(schema.names) > 0.0)
-
-    def table(names):
-        axes = [schema.order[name] for name in names]
-        summed = counts.sum(axis=tuple(a for a in range(counts.ndim) if a not in axes))
-        return summed.transpose([sorted(axes).index(a) for a in axes])
-
+    table = possible_people(schema, 3_000, seed)
     result = plan(
         Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options
     )

@@ -86,17 +86,19 @@ def test_nearest_single_matches_nonnegative_least_squares():
     assert table.min() == 0.0
     assert table.sum() == pytest.approx(total)
     values, vectors = np.linalg.eigh(seen.metric.factors[0] * seen.metric.scale)
-    half = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ np.array(
-        [seen.projection.of(e) for e in np.eye(30)]
-    ).T
-    target = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ seen.cells
-    heavy = 1e4 * half.max()
-    best, _ = scipy.optimize.nnls(
-        np.vstack([half, np.full(30, heavy)]), np.append(target, heavy * total)
+    metric_root = (np.sqrt(np.maximum(values, 0.0)) * vectors).T
+    design = metric_root @ np.array([seen.projection.of(e) for e in np.eye(30)]).T
+    # a row of large weight fixes the total
+    weight = 1e4 * design.max()
+    expected, _ = scipy.optimize.nnls(
+        np.vstack([design, np.full(30, weight)]),
+        np.append(metric_root @ seen.cells, weight * total),
     )
-    ours, theirs = (seen.metric.squared(seen.projection.of(t) - seen.cells) for t in (table, best))
-    assert ours == pytest.approx(theirs, rel=1e-4)
-    np.testing.assert_allclose(table, best, atol=0.05)
+    distance, least_distance = (
+        seen.metric.squared(seen.projection.of(t) - seen.cells) for t in (table, expected)
+    )
+    assert distance == pytest.approx(least_distance, rel=1e-4)
+    np.testing.assert_allclose(table, expected, atol=0.05)
 
 
 def test_shrink_table_weights_directions_by_their_precision():

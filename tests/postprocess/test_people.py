@@ -16,7 +16,7 @@ from engine.postprocess.synthetic_records import (
 )
 from engine.privacy import Budget
 from engine.workload import Workload
-from tests.publish.measured import FITS, SCHEMA, SIZES, measured_on, people, sets
+from tests.publish.measured import FITS, SCHEMA, SIZES, check, measured_on, people, sets
 from tests.shapes import SHAPES
 
 PAIRS = list(itertools.combinations(range(len(SIZES)), 2))
@@ -27,14 +27,10 @@ def silent(share, words):
 
 
 def check_integer_tables(published, workload):
+    check(published, workload, tolerance=0.0)
     for group in workload.groups:
         table = published.table(group.attributes)
         assert (table == np.rint(table)).all()
-        assert (table >= 0).all()
-        assert table.sum() == published.total
-        for axis in range(table.ndim):
-            rest = group.attributes[:axis] + group.attributes[axis + 1 :]
-            assert (table.sum(axis=axis) == published.table(rest)).all()
 
 
 @pytest.mark.parametrize("fit", FITS)
@@ -60,8 +56,8 @@ def test_records_of_every_residual_plan_match_tables(shape, mechanism):
     published = measurement.publish(integer=True)
     check_integer_tables(published, workload)
     rows = published.records()
-    held = {name for group in workload.groups for name in group.attributes}
-    assert list(rows) == [name for name in workload.schema.names if name in held]
+    names = {name for group in workload.groups for name in group.attributes}
+    assert list(rows) == [name for name in workload.schema.names if name in names]
     assert len(rows) == published.total
     for group in workload.groups:
         shape_of = workload.schema.sizes(group.attributes)

@@ -61,7 +61,7 @@ def test_intervals_of_weakly_dependent_tables_are_not_conservative():
 
 
 def test_hidden_dependence_is_estimated_from_all_tables():
-    """All attributes depend on one hidden variable, by two standard errors of a table."""
+    """All attributes depend on one hidden variable, too weakly to estimate it from one table."""
     rng = np.random.default_rng(1)
     latent = rng.integers(0, 3, 6_000)
     codes = [

@@ -46,27 +46,20 @@ def check_r_script(folder):
     """
     if program_path("Rscript") is None:
         pytest.skip("R not installed")
-    run = subprocess.run(
-        ["Rscript", "recompute.R"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "largest relative difference" in run.stdout
+
+    def run() -> subprocess.CompletedProcess[str]:
+        command = ["Rscript", "recompute.R"]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+    result = run()
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "largest relative difference" in result.stdout
     sums = pd.read_csv(folder / "tables.csv")
     sums.assign(sum_std=1.001 * sums["sum_std"]).to_csv(folder / "tables.csv", index=False)
-    assert (
-        subprocess.run(
-            ["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False
-        ).returncode
-        == 1
-    )
+    assert run().returncode == 1
     sums.to_csv(folder / "tables.csv", index=False)
     integers = pd.read_csv(folder / "integers.csv")
     integers.assign(integer=1_000 * integers["integer"]).to_csv(
         folder / "integers.csv", index=False
     )
-    assert (
-        subprocess.run(
-            ["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False
-        ).returncode
-        == 1
-    )
+    assert run().returncode == 1

@@ -111,6 +111,7 @@ def verdict(path: Path) -> tuple[str, ...]:
 
 
 def check_documents(folder: Path, kind: str, sample: int | None) -> None:
+    """Put hostile values into JSON files of a package; their verification must end without error."""
     for name in DOCUMENTS[kind]:
         path = folder / name
         if not path.exists():

@@ -23,7 +23,7 @@ from engine.publish.tables_package import is_open, table_names, write_tables
 from engine.publish.verify import verify_package
 from engine.release.measure import read_plan
 from engine.workload import Attribute, Schema, Workload
-from tests.publish.measured import SCHEMA, check, people
+from tests.publish.measured import SCHEMA, check, marginals_of, possible_people
 from tests.publish.recomputed import answer_from_files, check_r_script
 
 measure = sys.modules["engine.release.measure"].measure
@@ -44,13 +44,7 @@ def simulated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
     ``which`` is a key of `CASES`, ``rules`` are impossible cells, ``ways`` sizes of marginals.
     """
     plain = SCHEMA.with_facts(impossible=rules)
-    counts = people(plain, 2_000, 3)(plain.names) * (plain.possible_share(plain.names) > 0.0)
-
-    def table(names):
-        axes = [plain.order[name] for name in names]
-        summed = counts.sum(axis=tuple(a for a in range(counts.ndim) if a not in axes))
-        return summed.transpose([sorted(axes).index(a) for a in axes])
-
+    table = possible_people(plain, 2_000, 3)
     schema = plain.with_facts(invariants=[(list(names), table(names)) for names in CASES[which]])
     chosen_plan = plan(
         Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options
@@ -172,15 +166,9 @@ def test_weights_of_joint_plan_contain_exact_totals(tmp_path) -> None:
     chosen_plan = plan(workload, Budget(pcost=0.5), "querysmasher")
     table = np.zeros((5, 4, 2))
     table[0, 0, 0], table[1:, 1, 1] = 3_000_000, 5
-
-    def exact(names):
-        summed = table.sum(
-            axis=tuple(a for a, name in enumerate(schema.names) if name not in names)
-        )
-        axes = [name for name in schema.names if name in names]
-        return summed.transpose([axes.index(name) for name in names])
-
-    measurement = simulate_measurement(chosen_plan, exact, np.random.default_rng(1))
+    measurement = simulate_measurement(
+        chosen_plan, marginals_of(schema, table), np.random.default_rng(1)
+    )
     assert not is_open(measurement)
     write_tables(measurement.publish().uncertainty(draws=2), tmp_path / "tables.zip")
     with zipfile.ZipFile(tmp_path / "tables.zip") as archive:

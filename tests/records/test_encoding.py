@@ -110,9 +110,10 @@ def test_columns_have_codes_of_single_values(kind: pa.DataType, data: st.DataObj
         )
     for attribute in ATTRIBUTES:
         encoder = Encoder(attribute=attribute)
-        expected = [encoder.encode(value) for value in array.to_pylist()] if kind != pa.timestamp("ns") else [
-            encoder.missing if value is None else UNSUPPORTED for value in values
-        ]  # fmt: skip
+        if kind == pa.timestamp("ns"):
+            expected = [encoder.missing if value is None else UNSUPPORTED for value in values]
+        else:
+            expected = [encoder.encode(value) for value in array.to_pylist()]
         for form in forms:
             codes = encoder.encode_array(form)
             assert codes.tolist() == expected
@@ -149,9 +150,9 @@ def test_columns_that_python_cannot_read_are_refused() -> None:
     for attribute in ATTRIBUTES:
         encoder = Encoder(attribute=attribute)
         assert encoder.encode_array(late).tolist() == [UNSUPPORTED, encoder.missing]
-        outside = (
-            UNSUPPORTED if attribute.labels is None else OUTSIDE if attribute.other is None else 1
-        )
+        outside = UNSUPPORTED
+        if attribute.labels is not None:
+            outside = OUTSIDE if attribute.other is None else 1
         assert encoder.encode_array(broken).tolist() == [outside, encoder.missing]
 
 

@@ -31,6 +31,7 @@ DATASETS = tuple(f"set {i}" for i in range(8))
 COSTS = (0.3, 0.07, 0.01)
 ATTEMPTS = 60  # they cost 7.6, and the total of a dataset is 1
 PHASES = ("reading", "spending", "spent, before the draw", "drawn, saving", "committing a row")
+READING, SPENDING, SPENT, DRAWN, COMMITTING = range(len(PHASES))
 KILLS_PER_LEDGER = 40
 
 
@@ -54,16 +55,16 @@ def work(path: Path, draws: Path, phase, number: int, seed: int) -> None:
         engine.ledger.ledger.append,
     )
 
-    def append_seen(*args, **fields):
+    def append_and_note_phase(*args, **fields):
         row = append(*args, **fields)
-        phase[number] = 4
+        phase[number] = COMMITTING
         return row
 
-    engine.ledger.ledger.append = append_seen
+    engine.ledger.ledger.append = append_and_note_phase
     while True:
         dataset, attempt = rng.choice(DATASETS), rng.randrange(ATTEMPTS) + 1
         key = release_key(dataset=dataset, plan_hash="plan", attempt=attempt)
-        phase[number] = 1
+        phase[number] = SPENDING
         try:
             receipt = ledger.spend(
                 dataset=dataset, key=key, pcost=COSTS[attempt % 3], plan_hash="plan"
@@ -72,19 +73,20 @@ def work(path: Path, draws: Path, phase, number: int, seed: int) -> None:
             time.sleep(0.005)
             continue
         finally:
-            phase[number] = 0
+            phase[number] = READING
         if receipt.fresh:
-            phase[number] = 2
+            phase[number] = SPENT
             mark(draws, key)
-            phase[number] = 3
+            phase[number] = DRAWN
             ledger.save_result(receipt=receipt, content=content_of(key))
-            phase[number] = 0
+            phase[number] = READING
         else:
             with suppress(ResultLost):
                 assert ledger.load_result(key) == content_of(key)
 
 
 def mark(draws: Path, key: str) -> None:
+    """Append the key to a file by one system call, which a kill cannot interrupt."""
     handle = os.open(draws, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(handle, f"{key}\n".encode())
     os.close(handle)
@@ -138,11 +140,10 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
             process.start()
             return process
 
-        crew = [start(number) for number in range(workers)]
+        processes = [start(number) for number in range(workers)]
         try:
-            if not counts[
-                "ledgers"
-            ]:  # on a busy machine all kills could happen before the first result
+            # on a busy machine all kills could happen before the first result
+            if not counts["ledgers"]:
                 until(
                     lambda path=path: any(
                         row.kind == "saved" for row in Ledger(path, wait=CEILING).rows()
@@ -152,18 +153,18 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
             for _ in range(min(KILLS_PER_LEDGER, kills - counts["kills"])):
                 time.sleep(rng.uniform(0, 0.06))
                 number = rng.randrange(workers)
-                os.kill(crew[number].pid, signal.SIGKILL)
-                crew[number].join()
+                os.kill(processes[number].pid, signal.SIGKILL)
+                processes[number].join()
                 counts["kills"] += 1
                 counts[f"killed while {PHASES[phase[number]]}"] += 1
-                phase[number] = 0
+                phase[number] = READING
                 check(path, draws)
-                assert all(other.is_alive() for other in crew if other is not crew[number]), (
-                    "a worker failed by itself"
-                )
-                crew[number] = start(number)
+                assert all(
+                    other.is_alive() for other in processes if other is not processes[number]
+                ), "a worker failed by itself"
+                processes[number] = start(number)
         finally:
-            for process in crew:
+            for process in processes:
                 process.kill()
                 process.join()
         counts += check(path, draws)

@@ -117,7 +117,7 @@ def test_look_forged_block_spends_nothing(ledger) -> None:
 
 
 def repacked(value, rng):
-    """Packed numbers, some of them changed."""
+    """Return base64 text of an array of floats, a quarter of which are multiplied by a factor."""
     numbers = np.frombuffer(base64.b64decode(value), "<f8").copy()
     if len(numbers):
         at = rng.integers(len(numbers), size=max(1, len(numbers) // 4))
@@ -141,7 +141,7 @@ def packed_places(value, path=()):
 
 
 def forge(text: str, rng: np.random.Generator) -> str:
-    """Plan file with changed numbers and promises corrected by the numbers that errors state."""
+    """Return a plan file with random changes, and with the figures that error messages require."""
     document = json.loads(text)
     places = [path for path in packed_places(document["solved"]) if path[0] != "hash"]
     for number in rng.choice(len(places), size=min(len(places), 2), replace=False):
@@ -149,23 +149,21 @@ def forge(text: str, rng: np.random.Generator) -> str:
         for key in places[number][:-1]:
             parent = parent[key]
         parent[places[number][-1]] = repacked(parent[places[number][-1]], rng)
-    for duals in [document["solved"]["duals"]]:
-        for number, packed in enumerate(duals):
-            weights = np.abs(np.frombuffer(base64.b64decode(packed), "<f8"))
-            duals[number] = base64.b64encode(
-                (weights / max(weights.sum(), 1e-300)).tobytes()
-            ).decode()
+    duals = document["solved"]["duals"]
+    for number, packed in enumerate(duals):
+        weights = np.abs(np.frombuffer(base64.b64decode(packed), "<f8"))
+        duals[number] = base64.b64encode((weights / max(weights.sum(), 1e-300)).tobytes()).decode()
     for _ in range(4):
         try:
             load_plan(json.dumps(document))
             break
         except PlanError as error:
-            promise = re.search(
+            figure = re.search(
                 r"states (\w+) = .*, but its matrices give ([-+.e0-9]+):", str(error)
             )
-            if promise is None:
+            if figure is None:
                 break
-            document["solved"][promise[1]] = float(promise[2])
+            document["solved"][figure[1]] = float(figure[2])
     return json.dumps(document)
 
 

@@ -104,7 +104,7 @@ def test_budget_shares_of_measured_spaces_are_optimal() -> None:
     exact_plan = plan(six_tables(SCHEMA), Budget(pcost=1.0))
     # at the optimum, variance times contribution to the error is equal for all spaces
     builder = VarianceBuilder(blocks=exact_plan.blocks, split=exact_plan.split, schema=SCHEMA)
-    pulls = dict.fromkeys(exact_plan.blocks, 0.0)
+    error_terms = dict.fromkeys(exact_plan.blocks, 0.0)
     for group in exact_plan.workload.groups:
         variance = builder.group(group)
         for summand in variance.summands:
@@ -116,11 +116,11 @@ def test_budget_shares_of_measured_spaces_are_optimal() -> None:
                     if all(p not in ps for ps, _ in summand.arrays)
                 ]
             )
-            pulls[tuple(group.attributes[a] for a in summand.axes)] += (
+            error_terms[tuple(group.attributes[a] for a in summand.axes)] += (
                 weight * free * summand.coefficient
             )
     costs = {s: b.pcost(exact_plan.max_records) for s, b in exact_plan.blocks.items()}
-    ratios = [pulls[s] / costs[s] for s in exact_plan.blocks]
+    ratios = [error_terms[s] / costs[s] for s in exact_plan.blocks]
     assert max(ratios) / min(ratios) == pytest.approx(1.0, rel=1e-4)
 
 

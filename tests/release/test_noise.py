@@ -26,8 +26,9 @@ SCALES = [Fraction(1, 3), 1, Fraction(7, 2), 1000, 2**30 + 1]
 
 
 def gaussian_cdf(edges, variance):
-    """P(K <= edge): sum of terms, or the midpoint rule (error 1 / (24 variance)) for large
-    variances.
+    """Return P(K <= edge) for discrete Gaussian noise K and every edge.
+
+    For large variances it is an integral by the midpoint rule, with an error of 1 / (24 variance).
     """
     if variance > 10**6:
         return np.array([erfc(-(float(edge) + 0.5) / sqrt(2 * variance)) / 2 for edge in edges])
@@ -43,7 +44,10 @@ def laplace_cdf(edges, scale):
 
 
 def cells(cdf, parameter, *, spread, draws):
-    """Edges that differ from the sampler's bins, and cell probabilities for at least 20 draws each."""
+    """Return edges of cells and the probability of each cell, including both tails.
+
+    The edges are not those of the sampler's bins; every tail beyond an edge expects 20 draws.
+    """
     edges = np.unique(np.rint(spread * np.linspace(-4.2, 4.2, 31)).astype(np.int64))
     below = cdf(edges, parameter)
     use = (below * draws >= 20) & ((1 - below) * draws >= 20)
@@ -51,14 +55,14 @@ def cells(cdf, parameter, *, spread, draws):
 
 
 def fit(samples, cdf, parameter, *, spread):
-    """p-value of samples under a law."""
+    """Return the p-value of a chi-squared test of samples against a distribution function."""
     edges, expected = cells(cdf, parameter, spread=spread, draws=len(samples))
     seen = np.bincount(np.searchsorted(edges, samples), minlength=len(expected))
     return scipy.stats.chisquare(seen, expected * len(samples)).pvalue
 
 
 def same_law(first, second, *, spread):
-    """p-value of two samples under a common law."""
+    """Return the p-value of a chi-squared test that two samples have one distribution."""
     edges = np.unique(np.rint(spread * np.linspace(-3, 3, 25)).astype(np.int64))
     counts = [
         np.bincount(np.searchsorted(edges, x), minlength=len(edges) + 1) for x in (first, second)
@@ -67,7 +71,7 @@ def same_law(first, second, *, spread):
 
 
 def half_shift(draws, sigma, generator):
-    """Shift draws by half a unit, or by half a cell if sigma is large."""
+    """Return draws with a bias: half a unit on average, or half a cell if sigma is large."""
     return draws + (
         generator.integers(0, 2, len(draws)) if sigma < 1000 else int(sigma * 8.4 / 30 / 2)
     )
@@ -200,27 +204,22 @@ def test_close_float_decisions_are_left_to_integers(monkeypatch):
         noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k)
     )
     words = np.frombuffer(entropy(4)(8 * 1_000), dtype=np.uint64)
-    for margin, fewest in (
-        (0.0, 0),
-        (2.0**-6, 1),
-        (2.0, len(words)),
-    ):  # a margin of 2 covers every distance
+    # a margin of 2 covers every distance
+    for margin, fewest in ((0.0, 0), (2.0**-6, 1), (2.0, len(words))):
         exact_calls.clear()
         noise._propose(gaussian_envelope(1000), words, entropy=entropy(5), margin=margin)
         assert fewest <= len(exact_calls) <= max(100 * fewest, 5)
 
 
 def word(envelope, value, head):
-    """Random word that proposes a value >= 0 with the given leading bits of its uniform."""
+    """Return a random word that proposes ``value`` >= 0 and whose uniform has these first bits."""
     entry = int(np.flatnonzero(envelope.bin_of == value >> envelope.width_bits)[0])
     place = value & ((1 << envelope.width_bits) - 1)
     return (head << (64 - envelope.head_bits)) | (place << (noise.ENTRY_BITS + 1)) | entry
 
 
 def acceptance(envelope, value):
-    """2^head_bits times the probability that a proposed value is accepted, within 2^-30, without a
-    float.
-    """
+    """Return 2^head_bits times the acceptance probability of a proposed value, within 2^-30."""
     bound = Fraction(envelope.height, int(envelope.counts[value >> envelope.width_bits]))
     low, _ = noise._exp_enclosure(
         envelope.rate * value**envelope.power, bits=envelope.head_bits + 40
@@ -232,9 +231,7 @@ def acceptance(envelope, value):
     "envelope", [gaussian_envelope(Fraction(1, 3)), gaussian_envelope(3), laplace_envelope(2)]
 )
 def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
-    """Heads closer to the threshold than 2^-30 are decided by integers, heads farther away by
-    floats.
-    """
+    """The leading bits of a uniform decide by floats unless within 2^-30 of the threshold."""
     exact_calls, real = [], noise._uniform_below
     monkeypatch.setattr(
         noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k)
@@ -291,7 +288,7 @@ def propose_by_integers(envelope, words, *, entropy):
     "envelope", [gaussian_envelope(3), gaussian_envelope(2**96), laplace_envelope(2**48)]
 )
 def test_float_filter_decides_as_integers_do(envelope, margin):
-    """Scales above the public limit leave 4 leading bits, so one decision in 16 is close."""
+    """At scales above the public limit the uniform has 4 leading bits: 1 in 16 is undecided."""
     words = np.frombuffer(entropy(4)(8 * 6_000), dtype=np.uint64)
     values, accepted = noise._propose(envelope, words, entropy=entropy(5), margin=margin)
     expected = propose_by_integers(envelope, words, entropy=entropy(5))
@@ -336,7 +333,7 @@ def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
 
 
 def exp_by_series(gamma, *, terms=200):
-    """exp(-gamma) as a Fraction, wrong by less than 2^-400 for gamma up to 20."""
+    """Return exp(-gamma) as a Fraction with an error below 2^-400 for gamma up to 20."""
     term = total = Fraction(1)
     for n in range(1, terms):
         term *= -gamma / n

@@ -55,6 +55,7 @@ def release(small: Plan, ledger: Ledger, data: Any = RECORDS, **options: Any) ->
 
 
 def in_format(name: str, records: pd.DataFrame, small: Plan, folder: Path) -> Any:
+    """Return records as a file, a table or counts, in the format with this name."""
     place = folder / f"again.{name}"
     if name == "csv":
         records.to_csv(place, index=False)
@@ -141,7 +142,7 @@ def test_repeat_of_release_without_digest_is_refused(
 def test_repeat_refuses_other_records_of_a_simultaneous_run(
     small: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second run counts before the first spends, and searches for the key afterwards."""
+    """One release completes after another has counted its records, before that one spends."""
     honest = measuring.fingerprint_of
 
     def release_first(*arguments: Any) -> Any:

@@ -308,11 +308,11 @@ def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
             tight=False,
             rng=rng,
         )
-        # on other records, each step is charged its costliest cell
+        # a last step on other records than those of the look is charged like a separate release
         if len(parts) == 2 and parts[1].blocks:
-            alone = parts[1].pcost
+            pcost = parts[1].pcost
             yield from replay(
-                f"{STEPS}, charged alone", parts[1:], final_plan, alone, tight=False, rng=rng
+                f"{STEPS}, charged alone", parts[1:], final_plan, pcost, tight=False, rng=rng
             )
 
 

@@ -283,11 +283,13 @@ def requests(count: int, seed: int) -> Iterator[Outcome]:
 
 def table_of(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Return one row per mechanism: requests, plans, refusals, failures."""
-    kinds = [
-        (o.mechanism, "failures" if o.failure else "refusals" if o.refusal else "plans")
-        for o in outcomes
-    ]
-    rows = pd.DataFrame(kinds, columns=["mechanism", "kind"])
+
+    def kind(outcome: Outcome) -> str:
+        if outcome.failure:
+            return "failures"
+        return "refusals" if outcome.refusal else "plans"
+
+    rows = pd.DataFrame([(o.mechanism, kind(o)) for o in outcomes], columns=["mechanism", "kind"])
     out = pd.crosstab(rows["mechanism"], rows["kind"]).reindex(
         columns=["plans", "refusals", "failures"], fill_value=0
     )

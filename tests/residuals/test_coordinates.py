@@ -40,7 +40,7 @@ SPLITS = {
     "an attribute of one cell": ((3, 1, 4), (0, 1, 2), ((0, 2),)),
     "a complement with one cell": ((1, 3), (), ((0, 1),)),
 }
-# spaces of a lift: one, a chain, sets without the spaces in between, all
+# residual spaces of a union: one, a chain, sets without the spaces in between, all
 UNIONS = [((0, 1),), ((), (0,), (0, 1)), ((1,), (0, 1)), ((0,), (1,)), tuple(subsets((0, 1)))]
 
 
@@ -136,7 +136,7 @@ def test_contract_and_group_axes_pass_dot_test(first):
     assert back.shape == x.shape
     assert np.sum(forward * y) == pytest.approx(np.sum(x * back), rel=1e-12)
     np.testing.assert_array_equal(ungroup_axes(group_axes(x, sets, first), sets, sizes, first), x)
-    # axis 2 of the tensor is the slow one of the first set
+    # the first set lists axis 2 first, so axis 2 varies more slowly than axis 0
     np.testing.assert_array_equal(group_axes(x, sets, first)[..., 1, 0, 2], x[..., 1, 2, 0])
 
 

@@ -136,8 +136,6 @@ def test_residual_rows_with_centers_match_definition():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_decompose_terms_sum_to_space_gram(shape):
-    if shape == "wide":
-        return
     workload = SHAPES[shape]()
     parts = decompose(workload)
     for space in subsets(workload.schema.names):

@@ -124,7 +124,7 @@ def test_strategy_measured_span_matches_decomposition(least, low_rank):
     span = replace(strategy, measured=None).span
     assert strategy.span.shape == span.shape
     np.testing.assert_allclose(strategy.span @ strategy.span.T, span @ span.T, atol=1e-9)
-    # the last query counts everyone, its row is zero
+    # the last query counts all records, so its residual row is zero
     nonzero_rows = c[np.linalg.norm(c, axis=1) > 1e-9]
     assert not strategy.leaves_span(nonzero_rows).any()
     assert strategy.leaves_span(np.eye(strategy.dimension)).all()

@@ -50,7 +50,10 @@ def random_weights(cells, seed=0):
 
 
 def dense_root(space, weights):
-    """tr A^(1/2) and the diagonal of A^(1/2) over the weights, A = M^(1/2) H M^(1/2)."""
+    """Return tr A^(1/2), and the diagonal of A^(1/2) divided by the weights.
+
+    A = M^(1/2) H M^(1/2) with the weights on the diagonal of M and the Gram matrix H.
+    """
     root = np.sqrt(weights)
     values, vectors = np.linalg.eigh(root[:, None] * space.dense() * root)
     values = np.where(values > 1e-14 * values[-1], values, 0.0)
@@ -158,7 +161,7 @@ def test_nearly_empty_cells_keep_accuracy(with_total):
     solution = evaluate(space, weights)
     assert 0.0 < solution.dual.min() < 1e-10
     P = np.eye(60) - (0.0 if with_total else np.outer(space.pi, np.ones(60)))
-    # singular values have small errors where the eigenvalues of the Gram have none of their digits
+    # singular values of the rows are precise where small eigenvalues of their Gram are rounding noise
     values = Range().rows((60,)) @ P * np.sqrt(solution.dual)
     _, singular, V = np.linalg.svd(values, full_matrices=False)
     assert solution.trace == pytest.approx(singular.sum(), rel=1e-10)
@@ -221,7 +224,7 @@ def test_optimum_equals_dual_solver(mix):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_search_of_extreme_problem_proves_gap(seed):
-    """Mixes over twelve decades; uniform, concentrated, halved, signed and random centers."""
+    """Query families have weights from 1e-6 to 1e6; centers are extreme, some with negative cells."""
     rng = np.random.default_rng(seed)
     cells = int(rng.choice([2, 3, 4, 7, 20, 100, 400]))
     names = [k for k in ("marginal", "prefix", "suffix", "ranges") if rng.random() < 0.5]

@@ -67,10 +67,10 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
         assert find_button(session, "coarse_look").disabled
     assert not find_button(session.set(coarse_confirmation="office"), "coarse_look").disabled
     table = next(d.value for d in session.app.dataframe if "look (now)" in d.value)
-    for look, rest, alone in zip(
+    for look, rest, total in zip(
         table["look (now)"], table["remainder (later)"], table["analysis alone"], strict=True
     ):
-        assert Decimal(look) + Decimal(rest) == Decimal(alone)
+        assert Decimal(look) + Decimal(rest) == Decimal(total)
     assert row_kinds(ledger) == []
 
 
@@ -279,7 +279,7 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
     assert "Choose look closer: at least" in session.text()
     for number in range(2, len(workloads)):
         run_finish(record_decision(session))
-        assert "look closer chosen" not in session.errors()
+        assert not session.errors()
         assert any(f"Look {number}" in s.value for s in session.app.subheader)
     run_finish(record_decision(session))
     session.set(coarse_past=True)

@@ -37,13 +37,13 @@ def small() -> Session:
 
 
 def test_ranking_view_shows_all_figures(small: Session) -> None:
-    said = small.set(compare_view="Ranking").text()
+    text = small.set(compare_view="Ranking").text()
     for title in (
         "Gap to the bound",
         "Error and planning time",
     ):
-        assert title in said
-    assert "Smallest publishable count" not in said
+        assert title in text
+    assert "Smallest publishable count" not in text
     small.app.session_state["scale_records"] = 50_000
     best = comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS).frame["rmse"].min()
     assert (

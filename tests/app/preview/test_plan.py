@@ -127,8 +127,8 @@ def test_pairs_of_groups_are_drawn_as_map(session: Session) -> None:
     session.set(ways_shown_2="Map")
     assert "Largest standard error per pair" in session.text()
     assert "Choose a cell to see its" in session.text()
-    alone = open_preview(Workload.all_ways(demo_schema("cps"), (1,)))
-    assert "Map" not in next(r for r in alone.app.radio if r.label.startswith("Tables")).options
+    one_way = open_preview(Workload.all_ways(demo_schema("cps"), (1,)))
+    assert "Map" not in next(r for r in one_way.app.radio if r.label.startswith("Tables")).options
 
 
 @pytest.mark.usefixtures("keeps_bound_search")

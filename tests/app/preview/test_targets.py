@@ -144,10 +144,10 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     assert "removed the error targets" in session.text()
     session.press("undo")
     assert session.studio.options["targets"] == targets[:3]
-    assert "They went with" not in session.text()
+    assert "removed the error targets" not in session.text()
     session.set(fold_target=True, target_goal=TITLE).press("targets_forget")
     assert session.studio.options == UNIFORM
-    assert "They went with" not in session.text()
+    assert "removed the error targets" not in session.text()
     session.set(targets_goal=CURRENT, targets_for=EACH)
     assert len([c for c in session.app.checkbox if (c.key or "").startswith("lock_")]) == 3
 

@@ -200,14 +200,13 @@ def restore_from_link(studio: RequestState) -> RequestState:
     return permalink.unpacked(permalink.packed(studio))
 
 
-def test_default_centers_survive_links_and_older_links() -> None:
+def test_links_restore_default_centers_of_their_version() -> None:
     small = RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)))
     assert (small.options_without_defaults, small.centers_are_open) == ({"centers": "tuned"}, True)
     assert restore_from_link(small).request_json == small.request_json
     assert restore_from_link(small).centers_are_open
-    old = small.request_json.replace(
-        '"centers": "tuned"', ""
-    )  # format before tuned centers were the default
+    # format before tuned centers were the default
+    old = small.request_json.replace('"centers": "tuned"', "")
     opened = RequestState.from_json(
         f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}'
     )

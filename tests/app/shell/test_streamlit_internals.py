@@ -75,7 +75,7 @@ def test_check_other_page_title_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_expired_session_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the cache's method, uploads of records would stay in memory."""
+    """Streamlit alone would keep its uploads until another session disconnects."""
     storage, session = MemorySessionStorage(ttl_seconds=0), Mock(id="expired")
     storage.save(SessionInfo(client=None, session=session))
     manager = SimpleNamespace(_session_storage=storage, list_sessions=storage.list)

@@ -122,6 +122,6 @@ def test_errors_of_new_groups_are_forecast(monkeypatch: pytest.MonkeyPatch) -> N
     assert session.studio.required_workload == both
     monkeypatch.setattr(plans, "QUICK_S", -1.0)  # slow forecasts run in a worker
     session.go("workload").set(group_names=["income"], same="prefix")
-    assert "These" not in session.text()
+    assert "new queries" not in session.text()
     session.until(lambda: "new queries" in session.text())
     assert session.studio.required_workload == both

@@ -52,7 +52,7 @@ def test_page_of_clamps_the_page_number() -> None:
 
 
 def test_large_workload_code_is_short() -> None:
-    # the address is a stored name, and the code reads a file
+    # too large for a link, so the request is stored on the server and the code reads it from a file
     studio = RequestState(
         workload=Workload(build_large_workload().schema, build_large_workload().groups * 10)
     )

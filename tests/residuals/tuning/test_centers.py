@@ -173,7 +173,8 @@ def test_center_balance_offsets_match_derivatives() -> None:
         S, offsets = balance.offsets(centers)
         assert problem.evaluate(centers)[0] == pytest.approx(S, rel=1e-7)
         for role, (inside, outside) in balance.tuned_pieces.items():
-            # finite differences of S by the Gram inside and the total outside
+            # finite differences of the squared error S with respect to the strategy value of the piece
+            # with the attribute (inside) and to the scalar of the piece without it (outside)
             slopes, state = [], Evaluation(problem=problem, centers=centers)
             for number, value in (
                 (inside, state.optimum(inside)[0]),

@@ -137,7 +137,7 @@ def three_families() -> Workload:
 
 
 def test_tuned_plan_wide_pair_needs_few_seconds():
-    """Tuning starts although its forecast, for an idle core, takes a third of the limit."""
+    """Tuning is not skipped if its forecast, for an idle core, is a third of the time limit."""
     workload = Workload(numeric(400, 5)).add("a", "prefix").add(("a", "b"), "prefix")
     result = build_plan(workload, centers="tuned", time_limit=30.0)
     assert not result.split.stopped
@@ -368,10 +368,10 @@ def test_union_seconds_total_counts_joint_pairs(monkeypatch):
         few = choose_unions(workload, spaces, 4e9)
         attributes = next(a for a, together in few.items() if () in together)
         without_total = [space for space in few[attributes] if space]
-        each = [
-            union_seconds(workload, attributes, held) for held in (few[attributes], without_total)
+        seconds = [
+            union_seconds(workload, attributes, union) for union in (few[attributes], without_total)
         ]
-        assert (each[0] > 10.0 * each[1]) == more
+        assert (seconds[0] > 10.0 * seconds[1]) == more
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", 5e4)
     assert not any(() in together for together in choose_unions(workload, spaces, 4e9).values())
 

@@ -67,7 +67,7 @@ UNION_SHAPES = ("nested", "cyclic", "mixed_three", "coupled_three", "all_affine_
 
 
 def work_cases():
-    """Shapes with two of three work limits; full runs use all three."""
+    """Yield pairs of a shape and a limit of work per union: two of three limits, in full runs all."""
     for (s, shape), (w, work) in itertools.product(
         enumerate(UNION_SHAPES), enumerate((0, 4_000, 40_000))
     ):
