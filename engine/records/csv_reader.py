@@ -227,12 +227,10 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
     not compressed or it has none; bytes of its body as stored.
     """
     message = start + file.read("<I", start)[0]
-    kind_field, header, length_field = (
-        _field(file, message, 1),
-        _table(file, message, 2),
-        _field(file, message, 3),
-    )
+    kind_field = _field(file, message, 1)
     kind = file.at(kind_field, 1)[0] if kind_field else 0
+    header = _table(file, message, 2)
+    length_field = _field(file, message, 3)
     body_bytes = file.read("<q", length_field)[0] if length_field else 0
     # the header of a dictionary contains a batch with the values of the dictionary
     batch = _table(file, header, 1) if kind == _DICTIONARY and header else header

@@ -610,17 +610,19 @@ class Encoder:
         return codes
 
     def _codes_of_integers(self, values: pa.Array) -> np.ndarray:
+        """Return the codes of a column of integers, for an attribute without labels."""
         import pyarrow.compute as pc
 
         if self.attribute.edges is None:
             return self._with_nulls(values, self._codes_of_cell_numbers)
-        extent = pc.min_max(values)
-        low, high = extent["min"].as_py() or 0, extent["max"].as_py() or 0
+        min_max = pc.min_max(values)
+        low, high = min_max["min"].as_py() or 0, min_max["max"].as_py() or 0
         if max(-low, high) > _MAX_EXACT_FLOAT:
             return self._codes_by_distinct_value(values)
         return self._with_nulls(values, self._codes_of_floats)
 
     def _codes_of_cell_numbers(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the codes of integers for an attribute of codes: the number itself, if a cell."""
         inside = (numbers >= 0) & (numbers < self.attribute.size)
         codes = numbers.astype(self.dtype)
         if not inside.all():
@@ -634,8 +636,9 @@ class Encoder:
         return codes
 
     def _codes_of_floats(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the codes of numbers that floats represent exactly; NaN is a missing value."""
         numbers = numbers.astype(np.float64, copy=False)
-        nan = np.isnan(numbers)
+        is_nan = np.isnan(numbers)
         if self.attribute.edges is None:
             inside = (numbers >= 0) & (numbers < self.attribute.size)
             codes = np.where(inside, numbers, OUTSIDE).astype(self.dtype)
@@ -647,7 +650,7 @@ class Encoder:
                 codes[(numbers < edges[0]) | (numbers > edges[-1])] = OUTSIDE
         if self.needs_integers:
             codes[np.isfinite(numbers) & (np.floor(numbers) != numbers)] = FRACTION
-        codes[nan] = self.missing
+        codes[is_nan] = self.missing
         if self.missing_floats:
             codes[np.isin(numbers, list(self.missing_floats))] = self.missing
         return codes

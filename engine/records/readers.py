@@ -383,14 +383,14 @@ FILE_KINDS = (
     | dict.fromkeys(SHEET_ENDINGS, SHEET)
     | dict.fromkeys(LABELLED_ENDINGS, LABELLED)
     | {
-        f"{one}{pack}": CSV
-        for one in (".csv", ".tsv", ".txt", ".dat")
-        for pack in ("", *COMPRESSED_ENDINGS)
+        f"{ending}{compression}": CSV
+        for ending in (".csv", ".tsv", ".txt", ".dat")
+        for compression in ("", *COMPRESSED_ENDINGS)
     }
     | {
-        f"{one}{pack}": JSON
-        for one in (".jsonl", ".ndjson", ".json")
-        for pack in ("", *COMPRESSED_ENDINGS)
+        f"{ending}{compression}": JSON
+        for ending in (".jsonl", ".ndjson", ".json")
+        for compression in ("", *COMPRESSED_ENDINGS)
     }
 )
 
@@ -512,8 +512,8 @@ def _supported_file_kind(path: Path) -> FileKind:
 RECORD_ENDINGS = tuple(FILE_KINDS)
 ENDINGS = ", ".join(
     [
-        *(one for one in FILE_KINDS if one.count(".") == 1),
-        *(f".csv{pack}" for pack in COMPRESSED_ENDINGS),
+        *(ending for ending in FILE_KINDS if ending.count(".") == 1),
+        *(f".csv{compression}" for compression in COMPRESSED_ENDINGS),
     ]
 )
 ENDINGS_ADVICE = f"and that file names end in one of {ENDINGS}"
@@ -791,6 +791,7 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """Return batches of an Arrow dataset; check that its files decompress to few enough bytes."""
     from pyarrow.dataset import FileFragment, IpcFileFormat, ParquetFileFragment
 
     check_columns(data.schema.names, names)

@@ -82,7 +82,7 @@ def worker_messages(
                 if value is None:
                     return
                 payloads = [process.stdout.read(length) for length in lengths]
-                if [len(one) for one in payloads] != lengths:
+                if [len(payload) for payload in payloads] != lengths:
                     break
                 yield (value, payloads) if payloads else value
             code = process.wait()

@@ -184,18 +184,20 @@ def checked_invariants(given: Any, attributes: Sequence[Attribute]) -> tuple[Inv
             f"{len(entries):,} invariants, but at most {_MAX_INVARIANTS} are allowed; remove some"
         )
     sizes = {a.name: a.size for a in attributes}
-    pairs = tuple(one if isinstance(one, Invariant) else _parse_invariant(one) for one in entries)
+    pairs = tuple(
+        entry if isinstance(entry, Invariant) else _parse_invariant(entry) for entry in entries
+    )
     invariants = tuple(
         _checked_invariant(names, values, sizes)
         for names, values in map(_attributes_and_values, pairs)
     )
-    if len({one.attributes for one in invariants}) < len(invariants):
+    if len({invariant.attributes for invariant in invariants}) < len(invariants):
         raise SchemaError("two invariants are on the same attributes; remove one of the two")
-    for one, other in itertools.combinations(invariants, 2):
-        shared = [n for n in one.attributes if n in other.attributes]
-        if not np.array_equal(one.table(sizes, shared), other.table(sizes, shared)):
+    for first, second in itertools.combinations(invariants, 2):
+        shared = [name for name in first.attributes if name in second.attributes]
+        if not np.array_equal(first.table(sizes, shared), second.table(sizes, shared)):
             raise SchemaError(
-                f"the invariants on {set_name(one.attributes)} and on {set_name(other.attributes)}"
+                f"the invariants on {set_name(first.attributes)} and on {set_name(second.attributes)}"
                 " contradict each other: their totals on"
                 f" {set_name(shared) if shared else 'all records'} differ. Correct one of them"
             )
@@ -270,11 +272,16 @@ def joint_facts(
     """
     if not invariants:
         return tuple(zeros)
+    # attributes, rules and invariants of each connected component
     components: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = []
     singles: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = [
-        (set(z.names), [z], []) for z in zeros
+        (set(rule.names), [rule], []) for rule in zeros
     ]
-    singles += [(set(one.attributes), [], [one]) for one in invariants if one.attributes]
+    singles += [
+        (set(invariant.attributes), [], [invariant])
+        for invariant in invariants
+        if invariant.attributes
+    ]
     for names, rules, exact in singles:
         for other in [component for component in components if component[0] & names]:
             components.remove(other)
@@ -298,17 +305,16 @@ def _combine_facts(
             " attributes in them"
         )
     sizes = dict(zip(names, shape, strict=True))
-    start = np.ones(shape)
+    start = np.ones(shape)  # 0 in the cells that a rule excludes
     for rule in rules:
-        start = start * np.expand_dims(
-            rule.possible(rule.names) > 0.0, [a for a, n in enumerate(names) if n not in rule.names]
-        )
+        other_axes = [axis for axis, name in enumerate(names) if name not in rule.names]
+        start = start * np.expand_dims(rule.possible(rule.names) > 0.0, other_axes)
     margins = [
         (
-            tuple(a for a, n in enumerate(names) if n not in one.attributes),
-            one.table(sizes, one.attributes),
+            tuple(axis for axis, name in enumerate(names) if name not in invariant.attributes),
+            invariant.table(sizes, invariant.attributes),
         )
-        for one in exact
+        for invariant in exact
     ]
     table = _proportional_fitting(start, margins, names)
     if table is None:

@@ -288,7 +288,10 @@ class Schema:
 
         Attributes with a single cell are left out of the sets.
         """
-        wide = [[name for name in one.attributes if self[name].size > 1] for one in self.invariants]
+        wide = [
+            [name for name in invariant.attributes if self[name].size > 1]
+            for invariant in self.invariants
+        ]
         spaces = {
             space
             for names in wide
@@ -300,11 +303,13 @@ class Schema:
     @cached_property
     def exact_places(self) -> tuple[list[int], ...]:
         """For each invariant, the positions of its attributes in the schema."""
-        return tuple([self.order[name] for name in one.attributes] for one in self.invariants)
+        return tuple(
+            [self.order[name] for name in invariant.attributes] for invariant in self.invariants
+        )
 
     @cached_property
     def _exact(self) -> tuple[frozenset[str], ...]:
-        return tuple(frozenset(one.attributes) for one in self.invariants)
+        return tuple(frozenset(invariant.attributes) for invariant in self.invariants)
 
     @property
     def exact_text(self) -> str:
@@ -314,7 +319,8 @@ class Schema:
         'the exact totals on age'
         """
         tables = [
-            set_name(one.attributes) if one.attributes else "all records" for one in self.invariants
+            set_name(invariant.attributes) if invariant.attributes else "all records"
+            for invariant in self.invariants
         ]
         return f"the exact totals on {', '.join(tables)}" if tables else ""
 
@@ -432,7 +438,7 @@ class Schema:
             "rows_per_person": self.rows_per_person,
             "impossible": list(self.impossible),
         }
-        optional |= {"invariants": [one.to_dict() for one in self.invariants]}
+        optional |= {"invariants": [invariant.to_dict() for invariant in self.invariants]}
         declared = {key: value for key, value in optional.items() if value not in (None, [])}
         return {"format": _FORMAT, "attributes": attributes} | declared
 

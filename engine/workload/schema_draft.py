@@ -352,7 +352,7 @@ class _Column:
         ``value`` is a single value, or several with separators, such as "1 = Female; 2 = Male".
         A problem is stored in ``reason``.
         """
-        separator = next((one for one in _SEPARATORS if one in value), None)
+        separator = next((mark for mark in _SEPARATORS if mark in value), None)
         parts = [part.strip() for part in value.split(separator)] if separator else [value]
         pairs = [part.partition("=") for part in parts if part]
         with_meaning = [

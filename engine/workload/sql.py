@@ -532,7 +532,7 @@ class Grouping:
     def _sets_of_item(self, node: exp.Expr) -> list[tuple[str, ...]]:
         """Return the attribute sets of one item of GROUP BY."""
         if isinstance(node, exp.GroupingSets):
-            return [one for part in node.expressions for one in self._sets_of_item(part)]
+            return [names for part in node.expressions for names in self._sets_of_item(part)]
         if not isinstance(node, (exp.Cube, exp.Rollup)):
             return [self._attributes_of_item(node)]
         parts = [self._attributes_of_item(part) for part in node.expressions]

@@ -704,6 +704,7 @@ def _check_weighted_count(count: int) -> None:
 
 
 def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
+    """Return one weight per query as a read-only array; raise WorkloadError if one is invalid."""
     _check_weighted_count(count)
     try:
         weights = np.array(values, dtype=float)
@@ -725,6 +726,7 @@ def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.fl
 
 
 def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
+    """Return the group that the entry ``data``, number ``number`` in a workload file, describes."""
     if not isinstance(data, dict) or not isinstance(data.get("attributes"), list):
         raise WorkloadError(
             f'Group {number} of the file has no list of attributes. Write "attributes": [...].'
