@@ -368,7 +368,7 @@ def _float_limit(meta: Any, name: str) -> int:
         return FLOAT_LIMITS[4]
     width: int = meta.variable_storage_width[name]
     if meta.readstat_variable_types[name] == "double" and 3 <= width < 8:
-        return 2 ** (8 * width - 11)  # all bits but sign and exponent, and an implicit leading one
+        return 1 << (8 * width - 11)  # all bits but sign and exponent, and an implicit leading one
     return FLOAT64_INTEGER_LIMIT
 
 
